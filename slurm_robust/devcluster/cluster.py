@@ -201,6 +201,9 @@ class DevCluster:
         if slurmd:
             slurmd.signal(signal.SIGKILL)
         if processes:
+            # A slurmstepd that outlives its tasks would report their end; a node without power reports nothing.
+            for stepd in members.stepds(now, node):
+                stepd.signal(signal.SIGSTOP)
             left = process.end(lambda: members.of_node(now, node))
         else:
             left = process.end(lambda: [slurmd] if slurmd else [])
