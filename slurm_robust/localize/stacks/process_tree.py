@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 import re
 from functools import lru_cache
 
@@ -31,14 +32,17 @@ _BYSTANDER_FILES = ("wandb/", "tqdm/", "tensorboard/", "torch/utils/tensorboard/
                     "slurm_robust/", "prometheus_client/", "torch/_inductor/compile_worker/", "IPython/")  # fmt: skip
 _IDLE_THREADS = ("QueueFeederThread",)
 _FROZEN = re.compile(r"freez|refrigerator")
+_owns_gil = operator.attrgetter("owns_gil")
 
 
 def rank_process(rank: RankCapture) -> CapturedProcess | None:
     """The training process: the first with a stack (a shell may stand before it), else the first; None: it was gone."""
     if len(rank.processes) == 1:
         return rank.processes[0]
-    with_stack = (p for p in rank.processes if p.threads and not _is_bystander(p.command))
-    return next(with_stack, rank.processes[0] if rank.processes else None)
+    for process in rank.processes:  # asked for ten times a rank: a generator takes twice the time
+        if process.threads and not _is_bystander(process.command):
+            return process
+    return rank.processes[0] if rank.processes else None
 
 
 def rank_frames(rank: RankCapture) -> tuple[StackFrame, ...] | None:
@@ -128,7 +132,8 @@ def gil_holder(rank: RankCapture) -> CapturedThread | None:
     Many programs have such a thread for a moment; that it holds anybody needs the same stack again and again.
     """
     training = rank_process(rank)
-    if training is None or training.state != "S":
+    # Nearly no rank has such a thread: that is asked in C.
+    if training is None or training.state != "S" or not any(map(_owns_gil, training.threads)):
         return None
     holders = (t for t in training.threads if t.owns_gil and not t.main and t.frames)
     return next((thread for thread in holders if not is_bystander_thread(thread.frames)), None)
