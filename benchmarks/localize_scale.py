@@ -11,17 +11,14 @@ still capture: `decode s` is that time for all nodes.
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lib
-from rich.console import Console
+import scale
 
 from slurm_robust.localize.evidence import (
     Capture,
@@ -39,7 +36,6 @@ from slurm_robust.localize.stacks.merge import render_tree
 SITE = "/opt/env/lib/python3.11/site-packages/"
 RANKS_PER_NODE = 8
 THREADS, FRAMES = 65, 30
-LARGE = 100_000
 DECODED = 20
 """Times one archive is decoded, for a figure."""
 NOTE = "Processor time of one core. Invented stacks, in number and depth like real ones."
@@ -144,47 +140,31 @@ def measure(ranks: int, rounds: int) -> dict[str, object]:
 
 def targets(figures: Sequence[Mapping[str, Any]]) -> list[lib.Target]:
     """The design's, where the largest size was measured."""
-    large = next((f for f in figures if f["ranks"] == LARGE), None)
+    large = next((f for f in figures if f["ranks"] == scale.LARGE), None)
     names = [("judge and fold 100,000 ranks", 2.0, "s", "judge_and_fold_s"), ("memory for it", 1024, "MiB", "peak_mib"),
              ("a rank's share of an archive", 4096, "bytes", "bytes_a_rank")]  # fmt: skip
     found = [lib.Target(name, limit, unit, None if large is None else large[key]) for name, limit, unit, key in names]
-    if len(figures) > 1:
-        small, most = figures[0], figures[-1]
-        times = [f["judge_and_fold_s"] / f["ranks"] for f in (small, most)]
-        found.append(lib.Target("time a rank, largest to smallest size", 1.2, "times", round(times[1] / times[0], 2)))
-    return found
+    return [*found, *scale.growth(figures, "judge_and_fold_s")]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure each size in a process of its own."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", help="sizes (default: 1000,10000,100000)")
-    parser.add_argument("--rounds", type=int, default=2, help="captures (default: %(default)s)")
-    parser.add_argument("--here", action="store_true", help="in this process, one size, one line of JSON")
-    parser.add_argument("--quick", action="store_true", help="1,000 and 4,000 ranks")
-    parser.add_argument("--json", action="store_true", help="figures for tools")
-    options = parser.parse_args(argv)
-    sizes = [int(n) for n in (options.ranks or ("1000,4000" if options.quick else f"1000,10000,{LARGE}")).split(",")]
-    if options.here:
-        print(json.dumps(measure(sizes[0], options.rounds)))
-        return 0
-    report = lib.Report("localize_scale", options.quick, notes=[NOTE], machine=lib.machine())
-    found = []
-    for ranks in sizes:
-        argv = [sys.executable, __file__, "--here", "--ranks", str(ranks), "--rounds", str(options.rounds)]
-        found.append(json.loads(subprocess.run(argv, check=True, capture_output=True, text=True).stdout))
-    report.figures = {"sizes": found}
-    report.targets = targets(found)
-    if options.json:
-        print(report.to_json())
-        return 0
-    console = Console()
-    columns = ("ranks", "judge s", "fold s", "MiB", "bytes a rank", "decode ms a node", "decode s")
-    keys = ("ranks", "judge_s", "fold_s", "peak_mib", "bytes_a_rank", "decode_ms_a_node", "decode_s")
-    lib.show_table(console, "Size", columns, [[str(size[key]) for key in keys] for size in found])
-    report.show(console)
-    return 0
+BENCHMARK = scale.ScaleBenchmark(
+    __file__,
+    __doc__,
+    NOTE,
+    ("rounds", 2, "captures"),
+    measure,
+    targets,
+    {
+        "ranks": "ranks",
+        "judge s": "judge_s",
+        "fold s": "fold_s",
+        "MiB": "peak_mib",
+        "bytes a rank": "bytes_a_rank",
+        "decode ms a node": "decode_ms_a_node",
+        "decode s": "decode_s",
+    },
+)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(scale.run(BENCHMARK))
