@@ -4,8 +4,8 @@
 
 Each size, a multiple of 40, runs in a process of its own on one core. The timings are invented: tensor groups of eight
 ranks, pipelines of five stages, sequences that differ by a tenth between replicas (so that both comparisons are made),
-one value in a hundred missing, and one rank that is ten per cent slower than its peers. Only the judging is timed, not the making or
-the reading of the timings.
+one value in a hundred missing, and one rank that is ten per cent slower than its peers. Only the judging is timed, not
+the making or the reading of the timings.
 """
 
 from __future__ import annotations
