@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import import_path, wait_until
+from helpers import quick_torch, wait_until
 from spank_build import build, line
 
 from slurm_robust import config
@@ -185,7 +185,7 @@ def submit(tmp_path: Path) -> Submit:
         script = folder / "job.sh"
         script.write_text(f"#!/bin/bash\n{launch} {train}\n")
         # Ports that train.py derives from the job's number would be the same on every cluster of this machine.
-        pythonpath = import_path(cluster.env.get("PYTHONPATH", ""))
+        pythonpath = quick_torch(cluster.env.get("PYTHONPATH", ""))
         env = {**cluster.env, "MASTER_PORT": str(free_port()), "PYTHONPATH": pythonpath}
         if fault is not None:
             env["TRAIN_FAULT"] = json.dumps({**fault, **({} if again else {"once_file": str(folder / "struck")})})

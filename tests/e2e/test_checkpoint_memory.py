@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import Submit  # type: ignore[import-not-found]
-from helpers import import_path, wait_until
+from helpers import quick_torch, wait_until
 
 from slurm_robust import checkpoint
 from slurm_robust.devcluster.cluster import DevCluster, Spec
@@ -92,7 +92,7 @@ def start(two_nodes: DevCluster, tmp_path: Path) -> Callable[..., str]:
     def send(**wanted: Any) -> str:
         (tmp_path / "program.py").write_text(PROGRAM)
         (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{command(**wanted)}\n")
-        env = {**os.environ, **two_nodes.env, "PYTHONPATH": import_path(ROOT)}
+        env = {**os.environ, **two_nodes.env, "PYTHONPATH": quick_torch(ROOT)}
         submit = ["sbatch", "--parsable", "-N2", "-n2", "--ntasks-per-node=1", "--output=out", "job.sh"]
         done = subprocess.run(submit, cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
         return done.stdout.strip()

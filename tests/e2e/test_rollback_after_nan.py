@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import import_path, wait_until
+from helpers import quick_torch, wait_until
 
 from slurm_robust import checkpoint
 from slurm_robust.devcluster.cluster import DevCluster, Spec
@@ -61,7 +61,7 @@ def test_a_training_whose_loss_is_nan_goes_back(node: DevCluster, tmp_path: Path
     (tmp_path / "program.py").write_text(PROGRAM)
     run = f"{sys.executable} -m slurm_robust.cli.main run --robust-checkpoint-dir=ckpt -n1 {sys.executable} program.py"
     (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{run}\n")
-    env = {**os.environ, **node.env, "PYTHONPATH": import_path(ROOT)}
+    env = {**os.environ, **node.env, "PYTHONPATH": quick_torch(ROOT)}
     subprocess.run(["sbatch", "-n1", "--output=out", "job.sh"], cwd=tmp_path, env=env, check=True, capture_output=True)
     out = tmp_path / "out"
     wait_until(lambda: out.exists() and "ends at" in out.read_text(), 100, "the end")

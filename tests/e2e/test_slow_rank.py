@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from conftest import Submit  # type: ignore[import-not-found]
-from helpers import import_path
+from helpers import quick_torch
 
 from slurm_robust.cli.commands.localize import command
 from slurm_robust.devcluster.cluster import DevCluster
@@ -24,7 +24,7 @@ ROOT = PROGRAM.parents[2]
 def test_a_slow_rank_is_announced_and_left_alone(cluster: Cluster, submit: Submit) -> None:
     """Three ranks over gloo, one slower by a fifth: told once, its saved times say the same; the node is untouched."""
     dev = cluster(nodes=4, standby=0, supervise={"slowness_interval_s": 6.0})
-    program = f"env PYTHONPATH={import_path(ROOT, *sys.path[1:])} {sys.executable} {PROGRAM} 2 20000"
+    program = f"env PYTHONPATH={quick_torch(ROOT, *sys.path[1:])} {sys.executable} {PROGRAM} 2 20000"
     job = submit(dev, nodes=3, command=f"srobust run {program} #")
     told = job.hears("slow", timeout_s=120)
     assert told["nodes"] == [job.rank_node(2)], job.everything()

@@ -76,7 +76,10 @@ def start(base: Path, *options: str) -> subprocess.Popen[str]:
 @pytest.mark.e2e
 @pytest.mark.slurm
 def test_the_story_is_told_in_order_and_nothing_is_left(base: Path, tmp_path: Path) -> None:
-    """Every line of the story in its order, the report at the paths it names, exit 0, and no process or folder."""
+    """Every line of the story in its order, the report at the paths it names, exit 0, and no process or folder.
+
+    Its ranks start the whole of torch, as a user's do; those of the other stories need no torch.compile.
+    """
     with start(base, "--report-dir", str(tmp_path)) as quickstart:
         said, _ = quickstart.communicate(timeout=170)
     assert quickstart.returncode == 0, said

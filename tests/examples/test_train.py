@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 import train
+from helpers import quick_torch
 
 from slurm_robust import checkpoint, progress
 
@@ -52,7 +53,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             subprocess.Popen(
                 [sys.executable, str(program), "--width", "16", "--layers", "1", *map(str, args)],
                 env=environment(
-                    PYTHONPATH=str(TRAIN.parents[1]),
+                    PYTHONPATH=quick_torch(TRAIN.parents[1]) if program == TRAIN else str(TRAIN.parents[1]),
                     SLURM_PROCID=str(rank),
                     SLURM_NTASKS=str(ranks),
                     SLURM_LOCALID="0",
