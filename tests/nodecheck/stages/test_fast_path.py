@@ -185,6 +185,14 @@ def test_harmless_xids_cost_one_whole_look_and_no_more(site: Site) -> None:
     assert site.holds()
 
 
+def test_it_holds_at_the_very_moment_at_which_it_is_made(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is kept as it was read: a rounded one can lie after the look."""
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME) // 1 + 0.0006
+    monkeypatch.setattr(time, "clock_gettime", lambda _clock: now_s)
+    assert site.look() == 0
+    assert site.holds()
+
+
 @pytest.mark.parametrize("stage", ["prolog", "epilog", "periodic"])
 def test_an_unfit_node_loses_it(site: Site, stage: str) -> None:
     """Whoever finds the fault, the next prolog looks itself."""
