@@ -41,16 +41,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the end-to-end stories among the modules of the other tests.
+    """Begin with what waits longest, and spread the end-to-end stories among the modules of the other tests.
 
     Stories start many ranks. Where all that run at the same time are stories, slurmds miss their deadlines; where none
     is, the machine waits.
     """
-    stories = [[item] for item in items if item.get_closest_marker("e2e")]
-    others = [item for item in items if not item.get_closest_marker("e2e")]
+    first = [item for item in items if item.get_closest_marker("begin_early")]
+    rest = [item for item in items if item not in first]
+    stories = [[item] for item in rest if item.get_closest_marker("e2e")]
+    others = [item for item in rest if not item.get_closest_marker("e2e")]
     modules = [list(tests) for _, tests in groupby(others, key=lambda item: item.path)]
     placed = [(number / len(blocks), block) for blocks in (modules, stories) for number, block in enumerate(blocks)]
-    items[:] = [item for _, block in sorted(placed, key=itemgetter(0)) for item in block]
+    items[:] = first + [item for _, block in sorted(placed, key=itemgetter(0)) for item in block]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -60,8 +60,8 @@ def test_launches_with_the_spank_plugin() -> None:
         assert figures[f"{name}_s"]["n"] == 2
 
 
+@pytest.mark.begin_early
 @pytest.mark.slurm
-@pytest.mark.e2e
 def test_restart_inside_an_allocation() -> None:
     """One stopped rank, one spare node: every time of the incident is there, in order, beside a bare start."""
     figures = run("restart.py", "--only", "spare")["figures"]
@@ -82,6 +82,7 @@ def test_an_unknown_part_is_wrong_usage(program: str) -> None:
     assert "nonsense: there are" in done.stderr
 
 
+@pytest.mark.begin_early
 @pytest.mark.slurm
 def test_restart_without_a_prolog_at_allocation() -> None:
     """The seat as Slurm has it by default: the node checks run before a node's first step, and the job comes back."""

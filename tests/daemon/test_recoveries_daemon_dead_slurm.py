@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dead_for_good import Times, campaign
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.begin_early]
 
 
 def test_nothing_stays_behind_a_daemon_that_never_comes_back() -> None:

@@ -13,6 +13,7 @@ from helpers import mounted_tmpfs, wait_until
 
 pytestmark = [
     pytest.mark.slurm,
+    pytest.mark.begin_early,
     pytest.mark.timeout(300),
     pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk"),
 ]

@@ -73,6 +73,7 @@ def start(base: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.begin_early
 @pytest.mark.e2e
 @pytest.mark.slurm
 def test_the_story_is_told_in_order_and_nothing_is_left(base: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from helpers import wait_until
+from helpers import quick_torch, wait_until
 
 from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.judge import judge
@@ -125,7 +125,7 @@ def training(folder: Path) -> Iterator[Job]:
     job = Job([], folder)
     try:
         for rank in range(WORLD):
-            env = {**os.environ, **shared, "RANK": str(rank)}
+            env = {**os.environ, **shared, "RANK": str(rank), "PYTHONPATH": quick_torch()}
             with (folder / f"rank-{rank}.log").open("wb") as log:
                 command = [sys.executable, str(script), str(folder)]
                 job.ranks.append(subprocess.Popen(command, env=env, stdout=log, stderr=log))

@@ -91,6 +91,7 @@ def test_a_leak_of_ours_would_be_seen() -> None:
     assert len(records("==1== Invalid read of size 1\n==1==    at 0x1: shown (values.c:9)\n")) == 1
 
 
+@pytest.mark.begin_early
 def test_a_launch_leaves_nothing_behind(logs: tuple[DevCluster, Path, list[str]]) -> None:
     """`sbatch --robust` with an srun in it: each process has loaded the plugin, and none has a record that names it."""
     cluster, folder, words = logs
