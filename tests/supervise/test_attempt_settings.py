@@ -19,6 +19,7 @@ USE = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 dist.all_reduce(torch.ones(1))
+dist.destroy_process_group()
 """
 
 
