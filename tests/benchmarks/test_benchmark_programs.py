@@ -82,7 +82,7 @@ def test_an_unknown_part_is_wrong_usage(program: str) -> None:
     assert "nonsense: there are" in done.stderr
 
 
-@pytest.mark.begin_early
+@pytest.mark.variant
 @pytest.mark.slurm
 def test_restart_without_a_prolog_at_allocation() -> None:
     """The seat as Slurm has it by default: the node checks run before a node's first step, and the job comes back."""
@@ -183,6 +183,7 @@ def test_localisation_of_real_ranks() -> None:
     assert figures["classes"]["all"]["cases"] == 2
 
 
+@pytest.mark.variant
 @pytest.mark.slurm
 def test_localisation_of_real_ranks_under_srobust_run() -> None:
     """The same as jobs: `srobust run` suspects by itself, and its own incident names the node, or nobody."""

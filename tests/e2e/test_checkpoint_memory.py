@@ -123,7 +123,9 @@ def test_a_killed_training_goes_on_from_memory(start: Callable[..., str], tmp_pa
     assert checkpoint.latest(tmp_path / "ckpt", deep=True).step == 12
 
 
-@pytest.mark.parametrize("how", ["scancel", "scancel --signal=USR1"])
+@pytest.mark.parametrize(
+    "how", ["scancel", pytest.param("scancel --signal=USR1", marks=pytest.mark.variant)], ids=["scancel", "USR1"]
+)
 def test_the_last_save_on_the_way_out(
     start: Callable[..., str], two_nodes: DevCluster, tmp_path: Path, how: str
 ) -> None:

@@ -99,6 +99,7 @@ main()
 """
 
 
+@pytest.mark.variant
 def test_a_cuda_error_of_one_worker_under_torchrun_leaves_its_node_at_the_second(
     cluster: Cluster, submit: Submit, tmp_path: Path
 ) -> None:

@@ -138,6 +138,7 @@ def test_other_steps_of_the_job_are_neither_judged_nor_killed(cluster: Cluster, 
     dev.run(["scancel", job.id])
 
 
+@pytest.mark.variant
 def test_the_requeue_leaves_nothing_of_ours_behind_under_linuxproc(cluster: Cluster, submit: Submit) -> None:
     """Where Slurm tracks processes by parentage alone, wrapper and supervisor of the old attempt end all the same."""
     dev = cluster(proctrack="linuxproc")

@@ -37,7 +37,7 @@ def test_our_own_story_in_the_jobs_output_is_no_progress(cluster: Cluster, submi
     assert job.ends(120).state == "COMPLETED", job.everything()
 
 
-@pytest.mark.parametrize("command", ["", LINES_ONLY])
+@pytest.mark.parametrize("command", ["", pytest.param(LINES_ONLY, marks=pytest.mark.variant)])
 def test_a_stop_in_the_first_steps_is_acted_on_at_once(cluster: Cluster, submit: Submit, command: str) -> None:
     """Three steps say nothing about how long one takes, but a stopped process proves a hang by itself."""
     dev = cluster(standby=0)
