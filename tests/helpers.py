@@ -22,21 +22,26 @@ LEAST_S = 60.0
 """What does come is waited for so long at least: how long it took says more of the machine than of the code."""
 
 
-def wait_until(predicate: Callable[[], T], timeout_s: float, what: str, *, poll_s: float = 0.05) -> T:
+def wait_until(predicate: Callable[[], T], timeout_s: float, what: str, *, poll_s: float | None = None) -> T:
     """Poll until `predicate` gives something true, and return that.
+
+    Without `poll_s` it looks again after 0.05 s, and ever more seldom, up to 0.4 s: most looks start a command.
 
     Raises:
         AssertionError: it did not in `timeout_s`, a minute at least; says what was awaited and what was seen last.
     """
     timeout_s = max(timeout_s, LEAST_S)
     deadline_s = time.monotonic() + timeout_s
+    pause_s = poll_s or 0.05
     while True:
         seen = predicate()
         if seen:
             return seen
         if time.monotonic() > deadline_s:
             raise AssertionError(f"not in {timeout_s:g} s: {what} (last seen: {seen!r})")
-        time.sleep(poll_s)
+        time.sleep(pause_s)
+        if poll_s is None:
+            pause_s = min(1.15 * pause_s, 0.4)
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ mishaps = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(mishaps, st.booleans())
 def test_whatever_dies_the_job_comes_back(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, int]], fit: bool

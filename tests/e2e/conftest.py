@@ -88,7 +88,7 @@ class Training:
             return job if job.state not in ("PENDING", "RUNNING") and not job.completing else None
 
         try:
-            return wait_until(ended, timeout_s, f"the end of job {self.id}", poll_s=0.2)  # type: ignore[return-value]
+            return wait_until(ended, timeout_s, f"the end of job {self.id}", poll_s=0.4)  # type: ignore[return-value]
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.everything()}") from None
 

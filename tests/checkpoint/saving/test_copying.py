@@ -16,7 +16,7 @@ SHAPES = st.lists(st.integers(0, 40), max_size=3).map(tuple)
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(SHAPES, DTYPES, st.booleans()), max_size=12), st.integers(1, 5000))
 def test_units_cover_everything_once(kinds: list[tuple[tuple[int, ...], torch.dtype, bool]], unit_bytes: int) -> None:
     """Whatever the shapes and strides are, copying all units copies all tensors, and no element twice."""
