@@ -143,7 +143,7 @@ def cluster(devcluster_factory: Callable[[Spec], DevCluster]) -> Iterator[Callab
 
     def bring_up(**wanted: Any) -> DevCluster:
         yaml = {"supervise": {**SUPERVISE, **wanted.pop("supervise", {})}, **wanted.pop("yaml", {})}
-        spec = Spec(nodes=5, gpus_per_node=2, standby=1, daemon=True, slurmd_timeout_s=3, robust_yaml=yaml)
+        spec = Spec(nodes=5, gpus_per_node=2, standby=1, daemon=True, robust_yaml=yaml)
         made = devcluster_factory(replace(spec, **wanted))
         up.append(made)
         if made.spec.standby and made.spec.daemon and made.spec.mode == "act":

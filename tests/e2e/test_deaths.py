@@ -27,7 +27,7 @@ def test_a_killed_rank_is_restarted_in_place_and_no_node_is_blamed(cluster: Clus
     assert decided["road"] == "restart_in_place", job.everything()
     assert job.hears("resumed")["resume_step"] == 5
     ended = job.ends()
-    assert (ended.state, ended.restart_count, set(ended.nodes)) == ("COMPLETED", 0, nodes)
+    assert (ended.state, ended.restart_count, set(ended.nodes)) == ("COMPLETED", 0, nodes), job.everything()
     assert all(not n.drained for n in job.client.nodes())
     assert not job.reservations("srobust-quarantine")
 

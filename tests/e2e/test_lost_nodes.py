@@ -12,11 +12,13 @@ from slurm_robust.devcluster.cluster import DevCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
 Cluster = Callable[..., DevCluster]
+# On a busy machine a living slurmd may be silent for as long: only here is it worth that.
+LOST_SOON = {"slurmd_timeout_s": 3}
 
 
 def test_a_lost_node_brings_the_job_back_on_the_others_and_the_standby(cluster: Cluster, submit: Submit) -> None:
     """slurmd, its steps and all ranks of a node are gone at once, as if it lost power: the daemon sees it."""
-    dev = cluster()
+    dev = cluster(**LOST_SOON)
     job = submit(dev, steps=60)
     wait_until(lambda: "step 8/" in job.output(), 60, "the first checkpoint")
     before = job.job()
@@ -32,7 +34,7 @@ def test_a_lost_node_brings_the_job_back_on_the_others_and_the_standby(cluster: 
 
 def test_a_launch_that_slurm_refuses_after_a_lost_node_costs_no_attempt(cluster: Cluster, submit: Submit) -> None:
     """Slurm 22.05 itself gives a requeued job no GRES: another allocation does, and the admin is told of the nodes."""
-    dev = cluster(standby=0, daemon=False, nodes=7, supervise={"fruitless_attempts": 1})
+    dev = cluster(**LOST_SOON, standby=0, daemon=False, nodes=7, supervise={"fruitless_attempts": 1})
     if " 22.05" not in dev.run(["scontrol", "--version"]).stdout:
         pytest.skip("only Slurm 22.05 is known to lose count of GRES")
     job = submit(dev, steps=30, sbatch=("--gres=gpu:2",))
@@ -58,7 +60,7 @@ def test_a_launch_that_slurm_refuses_after_a_lost_node_costs_no_attempt(cluster:
 
 def test_the_lost_batch_node_does_not_lose_the_job(cluster: Cluster, submit: Submit) -> None:
     """The wrapper itself is gone with its node: the daemon alone brings the job back."""
-    dev = cluster()
+    dev = cluster(**LOST_SOON)
     job = submit(dev, steps=40)
     job.hears("training")
     victim = job.job().batch_host
@@ -73,7 +75,7 @@ def test_the_lost_batch_node_does_not_lose_the_job(cluster: Cluster, submit: Sub
 
 def test_a_frozen_node_does_not_hold_up_its_own_recovery(cluster: Cluster, submit: Submit) -> None:
     """slurmd, steps and ranks of a node stand still: set DOWN where it holds up the job's end, training goes on."""
-    dev = cluster()
+    dev = cluster(**LOST_SOON)
     job = submit(dev, steps=40)
     job.hears("training")
     before = job.job()
