@@ -11,13 +11,19 @@ _MAX_RANKS = 10_000_000
 
 def fold(ranks: Iterable[int]) -> str:
     """`[5, 0, 1, 2]` → `0-2,5`; nothing → an empty text. Rank -1, which stands for none in particular, is left out."""
-    runs: list[list[int]] = []
+    runs: list[str] = []
+    # Plain variables: there are 100,000 ranks, and several of these lists a verdict.
+    first = last = -2
     for rank in sorted({rank for rank in ranks if rank >= 0}):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in runs)
+        if rank == last + 1:
+            last = rank
+            continue
+        if last >= 0:
+            runs.append(f"{first}-{last}" if last > first else str(first))
+        first = last = rank
+    if last >= 0:
+        runs.append(f"{first}-{last}" if last > first else str(first))
+    return ",".join(runs)
 
 
 def unfold(text: str) -> tuple[int, ...]:

@@ -28,6 +28,9 @@ class Kind(str, enum.Enum):
     UNKNOWN = "unknown"
     """No stack."""
 
+    # Enum's own is written in Python, and judging 100,000 ranks asks for it a million times.
+    __hash__ = str.__hash__
+
 
 class WaitsOn(str, enum.Enum):
     """What a thread waits on."""
@@ -41,6 +44,8 @@ class WaitsOn(str, enum.Enum):
     NETWORK = "the network or a pipe"
     CHILD = "a child process"
     NONE = "native or user code"
+
+    __hash__ = str.__hash__
 
 
 STARTUP_CALLS = frozenset(
