@@ -63,6 +63,13 @@ class Script:
         text = "".join(path.read_text() for path in self.folder.rglob("story.jsonl"))
         return text if word in text else ""
 
+    def comes_to(self) -> str:
+        """Wait for what the script comes to after its srun; a failure shows output and story as they are then."""
+        try:
+            return wait_until(self.after, 100, "the script's next line")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.text()}\n{self.story('')}") from None
+
     def text(self) -> str:
         """For failures: the job's output."""
         return "".join(path.read_text() for path in self.folder.glob("j-*.out"))
@@ -167,7 +174,7 @@ def test_a_step_that_somebody_cancels_is_not_requeued(spank_cluster: DevCluster)
     try:
         job.started()
         spank_cluster.run(["scancel", f"{job.job}.0"], env=spank_cluster.env)
-        wait_until(job.after, 60, f"the script's next line: {job.text()}")
+        job.comes_to()
         assert job.shows("%T").strip() == "RUNNING"
         assert job.story("claimed") == ""
     finally:
@@ -181,7 +188,7 @@ def test_an_exit_code_of_a_step_that_never_trained_is_the_scripts(spank_cluster:
     try:
         job.started()
         job.go()
-        wait_until(job.after, 60, f"the script's next line: {job.text()}")
+        job.comes_to()
         assert job.after() == "3\n"
         assert job.shows("%T").strip() == "RUNNING"
         assert job.story("claimed") == ""
