@@ -1,0 +1,1 @@
+"""One module a part: `steps(place)` yields what was tried, one after another."""
