@@ -32,6 +32,7 @@ PART_PROCESS = [sys.executable, "-m", "gpu_proof.part_process"]
 def play(part: str, folder: Path, limit_s: float, *, rehearsal: bool) -> PartOutcome:
     """Run one part in a process group of its own, and end it at its limit."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / part_process.STEPS).unlink(missing_ok=True)
     words = [*PART_PROCESS, part, str(folder), f"{limit_s:.0f}"]
     search = os.pathsep.join(map(str, (ROOT, ROOT / "scripts", ROOT / "benchmarks", ROOT / "tests")))
     began_s = time.monotonic()
@@ -72,6 +73,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--rehearse", action="store_true", help="without a GPU: a fake NVML, and tensors on the CPU")
     args = parser.parse_args(argv)
+    args.out = args.out.absolute()  # settings and prolog have other working folders
     args.part = [part for part in budget.PARTS if part in args.part]
     return args
 

@@ -22,7 +22,7 @@ from gpu_proof.outcome import PartOutcome, Status, Step  # noqa: E402
 
 def test_a_rehearsal_runs_every_part_without_a_gpu(tmp_path: Path) -> None:
     """Checks ask the fake NVML, tensors are on the CPU: every part comes to its end, and the page says what it is."""
-    words = [str(ROOT / "scripts" / "gpu-proof"), "--rehearse", "--minutes", "3", "--out", str(tmp_path / "out")]
+    words = [str(ROOT / "scripts" / "gpu-proof"), "--rehearse", "--minutes", "3", "--out", "out"]
     env = {**os.environ, "PYTHON": sys.executable}
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=170, check=False)
     told = json.loads((tmp_path / "out" / "proof.json").read_text())
