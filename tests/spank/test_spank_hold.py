@@ -66,7 +66,7 @@ class Script:
     def comes_to(self) -> str:
         """Wait for what the script comes to after its srun; a failure shows output and story as they are then."""
         try:
-            return wait_until(self.after, 100, "the script's next line")
+            return wait_until(self.after, 60, "the script's next line")
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.text()}\n{self.story('')}") from None
 
