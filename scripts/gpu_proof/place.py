@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,6 +43,19 @@ class Place:
         limit_s = max(1.0, min(limit_s, self.left_s))
         full = {**os.environ, "PYTHONPATH": str(ROOT), **env}
         return subprocess.run(argv, env=full, capture_output=True, text=True, timeout=limit_s, check=False)
+
+    def checks(self, group: str, *words: str) -> list[dict[str, Any]]:
+        """What the node checks of this group find in the full stage, as `srobust check --json` has it.
+
+        Raises:
+            RuntimeError: they gave no verdict; with what they said.
+        """
+        command = ("-m", "slurm_robust.nodecheck", *words, "--stage", "full", "--only", group, "--json")
+        done = self.python(*command, limit_s=120)
+        if done.returncode not in (0, 1, 3):
+            raise RuntimeError(f"srobust check: exit code {done.returncode}: {done.stderr[-2000:]}")
+        found: list[dict[str, Any]] = json.loads(done.stdout)["checks"]
+        return found
 
     def python(self, *words: str, limit_s: float = 60.0, **env: str) -> subprocess.CompletedProcess[str]:
         """The same with this Python."""

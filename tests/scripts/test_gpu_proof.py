@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "scripts"))
+sys.path += [str(ROOT / "scripts"), str(ROOT / "benchmarks")]
 
 from gpu_proof import __main__ as proof  # noqa: E402 (scripts are no package)
 from gpu_proof import budget, outcome, page  # noqa: E402

@@ -33,7 +33,7 @@ def steps(place: Place) -> Iterator[Step]:
     yield _beside_nvidia_smi(place, found)
     yield _findings(place, site)
     yield _cost(place, site)
-    yield from _prolog(place, site)
+    yield _prolog(place, site)
     yield _users_of_the_driver(place)
 
 
@@ -102,22 +102,13 @@ def _beside_nvidia_smi(place: Place, found: Mapping[str, Any]) -> Step:
     return Step(name, status, "; ".join(different) or f"of {len(theirs)} GPUs", {"nvidia-smi": theirs})
 
 
-def _look(place: Place, site: Path) -> dict[str, Any]:
-    words = ("-m", "slurm_robust.nodecheck", "--config", str(site), "--stage", "full", "--only", "gpu", "--json")
-    done = place.python(*words, limit_s=90)
-    if done.returncode not in (0, 1, 3):
-        raise RuntimeError(f"srobust check: exit code {done.returncode}: {done.stderr[-2000:]}")
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
-
-
 def _findings(place: Place, site: Path) -> Step:
     """All GPU checks: on a GPU that works, none may fail, and none may know nothing."""
-    report = _look(place, site)
+    checks = place.checks("gpu", "--config", str(site))
     by_status: dict[str, list[str]] = {}
-    for check in report["checks"]:
+    for check in checks:
         by_status.setdefault(check["status"], []).append(f"{check['name']} ({check['sentence']})")
-    figures = {check["name"]: {k: check[k] for k in ("status", "reason", "sentence")} for check in report["checks"]}
+    figures = {check["name"]: {k: check[k] for k in ("status", "reason", "sentence")} for check in checks}
     bad = by_status.get("fail", []) + by_status.get("unknown", [])
     said = ", ".join(f"{len(names)} {status}" for status, names in sorted(by_status.items()))
     if bad:
@@ -130,14 +121,14 @@ def _cost(place: Place, site: Path) -> Step:
     """Milliseconds of each check, the median of a few runs."""
     took: dict[str, list[float]] = {}
     for _ in range(2 if place.rehearsal else ROUNDS):
-        for check in _look(place, site)["checks"]:
+        for check in place.checks("gpu", "--config", str(site)):
             took.setdefault(check["name"], []).append(check["duration_ms"])
     medians = {f"{name}_ms": statistics.median(values) for name, values in took.items()}
     slowest = max(medians, key=lambda name: medians[name])
     return Step("cost of each check", Status.HELD, f"the slowest: {slowest} {medians[slowest]:.1f}", medians)
 
 
-def _prolog(place: Place, site: Path) -> Iterator[Step]:
+def _prolog(place: Place, site: Path) -> Step:
     """The prolog as slurmd runs it: with a fresh verdict, and with nothing kept."""
     settings = place.folder / "env"
     words = {"SROBUST_PYTHON": sys.executable, "SROBUST_CODE": str(ROOT), "SROBUST_CONFIG": str(site)}
@@ -157,7 +148,7 @@ def _prolog(place: Place, site: Path) -> Iterator[Step]:
                 said = f"exit code {done.returncode}: {done.stderr.strip()[-500:]}"
     figures = {kind: statistics.median(values) for kind, values in took.items()}
     warm = f"{figures['warm_ms']:.0f} ms with a fresh verdict, {figures['cold_ms']:.0f} ms with nothing kept"
-    yield Step("the prolog", Status.FAILED if said else Status.HELD, said or warm, figures)
+    return Step("the prolog", Status.FAILED if said else Status.HELD, said or warm, figures)
 
 
 def _users_of_the_driver(place: Place) -> Step:

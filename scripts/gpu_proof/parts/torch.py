@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -41,11 +40,7 @@ def steps(place: Place) -> Iterator[Step]:
 
 
 def _checks(place: Place) -> Step:
-    words = ("-m", "slurm_robust.nodecheck", "--stage", "full", "--only", "torch", "--json")
-    done = place.python(*words, limit_s=120)
-    if done.returncode not in (0, 1, 3):
-        return Step("torch checks", Status.FAILED, f"exit code {done.returncode}: {done.stderr[-500:]}")
-    checks = json.loads(done.stdout)["checks"]
+    checks = place.checks("torch")
     bad = [f"{c['name']}: {c['sentence']}" for c in checks if c["status"] in ("fail", "unknown")]
     figures = {c["name"]: {k: c[k] for k in ("status", "sentence", "evidence", "duration_ms")} for c in checks}
     said = "; ".join(bad or [f"{c['name']}: {c['sentence']} ({c['duration_ms']:.0f} ms)" for c in checks])
