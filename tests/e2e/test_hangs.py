@@ -166,14 +166,15 @@ def test_observe_mode_changes_nothing(cluster: Cluster, submit: Submit) -> None:
     """The same story is told, the plan is written down, and no process, job, node or reservation is touched."""
     dev = cluster(mode="observe")
     job = submit(dev, fault={"kind": "stop", "rank": 1, "step": 8})
-    job.hears("observed")
+    assert "stopped (SIGSTOP)" in job.hears("observed")["text"], job.everything()
     now = job.job()
     assert (now.state, now.restart_count, now.exclude or "") == ("RUNNING", 0, "")
     assert job.client.reservations() == []
     assert all(not n.drained and not n.reason for n in job.client.nodes())
     assert job.told("claimed") == []
-    states = dev.run(["ps", "-o", "state=", "-p", ",".join(map(str, dev.processes(int(job.id))))]).stdout
-    assert "T" in states, "the stopped rank is as it was"
+    pids = ",".join(map(str, dev.processes(int(job.id))))
+    states = dev.run(["ps", "-o", "state=,pid=,ppid=,args=", "-p", pids]).stdout
+    assert "\nT " in states, f"the stopped rank is not as it was\n{states}\n{job.everything()}"
     dev.run(["scancel", job.id])
 
 

@@ -49,6 +49,10 @@ class FakeClock(Clock):
         """The same."""
         return self.at_s
 
+    def worked_s(self) -> float:
+        """No work takes time."""
+        return 0.0
+
     async def sleep(self, seconds: float) -> None:
         """It takes no time."""
         self.at_s += seconds

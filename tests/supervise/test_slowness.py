@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from supervised import World
 
-from slurm_robust.localize.slow.timings import Timing
+from slurm_robust.localize.slow.timings import StepTimings, Timing
 from slurm_robust.localize.slow.timings_file import read_timings
+from slurm_robust.model import Verdict
 from slurm_robust.supervise.watch import slowness
 from slurm_robust.supervise.watch.slowness import Slowness
 
@@ -35,9 +36,9 @@ class Job:
                 self.fleet.timings.add(Timing(rank, step, 1.3, compute, None, f"n{rank // 4}"))
         self.step += steps
 
-    def judge(self) -> None:
-        """Let the next judgement come due, and end."""
-        self.world.clock.at_s += 100_000.0
+    def judge(self, after_s: float = 100_000.0) -> None:
+        """Let so much time pass; wait for the judgement that is due then."""
+        self.world.clock.at_s += after_s
 
         async def wait() -> None:
             self.slowness.poll()
@@ -78,6 +79,26 @@ def test_one_judgement_is_not_enough(tmp_path: Path) -> None:
     job.train(100, slow=None)
     job.judge()
     assert job.story == []
+
+
+def test_a_judgement_that_waits_for_a_busy_machine_does_not_put_off_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its own work counts: on busy cores the first judgement once put off the second by two minutes."""
+    job = Job(tmp_path)
+    judge = slowness.judge_timings
+
+    def waits(timings: StepTimings) -> Verdict:
+        job.world.clock.at_s += 10.0
+        return judge(timings)
+
+    monkeypatch.setattr(slowness, "judge_timings", waits)
+    job.train(30, slow=6)
+    job.judge()
+    job.train(30, slow=6)
+    job.judge(after_s=job.world.session.settings.slowness_interval_s)
+    (line,) = job.story
+    assert line["nodes"] == ["n1"]
 
 
 def test_few_steps_are_not_judged(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Takes the stacks of every process of every rank of this node: in parallel, bounded, with every process left running.
+"""Takes the stacks of every process of every rank of this node: in parallel, bounded; each process stays as it was.
 
 The archive is content-addressed: equal stacks are stored once. Its format is `localize/stacks/archive.py`'s.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, NamedTuple
@@ -26,7 +25,7 @@ def py_spy_dump(py_spy: str, pid: int, timeout_s: float) -> Any:
     """Run py-spy on one process.
 
     With `--nonblocking`: a blocking dump stops every thread, and leaves the target stopped where py-spy itself is
-    killed. Never with `--locals`: it prints secrets.
+    killed, or at times without cause (py-spy#390). Never with `--locals`: it prints secrets.
 
     Returns:
         Its JSON, or a text that says why there is none.
@@ -74,9 +73,6 @@ def _process(m: StepProcess, dump: Callable[[int], Any], stacks: dict[str, Any])
     before = procfs.stat(m.pid)
     result = dump(m.pid)
     after = procfs.stat(m.pid)
-    if before and after and before.state != "T" and after.state == "T":
-        # py-spy can leave a process stopped (py-spy#390); one that was stopped before stays stopped.
-        os.kill(m.pid, signal.SIGCONT)
     key: str | None = None
     error = ""
     if isinstance(result, str):

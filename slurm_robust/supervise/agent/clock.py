@@ -23,6 +23,10 @@ class SystemClock:
         """Seconds since the machine was booted, as the start times in /proc count them."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
+    def worked_s(self) -> float:
+        """Seconds of processor time that this thread has used; waiting does not count."""
+        return time.thread_time()
+
     def pause(self, seconds: float) -> None:
         """Block this thread for so long."""
         time.sleep(seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 
 from slurm_robust.localize.slow.judge import judge_timings
 from slurm_robust.localize.slow.timings import StepTimings
@@ -14,7 +15,7 @@ from slurm_robust.supervise.watch.attempt_state import AttemptState
 NEW_STEPS = 10
 """Between two judgements: the second one must see other steps to agree."""
 _COST_SHARE = 200
-"""After a judgement, the next one waits so many times its own length."""
+"""After a judgement, the next one waits so many times the processor time that it took."""
 FOLDER = "slow"
 
 
@@ -46,22 +47,29 @@ class Slowness:
 
     async def _judge(self, timings: StepTimings) -> None:
         clock = self._session.clock
-        began_s = clock.monotonic_s()
         try:
-            verdict = await asyncio.to_thread(judge_timings, timings)
+            verdict, worked_s = await asyncio.to_thread(self._weigh, timings)
         except Exception as error:  # noqa: BLE001 (a fault of ours in weighing evidence must not end the supervision)
             text = f"the step times could not be weighed: {error!r}; please report this"
             self._session.folder.log_event("note", text)
             self._due_s = float("inf")
             return
-        ended_s = clock.monotonic_s()
-        self._due_s = max(self._due_s, ended_s + _COST_SHARE * (ended_s - began_s))
+        self._due_s = max(self._due_s, clock.monotonic_s() + _COST_SHARE * worked_s)
         culprit = verdict.conclusion is Conclusion.CULPRIT
         named = frozenset(s.node for s in verdict.suspects) if culprit else frozenset[str]()
         again, self._named = named & self._named, named
         if again and again != self._reported:
             self._reported = again
             await self._report(verdict, again, timings)
+
+    def _weigh(self, timings: StepTimings) -> tuple[Verdict, float]:
+        """The verdict, and the processor time it took: waiting for busy cores costs the job nothing.
+
+        Numpy is loaded before the time is taken. From a slow shared disk that takes seconds, and happens only once.
+        """
+        importlib.import_module("slurm_robust.localize.slow.verdict")
+        began_s = self._session.clock.worked_s()
+        return judge_timings(timings), self._session.clock.worked_s() - began_s
 
     async def _report(self, verdict: Verdict, nodes: frozenset[str], timings: StepTimings) -> None:
         folder = self._session.folder

@@ -64,7 +64,7 @@ class AgentStage:
         self.processes.append(process)
         return process
 
-    def start_agent(self) -> None:
+    def start_agent(self, py_spy: str = "") -> None:
         """Start the agent as the watch step does."""
         boot = (
             f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
@@ -72,7 +72,7 @@ class AgentStage:
         )
         env = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "1", "SROBUST_WATCH": "1"}
         self.agent = subprocess.Popen(
-            [sys.executable, "-S", "-s", "-E", "-c", boot, self.job, "1.0.1", "0.1", py_spy_path()],
+            [sys.executable, "-S", "-s", "-E", "-c", boot, self.job, "1.0.1", "0.1", py_spy or py_spy_path()],
             env=env,
             text=True,
             stdin=subprocess.PIPE,

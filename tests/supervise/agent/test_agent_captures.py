@@ -12,12 +12,14 @@ from typing import Any
 from agent_stage import AgentStage
 from helpers import wait_until
 
+from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.agent.messages import (
     Hello,
     ProgressReport,
     RankFound,
     RankState,
 )
+from slurm_robust.supervise.watch.watch_step import py_spy_path
 
 
 def test_ranks_their_progress_and_their_stacks_are_found(stage: AgentStage) -> None:
@@ -44,7 +46,7 @@ def test_ranks_their_progress_and_their_stacks_are_found(stage: AgentStage) -> N
 
 
 def test_a_stopped_rank_is_captured_and_stays_stopped(stage: AgentStage) -> None:
-    """What somebody stopped is evidence; only what py-spy left stopped is continued."""
+    """What somebody stopped is evidence."""
     victim = stage.victim(0)
     stage.start_agent()
     stage.receive(ProgressReport)
@@ -53,7 +55,20 @@ def test_a_stopped_rank_is_captured_and_stays_stopped(stage: AgentStage) -> None
     main = stage.capture(1)["ranks"][0]["processes"][0]
     assert main["state"] == "T"
     assert main["stack"]
-    assert Path(f"/proc/{victim.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    assert procfs.stat(victim.pid).state == "T"
+
+
+def test_a_rank_that_stops_while_its_stack_is_taken_stays_stopped(stage: AgentStage, tmp_path: Path) -> None:
+    """py-spy that does not block stops nobody: who stopped the rank did so on purpose, and nothing continues it."""
+    dump = tmp_path / "py-spy"
+    dump.write_text(f'#!/bin/sh\nfor pid; do :; done\nkill -STOP "$pid"\nexec {py_spy_path()} "$@"\n')
+    dump.chmod(0o755)
+    victim = stage.victim(0)
+    stage.start_agent(str(dump))
+    stage.receive(ProgressReport)
+    assert stage.capture(1)["ranks"][0]["processes"][0]["stack"]
+    stage.receive(RankState, rank=0, state="T")
+    assert procfs.stat(victim.pid).state == "T"
 
 
 def test_the_whole_tree_is_captured_and_one_failure_spoils_nothing(stage: AgentStage) -> None:
