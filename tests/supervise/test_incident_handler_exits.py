@@ -59,6 +59,23 @@ def test_a_cancelled_step_is_no_incident(parts: Parts) -> None:
     assert parts.world.text("cancelled") == "the step was cancelled; exit code 143"
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_cancellation_is_read_although_every_end_is_known(parts: Parts, late: bool) -> None:
+    """The ends came from the agents, before Slurm's line was read; behind a pipe it comes after srun's end."""
+    for rank in (0, 1):
+        parts.exit_of(rank, signal=9)
+    output = parts.attempt.sources.paths[0]
+    line = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
+    if late:
+        parts.world.clock.on_sleep = lambda: output.write_text(line)
+    else:
+        output.write_text(line)
+    assert parts.world.channel is not None
+    parts.world.channel.ended = 137
+    assert asyncio.run(parts.handler.step_failed(parts.attempt, parts.start, 137)) == Exit(137)
+    assert parts.log.current is None
+
+
 def test_a_programs_own_error_is_stopped_with_its_code(parts: Parts) -> None:
     """An exception on every rank: no node is blamed, and the plan is to stop."""
     assert parts.world.channel is not None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from signal import SIGKILL, SIGTERM
 
 from slurm_robust.model import Conclusion, Mode, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide
@@ -30,6 +31,15 @@ _EARLY_CAPTURES = 7
 """Captured often for the first half minute, which tells most hangs from pauses; then now and then."""
 _WITHOUT_THE_DAEMON = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION, Road.STOP, Road.ALERT_ONLY)
 """What the job does by itself is only reported. The other roads begin with a claim, which the daemon judges."""
+
+
+def _as_cancelled(attempt: AttemptState) -> bool:
+    """Whether each rank ended by a signal with which Slurm cancels steps.
+
+    Slurm's word on it comes through srun's output, and that may go through a pipe.
+    """
+    ends = {e.signal for e in attempt.exits.values()}
+    return bool(ends) and ends <= {SIGKILL, SIGTERM}
 
 
 class IncidentHandler:
@@ -175,9 +185,14 @@ class IncidentHandler:
         return await srun_refusal.refusal(session.command.options, session.environment)
 
     async def _gather_exits(self, attempt: AttemptState) -> None:
+        """Wait a moment for the ends of other ranks, and for Slurm's word that somebody wanted them."""
         clock = self._session.clock
         deadline = clock.monotonic_s() + _GRACE_S
-        while clock.monotonic_s() < deadline and len(attempt.exits) < attempt.fleet.world:
+        # Agents may report all ends before the last lines of the output are read.
+        await self._observer.poll(attempt)
+        while clock.monotonic_s() < deadline and not attempt.cancelled:
+            if len(attempt.exits) >= attempt.fleet.world and not _as_cancelled(attempt):
+                break
             await clock.sleep(_PAUSE_S)
             await self._observer.poll(attempt)
         attempt.add_last_lines()
