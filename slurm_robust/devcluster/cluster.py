@@ -20,7 +20,7 @@ from pathlib import Path
 
 from slurm_robust.devcluster import conf, daemons, files, machine, members, process, record
 from slurm_robust.devcluster.conf import Settings
-from slurm_robust.devcluster.process import CommandError, CommandOptions, run
+from slurm_robust.devcluster.process import ClusterProcess, CommandError, CommandOptions, run
 from slurm_robust.devcluster.record import ClusterRecord
 from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
 
@@ -225,8 +225,12 @@ class DevCluster:
         if slurmd is None:
             raise DevClusterError(f"{node}: its slurmd does not run")
         slurmd.signal(number)
-        for found in (*members.stepds(now, node), *(members.jobs(now, node=node) if tasks else ())):
-            found.signal(number)
+        done: set[ClusterProcess] = set()
+        # What a process starts before its own signal comes is found when everything is looked for again.
+        while new := {*members.stepds(now, node), *(members.jobs(now, node=node) if tasks else ())} - done:
+            for found in new:
+                found.signal(number)
+            done |= new
 
     def start_slurmd(self, node: str) -> None:
         """Start a node again; `wait_ready` waits until it is up."""

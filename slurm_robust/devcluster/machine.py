@@ -19,7 +19,8 @@ from slurm_robust.devcluster.spec import DevClusterError
 SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 PORT_BLOCK = 80
 """Ports of one cluster: slurmctld, up to 64 slurmds, the daemon's HTTP side at the end."""
-FIRST_PORT, LAST_PORT = 12000, 32000  # below the ephemeral range, which srun uses
+FIRST_PORT, LAST_PORT = 10000, 20000
+"""Below the rendezvous ports of trainings (`attempt_settings`, examples/train.py), and the ephemeral range of srun."""
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -83,6 +84,23 @@ def test_a_node_freezes_and_thaws(devcluster: DevCluster) -> None:
     wait_until(lambda: "T" not in states(tasks=False) | states(tasks=True), 5, "all go on")
     devcluster.run(["scancel", str(job_id)])
     wait_until(lambda: not devcluster.processes(job_id), 10, "the job ends")
+
+
+def test_what_a_job_starts_while_it_is_frozen_is_frozen_too(
+    devcluster: DevCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second look finds what was started between the first one and the signals."""
+    with subprocess.Popen(["sleep", "60"]) as early, subprocess.Popen(["sleep", "60"]) as late:
+        both = [process.identify(one.pid) for one in (early, late)]
+        looks = iter([both[:1], both])
+        monkeypatch.setattr(members, "jobs", lambda *_, **__: next(looks, both))
+        devcluster.freeze_slurmd("n4", tasks=True)
+        try:
+            wait_until(lambda: {process.read_stat(one.pid).state for one in (early, late)} == {"T"}, 5, "both stop")
+        finally:
+            devcluster.thaw_slurmd("n4")
+            early.kill()
+            late.kill()
 
 
 def test_slurmctld_comes_back_with_its_state(devcluster: DevCluster) -> None:

@@ -12,6 +12,7 @@ from helpers import wait_until
 
 from slurm_robust.devcluster import machine, process
 from slurm_robust.devcluster.process import ClusterProcess, Command
+from slurm_robust.supervise.launch import attempt_settings
 
 
 @pytest.fixture
@@ -105,6 +106,12 @@ def test_we_and_our_ancestors_are_never_listed() -> None:
     """`down` from inside a job's shell must not kill that shell."""
     pids = set(process.every_pid())
     assert not pids & {os.getpid(), os.getppid()}
+
+
+def test_no_port_of_a_cluster_is_one_that_a_training_may_choose() -> None:
+    """A slurmd on a training's rendezvous port ends that training before its first step."""
+    assert min(attempt_settings._PORTS) >= machine.LAST_PORT
+    assert machine.LAST_PORT <= 20000, "examples/train.py begins there"
 
 
 def test_two_port_blocks_never_overlap() -> None:
