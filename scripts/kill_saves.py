@@ -17,6 +17,7 @@ import argparse
 import collections
 import ctypes
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -29,7 +30,7 @@ import torch
 from kill_backups import BackupRound
 from kill_cases import STEPS, TRAINER, TRANSFER, WRITER, cases
 from kill_round import Round
-from kill_training import go_on, train
+from kill_training import DEVICE, go_on, train
 
 from slurm_robust import checkpoint
 
@@ -106,11 +107,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stages", choices=SIDES, default="all")
+    parser.add_argument("--device", default="cpu", help="where the state lies, cuda for a GPU (default: %(default)s)")
     parser.add_argument(
         "--only", type=int, nargs="*", help="run only the rounds with these numbers, as an earlier run printed them"
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
+    os.environ[DEVICE] = args.device
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began_s, wrong = time.monotonic(), 0
     told: collections.Counter[str] = collections.Counter()

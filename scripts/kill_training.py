@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from slurm_robust.checkpoint import Checkpointer, TierOptions
 from slurm_robust.checkpoint.saving.rank import buffers
 from slurm_robust.checkpoint.saving.rank.training_state import PerRank
 
+DEVICE = "KILL_SAVES_DEVICE"
+"""Where the state lies; on the CPU, unless this variable names a GPU."""
 NOTED = {"slot void": "began", "all copied": "whole", "slot complete": "copied"}
 """Points of a copy → the name that is left there."""
 _POLL_S = 0.005
@@ -22,9 +25,9 @@ _POLL_S = 0.005
 
 def state(step: int, rank: int) -> dict[str, Any]:
     """What is saved as that step: other bytes at each, and of each rank."""
-    generator = torch.Generator().manual_seed(step)
+    generator, device = torch.Generator().manual_seed(step), os.environ.get(DEVICE, "cpu")
     sizes = (1, 70_001, 300_000, 5)
-    tensors = {f"t{n}": torch.randn(size, generator=generator) for n, size in enumerate(sizes)}
+    tensors = {f"t{n}": torch.randn(size, generator=generator).to(device) for n, size in enumerate(sizes)}
     return {"tensors": tensors, "step": step, "own": PerRank(Own(f"{step} of {rank}, " * 500))}
 
 

@@ -41,13 +41,13 @@ class Took(NamedTuple):
     all_s: float
 
 
-def training(size_bytes: int) -> dict[str, Any]:
+def training(size_bytes: int, device: str = "cpu") -> dict[str, Any]:
     """A model that can train, and its AdamW, with a state of about so many bytes."""
     width = int((size_bytes / 12 / LAYERS) ** 0.5)
-    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(LAYERS)))
+    model = nn.Sequential(*(nn.Linear(width, width, device=device) for _ in range(LAYERS)))
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     state = {"model": model, "optimizer": optimizer}
-    _step(state)
+    step(state)
     return state
 
 
@@ -55,31 +55,41 @@ def _nothing() -> None:
     """No save."""
 
 
-def _step(state: dict[str, Any], save: Callable[[], ways.Saved] = lambda: ways.Saved(_nothing, _nothing)) -> float:
-    """A step; the save, of the state that the last one left, comes first, and has to have copied before the update."""
+def step(
+    state: dict[str, Any], save: Callable[[], ways.Saved] = lambda: ways.Saved(_nothing, _nothing), batch: int = _BATCH
+) -> float:
+    """Make a step. The save, of the state that the last one left, comes first; before the update it must have copied.
+
+    Returns:
+        Seconds, until a GPU has computed it all. What other streams do is not waited for.
+    """
+    weight = state["model"][0].weight
     began_s = time.perf_counter()
     copied = save().copied
     state["optimizer"].zero_grad()
-    state["model"](torch.ones(_BATCH, state["model"][0].in_features)).square().mean().backward()
+    state["model"](torch.ones(batch, weight.shape[1], device=weight.device)).square().mean().backward()
     copied()
     state["optimizer"].step()
+    if weight.is_cuda:
+        torch.cuda.current_stream().synchronize()
     return time.perf_counter() - began_s
 
 
-def _turn(save: ways.Save, number: int, state: dict[str, Any]) -> Took:
-    plain_s = statistics.median(_step(state) for _ in range(_PLAIN))
+def turn(save: ways.Save, number: int, state: dict[str, Any], batch: int = _BATCH) -> Took:
+    """Steps without a save, then steps from a save on until it is written."""
+    plain_s = statistics.median(step(state, batch=batch) for _ in range(_PLAIN))
     saved: list[ways.Saved] = []
 
     def begin() -> ways.Saved:
         saved.append(save(number))
         return saved[0]
 
-    took_s = [_step(state, begin)]
+    took_s = [step(state, begin, batch)]
     # Waiting costs the training nothing: it is done where nobody computes.
     written = threading.Thread(target=saved[0].written)
     written.start()
     while written.is_alive():
-        took_s.append(_step(state))
+        took_s.append(step(state, batch=batch))
     return Took(plain_s, took_s[0] - plain_s, sum(took_s) - len(took_s) * plain_s)
 
 
@@ -96,7 +106,7 @@ def measure(
             for number, way in enumerate(compared):
                 folder = Path(name, str(number))
                 folder.mkdir()
-                runners[way] = Runner((way,), state, folder, _turn)
+                runners[way] = Runner((way,), state, folder, turn)
                 runners[way].ask("prepare")
             for number in range(rounds + 1):
                 say(f"beside, {size_bytes / 1e9:g} GB: round {number} of {rounds}")

@@ -27,6 +27,11 @@ _DCP = {
     "async_save, async staging": {"shared": False, "staged": True, "process": False},
     "async_save, process": {"shared": True, "staged": False, "process": True},
 }
+PINNED, PINNED_STAGED = "async_save, pinned", "async_save, pinned, async staging"
+_DCP_ON_GPUS = {
+    PINNED: {"shared": False, "staged": False, "process": False, "pinned": True},
+    PINNED_STAGED: {"shared": False, "staged": True, "process": False, "pinned": True},
+}
 KEPT_THREADS = f"{KEPT}, more threads"
 ASYNC = (*_DCP, KEPT_THREADS)
 PROGRAMS = {
@@ -117,7 +122,7 @@ def prepared(together: tuple[str, ...], state: dict[str, Any], folder: Path) -> 
             return _DONE
 
         return {first: dcps}
-    save = _asynchronous(_DCP[first], state, folder)
+    save = _asynchronous({**_DCP, **_DCP_ON_GPUS}[first], state, folder)
 
     def threaded(step: int) -> Saved:
         torch.set_num_threads(threads())
@@ -170,13 +175,15 @@ def _ours(state: dict[str, Any], folder: Path, *, until_update: bool) -> Save:
 def _asynchronous(how: dict[str, bool] | None, state: dict[str, Any], folder: Path) -> Save:
     """DCP's own: as it comes (None), or with what makes it faster."""
     os.environ["MASTER_ADDR"] = "127.0.0.1"
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     options: dict[str, Any] = {}
     if how is not None:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # noqa: PLC0415 (torch ≥ 2.9)
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType  # noqa: PLC0415 (the same)
 
-        options["async_stager"] = DefaultStager(StagingOptions(False, how["shared"], how["staged"], False))
+        pinned = how.get("pinned", False)
+        options["async_stager"] = DefaultStager(StagingOptions(pinned, how["shared"], how["staged"], pinned))
         kinds = AsyncCheckpointerType
         options["async_checkpointer_type"] = kinds.PROCESS if how["process"] else kinds.THREAD
 

@@ -105,3 +105,16 @@ CASES = (
     Case("read-all", "shared cause", "read_of_a_dead_file_system", ranks=ALL, right=NOBODY),
 )
 QUICK = ("loader-lock", "stopped-grid", "other-collective", "evaluation-one")
+ON_GPUS = (
+    Case("stopped", "stopped", "stopped", program="ddp"),
+    Case("read", "file system", "read_of_a_dead_file_system"),
+    Case("loader-lock", "data loader", "python_lock", where="worker", program="ddp"),
+    Case("endless-kernel", "GPU", "endless_kernel", right=EITHER),
+    Case("killed", "dead", "killed", ranks=(1,)),
+    Case("device-assert", "code fault", "device_side_assert", right=NOBODY),
+    Case("gpu-memory", "dead", "memory_error_of_the_gpu", program="ddp"),
+    Case("other-collective", "code fault", "other_collective", right=NOBODY),
+    Case("grid-read", "parallel groups", "read_of_a_dead_file_system", program="grid", ranks=(5,), world=8),
+    Case("evaluation-all", "no fault", "evaluate", ranks=ALL, right=NOBODY),
+)
+"""With NCCL, or gloo with tensors on GPUs: what is least certain there comes first."""

@@ -34,10 +34,11 @@ class Context:
         folder: The case's own.
         rank: Which rank it is.
         only: Ranks that the fault strikes.
+        device: Where it computes.
     """
 
-    def __init__(self, folder: Path, rank: int, only: tuple[int, ...]) -> None:
-        self.folder, self.rank, self.only = folder, rank, only
+    def __init__(self, folder: Path, rank: int, only: tuple[int, ...], device: str = "cpu") -> None:
+        self.folder, self.rank, self.only, self.device = folder, rank, only, device
 
 
 def read_of_a_dead_file_system(run: Context) -> None:
@@ -175,14 +176,14 @@ def other_collective(_: Context) -> None:
     dist.barrier()
 
 
-def other_shape(_: Context) -> None:
+def other_shape(run: Context) -> None:
     """This rank reduces a smaller tensor than its peers."""
-    dist.all_reduce(torch.ones(3))
+    dist.all_reduce(torch.ones(3, device=run.device))
 
 
 def both_receive(run: Context) -> None:
     """Neighbours that both wait for the other to send first."""
-    dist.recv(torch.ones(4), src=run.rank ^ 1, tag=7)
+    dist.recv(torch.ones(4, device=run.device), src=run.rank ^ 1, tag=7)
 
 
 def evaluate(_: Context) -> None:
@@ -222,6 +223,17 @@ def long_sequence(_: Context) -> None:
         weight = torch.tanh(weight @ weight)
 
 
+def endless_kernel(_: Context) -> None:
+    """A kernel that does not come to an end, and Python that waits for it. Only on GPUs."""
+    torch.cuda._sleep(1 << 62)
+    torch.cuda.synchronize()
+
+
+def device_side_assert(run: Context) -> None:
+    """An index out of range, found by the kernel itself: the CUDA context is lost. Only on GPUs."""
+    torch.zeros(4, device=run.device)[torch.tensor([9], device=run.device)].sum().item()
+
+
 def debugger_prompt(_: Context) -> None:
     """A forgotten `breakpoint()`."""
     breakpoint()  # noqa: T100 (it is the fault)
@@ -233,6 +245,7 @@ FAULTS: dict[str, Callable[[Context], None]] = {
         read_of_a_dead_file_system, file_lock, uninterruptible, endless_loop, endless_regex, sleep_with_the_gil,
         python_lock, crossed_locks, dead_prefetcher, silent_server, waiting_for_a_child, retries, stopped, killed,
         segmentation_fault, user_error, memory_error_of_the_gpu, clean_exit, other_collective, other_shape,
-        both_receive, evaluate, save_checkpoint, first_compilation, long_sequence, debugger_prompt,
+        both_receive, evaluate, save_checkpoint, first_compilation, long_sequence, endless_kernel, device_side_assert,
+        debugger_prompt,
     )
 }  # fmt: skip

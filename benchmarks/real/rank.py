@@ -1,9 +1,10 @@
-"""One rank: a small training over gloo that meets its fault at a known step.
+"""One rank: a small training over gloo or NCCL that meets its fault at a known step.
 
-    RANK=… WORLD_SIZE=… python rank.py FOLDER PROGRAM FAULT WHERE RANKS
+    SLURM_PROCID=… SLURM_STEP_NUM_TASKS=… python rank.py FOLDER PROGRAM FAULT WHERE RANKS [BACKEND DEVICE]
 
 WHERE is where the fault strikes: `step` (between compute and reduction), `worker` (in a data loader's process), or
-`loader` (in the rank's own data loading).
+`loader` (in the rank's own data loading). BACKEND and DEVICE are `gloo cpu` unless named. On `cuda`, ranks share the
+GPUs that there are; Python runs ahead of them, and waits for a loss at every fifth step, as a training that logs does.
 """
 
 from __future__ import annotations
@@ -23,17 +24,20 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from real.faults import FAULTS, Context
+from real.transport import Transport, join
 from slurm_robust import progress
 
 STRIKES_AT = 12
 STEPS = 100_000
+_LOGS_EVERY = 5
+"""Steps; only on GPUs, where nothing else makes Python wait."""
 
 
 class Run(Context):
     """One rank's run."""
 
-    def __init__(self, folder: Path, fault: str, where: str, ranks: tuple[int, ...]) -> None:
-        super().__init__(folder, int(os.environ["SLURM_PROCID"]), ranks)
+    def __init__(self, folder: Path, fault: str, where: str, ranks: tuple[int, ...], device: str = "cpu") -> None:
+        super().__init__(folder, int(os.environ["SLURM_PROCID"]), ranks, device)
         self.fault, self.where = fault, where
         self.world = int(os.environ["SLURM_STEP_NUM_TASKS"])
 
@@ -43,6 +47,11 @@ class Run(Context):
             return
         (self.folder / f"struck-{self.rank}").touch()
         FAULTS[self.fault](self)
+
+    def log(self, number: int, loss: torch.Tensor) -> None:
+        """Read the loss now and then; on a GPU that waits for all that was launched."""
+        if self.device != "cpu" and number % _LOGS_EVERY == 0:
+            loss.item()
 
 
 class Shards(Dataset[torch.Tensor]):
@@ -66,22 +75,25 @@ def _batches(run: Run) -> DataLoader[torch.Tensor]:
 
 def reduce(run: Run) -> None:
     """Data parallel by hand: each gradient is reduced by the loop."""
-    model = torch.nn.Linear(64, 64)
+    model = torch.nn.Linear(64, 64).to(run.device)
     for number, batch in enumerate(_batches(run)):
-        model(batch).sum().backward()
+        loss = model(batch.to(run.device)).sum()
+        loss.backward()
         run.strike("step", number)
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
+        run.log(number, loss)
         progress.step(number)
 
 
 def ddp(run: Run) -> None:
     """Torch's own data parallel wrapper: gradients are reduced inside the backward pass."""
-    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    model = DistributedDataParallel(torch.nn.Linear(64, 64).to(run.device))
     for number, batch in enumerate(_batches(run)):
-        loss = model(batch).sum()
+        loss = model(batch.to(run.device)).sum()
         run.strike("step", number)
         loss.backward()
+        run.log(number, loss)
         progress.step(number)
 
 
@@ -97,7 +109,7 @@ def pipeline(run: Run) -> None:
     """A chain of stages: activations go forward, gradients back."""
     before, after = run.rank - 1, run.rank + 1
     for number in range(STEPS):
-        batch = torch.ones(16)
+        batch = torch.ones(16, device=run.device)
         if before >= 0:
             dist.recv(batch, src=before)
         run.strike("step", number)
@@ -120,7 +132,7 @@ def grid(run: Run) -> None:
                 mine[name] = made
     neighbour = (run.rank + 4) % 8
     for number in range(STEPS):
-        batch = torch.ones(16)
+        batch = torch.ones(16, device=run.device)
         if run.rank >= 4:
             dist.recv(batch, src=neighbour)
         run.strike("step", number)
@@ -156,12 +168,12 @@ PROGRAMS: dict[str, Callable[[Run], None]] = {f.__name__: f for f in (reduce, dd
 
 def main(argv: list[str]) -> None:
     """Train until something ends it."""
-    folder, program, fault, where, ranks = argv
-    torch.set_num_threads(1)
-    run = Run(Path(folder), fault, where, tuple(int(r) for r in ranks.split(",") if r))
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", timeout=timedelta(hours=1),
-                            rank=run.rank, world_size=run.world)  # fmt: skip
-    answer_requests_for_dumps(run)
+    folder, program, fault, where, ranks, *more = argv
+    transport = Transport(*more)
+    run = Run(Path(folder), fault, where, tuple(int(r) for r in ranks.split(",") if r), transport.device)
+    join(transport, f"{folder}/rendezvous", run.rank, run.world, timedelta(hours=1))
+    if transport.backend == "gloo":
+        answer_requests_for_dumps(run)
     PROGRAMS[program](run)
 
 

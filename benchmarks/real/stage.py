@@ -20,6 +20,7 @@ from typing import Any
 
 import slurm_robust
 from real.cases import Case
+from real.transport import Transport
 from slurm_robust.claim import STATE_WATCHING, Claim
 from slurm_robust.config import Config
 from slurm_robust.localize.evidence import RankExit
@@ -30,6 +31,8 @@ from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.job import SupervisedJob
+from slurm_robust.supervise.launch import attempt_settings
+from slurm_robust.supervise.launch.attempt_settings import ResumePoint
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState
@@ -91,11 +94,13 @@ class Stage:
     Args:
         case: What to play.
         folder: Made, and left.
-        recorder: Ranks dump PyTorch's flight recorder when asked, as they do by themselves under NCCL.
+        recorder: Ranks dump PyTorch's flight recorder when asked, with the settings of `srobust run`.
+        transport: Gloo on CPUs, unless named.
     """
 
-    def __init__(self, case: Case, folder: Path, *, recorder: bool = False) -> None:
+    def __init__(self, case: Case, folder: Path, *, recorder: bool = False, transport: Transport | None = None) -> None:
         self.case, self.folder, self.recorder = case, folder, recorder
+        self.transport = transport or Transport()
         self.job = next(_jobs)
         self.ranks: dict[int, asyncio.subprocess.Process] = {}
         self._agents: list[asyncio.subprocess.Process] = []
@@ -130,13 +135,16 @@ class Stage:
     async def _start_rank(self, rank: int) -> None:
         case = self.case
         struck = ",".join(map(str, case.ranks))
-        named = {"SLURM_PROCID": str(rank)}
+        named = {**self.transport.variables, "SLURM_PROCID": str(rank)}
         if self.recorder:
-            named["TORCH_FR_DUMP_TEMP_FILE"] = str(self.folder / "dump-")
+            # Each stage has a folder of its own: that an agent took an attempt's name is not tried here.
+            made = attempt_settings.environment({}, "", "", ResumePoint(), self.folder)
+            named |= {key: value for key, value in made.items() if key.startswith("TORCH_")}
             named["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] = str(self.folder / "ask-")
         with (self.folder / f"rank-{rank}.out").open("wb") as output:
             self.ranks[rank] = await asyncio.create_subprocess_exec(
                 *(sys.executable, str(RANK), str(self.folder), case.program, case.fault, case.where, struck),
+                *self.transport.words,
                 env={**self._environment(case.node(rank), 0), **named},
                 # Input that stays open and empty: a terminal at which nobody sits.
                 stdin=asyncio.subprocess.PIPE,

@@ -15,6 +15,7 @@ from typing import Any
 
 from real.cases import Case
 from real.stage import CAPTURES, RANK, ROOT, STRIKES_WITHIN_S, Outcome, outcome_of
+from real.transport import Transport
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.model import Conclusion, Incident, Verdict
 from slurm_robust.slurm.values import expand
@@ -47,10 +48,12 @@ class SlurmStage:
         case: What to play; its nodes are taken in the order in which Slurm numbers the ranks.
         folder: Made, and left.
         cluster: With as many free nodes as the case has, at some time.
+        transport: Gloo on CPUs, unless named.
     """
 
-    def __init__(self, case: Case, folder: Path, cluster: DevCluster) -> None:
+    def __init__(self, case: Case, folder: Path, cluster: DevCluster, transport: Transport | None = None) -> None:
         self.case, self.folder, self.cluster = case, folder, cluster
+        self.transport = transport or Transport()
         self.job = ""
 
     async def play(self) -> Outcome:
@@ -88,10 +91,12 @@ class SlurmStage:
     def _script(self) -> Path:
         case, struck = self.case, ",".join(map(str, self.case.ranks))
         rank = [sys.executable, str(RANK), str(self.folder), case.program, case.fault, case.where, struck]
+        rank += self.transport.words
         search = f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"
+        more = "".join(f" {key}={shlex.quote(value)}" for key, value in self.transport.variables.items())
         script = self.folder / "job.sh"
         script.write_text(
-            f"#!/bin/bash\nexport OMP_NUM_THREADS=1 PYTHONPATH={shlex.quote(search)}\n"
+            f"#!/bin/bash\nexport OMP_NUM_THREADS=1 PYTHONPATH={shlex.quote(search)}{more}\n"
             f"srobust run --robust=observe --distribution=block {shlex.join(rank)}\n"
         )
         return script

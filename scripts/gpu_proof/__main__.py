@@ -1,6 +1,6 @@
 """Proves on a machine with NVIDIA GPUs what elsewhere only stand-ins were asked.
 
-    scripts/gpu-proof [--minutes 9] [--part checks …] [--out DIR] [--rehearse]
+    scripts/gpu-proof [--wheels DIR] [--minutes 9] [--part checks …] [--out DIR] [--rehearse]
 
 Each part runs in a process of its own for its share of the time, and what it found is written down step by step. The
 pages `proof.json` and `proof.md` are there after the first part and grow with each. The exit code is 0 where all that
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gpu_proof import budget, machine, outcome, page, part_process
 from gpu_proof.outcome import PartOutcome, Status
-from gpu_proof.place import ROOT
+from gpu_proof.place import SEARCH
 
 LOG_TAIL_CHARS = 6000
 GRACE_S = 5.0
@@ -34,12 +34,11 @@ def play(part: str, folder: Path, limit_s: float, *, rehearsal: bool) -> PartOut
     folder.mkdir(parents=True, exist_ok=True)
     (folder / part_process.STEPS).unlink(missing_ok=True)
     words = [*PART_PROCESS, part, str(folder), f"{limit_s:.0f}"]
-    search = os.pathsep.join(map(str, (ROOT, ROOT / "scripts", ROOT / "benchmarks", ROOT / "tests")))
     began_s = time.monotonic()
     with (folder / "output.txt").open("wb") as log:
         process = subprocess.Popen(
             [*words, *(["rehearse"] if rehearsal else [])],
-            env={**os.environ, "PYTHONPATH": search},
+            env={**os.environ, "PYTHONPATH": SEARCH},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -72,7 +71,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="folder (default: $OUT, or gpu-proof)",
     )
     parser.add_argument("--rehearse", action="store_true", help="without a GPU: a fake NVML, and tensors on the CPU")
+    parser.add_argument("--wheels", metavar="DIR", help="before all others: the folder that packages come from")
     args = parser.parse_args(argv)
+    if args.wheels:
+        parser.error("--wheels DIR must come before all other words: it is needed before this program can start")
     args.out = args.out.absolute()  # settings and prolog have other working folders
     args.part = [part for part in budget.PARTS if part in args.part]
     return args

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+SEARCH = os.pathsep.join(map(str, (ROOT, ROOT / "scripts", ROOT / "benchmarks", ROOT / "tests")))
+"""PYTHONPATH of a part, and of what it starts."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,13 @@ class Place:
         return self.deadline_s - time.monotonic()
 
     def run(self, argv: Sequence[str], limit_s: float = 60.0, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a command with the package on its path, for as long as the deadline allows.
+        """Run a command, for as long as the deadline allows.
 
         Raises:
             subprocess.TimeoutExpired: it took longer; it is killed.
         """
         limit_s = max(1.0, min(limit_s, self.left_s))
-        full = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+        full = {**os.environ, "PYTHONPATH": SEARCH, **env}
         return subprocess.run(argv, env=full, capture_output=True, text=True, timeout=limit_s, check=False)
 
     def checks(self, group: str, *words: str) -> list[dict[str, Any]]:

@@ -46,7 +46,8 @@ def cache_dir_of(config: str, node: str) -> str:
     except FileNotFoundError:
         text = ""
     lines = [line.split(" #")[0] for line in text.splitlines() if not line.lstrip().startswith("#")]
-    named = [line.partition("cache_dir:")[2] for line in lines if "cache_dir:" in line]
+    after = [line.partition("cache_dir")[2].lstrip("\"' ") for line in lines if "cache_dir" in line]
+    named = [rest[1:] for rest in after if rest.startswith(":")]
     if len(named) > 1:
         raise UntrustedState("the configuration names several folders")
     folder = named[0].replace(",", " ").replace("}", " ").strip().split(" ")[0].strip("\"'") if named else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -65,6 +64,8 @@ def training_digest(device: str) -> str:
     """SHA-256 of all weights and gradients after one step."""
     import torch  # noqa: PLC0415 (see above)
 
+    from gpu_proof.digest import digest  # noqa: PLC0415 (the same)
+
     torch.manual_seed(7)
     layers = [torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU()) for _ in range(DEPTH)]
     model = torch.nn.Sequential(*layers).to(device)
@@ -72,9 +73,5 @@ def training_digest(device: str) -> str:
     batch = torch.randn(BATCH, WIDTH).to(device)
     model(batch).square().mean().backward()
     optimizer.step()
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        assert parameter.grad is not None
-        for tensor in (parameter.detach(), parameter.grad):
-            digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return digest([*model.parameters(), *gradients])

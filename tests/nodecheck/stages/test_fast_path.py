@@ -260,6 +260,24 @@ def test_no_bytes_make_it_say_more_than_a_look_did(site: Site, data: bytes, at: 
     assert said["boot"] == state_folder.boot_id()
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "cache_dir: /a/b",
+        "cache_dir : '/a/b'",
+        '"cache_dir": "/a/b"',
+        "{'cache_dir': /a/b, kmsg: /c}",
+        "cache_dir: /a/b # .",
+    ],
+)
+def test_the_hint_is_found_however_the_key_is_written(tmp_path: Path, written: str) -> None:
+    """A tool may write the configuration as JSON: the prolog is not slower for that."""
+    path = tmp_path / "robust.yaml"
+    path.write_text(f"nodecheck: {written}\n" if written[0] == "{" else f"nodecheck:\n  {written}\n")
+    assert choices.read(str(path)).nodecheck.cache_dir == "/a/b"
+    assert state_folder.cache_dir_of(str(path), "n1") == "/a/b"
+
+
 @given(st.text(max_size=300))
 def test_the_hint_where_state_lies_never_fails_otherwise_than_it_says(text: str) -> None:
     """Whatever a configuration looks like."""
