@@ -20,6 +20,7 @@ from gpu_proof import budget, outcome, page  # noqa: E402
 from gpu_proof.outcome import PartOutcome, Status, Step  # noqa: E402
 
 
+@pytest.mark.begin_early
 def test_a_rehearsal_runs_every_part_without_a_gpu(tmp_path: Path) -> None:
     """Checks ask the fake NVML, tensors are on the CPU: every part comes to its end, and the page says what it is."""
     words = [str(ROOT / "scripts" / "gpu-proof"), "--rehearse", "--minutes", "3", "--out", "out"]

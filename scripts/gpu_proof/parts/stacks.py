@@ -57,7 +57,9 @@ def _training(place: Place) -> Step:
     where = ", ".join(f"{100 * n / len(dumps):.0f} % {place}" for place, n in places.most_common())
     said = f"{100 * came:.0f} % of {len(dumps)} dumps came, {took_ms:.0f} ms each: {where}"
     said += f"; a step takes {longer:.3f} times as long beside them, four a second"
-    return Step(name, Status.HELD if came >= _COME else Status.FAILED, said, figures)
+    # A rehearsal shares its cores with other tests.
+    held = came >= (_COME / 2 if place.rehearsal else _COME)
+    return Step(name, Status.HELD if held else Status.FAILED, said, figures)
 
 
 def _endless(place: Place) -> Step:
