@@ -159,10 +159,20 @@ def need_packages() -> None:
         return
     home = os.path.dirname(os.path.dirname(sys.executable))
     folder = f"{home}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-    if os.path.isfile(f"{home}/pyvenv.cfg") and os.path.isdir(f"{folder}/msgspec"):
+    if os.path.isdir(f"{folder}/msgspec") and _holds_all_packages(f"{home}/pyvenv.cfg"):
         if folder not in sys.path:
             sys.path.append(folder)
         return
     import site  # noqa: PLC0415 (slow, and complete)
 
     site.main()
+
+
+def _holds_all_packages(cfg: str) -> bool:
+    """Whether this file is of a virtual environment that shares none of the system's packages."""
+    try:
+        with open(cfg, encoding="utf-8", errors="replace") as file:
+            keys = dict(line.replace(" ", "").strip().lower().split("=", 1) for line in file if "=" in line)
+    except OSError:
+        return False
+    return keys.get("include-system-site-packages") == "false"
