@@ -9,6 +9,7 @@ import os
 import platform
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import time
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import slurm_robust
+from slurm_robust.devcluster.machine import search_path
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU_ONLY = "The ranks are processes on CPUs: these figures say nothing of GPUs, NCCL or real networks."
@@ -171,7 +173,7 @@ def machine() -> dict[str, Any]:
         "system": f"{_os_release()}, Linux {platform.release()}",
         "python": platform.python_version(),
         "torch": _version("torch"),
-        "slurm": _output(["slurmctld", "-V"]) or "no Slurm",
+        "slurm": _output([shutil.which("slurmctld", path=search_path()) or "slurmctld", "-V"]) or "no Slurm",
         "slurm_robust": f"{slurm_robust.__version__} {_commit()}".strip(),
         "load_at_start": os.getloadavg()[0],
     }
