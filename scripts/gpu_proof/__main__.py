@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,8 +32,9 @@ PART_PROCESS = [sys.executable, "-m", "gpu_proof.part_process"]
 
 def play(part: str, folder: Path, limit_s: float, *, rehearsal: bool) -> PartOutcome:
     """Run one part in a process group of its own, and end it at its limit."""
+    if (folder / part_process.STEPS).exists():
+        shutil.rmtree(folder)  # of an earlier run
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / part_process.STEPS).unlink(missing_ok=True)
     words = [*PART_PROCESS, part, str(folder), f"{limit_s:.0f}"]
     began_s = time.monotonic()
     with (folder / "output.txt").open("wb") as log:

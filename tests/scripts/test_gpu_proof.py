@@ -60,7 +60,10 @@ def test_a_part_that_hangs_is_ended_and_keeps_its_steps(tmp_path: Path, monkeypa
     )
     monkeypatch.setattr(proof, "GRACE_S", 0.0)
     monkeypatch.setattr(proof, "PART_PROCESS", [sys.executable, str(stub)])
+    proof.play("checks", tmp_path / "part", 3.0, rehearsal=True)
+    (tmp_path / "part" / "left-over").mkdir()
     found = proof.play("checks", tmp_path / "part", 3.0, rehearsal=True)
+    assert not (tmp_path / "part" / "left-over").exists(), "a second run begins with an empty folder"
     assert [step.name for step in found.steps] == ["one"]
     assert found.ended == "out of time (3 s)"
     assert found.failed
