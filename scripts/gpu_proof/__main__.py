@@ -25,6 +25,8 @@ from gpu_proof.outcome import PartOutcome, Status
 from gpu_proof.place import SEARCH
 
 LOG_TAIL_CHARS = 6000
+OUTPUT = "output.txt"
+"""What a part prints; it is in each part's folder from the beginning."""
 GRACE_S = 5.0
 """A part sees its deadline itself, first."""
 PART_PROCESS = [sys.executable, "-m", "gpu_proof.part_process"]
@@ -32,12 +34,12 @@ PART_PROCESS = [sys.executable, "-m", "gpu_proof.part_process"]
 
 def play(part: str, folder: Path, limit_s: float, *, rehearsal: bool) -> PartOutcome:
     """Run one part in a process group of its own, and end it at its limit."""
-    if (folder / part_process.STEPS).exists():
+    if (folder / OUTPUT).exists():
         shutil.rmtree(folder)  # of an earlier run
     folder.mkdir(parents=True, exist_ok=True)
     words = [*PART_PROCESS, part, str(folder), f"{limit_s:.0f}"]
     began_s = time.monotonic()
-    with (folder / "output.txt").open("wb") as log:
+    with (folder / OUTPUT).open("wb") as log:
         process = subprocess.Popen(
             [*words, *(["rehearse"] if rehearsal else [])],
             env={**os.environ, "PYTHONPATH": SEARCH},
@@ -55,7 +57,7 @@ def play(part: str, folder: Path, limit_s: float, *, rehearsal: bool) -> PartOut
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    tail = (folder / "output.txt").read_text(errors="replace")[-LOG_TAIL_CHARS:]
+    tail = (folder / OUTPUT).read_text(errors="replace")[-LOG_TAIL_CHARS:]
     steps = outcome.read(folder / part_process.STEPS)
     return PartOutcome(part, steps, ended, time.monotonic() - began_s, tail)
 
