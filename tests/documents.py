@@ -102,9 +102,9 @@ def options_of(words: list[str]) -> set[str]:
     command = command_of(words[0])
     known = {o for p in command.params for o in p.opts + p.secondary_opts} | {"--help"}
     if isinstance(command, click.Group):
-        for word in words[1:2]:
-            if word in command.commands:
-                known |= {o for p in command.commands[word].params for o in p.opts}
+        inner = words[1] if words[1:] and words[1] in command.commands else getattr(command, "default", "")
+        if inner:
+            known |= {o for p in command.commands[inner].params for o in p.opts}
     return known
 
 

@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "progress": frozenset(),
     "config": frozenset({"model"}),
     "policy": BASE | VALUES_OF_SLURM,
+    "diagnose": BASE,
     "localize": BASE,
     "slurm": BASE,
     "checkpoint": BASE,
@@ -38,7 +39,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"daemon", "devcluster", "doctor"},
+    | {"diagnose", "daemon", "devcluster", "doctor"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
@@ -154,7 +155,12 @@ def test_the_table_itself_runs_one_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "forbidden"), [("policy", IMPURE), ("localize", ACTING | {"time", "datetime", "random", "secrets"})]
+    ("folder", "forbidden"),
+    [
+        ("policy", IMPURE),
+        ("diagnose", ACTING | {"time", "datetime", "random", "secrets"}),
+        ("localize", ACTING | {"time", "datetime", "random", "secrets"}),
+    ],
 )
 def test_what_decides_touches_nothing(folder: str, forbidden: frozenset[str]) -> None:
     """policy: no I/O, no clock, no randomness. localize reads saved captures from files, and does no more than that."""

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("slurm_robust.cli.commands.stacks", "Merged stacks of a live job, also one never wrapped."),
     "check": ("slurm_robust.cli.commands.check", "Is this node fit to train?"),
     "ckpt": ("slurm_robust.cli.commands.ckpt", "Seal, verify and choose checkpoints."),
+    "diagnose": ("slurm_robust.cli.commands.diagnose", "What broke, in its own words: the root among a log's errors."),
     "localize": ("slurm_robust.cli.commands.localize", "Who is at fault, from captured stacks."),
     "daemon": ("slurm_robust.cli.commands.daemon", "The control daemon."),
     "status": ("slurm_robust.cli.commands.status", "What needs a person now; nodes, jobs, incidents, breaker."),

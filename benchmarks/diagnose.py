@@ -1,0 +1,176 @@
+"""What broke, by logs of public failures with a labelled root: how often is the diagnosis right?
+
+    python benchmarks/diagnose.py [--half report|choose] [--wrong] [--json]
+
+The cases stand in benchmarks/causes, a file each with its public source, retold: error lines as the software prints
+them, everything else shortened or made anew. Rules were written with the half `choose`; `report` is only counted.
+Baselines in the same run: the first line that looks like an error, and what `localize` reads from a rank's last lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import lib
+import yaml
+from campaign.score import Share
+from rich.console import Console
+
+from slurm_robust.diagnose.findings import findings, matcher
+from slurm_robust.diagnose.lines import unlabelled
+from slurm_robust.diagnose.root import diagnose
+from slurm_robust.localize.evidence import RankExit
+from slurm_robust.localize.exit_causes import Cause, exit_cause
+
+CASES = Path(__file__).with_name("causes")
+HALVES = ("report", "choose")
+_LOOKS_BAD = re.compile(r"error|exception|fatal|fail|kill|abort|timed? ?out", re.IGNORECASE)
+_BLAME_OF_CAUSE = {
+    Cause.HARDWARE: "node", Cause.DEVICE: "either", Cause.USER_CODE: "program", Cause.DISK_FULL: "shared",
+    Cause.ENDED_FROM_OUTSIDE: "nobody", Cause.LAUNCH: "program",
+}  # fmt: skip
+MOST_WRONG = {
+    "blame wrong": 15.0,
+    "program blamed on a node": 2.0,
+    "infrastructure blamed on the program": 3.0,
+    "category wrong": 20.0,
+    "root line wrong": 10.0,
+    "ambiguous, and blamed all the same": 20.0,
+}
+"""The targets, percent."""
+
+
+NOTES = (
+    "logs and labels were retold from public threads; part of the lines around a root was composed",
+    "a root counts only where the labelled line itself is named, not another line of the same failure",
+)
+
+
+class Case(NamedTuple):
+    """A labelled log."""
+
+    name: str
+    lines: list[str]
+    blame: str
+    category: str
+    root: str
+    ambiguous: bool
+
+
+class Answer(NamedTuple):
+    """What a way to diagnose says; empty where it says nothing."""
+
+    blame: str
+    category: str
+    root: str
+
+
+def ours(lines: Sequence[str]) -> Answer:
+    """`srobust diagnose`."""
+    found = diagnose(findings(lines))
+    return Answer(found.blame.value, found.category.name, found.root.text if found.root is not None else "")
+
+
+def first_error(lines: Sequence[str]) -> Answer:
+    """The first line that looks like an error, by our own rules."""
+    line = next((line for line in lines if _LOOKS_BAD.search(line)), "")
+    rule = matcher().match(line) if line else None
+    return Answer(rule.blame.value, rule.category.name, line) if rule else Answer("either", "unknown", line)
+
+
+def last_words(lines: Sequence[str]) -> Answer:
+    """What `localize` reads today, as one rank's last lines."""
+    found = exit_cause(RankExit(0, "n0", 0.0, 1, 0, tuple(lines)))
+    return Answer(_BLAME_OF_CAUSE.get(found.cause, "either"), "", found.detail)
+
+
+WAYS: dict[str, Callable[[Sequence[str]], Answer]] = {
+    "srobust diagnose": ours,
+    "first line that looks bad": first_error,
+    "localize, today": last_words,
+}
+
+
+def read_cases(half: str) -> list[Case]:
+    """All cases of a half."""
+    found = []
+    for path in sorted((CASES / half).glob("*.yaml")):
+        case = yaml.safe_load(path.read_text())
+        lines = case["log"].splitlines()
+        ambiguous = bool(case.get("ambiguous"))
+        found.append(Case(path.stem, lines, case["blame"], case["category"], case["root"].strip(), ambiguous))
+    return found
+
+
+def same_line(wanted: str, given: str) -> bool:
+    """Whether a line is the labelled one, on whichever rank."""
+    wanted, given = unlabelled(wanted), unlabelled(given)
+    return bool(given) and (wanted in given or given in wanted)
+
+
+def score(cases: Sequence[Case], way: Callable[[Sequence[str]], Answer]) -> dict[str, Share]:
+    """Named shares of wrong answers."""
+    answers = [(case, way(case.lines)) for case in cases]
+    program = [a for c, a in answers if c.blame == "program"]
+    infrastructure = [a for c, a in answers if c.blame in ("node", "shared")]
+    ambiguous = [a for c, a in answers if c.ambiguous]
+    wrongs = (
+        Share(sum(c.blame != a.blame for c, a in answers), len(answers)),
+        Share(sum(a.blame == "node" for a in program), len(program)),
+        Share(sum(a.blame == "program" for a in infrastructure), len(infrastructure)),
+        Share(sum(c.category != a.category for c, a in answers), len(answers)),
+        Share(sum(not same_line(c.root, a.root) for c, a in answers), len(answers)),
+        Share(sum(a.blame != "either" for a in ambiguous), len(ambiguous)),
+    )
+    return dict(zip(MOST_WRONG, wrongs, strict=True))
+
+
+def wrong(cases: Sequence[Case]) -> list[str]:
+    """Each case of which anything is wrong, for who writes rules."""
+    found = []
+    for case in cases:
+        answer = ours(case.lines)
+        if (case.blame, case.category) != answer[:2] or not same_line(case.root, answer.root):
+            told = f"{case.name}: {case.blame}/{case.category}, told {answer.blame}/{answer.category}"
+            found.append(f"{told}\n    root {case.root[:140]}\n    told {answer.root[:140]}")
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Show all ways side by side."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--half", choices=HALVES, default="report", help="which cases (default: %(default)s)")
+    parser.add_argument("--wrong", action="store_true", help="show what is wrong; only for the half `choose`")
+    parser.add_argument("--json", action="store_true", help="figures for tools")
+    args = parser.parse_args(argv)
+    if args.wrong and args.half != "choose":
+        parser.error("--wrong shows cases to write rules from: only with --half choose")
+    cases = read_cases(args.half)
+    if args.wrong:
+        print("\n".join(wrong(cases)))
+        return 0
+    scores = {name: score(cases, way) for name, way in WAYS.items()}
+    report = lib.Report("diagnose", quick=False, notes=list(NOTES), machine=lib.machine())
+    report.figures = {"half": args.half, "cases": len(cases), "ways": scores}
+    own = scores["srobust diagnose"]
+    report.targets = [
+        lib.Target(what, limit, "%", 100 * own[what].hits / max(1, own[what].cases))
+        for what, limit in MOST_WRONG.items()
+    ]
+    if args.json:
+        print(report.to_json())
+        return 0
+    console = Console()
+    rows = [(what, *(shares[what] for shares in scores.values())) for what in MOST_WRONG]
+    lib.show_table(console, f"{len(cases)} labelled failures, half {args.half}", ("", *scores), rows)
+    report.show(console)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

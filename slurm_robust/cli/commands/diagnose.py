@@ -1,0 +1,231 @@
+"""`srobust diagnose FILE…`: what broke, from any log, with or without a job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurm_robust.cli.teaching import lesson
+from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
+from slurm_robust.diagnose.root import Diagnosis, diagnose
+from slurm_robust.diagnose.rulebook import Rule, RuleBook, RuleError, read
+from slurm_robust.diagnose.signature import signature
+
+_MAX_SHOWN = 6
+_LAST_BYTES = 64 << 20
+"""Of one file: the end of a log tells what broke."""
+
+
+_EXITS = [(0, "a root was found"), (1, "nothing in the log says what happened"), (2, "wrong usage, or wrong rules")]
+
+
+class _WrongRules(click.ClickException):
+    """A file of rules has mistakes."""
+
+    exit_code = 2
+
+
+class _DiagnoseGroup(click.Group):
+    """`srobust diagnose FILE` diagnoses; `srobust diagnose rules` shows rules."""
+
+    default = "log"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; without a subcommand's name the words belong to the default one."""
+        if args and args[0] not in (*self.commands, "-h", "--help"):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=_DiagnoseGroup,
+    epilog=lesson(
+        [
+            ("srobust diagnose slurm-1234.out", "what broke, whose fault it is, and what to do"),
+            ("srobust diagnose rank-*.log --json", "the same of several files, for tools"),
+            ("srobust diagnose rules", "every kind of failure that is known, and its remedy"),
+            ("srobust diagnose rules --check site.yaml", "are these rules of ours right?"),
+        ],
+        _EXITS,
+    ),
+)
+def command() -> None:
+    """What broke, in its own words: the root among the errors of any log, whose fault it is, and what to do.
+
+    The words FILE… may follow at once: `srobust diagnose slurm-1234.out`.
+    """
+
+
+@command.command(
+    epilog=lesson(
+        [("srobust diagnose slurm-1234.out", "what broke, whose fault it is, and what to do")],
+        _EXITS,
+    )
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The diagnosis as one JSON object.")
+@click.option(
+    "--rules", "site_rules", multiple=True, type=click.Path(path_type=Path), help="Rules of your own, tried first."
+)
+def log(*, files: tuple[Path, ...], as_json: bool, site_rules: tuple[Path, ...]) -> None:
+    """What broke, by the logs FILES… of one job; the default of `srobust diagnose`.
+
+    Of a file over 64 MiB only the end is read.
+    """
+    matcher = Matcher(_book(site_rules))
+    found: list[LogFinding] = []
+    places: list[tuple[str, int]] = []
+    for path in files:
+        lines = list(_last_lines(path))
+        found += findings([text for _, text in lines], rules=matcher, first=len(places))
+        places += [(str(path), number) for number, _ in lines]
+    diagnosis = diagnose(found)
+    for rule in matcher.slow_rules:
+        click.echo(f"srobust diagnose: the rule {rule.id} ({rule.place}) took too long and was left out", err=True)
+    click.echo(json.dumps(_json(diagnosis, places), indent=1) if as_json else _text(diagnosis, places))
+    if diagnosis.root is None:
+        sys.exit(1)
+
+
+@command.command(
+    epilog=lesson(
+        [
+            ("srobust diagnose rules", "every kind of failure that is known, and its remedy"),
+            ("srobust diagnose rules --json", "all rules"),
+            ("srobust diagnose rules --check site.yaml", "each mistake with its file and line"),
+        ],
+        [(0, "the rules are right"), (2, "wrong usage, or a rule is wrong; stderr tells which and why")],
+    )
+)
+@click.option(
+    "--check", "checked", type=click.Path(path_type=Path), help="Check this file of rules, examples included."
+)
+@click.option("--json", "as_json", is_flag=True, help="All rules, for tools.")
+def rules(*, checked: Path | None, as_json: bool) -> None:
+    """The rules that recognise failures; or check a file of your own.
+
+    \b
+    A file of rules is YAML. No Python is needed to add one:
+      rules:
+      - id: our-storage-gateway             # unique
+        category: storage                   # one of those that this command lists
+        pattern: 'gateway [0-9]+ is down'   # searched in each line; or exception: [ShardError]
+        source: https://wiki.example.org/storage
+        examples:                           # two lines or more that it must match
+        - "error: gateway 7 is down, giving up"
+        - "gateway 12 is down"
+    """  # noqa: D301 (click's mark for text that is not wrapped)
+    book = _book(() if checked is None else (checked,))
+    if checked is not None:
+        mistakes = wrong_examples(book, [rule for rule in book.rules if rule.place.startswith(f"{checked}:")])
+        if mistakes:
+            raise _WrongRules("\n".join(mistakes))
+        count = sum(rule.place.startswith(f"{checked}:") for rule in book.rules)
+        click.echo(f"{checked}: {count} rules, all right")
+        return
+    if as_json:
+        click.echo(json.dumps([_rule_json(rule) for rule in book.rules], indent=1))
+        return
+    for category in book.categories.values():
+        click.echo(f"{category.name} ({category.blame.value}): {category.meaning}\n    {category.remedy}")
+
+
+def wrong_examples(book: RuleBook, rules_of: list[Rule]) -> list[str]:
+    """A sentence for each example that its own rule does not recognise."""
+    matcher = Matcher(book)
+    found = []
+    for rule in rules_of:
+        for line in rule.examples:
+            other = matcher.match(line)
+            if other is not rule:
+                who = f"it is recognised as {other.id} ({other.place})" if other is not None else "nothing matches it"
+                found.append(f"{rule.place}: the example {line[:80]!r} is not recognised by {rule.id}: {who}")
+    return found
+
+
+def _book(site_rules: tuple[Path, ...]) -> RuleBook:
+    try:
+        return read(site_rules)
+    except RuleError as error:
+        raise _WrongRules(str(error)) from None
+
+
+def _last_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of the end of a file, with their numbers where the whole file is read, else counted from there."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _LAST_BYTES))
+        data = file.read(_LAST_BYTES)
+    text = data.replace(b"\r", b"\n").decode("utf-8", "replace")
+    yield from enumerate(text.split("\n"), 1)
+
+
+def _text(diagnosis: Diagnosis, places: list[tuple[str, int]]) -> str:
+    root, category = diagnosis.root, diagnosis.category
+    if root is None:
+        return f"{category.meaning}\nwhat to do: {category.remedy}"
+    lines = [
+        f"{category.name}: {category.meaning}",
+        f"root:       {root.text[:300]}",
+        f"            {_where(root, places)}",
+        f"blame:      {_BLAME[diagnosis.blame.value]}",
+        f"what to do: {root.rule.remedy}",
+    ]
+    for title, some in (("followed:  ", diagnosis.followed), ("also there:", diagnosis.also)):
+        for number, finding in enumerate(some[:_MAX_SHOWN]):
+            lead = title if not number else " " * len(title)
+            lines.append(f"{lead} {finding.category.name}: {finding.text[:160]} ({_where(finding, places)})")
+        if len(some) > _MAX_SHOWN:
+            lines.append(f"{' ' * len(title)} and {len(some) - _MAX_SHOWN} more")
+    return "\n".join(lines)
+
+
+_BLAME = {
+    "node": "the node that printed it",
+    "shared": "something that several nodes share; no single node",
+    "program": "the program, its data or its settings; no node",
+    "either": "a node or the program: this log alone does not tell",
+    "nobody": "nobody: somebody wanted the end",
+}
+
+
+def _where(finding: LogFinding, places: list[tuple[str, int]]) -> str:
+    path, number = places[finding.number]
+    own = f", in {finding.place}" if finding.place else ""
+    return f"{path}:{number}{own}"
+
+
+def _json(diagnosis: Diagnosis, places: list[tuple[str, int]]) -> dict[str, Any]:
+    root = diagnosis.root
+    return {
+        "category": diagnosis.category.name,
+        "blame": diagnosis.blame.value,
+        "meaning": diagnosis.category.meaning,
+        "urgency": diagnosis.category.urgency.value,
+        "remedy": root.rule.remedy if root is not None else diagnosis.category.remedy,
+        "signature": signature(root) if root is not None else "",
+        "root": _finding_json(root, places) if root is not None else None,
+        "followed": [_finding_json(finding, places) for finding in diagnosis.followed],
+        "also": [_finding_json(finding, places) for finding in diagnosis.also],
+    }
+
+
+def _finding_json(finding: LogFinding, places: list[tuple[str, int]]) -> dict[str, Any]:
+    path, number = places[finding.number]
+    return {
+        "category": finding.category.name, "blame": finding.blame.value, "rule": finding.rule.id, "text": finding.text,
+        "file": path, "line": number, "place": finding.place,
+    }  # fmt: skip
+
+
+def _rule_json(rule: Rule) -> dict[str, Any]:
+    return {
+        "id": rule.id, "category": rule.category.name, "blame": rule.blame.value, "weight": rule.weight,
+        "pattern": rule.pattern, "exceptions": list(rule.exceptions), "scope": rule.scope.value, "remedy": rule.remedy,
+        "source": rule.source, "examples": list(rule.examples), "place": rule.place,
+    }  # fmt: skip

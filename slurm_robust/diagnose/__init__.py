@@ -1,0 +1,6 @@
+"""What broke, in its own words?
+
+`taxonomy` names what can break and who is to blame for it. `rulebook` reads the rules (`rules/*.yaml`, and the site's)
+that recognise it in a line; `findings` applies them to the lines of each rank; `root` finds the one that all others
+follow from; `signature` says when two failures are the same. Rules are data: no Python is needed to add one.
+"""

@@ -1,0 +1,164 @@
+"""Applies the rules to lines: what each of them recognises, and which exceptions only followed from another one."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import regex
+
+from slurm_robust.diagnose.hints import hints
+from slurm_robust.diagnose.lines import is_code, is_place, own_place, plain, unlabelled
+from slurm_robust.diagnose.rulebook import ANY_EXCEPTION, MATCH_S, Rule, RuleBook, shipped
+from slurm_robust.diagnose.taxonomy import Blame, Category
+
+_NAME = r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupt|Failure|Expired|Iteration)|Exception|(?<=\.)Error)"
+_EXCEPTION = re.compile(rf"^{_NAME}(?::|\(|\s*$)")
+_AFTER_TEXT = re.compile(rf"[\s:\]]{_NAME}(?:: |:?$)")
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_CHAIN_WITHIN = 3
+"""Lines from an exception to the sentence that says that the next one followed from it."""
+_TRACEBACK = "Traceback (most recent call last)"
+_MILD = re.compile(
+    r"\b(?:warn(?:ing)?|retry(?:ing)?|will retry|ignor(?:ed|ing)|skipp(?:ed|ing)|falling back|deprecated|recovered|"
+    r"non-fatal|attempt \d+)\b|^\[W[ \d]|^W\d{4}",
+    re.IGNORECASE,
+)
+_NOT_MILD = re.compile(r"NCCL WARN|\bXid\b")
+_CACHE_LINES = 8192
+
+
+@dataclass(frozen=True)
+class LogFinding:
+    """A line that a rule has recognised.
+
+    Attributes:
+        text: The line, plain.
+        number: Its place among the lines that were given.
+        rank: Who printed it; None where that is not known.
+        in_traceback: It is the last line of a traceback.
+        followed: It is an exception that was raised while another one was handled.
+        mild: The line calls itself a warning, or says that it goes on.
+        place: The innermost place of its traceback that is the program's own, `train.py:loss`; empty without one.
+    """
+
+    rule: Rule
+    text: str
+    number: int
+    rank: int | None = None
+    in_traceback: bool = False
+    followed: bool = False
+    mild: bool = False
+    place: str = ""
+
+    @property
+    def category(self) -> Category:
+        """What it is."""
+        return self.rule.category
+
+    @property
+    def blame(self) -> Blame:
+        """Whose fault it is, by this line alone."""
+        return self.rule.blame
+
+
+class Matcher:
+    """Matches lines against a book of rules.
+
+    Attributes:
+        slow_rules: Rules whose pattern took too long on a line; they are not tried any more.
+    """
+
+    def __init__(self, book: RuleBook) -> None:
+        self._patterns = [
+            (number, rule, regex.compile(rule.pattern, regex.IGNORECASE), hints(rule.pattern))
+            for number, rule in enumerate(book.rules)
+            if rule.pattern
+        ]
+        self._by_exception: dict[str, tuple[int, Rule]] = {}
+        for number, rule in enumerate(book.rules):
+            for name in rule.exceptions:
+                self._by_exception.setdefault(name, (number, rule))
+        self.slow_rules: list[Rule] = []
+        self.match = functools.lru_cache(_CACHE_LINES)(self._match)
+
+    def _match(self, line: str) -> Rule | None:
+        """The first rule that recognises this plain line; None for none."""
+        text = unlabelled(line)
+        low = text.lower()
+        number, by_name = self._exception(text)
+        for order, rule, pattern, words in self._patterns:
+            if by_name is not None and number < order:
+                return by_name
+            if words and not any(word in low for word in words):
+                continue
+            try:
+                if pattern.search(text, timeout=MATCH_S) is not None:
+                    return rule
+            except TimeoutError:
+                self.slow_rules.append(rule)
+        if self.slow_rules:
+            self._patterns = [entry for entry in self._patterns if entry[1] not in self.slow_rules]
+        return by_name
+
+    def _exception(self, text: str) -> tuple[int, Rule | None]:
+        raised = _EXCEPTION.match(text) or _AFTER_TEXT.search(text)
+        if raised is None:
+            return 0, None
+        return self._by_exception.get(raised[1]) or self._by_exception.get(ANY_EXCEPTION) or (0, None)
+
+
+@functools.cache
+def matcher() -> Matcher:
+    """The package's own rules, compiled once."""
+    return Matcher(shipped())
+
+
+def findings(
+    lines: Sequence[str], rank: int | None = None, rules: Matcher | None = None, first: int = 0
+) -> list[LogFinding]:
+    """What the rules recognise in the lines of one stream, in their order.
+
+    Args:
+        lines: Of one rank, or of a file that several ranks share.
+        rank: Whose lines they are, if they are one rank's.
+        rules: The package's own, unless given.
+        first: The first line's number.
+    """
+    rules = rules or matcher()
+    found: list[LogFinding] = []
+    chained = in_traceback = after_place = False
+    place = ""
+    for number, raw in enumerate(lines, first):
+        line = plain(raw)
+        if is_place(line) or (after_place and is_code(line)):
+            after_place, place = True, own_place(line) or place
+            continue
+        after_place = False
+        if _TRACEBACK in line:
+            in_traceback, place = True, ""
+            continue
+        if any(words in line for words in _CHAINED):
+            chained = bool(found) and number - found[-1].number <= _CHAIN_WITHIN
+            continue
+        if not line.strip():
+            continue
+        rule = rules.match(line)
+        if rule is None:
+            continue
+        ends = in_traceback and _is_exception(line)
+        mild = bool(_MILD.search(line)) and not _NOT_MILD.search(line) and not ends
+        # What is more telling than the exception that was being handled is no mere consequence of it.
+        followed = chained and ends and found[-1].rule.weight >= rule.weight
+        found.append(LogFinding(rule, line.strip(), number, rank, ends, followed, mild, place if ends else ""))
+        if ends:
+            chained = in_traceback = False
+            place = ""
+    return found
+
+
+def _is_exception(line: str) -> bool:
+    """Whether this plain line is the last line of a traceback: an exception's name and message."""
+    return _EXCEPTION.match(unlabelled(line)) is not None

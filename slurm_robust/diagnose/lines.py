@@ -1,0 +1,50 @@
+"""Lines of a log as rules see them: without colours, and without the labels that launchers and loggers put before."""
+
+from __future__ import annotations
+
+import re
+
+MAX_CHARS = 2000
+"""Longer lines are cut: no message needs more."""
+_COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*(?:\x07|$)|[()][A-Za-z0-9])")
+_TIME = r"\[?\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?"
+_RANK = r"\[?(?:default|rank)\d+\]?|\[\d+(?:,\d+)?\](?:<std(?:err|out)>)?|\[?[Rr]ank[ _]?\d+\]?"
+_ACTOR = r"\([^()]*\bpid=\d+[^()]*\)"
+_HOST = r"[\w.-]{1,40}: (?=\[?rank|Traceback|\[\d)"
+_LABELS = re.compile(rf"^\s*(?:(?:\d{{1,6}}: |(?:{_RANK}|{_ACTOR}):? ?|{_TIME}[:,]? ?|{_HOST}))+")
+"""Of srun, torchrun, mpirun, Ray and loggers."""
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>\S+))?|^frame #\d|^\s+at \S+\(')
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<|/torch/|frozen ")
+_CARETS = re.compile(r"^\s*[\^~]{2,}\s*$")
+
+
+def plain(line: str) -> str:
+    """A line without colours and control characters, cut to `MAX_CHARS`."""
+    line = line[:MAX_CHARS]
+    if "\x1b" in line:
+        line = _COLOURS.sub("", line)
+    return line.replace("\x00", "").rstrip("\r\n")
+
+
+def unlabelled(line: str) -> str:
+    """A plain line without the labels before it: `[rank3]: KeyError: 'x'` becomes `KeyError: 'x'`."""
+    return _LABELS.sub("", line, count=1)
+
+
+def is_place(line: str) -> bool:
+    """Whether a plain line shows where a stack stood; the next line, if it is indented, shows its code."""
+    return _FRAME.match(unlabelled(line)) is not None
+
+
+def own_place(line: str) -> str:
+    """`train.py:loss` where a plain line shows a place in the program itself, not in a library; else empty."""
+    found = _FRAME.match(unlabelled(line))
+    if found is None or not found["file"] or _LIBRARY.search(found["file"]):
+        return ""
+    return f"{found['file'].rpartition('/')[2]}:{found['function'] or '<module>'}"
+
+
+def is_code(line: str) -> bool:
+    """Whether a plain line after a place is the code there: it names errors that never happened."""
+    rest = unlabelled(line)
+    return rest.startswith("    ") or _CARETS.match(rest) is not None

@@ -1,0 +1,61 @@
+"""Which of many errors is the one that the others follow from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from slurm_robust.diagnose.findings import LogFinding
+from slurm_robust.diagnose.rulebook import shipped
+from slurm_robust.diagnose.taxonomy import Blame, Category
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What broke.
+
+    Attributes:
+        root: The line that shows it; None where no line does.
+        category: Of the root.
+        blame: Whose fault it is.
+        followed: What only followed from it, each rule once, in order.
+        also: Other errors that may be roots of their own.
+    """
+
+    root: LogFinding | None
+    category: Category
+    blame: Blame
+    followed: tuple[LogFinding, ...] = ()
+    also: tuple[LogFinding, ...] = ()
+
+
+def diagnose(found: Sequence[LogFinding]) -> Diagnosis:
+    """Find the root among the findings of a job, which stand in the order of time where it is known.
+
+    Consequences count only where nothing else is there. Of the rest, a machine's own complaint goes before a specific
+    error, and that before a general one. Of equals, the first counts.
+    """
+    if not found:
+        unknown = shipped().categories[UNKNOWN]
+        return Diagnosis(None, unknown, unknown.blame)
+    root = min(found, key=_rank)
+    rest = _each_rule_once(finding for finding in found if finding is not root and finding.rule is not root.rule)
+    followed = tuple(f for f in rest if not f.rule.weight or f.followed)
+    also = tuple(f for f in rest if f not in followed and not f.mild)
+    return Diagnosis(root, root.category, root.blame, followed, also)
+
+
+def _rank(finding: LogFinding) -> tuple[float, int]:
+    weight = float(finding.rule.weight)
+    if finding.followed or finding.mild:
+        weight = min(weight, 0.5) if weight else -1.0
+    return -weight, finding.number
+
+
+def _each_rule_once(found: Iterable[LogFinding]) -> list[LogFinding]:
+    kept: dict[str, LogFinding] = {}
+    for finding in found:
+        kept.setdefault(finding.rule.id, finding)
+    return list(kept.values())
