@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "checkpoint": BASE,
     # Where there is no daemon, prolog and health check keep its breaker's bounds themselves.
     "nodecheck": BASE | {"drain_permit", "slurm", "policy.cluster.breaker"},
-    "supervise": BASE | {"progress", "slurm", "localize", "policy", "checkpoint"},
+    "supervise": BASE | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint"},
     "daemon": BASE | {"drain_permit", "slurm", "policy"},
     "devcluster": BASE,
     "doctor": BASE,

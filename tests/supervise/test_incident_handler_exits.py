@@ -11,7 +11,8 @@ from handler_parts import Parts
 from supervised import World
 
 from slurm_robust.model import Road, SignalKind
-from slurm_robust.supervise.outcome import ExecutePlan, Exit
+from slurm_robust.supervise.incident import last_words_note
+from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
 
 
 @pytest.fixture
@@ -112,3 +113,42 @@ def test_options_that_srun_refuses_are_no_incident(tmp_path: Path, monkeypatch: 
     assert asyncio.run(parts.handler.step_failed(parts.attempt, parts.start, 255)) == Exit(255)
     assert "unrecognized option --frob" in parts.world.text("refused")
     assert parts.log.current is None
+
+
+def test_the_page_says_what_the_log_says(parts: Parts) -> None:
+    """The root among the errors, whose fault, and what to do; the verdict is not changed by it."""
+    assert parts.world.channel is not None
+    prints(parts, "DistNetworkError: The server socket has failed to listen. port: 26159, name: EADDRINUSE")
+    prints(parts, "RuntimeError: Connection closed by peer")
+    for rank in (0, 1):
+        parts.exit_of(rank, code=1)
+    parts.world.channel.ended = 1
+
+    async def until_noted() -> None:
+        await parts.handler.step_failed(parts.attempt, parts.start, 1)
+        await asyncio.gather(*parts.handler._tasks)
+
+    asyncio.run(until_noted())
+    (note,) = parts.log.incident.notes
+    assert "EADDRINUSE" in note
+    assert "The port is taken" in note
+    assert "MASTER_PORT" in note
+
+
+def test_a_fault_of_ours_in_reading_the_log_costs_a_note(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The incident is judged all the same."""
+
+    def fails(_: object) -> str:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(last_words_note, "last_words_note", fails)
+    assert parts.world.channel is not None
+    parts.world.channel.ended = 1
+
+    async def until_noted() -> Outcome:
+        outcome = await parts.handler.step_failed(parts.attempt, parts.start, 1)
+        await asyncio.gather(*parts.handler._tasks)
+        return outcome
+
+    assert asyncio.run(until_noted()) is not None
+    assert "broken" in parts.world.text("note")
