@@ -68,6 +68,9 @@ _PEER = re.compile(
     r"failed to (?:recv|send)|Rendezvous\w+Error|Gloo.*(?:timeout|timed out)|process group (?:watchdog|timeout)",
     re.IGNORECASE,
 )
+_PORT_TAKEN = re.compile(
+    r"\bEADDRINUSE\b|address already in use|server socket has failed to (?:bind|listen)", re.IGNORECASE
+)
 _BAD_LOSS = re.compile(
     r"\bloss\b\W{0,4}(?:(?:is|was|became|of|has become)\b\W{0,3})?(?:nan|[+-]?inf(?:inity)?|not finite|non-?finite)\b|"
     r"\bnan\b.{0,40}\bloss\b|non-?finite loss|FloatingPointError|returned nan values",
@@ -108,6 +111,7 @@ _BY_PATTERN = (
     (Cause.USER_CODE, _GPU_MEMORY, "cuda out of memory"),
     (Cause.USER_CODE, _USER_WORDS, ""),
     (Cause.DEVICE, _DEVICE, ""),
+    (Cause.FAILED, _PORT_TAKEN, "address in use"),
     (Cause.PEER_LOST, _PEER, "peer lost"),
     (Cause.DISK_FULL, _DISK_FULL, "disk full"),
 )

@@ -19,6 +19,10 @@ GLOO_SIZES = (
         "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
     ),
 )
+PORT_TAKEN = (
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+    "port: 26159, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+)
 NCCL_TIMEOUT = ("[rank2]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",)
 
 
@@ -44,6 +48,7 @@ def died(
         (died(0, 0, 2, 0, "train.py: error: unrecognized arguments: --lrr"), Cause.USER_CODE),
         (died(0, 0, 1, 0, *GLOO_LOST), Cause.PEER_LOST),
         (died(0, 0, None, 6, *NCCL_TIMEOUT), Cause.PEER_LOST),
+        (died(0, 0, 1, 0, PORT_TAKEN), Cause.FAILED),
         (died(0, 0, None, 6, *GLOO_SIZES), Cause.USER_CODE),
         (
             died(
@@ -69,6 +74,14 @@ def died(
 def test_cause(ended: RankExit, cause: Cause) -> None:
     """Exit code, signal and last lines say why; the first exception of a chain is the root."""
     assert exit_cause(ended).cause is cause
+
+
+def test_a_taken_port_is_the_first_failure_and_no_lost_peer() -> None:
+    """Rank 0 cannot listen, its peers cannot connect: the port is named as the reason, and no node is at fault."""
+    exits = (died(0, 100.0, 1, 0, PORT_TAKEN), *(died(n, 100.4, 1, 0, *GLOO_LOST) for n in (1, 2, 3)))
+    verdict = judge(Evidence(4, NODES, exits=exits))
+    assert "failed to listen" in verdict.reason
+    assert [(s.ranks, s.infrastructure) for s in verdict.suspects] == [((0,), False)]
 
 
 def test_sigkill_names_the_first_and_not_its_node() -> None:
