@@ -1,0 +1,92 @@
+"""Which lines must never be lost, whatever is routine: as the caller says, in words, by a predicate, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slurm_robust.diagnose.log.lines import key_of
+
+USUAL_WORDS = (
+    *(b"error", b"exception", b"traceback", b"fail", b"fatal", b"abort", b"critical", b"panic", b"assert", b"denied"),
+    *(b"out of memory", b"oom", b"no space", b"killed", b"terminated", b"segmentation", b"core dumped", b"bus error"),
+    *(b"timeout", b"timed out", b"refused", b"reset by peer", b"unreachable", b"stale", b"corrupt", b"mismatch"),
+    *(
+        b"xid",
+        b"ecc",
+        b"nan",
+        b"unhandled",
+        b"cannot",
+        b"could not",
+        b"unable to",
+        b"not found",
+        b"no such",
+        b"invalid",
+    ),
+    *(b"cancelled", b"preempt", b"requeue", b"read-only", b"quota", b"expired", b"unauthorized", b"forbidden"),
+)
+"""For callers that have no rules of their own."""
+
+
+@dataclass(frozen=True)
+class Interest:
+    """What the caller wants to see.
+
+    A line is interesting if it contains one of the words (where there are any) and the predicate accepts it (where
+    there is one). Of each template and speaker the first interesting line and their number are on the page.
+
+    Attributes:
+        words: In any case unless `ignore_case` is False, looked for in the raw line. Digits in them are told apart.
+        accepts: Gets the decoded line without colours and rank labels (long lines: each piece). Returns a falsy value
+            to refuse it; a true one, best the name of a rule, to accept. Lines of one template with different names are
+            entries of their own. What it raises ends the whole reading.
+        digits_matter: The predicate may tell lines apart by their digits, so that it is asked for each line that
+            contains a word (without words, for each line: a microsecond a line and more). False: it is asked once for
+            all lines that differ in digits only.
+        ignore_case: See `words`.
+    """
+
+    words: tuple[bytes, ...] = USUAL_WORDS
+    accepts: Callable[[str], object] | None = None
+    digits_matter: bool = True
+    ignore_case: bool = True
+
+
+class LineFilter:
+    """Asks an `Interest` as rarely as it can: lines with one key contain the same words, but for their digits."""
+
+    def __init__(self, interest: Interest) -> None:
+        """Raises ValueError where a word is empty or contains the end of a line: it would match all or nothing."""
+        if any(not word or set(word) & set(b"\r\n\0") for word in interest.words):
+            raise ValueError("a word to look for is empty or contains a line's end or NUL: give words of one line")
+        self._interest = interest
+        words = dict.fromkeys(word.lower() if interest.ignore_case else word for word in interest.words)
+        self._plain = tuple(word for word in words if key_of(word) == word and b"0" not in word)
+        self._digits = tuple((key_of(word), word) for word in words if word not in self._plain)
+
+    def of_key(self, key: bytes) -> bool | None:
+        """Whether all lines with this key are candidates (True), none is (False), or each has to be asked (None)."""
+        key = key.lower() if self._interest.ignore_case else key
+        if any(word in key for word in self._plain):
+            return True
+        if any(masked in key for masked, _ in self._digits):
+            return None
+        return not self._plain and not self._digits and self._interest.accepts is not None
+
+    def each_line(self, candidate: bool | None, key: bytes) -> bool:
+        """Whether lines with this key, of which `of_key` said `candidate`, may differ in what `name` says of them."""
+        if candidate is False or b"0" not in key:
+            return False
+        return candidate is None or (self._interest.accepts is not None and self._interest.digits_matter)
+
+    def name(self, candidate: bool | None, line: bytes, text: str) -> str:
+        """What accepted this line, empty where nothing did; `text` is the line as the predicate gets it."""
+        if candidate is None:
+            line = line.lower() if self._interest.ignore_case else line
+            candidate = any(word in line for _, word in self._digits)
+        if not candidate:
+            return ""
+        if self._interest.accepts is None:
+            return "word"
+        answer = self._interest.accepts(text)
+        return (str(answer) or "accepted") if answer else ""
