@@ -108,6 +108,7 @@ class LogCompressor:
         self._sweeps = 0
         self._tick = self._moment = self._chunks = 0
         self._time: float | None = None
+        self._has_times = False
         self._touched: list[LineTally] = []
         self._chunk = Chunk(b"", 0, 1)
         self._file = LogFile(Path())
@@ -116,7 +117,7 @@ class LogCompressor:
 
     def read(self, file: LogFile) -> None:
         """Read one file to its end."""
-        self._file, self._time = file, None
+        self._file, self._time, self._has_times = file, None, False
         self._labels = "task" if file.labelled else ""
         self._forget_shapes()
         self._first_times.append(None)
@@ -153,7 +154,7 @@ class LogCompressor:
 
     def _end_chunk(self) -> None:
         """Say where the lines stand that were the last of their tallies."""
-        for tally in sorted(self._touched, key=lambda t: t.index):
+        for tally in sorted((t for t in self._touched if t.count > 1), key=lambda t: t.index):
             tally.last = self._place(tally.index)
             if tally.lines.counts_steps:
                 tally.lines.last_line = self._text_of(self._chunk.lines[tally.index])
@@ -175,7 +176,7 @@ class LogCompressor:
         if len(line) > LINE_BYTES:  # never remembered: it is read in pieces, and these are
             return LineShape(Prefix(0, 0, 0), parts=tuple(pieces(line)), careful=True)
         prefix = read_prefix(line, self._labels)
-        cuts = [m.end() for m in _GLUED.finditer(line, prefix.text_at + 1)] if b":" in line else []
+        cuts = [m.end() for m in _GLUED.finditer(line, prefix.text_at + 1)] if _may_be_glued(line) else []
         if cuts:
             bounds = [0, *cuts, len(line)]
             shape = LineShape(prefix, parts=tuple(pairwise(bounds)), careful=True)
@@ -201,7 +202,8 @@ class LogCompressor:
             shape.name = self._filter.name(candidate, line, text)
         shape.step = step_span(line, self._step_pattern)
         shape.opens = may_open(line)
-        shape.timed = has_time(line)
+        shape.timed = b"00:00" in key and has_time(line)
+        self._has_times = self._has_times or shape.timed
         shape.careful = shape.each_line or shape.opens or shape.step is not None
         return shape
 
@@ -289,6 +291,8 @@ class LogCompressor:
 
     def _time_at(self, index: int) -> float | None:
         """When a line was printed: by its own time, or the nearest one above it."""
+        if not self._has_times:
+            return None
         keys, lines = self._chunk.keys, self._chunk.lines
         for number in range(index, max(-1, index - _LOOK_BACK), -1):
             shape = self._shapes.get(keys[number])
@@ -367,6 +371,11 @@ class LogCompressor:
 
 
 _BLANK_LINES = TemplateLines("", "", "", pinned=True, first_tick=0)
+
+
+def _may_be_glued(line: bytes) -> bool:
+    """A quick look before the pattern."""
+    return b"Traceback (most" in line or b"[rank" in line or b"srun: error: " in line or b"slurmstepd: error: " in line
 
 
 def _decoded(line: bytes, prefix: Prefix) -> str:

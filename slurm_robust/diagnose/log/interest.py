@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from slurm_robust.diagnose.log.lines import key_of
 
@@ -61,17 +63,18 @@ class LineFilter:
             raise ValueError("a word to look for is empty or contains a line's end or NUL: give words of one line")
         self._interest = interest
         words = dict.fromkeys(word.lower() if interest.ignore_case else word for word in interest.words)
-        self._plain = tuple(word for word in words if key_of(word) == word and b"0" not in word)
-        self._digits = tuple((key_of(word), word) for word in words if word not in self._plain)
+        digits = [word for word in words if re.search(rb"\d", word)]
+        self._plain = any_of(word for word in words if word not in digits)
+        self._masked, self._digits = any_of(map(key_of, digits)), any_of(digits)
 
     def of_key(self, key: bytes) -> bool | None:
         """Whether all lines with this key are candidates (True), none is (False), or each has to be asked (None)."""
         key = key.lower() if self._interest.ignore_case else key
-        if any(word in key for word in self._plain):
+        if self._plain is not None and self._plain.search(key):
             return True
-        if any(masked in key for masked, _ in self._digits):
+        if self._masked is not None and self._masked.search(key):
             return None
-        return not self._plain and not self._digits and self._interest.accepts is not None
+        return self._plain is None and self._masked is None and self._interest.accepts is not None
 
     def each_line(self, candidate: bool | None, key: bytes) -> bool:
         """Whether lines with this key, of which `of_key` said `candidate`, may differ in what `name` says of them."""
@@ -83,10 +86,41 @@ class LineFilter:
         """What accepted this line, empty where nothing did; `text` is the line as the predicate gets it."""
         if candidate is None:
             line = line.lower() if self._interest.ignore_case else line
-            candidate = any(word in line for _, word in self._digits)
+            candidate = self._digits is not None and self._digits.search(line) is not None
         if not candidate:
             return ""
         if self._interest.accepts is None:
             return "word"
         answer = self._interest.accepts(text)
         return (str(answer) or "accepted") if answer else ""
+
+
+def any_of(words: Iterable[bytes]) -> re.Pattern[bytes] | None:
+    """A pattern that finds any of these words, None for none.
+
+    Words with one beginning share it in the pattern: for hundreds of words that is ten times as fast as looking for one
+    after the other, or as an alternation of whole words.
+    """
+    tree: dict[int, Any] = {}
+    for word in words:
+        node = tree
+        for byte in word:
+            node = node.setdefault(byte, {})
+        node[_END] = {}
+    return re.compile(_pattern(tree)) if tree else None
+
+
+def _pattern(tree: dict[int, Any]) -> bytes:
+    if _END in tree:  # a longer word with this beginning finds nothing more
+        return b""
+    parts = []
+    for byte, node in tree.items():
+        part, rest = bytes([byte]), node
+        while len(rest) == 1 and _END not in rest:  # without branches no depth
+            ((only, rest),) = rest.items()
+            part += bytes([only])
+        parts.append(re.escape(part) + _pattern(rest))
+    return parts[0] if len(parts) == 1 else b"(?:" + b"|".join(parts) + b")"
+
+
+_END = -1

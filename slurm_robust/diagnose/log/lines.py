@@ -111,11 +111,8 @@ class LogReader:
     def chunks(self) -> Iterator[Chunk]:
         """All lines, in order. Nothing is raised: what cannot be read ends the file, and `problem` says so."""
         try:
-            with os.fdopen(_open(self.path), "rb", buffering=0) as file:
+            with open(_open(self.path), "rb", buffering=0) as file:
                 status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
-                    self.problem = "is no regular file"
-                    return
                 self.year = 1970 + int(status.st_mtime / 31_556_952)
                 zipped = file.read(2) == _GZIP
                 file.seek(0)
@@ -161,5 +158,9 @@ def pieces(line: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _open(path: Path) -> int:
-    """Without waiting for a writer, where the path is a pipe."""
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    """A regular file; one that is none is not waited for."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise ValueError("it is no regular file")
+    return number

@@ -33,7 +33,7 @@ _MAIL = re.compile(r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)*")
 _IP = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w]|\.\d)")
 _IP6 = re.compile(
     r"(?<![\w:])(?:(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}|(?:[0-9a-fA-F]{1,4}:){1,7}:(?:[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4}){0,6})?"
-    r"|::(?:ffff:)?[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4}){0,6})(?![\w:])"
+    r"|::(?:ffff:)?[0-9a-fA-F]{1,4}(?::[0-9a-fA-F]{1,4}){0,6})(?::\d{5})?(?!\w|:\w|::)"
 )
 _MAC = re.compile(r"\b[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5,19}\b")
 _HOME = re.compile(
@@ -49,7 +49,8 @@ _NODE = re.compile(
     r"[a-z]{0,12}-?\d{2,}(?:-[a-z0-9]+)*(?![\w.])"
 )
 _SAID_HOST = re.compile(
-    r"(?P<before>\b(?:srun: error: |slurmstepd-|[Hh]ost(?:name)?\s*[:=]\s*|(?:STEP|JOB) \S+ ON |on (?:node|host) ))"
+    r"(?P<before>\b(?:srun: error: (?=[\w.-]+: )|slurmstepd-|[Hh]ost(?:name)?\s*[:=]\s*"
+    r"|(?:STEP|JOB) \S+ ON |on (?:node|host) ))"
     r"(?P<host>[A-Za-z0-9][\w.-]*\w|[A-Za-z0-9])"
 )
 

@@ -18,6 +18,8 @@ _LINE_CHARS = 600
 _TRACEBACK_LINES = 60
 _RANKS = 8
 _FOOTER_BYTES = 120
+_LEAST_BYTES = 40
+"""No entry fits into less."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ def render(page: Page, max_bytes: int = DEFAULT_BYTES, *, masked: bool = True, h
     left = max_bytes - len(head.encode()) - _FOOTER_BYTES
     kept: list[_Block] = []
     for block in blocks:
+        if left < _LEAST_BYTES:
+            break
         text = _masked(block.text, masker)
         size = len(text.encode()) + 1
         if size > left and kept:

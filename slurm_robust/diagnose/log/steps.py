@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import re
 
-_COUNT = r"(?P<step>\d+)\b(?!\.\d|\s*m?s\b)"
+_WORDS = (b"iteration", b"step", b"iter", b"batch", b"epoch")
+"""What stands before the number in progress lines of Megatron-LM, Lightning, torchtitan, DeepSpeed, Hugging Face."""
+_AFTER = re.compile(r"['\"]?[\s:=#\[(]{1,4}(?P<step>\d+)\b(?!\.\d|\s*m?s\b)")
 """No time: `per step: 1.93 s`."""
-_PATTERNS = tuple(
-    re.compile(p)
-    for p in (
-        r"\biteration\s+(?P<step>\d+)\s*/\s*\d+",  # Megatron-LM
-        r"\b(?:global_)?step[\s:=]+" + _COUNT,  # Lightning, torchtitan, DeepSpeed, own loops
-        r"\b[Ss]tep\s+(?P<step>\d+)\s*/\s*\d+",
-        r"['\"]global_step['\"]\s*:\s*(?P<step>\d+)",  # Hugging Face
-        r"\b[Ii]ter(?:ation)?[\s:=]+" + _COUNT,
-        r"\|\s*(?P<step>\d+)/\d+\s*\[",  # tqdm bars
-        r"\b[Ss]tep[\s:=#]+" + _COUNT,
-        r"\b(?:[Bb]atch|[Ee]poch)[\s:=#\[(]+" + _COUNT,
-    )
-)
-"""Shapes of progress lines, the clearest first."""
-_MAYBE = (b"step", b"Step", b"iter", b"Iter", b"/", b"atch", b"poch")
+_BAR = re.compile(r"\|\s*(?P<step>\d+)/\d+\s*\[")
+"""Of tqdm."""
 
 _OFTEN = 5
 """What was printed in so many different steps is routine..."""
@@ -33,15 +22,24 @@ def step_span(line: bytes, own: re.Pattern[str] | None = None) -> tuple[int, int
 
     The digits of a number that is too long for any counter of steps are no number.
     """
-    if own is None and not any(word in line for word in _MAYBE):
-        return None
-    text = line.decode("latin-1")  # a character a byte, so that places are the same
-    for pattern in (own,) if own is not None else _PATTERNS:
-        found = pattern.search(text)
-        if found is not None:
-            span = found.span("step") if "step" in pattern.groupindex else (0, 0)
-            return span if 0 < span[1] - span[0] <= 12 and line[span[0] : span[1]].isdigit() else None
-    return None
+    text = line.decode("latin-1") if own is not None else ""  # a character a byte, so that places are the same
+    found = own.search(text) if own is not None else _usual(line)
+    span = found.span("step") if found is not None and "step" in found.re.groupindex else (0, 0)
+    return span if 0 < span[1] - span[0] <= 12 and line[span[0] : span[1]].isdigit() else None
+
+
+def _usual(line: bytes) -> re.Match[str] | None:
+    """The clearest of the usual shapes: a word that counts, or a bar."""
+    lower = line.lower()
+    for word in _WORDS:
+        at = lower.find(word)
+        while at >= 0:
+            if at == 0 or not lower[at - 1 : at].isalnum():
+                found = _AFTER.match(line.decode("latin-1"), at + len(word))
+                if found is not None:
+                    return found
+            at = lower.find(word, at + 1)
+    return _BAR.search(line.decode("latin-1")) if b"|" in line else None
 
 
 def is_routine(ticks: int, first_tick: int, begin: int, end: int) -> bool:

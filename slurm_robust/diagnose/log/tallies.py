@@ -42,7 +42,7 @@ class LineTally:
         self.moment = self.chunk = self.tick = -1
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class TemplateLines:
     """All lines of one template and one name.
 
