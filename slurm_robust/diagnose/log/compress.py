@@ -32,7 +32,7 @@ from slurm_robust.diagnose.log.tracebacks import LineKind, TracebackStore, kind_
 
 MEMORY_BYTES = 200 << 20
 _NEWS_BYTES, _INTERESTING_BYTES, _TRACEBACK_BYTES, _SHAPE_BYTES = 24 << 20, 40 << 20, 16 << 20, 32 << 20
-_SHAPE_OVERHEAD_BYTES, _SLICE_BYTES = 900, 120
+_SHAPE_OVERHEAD_BYTES, _SLICE_BYTES = 1000, 200
 _LOOK_BACK = 50
 """So many lines above a line without a time are searched for one."""
 _GLUED = re.compile(
@@ -50,7 +50,7 @@ class LineShape:
     Attributes:
         careful: A line of it takes the long way.
         start, end: Where the digits stand that tell the speaker.
-        tallies: Those digits → the tally.
+        tallies, speakers: Those digits → the tally, and who they are.
         parts: Where the lines begin and end of which it consists; empty where it is one.
         candidate: As `LineFilter.of_key` said.
         step: Where the step's number stands, in the raw line.
@@ -70,6 +70,7 @@ class LineShape:
     start: int = 0
     end: int = 0
     tallies: dict[bytes, LineTally] = field(default_factory=dict)
+    speakers: dict[bytes, Speaker] = field(default_factory=dict)
 
 
 def compress(
@@ -260,13 +261,20 @@ class LogCompressor:
         return True
 
     def _speaker(self, shape: LineShape, line: bytes) -> Speaker:
-        return read_speaker(line, shape.prefix, self._labels, self._file.speaker)
+        digits = line[shape.start : shape.end]
+        found = shape.speakers.get(digits)
+        if found is None:
+            found = read_speaker(line, shape.prefix, self._labels, self._file.speaker)
+            shape.speakers[digits] = found
+            self._shape_bytes += _SLICE_BYTES
+        return found
 
     def _lines_of(self, shape: LineShape, name: str, line: bytes, *, inside: bool = False) -> TemplateLines:
         table = self._interesting if name else self._news
         found = table.find(shape.template, name)
         if found is None:
-            found = table.add(shape.template, name, _decoded(line, shape.prefix), self._tick)
+            rare = bool(name) and self._filter.is_rare(line, name)
+            found = table.add(shape.template, name, _decoded(line, shape.prefix), self._tick, rare=rare)
             found.in_traceback = inside
         return found
 

@@ -54,6 +54,11 @@ class Interest:
     ignore_case: bool = True
 
 
+_RARE = 4
+"""So many templates with the same word, or of the same name, are each worth keeping for ever."""
+_NAMES = 4096
+
+
 class LineFilter:
     """Asks an `Interest` as rarely as it can: lines with one key contain the same words, but for their digits."""
 
@@ -66,6 +71,8 @@ class LineFilter:
         digits = [word for word in words if re.search(rb"\d", word)]
         self._plain = any_of(word for word in words if word not in digits)
         self._masked, self._digits = any_of(map(key_of, digits)), any_of(digits)
+        self._times: dict[bytes | str, int] = {}
+        """How many templates had a word, or a name."""
 
     def of_key(self, key: bytes) -> bool | None:
         """Whether all lines with this key are candidates (True), none is (False), or each has to be asked (None)."""
@@ -93,6 +100,23 @@ class LineFilter:
             return "word"
         answer = self._interest.accepts(text)
         return (str(answer) or "accepted") if answer else ""
+
+    def is_rare(self, line: bytes, name: str) -> bool:
+        """Whether a new template is one of the first with one of its words, or of its name. Call it once for each.
+
+        Millions of lines with one word must not push out the only one with another.
+        """
+        line = line.lower() if self._interest.ignore_case else line
+        causes: list[bytes | str] = [name] if self._interest.accepts is not None else []
+        for pattern in (self._plain, self._digits):
+            causes += set(pattern.findall(line)) if pattern is not None else ()
+        rare = False
+        for cause in causes:
+            times = self._times.get(cause, 0)
+            if times < _RARE and (times or len(self._times) < _NAMES):
+                self._times[cause] = times + 1
+                rare = True
+        return rare
 
 
 def any_of(words: Iterable[bytes]) -> re.Pattern[bytes] | None:

@@ -68,6 +68,8 @@ class TemplateLines:
     @property
     def count(self) -> int:
         """How many lines, of all speakers."""
+        if len(self.tallies) == 1:
+            return next(iter(self.tallies.values())).count
         return sum(tally.count for tally in self.tallies.values())
 
     @property
@@ -93,6 +95,7 @@ class TallyTable:
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
         self._size_bytes = 0
+        self._rare_bytes = 0
         self._templates: dict[tuple[str, str], TemplateLines] = {}
         self.dropped_lines = 0
         self.sweeps = 0
@@ -104,10 +107,12 @@ class TallyTable:
         """The lines of a template so far."""
         return self._templates.get((template, name))
 
-    def add(self, template: str, name: str, line: str, tick: int) -> TemplateLines:
-        """A new template, with its first line."""
-        pinned = self._size_bytes < self._budget_bytes // 2
-        lines = TemplateLines(template, name, line, pinned, tick)
+    def add(self, template: str, name: str, line: str, tick: int, *, rare: bool = False) -> TemplateLines:
+        """A new template, with its first line. A rare one is kept for ever, up to a quarter of the budget."""
+        lines = TemplateLines(template, name, line, self._size_bytes < self._budget_bytes // 2, tick)
+        if rare and not lines.pinned and self._rare_bytes < self._budget_bytes // 4:
+            self._rare_bytes += lines.size_bytes
+            lines.pinned = True
         self._templates[template, name] = lines
         self._size_bytes += lines.size_bytes
         if self._size_bytes > self._budget_bytes:
@@ -119,7 +124,7 @@ class TallyTable:
         found = lines.tallies.get(speaker)
         if found is not None:
             return found
-        if lines.tallies and self._size_bytes > self._budget_bytes * 3 // 4:
+        if lines.tallies and self._size_bytes > self._budget_bytes * 5 // 8:
             speaker = OTHERS
             if speaker in lines.tallies:
                 return lines.tallies[speaker]
