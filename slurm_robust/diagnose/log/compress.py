@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_robust.diagnose.log.interest import Interest, LineFilter
+from slurm_robust.diagnose.log.line_shape import LineShape, decoded, glued_parts
 from slurm_robust.diagnose.log.lines import CHUNK_BYTES, LINE_BYTES, Chunk, LogFile, LogReader, key_of, pieces
 from slurm_robust.diagnose.log.page import NOBODY, Page, PageEntry, Place, SourceSummary, Speaker, SpeakerLines
 from slurm_robust.diagnose.log.prefix import (
@@ -35,42 +35,6 @@ _NEWS_BYTES, _INTERESTING_BYTES, _TRACEBACK_BYTES, _SHAPE_BYTES = 24 << 20, 40 <
 _SHAPE_OVERHEAD_BYTES, _SLICE_BYTES = 1000, 200
 _LOOK_BACK = 50
 """So many lines above a line without a time are searched for one."""
-_GLUED = re.compile(
-    rb"(?<=[^\s:|+])(?<!Exception Group)(?<!Original)[ \t]{0,8}"
-    rb"(?=\[rank\d{1,7}\]:|Traceback \(most recent call last\):|srun: error: |slurmstepd: error: )"
-    rb"|(?<=\])[ \t]{1,8}(?=Traceback \(most recent call last\):)"
-)
-"""Where another line begins that was written after one without an end, such as a progress bar."""
-
-
-@dataclass(eq=False, slots=True)
-class LineShape:
-    """What is known of all lines with one key.
-
-    Attributes:
-        careful: A line of it takes the long way.
-        start, end: Where the digits stand that tell the speaker.
-        tallies, speakers: Those digits → the tally, and who they are.
-        parts: Where the lines begin and end of which it consists; empty where it is one.
-        candidate: As `LineFilter.of_key` said.
-        step: Where the step's number stands, in the raw line.
-    """
-
-    prefix: Prefix
-    template: str = ""
-    name: str = ""
-    candidate: bool | None = False
-    each_line: bool = False
-    step: tuple[int, int] | None = None
-    opens: bool = False
-    timed: bool = False
-    kind: LineKind | None = None
-    parts: tuple[tuple[int, int], ...] = ()
-    careful: bool = False
-    start: int = 0
-    end: int = 0
-    tallies: dict[bytes, LineTally] = field(default_factory=dict)
-    speakers: dict[bytes, Speaker] = field(default_factory=dict)
 
 
 def compress(
@@ -101,8 +65,9 @@ class LogCompressor:
         self._interesting = TallyTable(_INTERESTING_BYTES)
         self._tracebacks = TracebackStore(_TRACEBACK_BYTES)
         self._sources: list[SourceSummary] = []
-        self._ticks: list[tuple[int, int]] = []
-        """The steps of each source: numbers of the first and the last."""
+        self._stream = [0, 0]
+        self._ticks: list[list[int]] = []
+        """The first and the last step of each source; rotated files of one stream share them."""
         self._first_times: list[float | None] = []
         self._shapes: dict[bytes, LineShape] = {}
         self._shape_bytes = 0
@@ -118,20 +83,28 @@ class LogCompressor:
 
     def read(self, file: LogFile) -> None:
         """Read one file to its end."""
-        self._file, self._time, self._has_times = file, None, False
-        self._labels = "task" if file.labelled else ""
+        self._file = file
+        if not (file.continues and self._sources):
+            self._begin_stream()
         self._forget_shapes()
         self._first_times.append(None)
-        reader, begin, lines = LogReader(file.path), self._tick, 0
+        reader, lines = LogReader(file.path), 0
         for chunk in reader.chunks():
-            if not lines and file.labelled is None:
+            if not lines and file.labelled is None and not self._labels:
                 self._labels = labels_of(chunk.data[:CHUNK_BYTES].split(b"\n", 400)[:400])
             self._year = reader.year
             lines += len(chunk.lines)
             self._read_chunk(chunk)
-        self._tracebacks.close_all()
-        self._ticks.append((begin, self._tick))
+        self._stream[1] = self._tick
+        self._ticks.append(self._stream)
         self._sources.append(SourceSummary(str(file.path), reader.size_bytes, lines, reader.problem))
+
+    def _begin_stream(self) -> None:
+        """What is known of the files before does not hold for this one."""
+        self._tracebacks.close_all()
+        self._time, self._has_times = None, False
+        self._labels = "task" if self._file.labelled else ""
+        self._stream = [self._tick, self._tick]
 
     def _read_chunk(self, chunk: Chunk) -> None:
         self._chunk = chunk
@@ -177,12 +150,8 @@ class LogCompressor:
         if len(line) > LINE_BYTES:  # never remembered: it is read in pieces, and these are
             return LineShape(Prefix(0, 0, 0), parts=tuple(pieces(line)), careful=True)
         prefix = read_prefix(line, self._labels)
-        cuts = [m.end() for m in _GLUED.finditer(line, prefix.text_at + 1)] if _may_be_glued(line) else []
-        if cuts:
-            bounds = [0, *cuts, len(line)]
-            shape = LineShape(prefix, parts=tuple(pairwise(bounds)), careful=True)
-        else:
-            shape = self._learn_one(key, line, prefix)
+        parts = glued_parts(line, prefix)
+        shape = LineShape(prefix, parts=parts, careful=True) if parts else self._learn_one(key, line, prefix)
         self._shape_bytes += len(key) + _SHAPE_OVERHEAD_BYTES
         if self._shape_bytes > _SHAPE_BYTES or self._sweeps != self._news.sweeps + self._interesting.sweeps:
             self._forget_shapes()
@@ -190,7 +159,7 @@ class LogCompressor:
         return shape
 
     def _learn_one(self, key: bytes, line: bytes, prefix: Prefix) -> LineShape:
-        text = _decoded(line, prefix)
+        text = decoded(line, prefix)
         if not text.strip():
             return LineShape(prefix, kind=LineKind.BLANK, start=prefix.start, end=prefix.end)
         candidate = self._filter.of_key(key)
@@ -217,7 +186,7 @@ class LogCompressor:
             return
         name, text = shape.name, ""
         if shape.each_line:
-            text = _decoded(line, shape.prefix)
+            text = decoded(line, shape.prefix)
             raw = line + b"\n" + strip_escapes(line) if b"\x1b" in line else line
             name = self._filter.name(shape.candidate, raw, text)
         if shape.step is not None:
@@ -249,7 +218,7 @@ class LogCompressor:
 
     def _in_traceback(self, shape: LineShape, line: bytes, index: int) -> bool:
         """Whether this line was taken into a traceback."""
-        text = _decoded(line, shape.prefix)
+        text = decoded(line, shape.prefix)
         if shape.kind is None:
             shape.kind = kind_of(text) if shape.step is None or shape.opens else LineKind.OTHER
         speaker = self._speaker(shape, line)
@@ -274,7 +243,7 @@ class LogCompressor:
         found = table.find(shape.template, name)
         if found is None:
             rare = bool(name) and self._filter.is_rare(line, name)
-            found = table.add(shape.template, name, _decoded(line, shape.prefix), self._tick, rare=rare)
+            found = table.add(shape.template, name, decoded(line, shape.prefix), self._tick, rare=rare)
             found.in_traceback = inside
         return found
 
@@ -314,7 +283,7 @@ class LogCompressor:
 
     def _text_of(self, line: bytes) -> str:
         line = line[:LINE_BYTES]
-        return _decoded(line, read_prefix(line, self._labels))
+        return decoded(line, read_prefix(line, self._labels))
 
     def _forget_shapes(self) -> None:
         """They hold tallies; what is still printed is learnt again."""
@@ -324,6 +293,7 @@ class LogCompressor:
 
     def page(self) -> Page:
         """What the files read so far say."""
+        self._tracebacks.close_all()
         entries, routine, routine_lines = [], 0, 0
         for lines in (*self._interesting, *self._news):
             entry = self._entry(lines)
@@ -379,16 +349,3 @@ class LogCompressor:
 
 
 _BLANK_LINES = TemplateLines("", "", "", pinned=True, first_tick=0)
-
-
-def _may_be_glued(line: bytes) -> bool:
-    """A quick look before the pattern."""
-    return b"Traceback (most" in line or b"[rank" in line or b"srun: error: " in line or b"slurmstepd: error: " in line
-
-
-def _decoded(line: bytes, prefix: Prefix) -> str:
-    """The text of a line, without labels and colours."""
-    text = line[prefix.text_at :]
-    if b"\x1b" in text or not text.isascii() or not text.decode("ascii").isprintable():
-        text = strip_escapes(text)
-    return text.decode("utf-8", "replace").rstrip()

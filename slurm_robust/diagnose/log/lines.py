@@ -42,11 +42,13 @@ class LogFile:
         path: A regular file, perhaps compressed by gzip.
         speaker: Who prints into it, where that is one rank; labels of its lines come first.
         labelled: Its lines begin with a label of `srun --label`; None to tell by its first lines.
+        continues: It goes on where the file before it was rotated away: the same speakers, steps and tracebacks.
     """
 
     path: Path
     speaker: Speaker = NOBODY
     labelled: bool | None = None
+    continues: bool = False
 
 
 def key_of(line: bytes) -> bytes:

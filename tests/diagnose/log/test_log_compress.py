@@ -133,6 +133,19 @@ def test_files_are_merged_by_time(tmp_path: Path) -> None:
     assert page.entries[-1].first.at_s == page.entries[-2].first.at_s == 1714564800.5
 
 
+def test_a_rotated_file_goes_on(tmp_path: Path) -> None:
+    """A traceback that the rotation cut, and a line that began with the second file: late in the whole stream."""
+    late = [line for step in range(101, 131) for line in (*healthy(1, step), "grad norm is large")]
+    one = written(tmp_path, [*healthy(100), *TRACEBACK[:3]], "job.out.1")
+    two = written(tmp_path, [*TRACEBACK[3:], *late])
+    page = compress([LogFile(one), LogFile(two, continues=True)])
+    assert page.tracebacks[0].lines == TRACEBACK
+    assert not entry(page, "grad norm").routine
+    page = compress([LogFile(one), LogFile(two)])
+    assert (page.tracebacks[0].lines, page.tracebacks[0].whole) == (TRACEBACK[:3], False)
+    assert not shown(page, "grad norm")
+
+
 def test_a_file_of_one_rank(tmp_path: Path) -> None:
     """The caller knows whose file it is."""
     files = [LogFile(written(tmp_path, ["it failed"], f"{n}.err"), Speaker(rank=n)) for n in range(3)]
