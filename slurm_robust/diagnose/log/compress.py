@@ -23,6 +23,7 @@ from slurm_robust.diagnose.log.prefix import (
     read_prefix,
     read_speaker,
     read_time,
+    read_year,
     strip_escapes,
 )
 from slurm_robust.diagnose.log.steps import is_routine, step_span
@@ -92,7 +93,8 @@ class LogCompressor:
         for chunk in reader.chunks():
             if not lines and file.labelled is None and not self._labels:
                 self._labels = labels_of(chunk.data[:CHUNK_BYTES].split(b"\n", 400)[:400])
-            self._year = reader.year
+            if not lines:
+                self._year = read_year(chunk.data) or reader.year
             lines += len(chunk.lines)
             self._read_chunk(chunk)
         self._stream[1] = self._tick
@@ -308,8 +310,8 @@ class LogCompressor:
             for t in self._tracebacks
         )
         return Page(
-            entries=tuple(sorted(entries, key=lambda e: e.first.order)),
-            tracebacks=tuple(sorted(tracebacks, key=lambda t: t.first.order)),
+            entries=tuple(sorted(entries, key=lambda e: self._order(e.first))),
+            tracebacks=tuple(sorted(tracebacks, key=lambda t: self._order(t.first))),
             sources=tuple(self._sources),
             steps=self._tick,
             routine_templates=routine,
@@ -339,6 +341,10 @@ class LogCompressor:
             steps=lines.counts_steps,
             in_traceback=lines.in_traceback,
         )
+
+    def _order(self, place: Place) -> tuple[float, int, int]:
+        """One file is in order, whatever its clocks say."""
+        return place.order if len(self._sources) > 1 else (0.0, 0, place.offset_bytes)
 
     def _timed(self, place: Place) -> Place:
         """Lines above the first time of a file get that."""

@@ -36,6 +36,7 @@ _TIME = re.compile(
     rb"|\b(?P<um>\d\d)/(?P<ud>\d\d)/(?P<uy>\d{4}) (?P<uc>\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
     rb"|\b(?P<sm>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<sd>\d{1,2}) (?P<sc>\d\d:\d\d:\d\d)"
 )
+_YEAR = re.compile(rb"\b((?:19[7-9]|20\d)\d)[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _ENOUGH = 8
 """So many lines tell whether a file's lines are labelled."""
@@ -118,6 +119,12 @@ def read_speaker(line: bytes, prefix: Prefix, labels: str = "", default: Speaker
 def has_time(line: bytes) -> bool:
     """Whether a line shows when it was printed."""
     return _TIME.search(line, 0, _INSIDE_BYTES) is not None
+
+
+def read_year(data: bytes) -> int | None:
+    """The year of the first time in these lines that names one."""
+    found = _YEAR.search(data)
+    return int(found[1]) if found is not None else None
 
 
 def read_time(line: bytes, year: int) -> float | None:

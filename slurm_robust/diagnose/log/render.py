@@ -59,7 +59,9 @@ def render(page: Page, max_bytes: int = DEFAULT_BYTES, *, masked: bool = True, h
         if text and size <= left:
             kept.append(_Block(block.score, block.place, text))
             left -= size
-    body = [block.text for block in sorted(kept, key=lambda block: block.place.order)]
+    one_file = len(page.sources) < 2  # it is in order, whatever its clocks say
+    kept.sort(key=lambda block: (0.0, 0, block.place.offset_bytes) if one_file else block.place.order)
+    body = [block.text for block in kept]
     foot = f"({len(blocks) - len(kept)} of {len(blocks)} entries are left out)" if len(kept) < len(blocks) else ""
     return _cut("\n".join(part for part in (head, *body, foot) if part), max_bytes)
 

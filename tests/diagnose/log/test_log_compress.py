@@ -133,6 +133,19 @@ def test_files_are_merged_by_time(tmp_path: Path) -> None:
     assert page.entries[-1].first.at_s == page.entries[-2].first.at_s == 1714564800.5
 
 
+def test_times_without_a_year(tmp_path: Path) -> None:
+    """Their year is that of the file's other times; where it has none, that of its last change."""
+    lines = ["I0501 11:00:00.25 1 x.cc:1] a failed", "2024-05-01 12:00:00 b failed", "W0501 13:00:00 c failed"]
+    page = page_of(tmp_path, lines)
+    assert [e.first.at_s for e in page.entries] == [1714561200.25, 1714564800.0, 1714568400.0]
+
+
+def test_one_file_is_in_order_whatever_its_clocks_say(tmp_path: Path) -> None:
+    """Ranks' clocks differ, and zones do."""
+    page = page_of(tmp_path, ["2024-05-01 12:00:00 a failed", "2024-05-01 10:00:00 b failed"])
+    assert [e.line[-8:] for e in page.entries] == ["a failed", "b failed"]
+
+
 def test_a_rotated_file_goes_on(tmp_path: Path) -> None:
     """A traceback that the rotation cut, and a line that began with the second file: late in the whole stream."""
     late = [line for step in range(101, 131) for line in (*healthy(1, step), "grad norm is large")]
