@@ -48,6 +48,8 @@ TRACEBACK = (
     "    loss.backward()",
     "RuntimeError: CUDA error: an illegal memory access was encountered, needle {name}",
 )
+RULE_WORDS = (b"nccl error", b"illegal memory access")
+"""What rules look for: in a flood of other errors, only a word of its own keeps a line."""
 NAMES = ("alpha", "beta", "gamma")
 """Digits alone would make them one template."""
 NOTE = "One process on one core. The log is invented. Seconds are of the processor, but for cat and wc."
@@ -133,7 +135,7 @@ def make(path: Path, size_bytes: int, kind: str) -> list[str]:
 def measure(path: Path, needles: Sequence[str], rules: int) -> dict[str, Any]:
     """Compress one file, in this process. `rules`: so many words are looked for besides the usual ones."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    words = (*USUAL_WORDS, *(b"an error text of rule %d" % n for n in range(rules)))
+    words = (*USUAL_WORDS, *RULE_WORDS, *(b"an error text of rule %d" % n for n in range(rules)))
     started, began = time.process_time(), time.monotonic()
     page = compress([LogFile(path)], Interest(words=words))
     read_s, wall_s = time.process_time() - started, time.monotonic() - began
