@@ -3,4 +3,7 @@
 `taxonomy` names what can break and who is to blame for it. `rulebook` reads the rules (`rules/*.yaml`, and the site's)
 that recognise it in a line; `findings` applies them to the lines of each rank; `root` finds the one that all others
 follow from; `signature` says when two failures are the same. Rules are data: no Python is needed to add one.
+`log/` makes a page of output files of any size: what was printed, how often, by which rank, and what is news.
+
+Pure code: it reads the files that it is given, and nothing else.
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from slurm_robust.cli.commands import diagnose
 from slurm_robust.cli.commands.diagnose import command
 
 LOG = """step 1 loss 2.0
@@ -76,3 +77,15 @@ def test_all_rules_are_listed() -> None:
     assert "gpu_oom (program)" in CliRunner().invoke(command, ["rules"]).output
     rules = json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout)
     assert {"id", "pattern", "category", "source", "examples"} <= set(rules[0])
+
+
+def test_a_large_log_is_compressed_first(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same root at the same place; what could not be read is said."""
+    whole = json.loads(CliRunner().invoke(command, [str(log), "--json"]).stdout)
+    steps = "".join(f"[rank{n % 4}]: step {n // 4} loss {n / 7:.4f} lr 1e-4\n" for n in range(4000))
+    log.write_text(LOG + steps)
+    monkeypatch.setattr(diagnose, "_WHOLE_BYTES", 1000)
+    told = json.loads(CliRunner().invoke(command, [str(log), "--json"]).stdout)
+    assert (told["category"], told["root"]["place"]) == (whole["category"], whole["root"]["place"])
+    assert told["root"]["text"].endswith("KeyError: 'x'")
+    assert [finding["rule"] for finding in told["followed"]] == ["nccl-watchdog"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,14 @@ import click
 
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
+from slurm_robust.diagnose.large_files import read_large
 from slurm_robust.diagnose.root import Diagnosis, diagnose
 from slurm_robust.diagnose.rulebook import Rule, RuleBook, RuleError, read
 from slurm_robust.diagnose.signature import signature
 
 _MAX_SHOWN = 6
-_LAST_BYTES = 64 << 20
-"""Of one file: the end of a log tells what broke."""
+_WHOLE_BYTES = 8 << 20
+"""Larger logs are compressed to a page first."""
 
 
 _EXITS = [(0, "a root was found"), (1, "nothing in the log says what happened"), (2, "wrong usage, or wrong rules")]
@@ -75,15 +75,13 @@ def command() -> None:
 def log(*, files: tuple[Path, ...], as_json: bool, site_rules: tuple[Path, ...]) -> None:
     """What broke, by the logs FILES… of one job; the default of `srobust diagnose`.
 
-    Of a file over 64 MiB only the end is read.
+    A gigabyte takes about half a minute; memory stays bounded.
     """
-    matcher = Matcher(_book(site_rules))
-    found: list[LogFinding] = []
-    places: list[tuple[str, int]] = []
-    for path in files:
-        lines = list(_last_lines(path))
-        found += findings([text for _, text in lines], rules=matcher, first=len(places))
-        places += [(str(path), number) for number, _ in lines]
+    book = _book(site_rules)
+    matcher = Matcher(book)
+    lines = _read(files, book, matcher)
+    found = findings([text for _, _, text in lines], rules=matcher)
+    places = [(path, number) for path, number, _ in lines]
     diagnosis = diagnose(found)
     for rule in matcher.slow_rules:
         click.echo(f"srobust diagnose: the rule {rule.id} ({rule.place}) took too long and was left out", err=True)
@@ -155,14 +153,19 @@ def _book(site_rules: tuple[Path, ...]) -> RuleBook:
         raise _WrongRules(str(error)) from None
 
 
-def _last_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of the end of a file, with their numbers where the whole file is read, else counted from there."""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _LAST_BYTES))
-        data = file.read(_LAST_BYTES)
-    text = data.replace(b"\r", b"\n").decode("utf-8", "replace")
-    yield from enumerate(text.split("\n"), 1)
+def _read(files: tuple[Path, ...], book: RuleBook, matcher: Matcher) -> list[tuple[str, int, str]]:
+    """File, line number and text of all lines; of large logs, of those that a rule may match."""
+    if sum(path.stat().st_size for path in files) > _WHOLE_BYTES:
+        page, lines = read_large(files, book, matcher)
+        for source in page.sources:
+            if source.problem:
+                click.echo(f"srobust diagnose: {source.path}: {source.problem}", err=True)
+        return [(page.sources[place.source].path, place.line, text) for place, text in lines]
+    found = []
+    for path in files:
+        text = path.read_bytes().replace(b"\r", b"\n").decode("utf-8", "replace")
+        found += [(str(path), number, line) for number, line in enumerate(text.split("\n"), 1)]
+    return found
 
 
 def _text(diagnosis: Diagnosis, places: list[tuple[str, int]]) -> str:

@@ -1,0 +1,150 @@
+"""Which lines must never be lost, whatever is routine: as the caller says, in words, by a predicate, or both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_robust.diagnose.log.lines import key_of
+
+USUAL_WORDS = (
+    *(b"error", b"exception", b"traceback", b"fail", b"fatal", b"abort", b"critical", b"panic", b"assert", b"denied"),
+    *(b"out of memory", b"oom", b"no space", b"killed", b"terminated", b"segmentation", b"core dumped", b"bus error"),
+    *(b"timeout", b"timed out", b"refused", b"reset by peer", b"unreachable", b"stale", b"corrupt", b"mismatch"),
+    *(
+        b"xid",
+        b"ecc",
+        b"nan",
+        b"unhandled",
+        b"cannot",
+        b"could not",
+        b"unable to",
+        b"not found",
+        b"no such",
+        b"invalid",
+    ),
+    *(b"cancelled", b"preempt", b"requeue", b"read-only", b"quota", b"expired", b"unauthorized", b"forbidden"),
+)
+"""For callers that have no rules of their own."""
+
+
+@dataclass(frozen=True)
+class Interest:
+    """What the caller wants to see.
+
+    A line is interesting if it contains one of the words (where there are any) and the predicate accepts it (where
+    there is one). Of each template and speaker the first interesting line and their number are on the page.
+
+    Attributes:
+        words: In any case unless `ignore_case` is False, looked for in the raw line. Digits in them are told apart.
+        accepts: Gets the decoded line without colours and rank labels (long lines: each piece). Returns a falsy value
+            to refuse it; a true one, best the name of a rule, to accept. Lines of one template with different names are
+            entries of their own. What it raises ends the whole reading.
+        digits_matter: The predicate may tell lines apart by their digits, so that it is asked for each line that
+            contains a word (without words, for each line: a microsecond a line and more). False: it is asked once for
+            all lines that differ in digits only.
+        ignore_case: See `words`.
+    """
+
+    words: tuple[bytes, ...] = USUAL_WORDS
+    accepts: Callable[[str], object] | None = None
+    digits_matter: bool = True
+    ignore_case: bool = True
+
+
+_RARE = 4
+"""So many templates with the same word, or of the same name, are each worth keeping for ever."""
+_NAMES = 4096
+
+
+class LineFilter:
+    """Asks an `Interest` as rarely as it can: lines with one key contain the same words, but for their digits."""
+
+    def __init__(self, interest: Interest) -> None:
+        """Raises ValueError where a word is empty or contains the end of a line: it would match all or nothing."""
+        if any(not word or set(word) & set(b"\r\n\0") for word in interest.words):
+            raise ValueError("a word to look for is empty or contains a line's end or NUL: give words of one line")
+        self._interest = interest
+        words = dict.fromkeys(word.lower() if interest.ignore_case else word for word in interest.words)
+        digits = [word for word in words if re.search(rb"\d", word)]
+        self._plain = any_of(word for word in words if word not in digits)
+        self._masked, self._digits = any_of(map(key_of, digits)), any_of(digits)
+        self._times: dict[bytes | str, int] = {}
+        """How many templates had a word, or a name."""
+
+    def of_key(self, key: bytes) -> bool | None:
+        """Whether all lines with this key are candidates (True), none is (False), or each has to be asked (None)."""
+        key = key.lower() if self._interest.ignore_case else key
+        if self._plain is not None and self._plain.search(key):
+            return True
+        if self._masked is not None and self._masked.search(key):
+            return None
+        return self._plain is None and self._masked is None and self._interest.accepts is not None
+
+    def each_line(self, candidate: bool | None, key: bytes) -> bool:
+        """Whether lines with this key, of which `of_key` said `candidate`, may differ in what `name` says of them."""
+        if candidate is False or b"0" not in key:
+            return False
+        return candidate is None or (self._interest.accepts is not None and self._interest.digits_matter)
+
+    def name(self, candidate: bool | None, line: bytes, text: str) -> str:
+        """What accepted this line, empty where nothing did; `text` is the line as the predicate gets it."""
+        if candidate is None:
+            line = line.lower() if self._interest.ignore_case else line
+            candidate = self._digits is not None and self._digits.search(line) is not None
+        if not candidate:
+            return ""
+        if self._interest.accepts is None:
+            return "word"
+        answer = self._interest.accepts(text)
+        return (str(answer) or "accepted") if answer else ""
+
+    def is_rare(self, line: bytes, name: str) -> bool:
+        """Whether a new template is one of the first with one of its words, or of its name. Call it once for each.
+
+        Millions of lines with one word must not push out the only one with another.
+        """
+        line = line.lower() if self._interest.ignore_case else line
+        causes: list[bytes | str] = [name] if self._interest.accepts is not None else []
+        for pattern in (self._plain, self._digits):
+            causes += set(pattern.findall(line)) if pattern is not None else ()
+        rare = False
+        for cause in causes:
+            times = self._times.get(cause, 0)
+            if times < _RARE and (times or len(self._times) < _NAMES):
+                self._times[cause] = times + 1
+                rare = True
+        return rare
+
+
+def any_of(words: Iterable[bytes]) -> re.Pattern[bytes] | None:
+    """A pattern that finds any of these words, None for none.
+
+    Words with one beginning share it in the pattern: for hundreds of words that is ten times as fast as looking for one
+    after the other, or as an alternation of whole words.
+    """
+    tree: dict[int, Any] = {}
+    for word in words:
+        node = tree
+        for byte in word:
+            node = node.setdefault(byte, {})
+        node[_END] = {}
+    return re.compile(_pattern(tree)) if tree else None
+
+
+def _pattern(tree: dict[int, Any]) -> bytes:
+    if _END in tree:  # a longer word with this beginning finds nothing more
+        return b""
+    parts = []
+    for byte, node in tree.items():
+        part, rest = bytes([byte]), node
+        while len(rest) == 1 and _END not in rest:  # without branches no depth
+            ((only, rest),) = rest.items()
+            part += bytes([only])
+        parts.append(re.escape(part) + _pattern(rest))
+    return parts[0] if len(parts) == 1 else b"(?:" + b"|".join(parts) + b")"
+
+
+_END = -1

@@ -1,0 +1,168 @@
+"""A file as logical lines, many at once: each line beside its *key*, the same bytes with every digit as 0.
+
+Equal keys are equal lines but for their digits, and a key has its line's length: what is found out about one line
+(where its label stands, where its step number) holds for all lines with that key. Both come from one pass of C code
+over a whole chunk, so that nearly all lines of a log cost one look into a dictionary.
+
+A carriage return ends a line as a newline does. NUL bytes are left out (holes of a truncated file; every second byte of
+UTF-16). A line longer than `LINE_BYTES` is read in pieces that overlap.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, cast
+
+from slurm_robust.diagnose.log.page import NOBODY, Speaker
+
+CHUNK_BYTES = 1 << 19
+LINE_BYTES = 4096
+"""Longer lines are cut into pieces."""
+OVERLAP_BYTES = 256
+"""The end of a piece is also the beginning of the next: what is not longer is whole in one of them."""
+
+_AS_LINES = bytes.maketrans(b"\r", b"\n")
+_AS_KEYS = bytes.maketrans(b"\r123456789", b"\n000000000")
+_AS_KEY = bytes.maketrans(b"123456789", b"000000000")
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class LogFile:
+    """One output file of a job.
+
+    Attributes:
+        path: A regular file, perhaps compressed by gzip.
+        speaker: Who prints into it, where that is one rank; labels of its lines come first.
+        labelled: Its lines begin with a label of `srun --label`; None to tell by its first lines.
+        continues: It goes on where the file before it was rotated away: the same speakers, steps and tracebacks.
+    """
+
+    path: Path
+    speaker: Speaker = NOBODY
+    labelled: bool | None = None
+    continues: bool = False
+
+
+def key_of(line: bytes) -> bytes:
+    """The line with every digit as 0."""
+    return line.translate(_AS_KEY)
+
+
+@dataclass
+class Chunk:
+    """Some whole lines of a file.
+
+    Attributes:
+        data: As they stand in the file.
+        offset_bytes: Where that begins.
+        line: Number of the first line, from 1.
+        lines: The logical lines, without their ends.
+        keys: The key of each.
+    """
+
+    data: bytes
+    offset_bytes: int
+    line: int
+    lines: list[bytes] = field(init=False)
+    keys: list[bytes] = field(init=False)
+    _starts: list[int] = field(init=False, default_factory=list)
+    _cursor: tuple[int, int] = field(init=False, default=(0, 0))
+    """A place in the data, and how many newlines are before it."""
+
+    def __post_init__(self) -> None:
+        self.lines = self.data.translate(_AS_LINES, b"\0").split(b"\n")
+        self.keys = self.data.translate(_AS_KEYS, b"\0").split(b"\n")
+        if not self.lines[-1]:
+            del self.lines[-1], self.keys[-1]
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Line number and offset in the file of a logical line, by its index. Quick where the indices ascend."""
+        if not self._starts:
+            raw = self.data.translate(_AS_LINES).split(b"\n") if b"\0" in self.data else self.lines
+            self._starts = list(accumulate((len(line) + 1 for line in raw), initial=0))
+        start = self._starts[index]
+        at, newlines = self._cursor if self._cursor[0] <= start else (0, 0)
+        newlines += self.data.count(b"\n", at, start)
+        self._cursor = start, newlines
+        return self.line + newlines, self.offset_bytes + start
+
+
+class LogReader:
+    """Reads one file to the end that it has when it is opened: a file that grows faster is not read for ever.
+
+    Attributes:
+        problem: Why it was not read, or not to its end. Known when `chunks` has ended.
+        size_bytes: How much was read (decompressed).
+        year: Of its last change: for times that name none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problem = ""
+        self.size_bytes = 0
+        self.year = 1970
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All lines, in order. Nothing is raised: what cannot be read ends the file, and `problem` says so."""
+        try:
+            with open(_open(self.path), "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                self.year = 1970 + int(status.st_mtime / 31_556_952)
+                zipped = file.read(2) == _GZIP
+                file.seek(0)
+                if zipped:
+                    with gzip.open(file) as inner:
+                        yield from self._cut(cast("IO[bytes]", inner), None)
+                else:
+                    yield from self._cut(file, status.st_size)
+        except (OSError, EOFError, zlib.error, ValueError) as error:
+            self.problem = f"cannot be read{f' beyond byte {self.size_bytes}' if self.size_bytes else ''}: {error}"
+
+    def _cut(self, file: IO[bytes], size_bytes: int | None) -> Iterator[Chunk]:
+        rest, offset, line, left = b"", 0, 1, size_bytes
+        while left is None or left > 0:
+            block = file.read(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left))
+            if not block:
+                if left is not None:
+                    self.problem = f"was truncated while it was read: {left} bytes less"
+                break
+            left = None if left is None else left - len(block)
+            self.size_bytes += len(block)
+            data = rest + block
+            end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            if not end and len(data) < CHUNK_BYTES:
+                rest = data
+                continue
+            end, keep = (end, end) if end else (len(data), len(data) - OVERLAP_BYTES)
+            if data.count(0, 0, end) < end:
+                yield Chunk(data[:end], offset, line)
+            line += data.count(b"\n", 0, end)
+            rest, offset = data[keep:], offset + keep
+        if rest.strip(b"\0"):
+            yield Chunk(rest, offset, line)
+
+
+def pieces(line: bytes) -> Iterator[tuple[int, int]]:
+    """Where the pieces of a long line begin and end; one piece where it is no longer than `LINE_BYTES`."""
+    start = 0
+    while len(line) - start > LINE_BYTES:
+        yield start, start + LINE_BYTES
+        start += LINE_BYTES - OVERLAP_BYTES
+    yield start, len(line)
+
+
+def _open(path: Path) -> int:
+    """A regular file; one that is none is not waited for."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise ValueError("it is no regular file")
+    return number

@@ -1,0 +1,156 @@
+"""A page as text within a limit: the most telling entries are kept, and shown in order of time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import gmtime, strftime
+
+from slurm_robust.diagnose.log.masking import Masker
+from slurm_robust.diagnose.log.page import Page, PageEntry, PageTraceback, Place, SpeakerLines
+from slurm_robust.text import shortened
+
+DEFAULT_BYTES = 16 << 10
+_ERROR = re.compile(r"(?i)error|exception|fatal|fail|abort|killed|panic|critical|traceback|signal|cancelled|corrupt")
+_WARNING = re.compile(r"(?i)warn|timeout|timed out|retry|refused|reset|denied|mismatch|\bnan\b|\binf\b|unreachable")
+_LINE_CHARS = 600
+_TRACEBACK_LINES = 60
+_RANKS = 8
+_FOOTER_BYTES = 120
+_LEAST_BYTES = 40
+"""No entry fits into less."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A piece of the page that is shown whole or not at all."""
+
+    score: float
+    place: Place
+    text: str
+
+
+def render(page: Page, max_bytes: int = DEFAULT_BYTES, *, masked: bool = True, hosts: Iterable[str] = ()) -> str:
+    """The page as text.
+
+    Args:
+        page: What `compress` returned.
+        max_bytes: The text, as UTF-8, is never longer.
+        masked: Tokens, keys, passwords, home directories, hosts, addresses and e-mail addresses are left out: for pages
+            that leave the machine.
+        hosts: Names that are masked as hosts whatever they look like: the job's nodes.
+    """
+    masker = Masker(hosts) if masked else None
+    head = _masked(_head(page), masker)
+    blocks = sorted(_blocks(page), key=lambda block: (-block.score, block.place.order))
+    left = max_bytes - len(head.encode()) - _FOOTER_BYTES
+    kept: list[_Block] = []
+    for block in blocks:
+        if left < _LEAST_BYTES:
+            break
+        text = _masked(block.text, masker)
+        size = len(text.encode()) + 1
+        if size > left and kept:
+            continue
+        if size > left:  # the most telling of all is rather cut than left out
+            text = _cut(text, left)
+            size = len(text.encode()) + 1
+        if text and size <= left:
+            kept.append(_Block(block.score, block.place, text))
+            left -= size
+    one_file = len(page.sources) < 2  # it is in order, whatever its clocks say
+    kept.sort(key=lambda block: (0.0, 0, block.place.offset_bytes) if one_file else block.place.order)
+    body = [block.text for block in kept]
+    foot = f"({len(blocks) - len(kept)} of {len(blocks)} entries are left out)" if len(kept) < len(blocks) else ""
+    return _cut("\n".join(part for part in (head, *body, foot) if part), max_bytes)
+
+
+def _head(page: Page) -> str:
+    lines = []
+    for source in page.sources:
+        problem = f"; {source.problem}" if source.problem else ""
+        lines.append(f"# {shortened(source.path, 200)}: {source.lines} lines, {source.size_bytes} bytes{problem}")
+    if len(lines) > 6:
+        lines[5:] = [f"# and {len(page.sources) - 5} more files"]
+    if page.routine_templates:
+        lines.append(
+            f"# left out: {page.routine_lines} lines of {page.routine_templates} kinds that healthy steps print"
+        )
+    if page.dropped_lines or page.dropped_tracebacks:
+        lines.append(
+            f"# forgotten for lack of memory: {page.dropped_lines} lines, {page.dropped_tracebacks} tracebacks"
+        )
+    return "\n".join(lines)
+
+
+def _blocks(page: Page) -> Iterable[_Block]:
+    in_tracebacks = {line for trace in page.tracebacks for line in trace.lines}
+    last_step = max((e.last.order for e in page.entries if e.steps and e.routine), default=None)
+    for trace in page.tracebacks:
+        yield _Block(_traceback_score(trace), trace.first, _traceback_text(trace))
+    for entry in page.entries:
+        if entry.in_traceback and entry.line in in_tracebacks:
+            continue  # it is shown there
+        yield _Block(_entry_score(entry, last_step), entry.first, _entry_text(entry))
+
+
+def _traceback_score(trace: PageTraceback) -> float:
+    """Rare ones tell more than those that all ranks print, but for the very first."""
+    return 100.0 + (5.0 if trace.whole else 0.0) + 10.0 / min(trace.count, 100)
+
+
+def _entry_score(entry: PageEntry, last_step: tuple[float, int, int] | None) -> float:
+    score = 60.0 if entry.name else 20.0
+    score += 30.0 if _ERROR.search(entry.line) else 15.0 if _WARNING.search(entry.line) else 0.0
+    score += 10.0 if last_step is not None and entry.last.order > last_step else 0.0
+    score += 5.0 / min(entry.count, 100)
+    if entry.steps and entry.routine:
+        return 75.0 + min(entry.count, 1000) / 1000
+    return score - 50.0 if entry.routine else score
+
+
+def _entry_text(entry: PageEntry) -> str:
+    times = f" ×{entry.count}" if entry.count > 1 else ""
+    until = f", last {_when(entry.last)}" if entry.count > 1 else ""
+    routine = ", routine" if entry.routine else ""
+    text = f"{_when(entry.first)}{_who(entry.speakers)}{times}{until}{routine}: {shortened(entry.line, _LINE_CHARS)}"
+    if entry.last_line and entry.last_line != entry.line:
+        text += f"\n    last: {shortened(entry.last_line, _LINE_CHARS)}"
+    return text
+
+
+def _traceback_text(trace: PageTraceback) -> str:
+    times = f" ×{trace.count}, last {_when(trace.last)}" if trace.count > 1 else ""
+    lines = [shortened(line, _LINE_CHARS) for line in trace.lines]
+    if len(lines) > _TRACEBACK_LINES:
+        half = _TRACEBACK_LINES // 2
+        lines[half:-half] = [f"... {len(lines) - 2 * half} lines are left out ..."]
+    torn = "" if trace.whole else " (not whole)"
+    return "\n".join((f"{_when(trace.first)}{_who(trace.speakers)}{times}{torn}:", *(f"    {line}" for line in lines)))
+
+
+def _when(place: Place) -> str:
+    """The time, where it is known, and the line's number."""
+    at = "" if place.at_s is None else strftime("%m-%d %H:%M:%S ", gmtime(place.at_s))
+    return f"{at}line {place.line}" if place.source == 0 else f"{at}file {place.source + 1} line {place.line}"
+
+
+def _who(speakers: tuple[SpeakerLines, ...]) -> str:
+    """`, rank 3`, or of many speakers the first ones and their number."""
+    names = [s.speaker.label for s in speakers if s.speaker.label]
+    more = f" and {len(names) - _RANKS} more" if len(names) > _RANKS else ""
+    return f", {', '.join(names[:_RANKS])}{more}" if names else ""
+
+
+def _masked(text: str, masker: Masker | None) -> str:
+    return "\n".join(masker.mask(line) for line in text.split("\n")) if masker is not None else text
+
+
+def _cut(text: str, max_bytes: int) -> str:
+    """At most so many bytes of UTF-8, with an ellipsis where something is missing."""
+    data = text.encode()
+    if len(data) <= max_bytes:
+        return text
+    mark = "…" if max_bytes >= 3 else ""
+    return data[: max(0, max_bytes - len(mark.encode()))].decode("utf-8", "ignore") + mark
