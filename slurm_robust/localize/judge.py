@@ -19,6 +19,7 @@ from slurm_robust.localize.votes.node_signals import judge_faults, judge_silence
 from slurm_robust.localize.votes.outside_collective import judge_outside, judge_waiting
 from slurm_robust.localize.votes.progress import judge_progress
 from slurm_robust.localize.votes.recorder_with_stacks import (
+    judge_ras_undecided,
     judge_ras_with_stacks,
     judge_recorder,
     judge_recorder_undecided,
@@ -40,6 +41,7 @@ VOTES: tuple[Vote, ...] = (
     judge_stop_signals,  # without captures: an agent's report of a stopped rank
     judge_lost_peers,  # ranks died of a lost peer only: nobody
     judge_recorder_undecided,  # the flight recorder, where it names nobody: why
+    judge_ras_undecided,  # NCCL's RAS service, where it names nobody: why
     judge_groups,  # all wait: the parallel group in which the waiting ends
     judge_waiting,  # stacks, where they name nobody: why
 )

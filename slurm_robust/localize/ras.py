@@ -114,7 +114,7 @@ def read_json(body: bytes, at_s: float) -> RasView:
 def _decoded(body: bytes, kind: type[_Shape]) -> _Shape:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise RasError(f"not an answer of NCCL RAS: {str(error)[:160]}") from None
 
 
@@ -156,7 +156,7 @@ def read_text(text: str, at_s: float) -> RasView:
             heading.add(CommunicatorMember(int(found[1]), found[4], int(found[3])), line, found[2])
             lags[-1] = heading.lag()
     known = tuple((who, 0, dead) for who, dead in silent.items())
-    return RasView(at_s, known, tuple(lag for lag in lags if lag.behind))
+    return RasView(at_s, known, tuple(lag for lag in lags if lag.behind or not lag.whole))
 
 
 class _Heading:

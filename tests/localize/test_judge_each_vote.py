@@ -114,6 +114,12 @@ def lagging(number: int) -> tuple[RasView, ...]:
     return RasView(1000.0, (), (lag,)), RasView(1005.0, (), (lag,))
 
 
+def counted() -> tuple[RasView, ...]:
+    """NCCL says twice that one rank launched an operation less than its peers, and not which."""
+    lag = Lag("cafe", 4, "AllReduce", 50, (), False, ())
+    return RasView(1000.0, (), (lag,)), RasView(1005.0, (), (lag,))
+
+
 def processes() -> list[RankCapture]:
     """Four ranks at one place, each a process of its own."""
     return [rank(n, process(ALL_REDUCE, 100 + n)) for n in range(4)]
@@ -160,6 +166,8 @@ RIGHT: dict[str, Scene] = {
     ),
     # The recorders show a circle: where the stacks' waiting seems to end is not the beginning of it.
     "judge_recorder_undecided": (replace(evidence_of(job(BYTEROBUST)), recorder=circle()), UNDETERMINED),
+    # NCCL counts who is behind and names nobody: the group in which the stacks' waiting seems to end may be another.
+    "judge_ras_undecided": (replace(evidence_of(job(BYTEROBUST)), ras=counted()), UNDETERMINED),
     # All wait, and the layout tells for whom.
     "judge_groups": (evidence_of(job(BYTEROBUST)), names("m15")),
     # One is in an evaluation and gets on with it.
@@ -204,6 +212,8 @@ WRONG: dict[str, Scene] = {
     "judge_lost_peers": (evidence(*(capture(t, STOPPED) for t in (1000.0, 1005.0)), exits=victims()[1:]), names("n1")),
     # The one that all wait for has left no dump, and its stack tells.
     "judge_recorder_undecided": (replace(repeated(*others(1), HANGS, times=3), recorder=without_dump(1)), names("n1")),
+    # The recorders know who it is that NCCL only counts.
+    "judge_ras_undecided": (replace(repeated(*others()), recorder=recorded(3), ras=counted()), names("n3")),
     # The waiting seems to end in one group; a node of another has fallen off its bus.
     "judge_groups": (
         replace(evidence_of(job(BYTEROBUST)), node_signals=(signal(SignalKind.NODE_FAULT, "m03", "XID 79"),)),
