@@ -14,6 +14,7 @@ from pathlib import Path
 from slurm_robust.localize import ras
 from slurm_robust.localize.evidence import CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.layout import LayoutError, parse
+from slurm_robust.localize.ranks import name, strays
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.stacks import pyspy
@@ -67,11 +68,13 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     last = max(incidents, key=lambda incident: max(archive.at_s for archive in incidents[incident]))
     if len(incidents) > 1:
         problems.append(f"{folder}: {len(incidents)} incidents are in it; the last one, {last}, is judged")
-    rounds, clashes = captures(incidents[last])
+    archives, stray = _without_strays(incidents[last], world_size or 0)
+    problems.extend(stray)
+    rounds, clashes = captures(archives)
     rank_nodes = {rank.rank: rank.node for capture in rounds for rank in capture.ranks}
     known = max(rank_nodes, default=-1) + 1
     recorder: dict[int, RankDump] = {}
-    for archive in sorted(incidents[last], key=lambda a: a.round):
+    for archive in sorted(archives, key=lambda a: a.round):
         recorder.update(archive.recorder)
         problems.extend(archive.problems)
     views = tuple(sorted(answers.get(last, ()), key=lambda view: view.at_s))
@@ -83,6 +86,24 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
         except (ArchiveError, LayoutError) as error:
             problems.append(f"{last / LAYOUT_FILE}: {error}")
     return Saved(evidence, (*problems, *clashes))
+
+
+def _without_strays(archives: list[NodeArchive], world_size: int) -> tuple[list[NodeArchive], list[str]]:
+    """The archives without ranks that cannot belong to this job, and a sentence for those."""
+    stray = set(strays((rank.rank for archive in archives for rank in archive.ranks), world_size))
+    if not stray:
+        return archives, []
+    kept = [
+        replace(
+            archive,
+            ranks=tuple(rank for rank in archive.ranks if rank.rank not in stray),
+            recorder={rank: dump for rank, dump in archive.recorder.items() if rank not in stray},
+        )
+        for archive in archives
+    ]
+    count = len({rank.rank for archive in kept for rank in archive.ranks})
+    why = f"too high a number beside {count} others (--world-size N if it is right)"
+    return [archive for archive in kept if archive.ranks], [f"{name(stray)}: left out: {why}"]
 
 
 def _incident(path: Path, folder: Path) -> Path:
@@ -101,6 +122,9 @@ def _one(path: Path, folder: Path) -> NodeArchive | RasView | str:
         return decode(_read(path)) if path.name.endswith(".json.gz") else ""
     except (ArchiveError, pyspy.PySpyDumpError, ras.RasError) as error:
         return str(error)
+    except (ValueError, OverflowError, RecursionError) as error:
+        # Whatever a garbled file makes of itself: the others are judged.
+        return f"cannot be read ({type(error).__name__}: {str(error)[:80]})"
 
 
 def _read(path: Path) -> bytes:

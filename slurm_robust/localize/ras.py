@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -75,6 +75,9 @@ class RasView:
     lags: tuple[Lag, ...] = ()
 
 
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+
+
 class _Kept(msgspec.Struct, frozen=True):
     at_s: float
     json: msgspec.Raw = msgspec.Raw(b"null")
@@ -83,16 +86,16 @@ class _Kept(msgspec.Struct, frozen=True):
 
 class _Operation(msgspec.Struct, frozen=True):
     name: str
-    most: int
-    behind: list[tuple[int, str, int, int]]
-    behind_count: int
-    ahead: list[tuple[int, str, int]] = []
+    most: _Whole
+    behind: list[tuple[_Whole, str, _Whole, _Whole]]
+    behind_count: _Whole
+    ahead: list[tuple[_Whole, str, _Whole]] = []
 
 
 class _Communicator(msgspec.Struct, frozen=True):
     hash: str
-    size: int
-    missing: list[tuple[int, str, int, bool]] = []
+    size: _Whole
+    missing: list[tuple[_Whole, str, _Whole, bool]] = []
     operations: list[_Operation] = []
 
 

@@ -16,10 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+from slurm_robust.localize.ranks import strays
+
 MAX_DUMP_BYTES = 256 << 20
 """A ring of 20,000 entries with stacks is some 40 MB."""
-MAX_RANKS = 10_000_000
+MAX_RANKS = 1 << 20
 MAX_FILES = 131072
+_MAX_WHOLE = 1 << 62
 _RANK = re.compile(r"(?:^|[^0-9])(\d{1,7})(?:\.(?:json|pkl|pickle|pt))?$")
 _PEER = re.compile(r"(?:send|recv|isend|irecv) ?(\d+)(?:->|<-)(\d+)")
 
@@ -142,7 +145,7 @@ def _decode(plain: Any, rank: int) -> RankDump:
             # Gloo's default group has no name in the table of groups, and this one in its entries.
             groups["0"] = replace(groups.pop(""), name="0")
         counters = {
-            int(number): (int(fields["last_enqueued_collective"]), int(fields["last_completed_collective"]))
+            _whole(number): (_whole(fields["last_enqueued_collective"]), _whole(fields["last_completed_collective"]))
             for number, fields in (plain.get("pg_status") or {}).items()
         }
         numbers: dict[int, str] = {}
@@ -150,26 +153,45 @@ def _decode(plain: Any, rank: int) -> RankDump:
         last_at_s = 0.0
         for entry in plain["entries"]:
             name = str(entry["process_group"][0])
-            numbers[int(entry["pg_id"])] = name
-            last_at_s = max(last_at_s, float(entry.get("time_created_ns") or 0) / 1e9)
+            numbers[_whole(entry["pg_id"])] = name
+            last_at_s = max(last_at_s, _created_at_s(entry))
             if entry.get("state") != "completed" and not entry.get("retired"):
                 pending.append(_op(entry, groups.get(name)))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         version = plain.get("version", "none")
-        raise RecorderDumpError(f"version {version!s:.20}: {type(error).__name__} {error}"[:160]) from None
+        version = version[:20] if isinstance(version, str) else type(version).__name__
+        raise RecorderDumpError(f"version {version}: {type(error).__name__} {error}"[:160]) from None
     pending.sort(key=lambda op: op.order)
     return RankDump(rank, groups, counters, numbers, tuple(pending), last_at_s)
+
+
+def _whole(value: Any) -> int:
+    """A whole number of a usual size.
+
+    Raises:
+        ValueError, OverflowError: infinite, or of hundreds of digits, which pickles and JSON may hold.
+    """
+    number = int(value)
+    if abs(number) > _MAX_WHOLE:
+        raise ValueError("a number of more than 62 bits")
+    return number
+
+
+def _created_at_s(entry: Mapping[str, Any]) -> float:
+    return _whole(entry.get("time_created_ns") or 0) / 1e9
 
 
 def _group(name: str, fields: Mapping[str, Any]) -> ProcessGroup:
     desc = str(fields.get("desc", ""))
     if "ranges" in fields:
         # As the node's agent writes it; all ranks of a large job list the same group.
-        return ProcessGroup(name, desc, _spread(tuple((int(a), int(b), int(c)) for a, b, c in fields["ranges"])))
+        return ProcessGroup(
+            name, desc, _spread(tuple((_whole(a), _whole(b), _whole(c)) for a, b, c in fields["ranges"]))
+        )
     ranks = fields["ranks"]
     if isinstance(ranks, str):
         ranks = json.loads(ranks or "[]")
-    return ProcessGroup(name, desc, tuple(int(r) for r in ranks))
+    return ProcessGroup(name, desc, tuple(_whole(r) for r in ranks))
 
 
 @lru_cache(maxsize=4096)
@@ -192,13 +214,13 @@ def _op(entry: Mapping[str, Any], group: ProcessGroup | None) -> Operation:
     sizes = [entry.get(key) for key in ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes")]
     return Operation(
         group=str(entry["process_group"][0]),
-        seq=int(entry["p2p_seq_id"] if match is not None else entry["collective_seq_id"]),
-        order=int(entry["record_id"]),
+        seq=_whole(entry["p2p_seq_id"] if match is not None else entry["collective_seq_id"]),
+        order=_whole(entry["record_id"]),
         name=name,
         peer=peer,
         state=str(entry.get("state") or "scheduled"),
         shape=json.dumps(sizes, default=str),
-        created_at_s=float(entry.get("time_created_ns") or 0) / 1e9,
+        created_at_s=_created_at_s(entry),
         backend=backend if name != backend else "",
     )
 
@@ -211,10 +233,11 @@ class SavedDumps:
     problems: tuple[str, ...] = ()
 
 
-def read_dumps(folder: Path) -> SavedDumps:
+def read_dumps(folder: Path, world_size: int = 0) -> SavedDumps:
     """Read all dumps of one incident.
 
-    The rank is the number that a file's name ends with (`nccl_trace_rank_12`, `_dump_12`, `12.json`).
+    The rank is the number that a file's name ends with (`nccl_trace_rank_12`, `_dump_12`, `12.json`). A number far
+    above all others is left out, unless the job is known to have so many ranks.
 
     Raises:
         RecorderDumpError: no such folder, or nothing usable in it.
@@ -237,6 +260,9 @@ def read_dumps(folder: Path) -> SavedDumps:
             problems.append(f"{path}: another dump of rank {rank}; the one that goes on longer is used")
             found = max(found, dumps[rank], key=lambda d: d.last_at_s)
         dumps[rank] = found
+    for rank in strays(dumps, world_size):
+        del dumps[rank]
+        problems.append(f"{folder}: dump of rank {rank}: left out: too high a number beside {len(dumps)} others")
     if not dumps:
         why = problems[0] if problems else "no file whose name ends with a rank"
         raise RecorderDumpError(f"{folder}: no flight-recorder dump: {why}")

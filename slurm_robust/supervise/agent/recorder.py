@@ -180,7 +180,7 @@ def main() -> None:
     try:
         body = sys.stdin.buffer.read(MAX_FILE_BYTES)
         plain = json.loads(body) if body[:1] == b"{" else _Containers(io.BytesIO(body)).load()
-        sys.stdout.write(json.dumps(reduced(plain), separators=(",", ":")))
+        sys.stdout.write(json.dumps(reduced(plain), separators=(",", ":"), allow_nan=False))
     except Exception as error:  # noqa: BLE001 (a garbled file may raise anything)
         sys.stderr.write(f"not a flight-recorder dump ({type(error).__name__}: {error})"[:200])
         sys.exit(1)
