@@ -130,6 +130,11 @@ def apart(number: int) -> RankCapture:
     return rank(number, process(frames(*MAIN, f"work{number} /home/u/train.py:{60 + number}")))
 
 
+def gone(*numbers: int) -> list[RankCapture]:
+    """Ranks of one node whose processes are no more."""
+    return [rank(n, node="n1") for n in numbers]
+
+
 XID = [signal(SignalKind.NODE_FAULT, "n2", "XID 79")]
 STOPPED = rank(1, process(USER, state="T"))
 HANGS = in_loader(1, process(WORKER_LOCK))
@@ -138,6 +143,15 @@ SILENT = [capture(t, *others(2), missing=["n2"]) for t in (1000.0, 1010.0, 1020.
 
 Scene = tuple[Evidence, Said]
 RIGHT: dict[str, Scene] = {
+    # Both ranks of a node are gone without an exit code; another node's rank has vanished with them.
+    "judge_lost_all": (
+        evidence(
+            *(capture(t, waiting(0), waiting(3), *gone(1, 2)) for t in (1000.0, 1005.0)),
+            exits=[RankExit(n, "n1", 999.0) for n in (1, 2)] + [RankExit(4, "n4", 999.5)],
+            nodes={0: "n0", 1: "n1", 2: "n1", 3: "n3", 4: "n4"},
+        ),
+        names("n1"),
+    ),
     # One rank was killed; nothing was captured.
     "judge_exits": (Evidence(4, FOUR, exits=(ended(2, None, 9),)), names("n2")),
     # One stands outside the collective that others wait in; meanwhile another completes a step.
@@ -177,6 +191,15 @@ RIGHT: dict[str, Scene] = {
     ),
 }
 WRONG: dict[str, Scene] = {
+    # The ranks of a node finished a moment before the others, which get on with their last step.
+    "judge_lost_all": (
+        replace(
+            stepping(waiting(0), *gone(1, 2)),
+            exits=tuple(RankExit(n, "n1", 999.0) for n in (1, 2)),
+            rank_nodes={0: "n0", 1: "n1", 2: "n1"},
+        ),
+        NOBODY,
+    ),
     # One has left early and well; what holds the others is a hung loader.
     "judge_exits": (
         evidence(*(capture(t, *others(1, 3), HANGS) for t in (1000.0, 1005.0, 1010.0)), exits=[ended(3)], nodes=FOUR),

@@ -110,8 +110,14 @@ def _without_spinners(captures: Sequence[Capture], parts: _Partition, gil: froze
 
 
 def _outnumbered(last: Capture, parts: _Partition) -> bool:
-    """More are outside than wait, or they are on most nodes."""
+    """More are outside than wait, on several nodes, or they are on most nodes.
+
+    One node may well have more ranks than wait elsewhere, where nodes are of different sizes or ranks are unseen.
+    """
     nodes, outside_nodes = {r.node for r in last.ranks}, {r.node for r in parts.outside}
+    waiting = set(parts.waiting)
+    if len(outside_nodes) == 1 and any(r.node not in outside_nodes for r in last.ranks if r.rank in waiting):
+        return False
     return len(parts.outside) > len(parts.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2)
 
 
