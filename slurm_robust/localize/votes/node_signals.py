@@ -9,7 +9,7 @@ from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.exit_causes import Cause, exit_causes
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE, SURE
-from slurm_robust.localize.stacks.motion import moving, spinning
+from slurm_robust.localize.stacks.motion import busy_waiting, moving
 from slurm_robust.localize.votes.held_ranks import gone_for_good
 from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
@@ -139,7 +139,7 @@ def _moving_ranks(evidence: Evidence) -> tuple[list[int], list[int]]:
         return [], []
     ranks = [r.rank for r in evidence.captures[-1].ranks]
     moved = moving(evidence.captures, ranks)
-    spin = spinning(evidence.captures, moved)
+    spin = busy_waiting(evidence.captures, moved)
     return [rank for rank in moved if rank not in spin], sorted(spin)
 
 
