@@ -11,7 +11,7 @@ import json
 import pickle
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +24,7 @@ MAX_RANKS = 1 << 20
 MAX_FILES = 131072
 _MAX_WHOLE = 1 << 62
 _RANK = re.compile(r"(?:^|[^0-9])(\d{1,7})(?:\.(?:json|pkl|pickle|pt))?$")
+_SENDS = ("send", "isend")
 _PEER = re.compile(r"(?:send|recv|isend|irecv) ?(\d+)(?:->|<-)(\d+)")
 
 
@@ -65,7 +66,7 @@ class Operation:
     @property
     def sends(self) -> bool:
         """It sends to one peer: it may wait although nobody is late yet."""
-        return self.name.startswith(("send", "isend"))
+        return self.name.startswith(_SENDS)
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,23 @@ class ProcessGroup:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """What one end recorded of one direction between two ranks, as far as it is complete.
+
+    Attributes:
+        completed: How many operations, as far back as the recorder reaches.
+        last_seq: The newest one's number among the group's point-to-point operations.
+    """
+
+    completed: int
+    last_seq: int
+
+
+Channel = tuple[str, int, bool]
+"""A group, the other rank (world rank), and whether this end sends."""
+
+
+@dataclass(frozen=True)
 class RankDump:
     """What one rank's recorder holds.
 
@@ -87,6 +105,8 @@ class RankDump:
         numbers: Group's number in this process → its name, as far as its entries show.
         pending: Operations not complete, in the order in which they were enqueued.
         last_at_s: When it enqueued its newest recorded operation, 0 where it has none.
+        exchanges: Completed point-to-point operations.
+        whole: The recorder reaches back to the rank's first operation, so that its operations can be counted.
     """
 
     rank: int
@@ -95,6 +115,8 @@ class RankDump:
     numbers: Mapping[int, str]
     pending: tuple[Operation, ...] = ()
     last_at_s: float = 0.0
+    exchanges: Mapping[Channel, Exchange] = field(default_factory=dict)
+    whole: bool = False
 
 
 # Python's own: the C one keeps what is to be referred to again in an array as long as the largest number that the file
@@ -157,12 +179,41 @@ def _decode(plain: Any, rank: int) -> RankDump:
             last_at_s = max(last_at_s, _created_at_s(entry))
             if entry.get("state") != "completed" and not entry.get("retired"):
                 pending.append(_op(entry, groups.get(name)))
+        exchanges = _exchanges(plain, groups)
+        first = plain.get("first_record_id", min((_whole(e["record_id"]) for e in plain["entries"]), default=-1))
+        whole = _whole(first) == 0
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         version = plain.get("version", "none")
         version = version[:20] if isinstance(version, str) else type(version).__name__
         raise RecorderDumpError(f"version {version}: {type(error).__name__} {error}"[:160]) from None
     pending.sort(key=lambda op: op.order)
-    return RankDump(rank, groups, counters, numbers, tuple(pending), last_at_s)
+    return RankDump(rank, groups, counters, numbers, tuple(pending), last_at_s, exchanges, whole)
+
+
+def _exchanges(plain: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> dict[Channel, Exchange]:
+    """Completed point-to-point operations: counted by the node's agent, or here."""
+    told: list[tuple[str, str, int, int]] = []
+    if "exchanges" in plain:
+        told = [(str(group), str(name), _whole(n), _whole(seq)) for group, name, n, seq in plain["exchanges"]]
+    else:
+        for entry in plain["entries"]:
+            name = str(entry["profiling_name"])[:80].rpartition(":")[2]
+            if _PEER.match(name) and (entry.get("state") == "completed" or entry.get("retired")):
+                told.append((str(entry["process_group"][0]), name, 1, _whole(entry["p2p_seq_id"])))
+    found: dict[Channel, Exchange] = {}
+    for group, name, count, seq in told:
+        match = _PEER.match(name)
+        if match is not None and (peer := _peer(match, groups.get(group))) >= 0:
+            key = (group, peer, name.startswith(_SENDS))
+            known = found.get(key, Exchange(0, -1))
+            found[key] = Exchange(known.completed + count, max(known.last_seq, seq))
+    return found
+
+
+def _peer(match: re.Match[str], group: ProcessGroup | None) -> int:
+    """The other end's world rank: the name carries places in the group, own place first; -1 where it has none."""
+    place = int(match[2])
+    return group.ranks[place] if group is not None and place < len(group.ranks) else -1
 
 
 def _whole(value: Any) -> int:
@@ -206,11 +257,7 @@ def _op(entry: Mapping[str, Any], group: ProcessGroup | None) -> Operation:
     backend, _, name = str(entry["profiling_name"])[:80].partition(":")
     name = name or backend
     match = _PEER.match(name)
-    peer = -1
-    if match is not None and group is not None:
-        # The name carries places in the group: own place first.
-        place = int(match[2])
-        peer = group.ranks[place] if place < len(group.ranks) else -1
+    peer = -1 if match is None else _peer(match, group)
     sizes = [entry.get(key) for key in ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes")]
     return Operation(
         group=str(entry["process_group"][0]),
