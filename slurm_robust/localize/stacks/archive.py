@@ -229,21 +229,27 @@ def captures(archives: Iterable[NodeArchive]) -> tuple[tuple[Capture, ...], tupl
 
     Returns the captures and a sentence for each rank that two archives of one round claim (the later one counts).
     """
+    found, problems = rounds(archives)
+    return tuple(found.values()), problems
+
+
+def rounds(archives: Iterable[NodeArchive]) -> tuple[dict[int, Capture], tuple[str, ...]]:
+    """The same by the number of the round."""
     archives = list(archives)
     problems: list[str] = []
     nodes = {archive.node for archive in archives}
-    rounds: dict[int, dict[int, RankCapture]] = {}
+    ranks_of: dict[int, dict[int, RankCapture]] = {}
     for archive in sorted(archives, key=lambda a: (a.round, a.at_s)):
-        ranks = rounds.setdefault(archive.round, {})
+        ranks = ranks_of.setdefault(archive.round, {})
         for rank in archive.ranks:
             if rank.rank in ranks:
                 other = ranks[rank.rank].node
                 problems.append(f"rank {rank.rank} is twice in round {archive.round}: on {other} and on {archive.node}")
             ranks[rank.rank] = rank
-    result = []
-    for number, ranks in sorted(rounds.items()):
+    result = {}
+    for number, ranks in sorted(ranks_of.items()):
         members = [archive for archive in archives if archive.round == number]
         at_s = max(archive.at_s for archive in members)
         missing = tuple(sorted(nodes - {archive.node for archive in members}))
-        result.append(Capture(at_s, tuple(ranks[rank] for rank in sorted(ranks)), missing))
-    return tuple(result), tuple(problems)
+        result[number] = Capture(at_s, tuple(ranks[rank] for rank in sorted(ranks)), missing)
+    return result, tuple(problems)
