@@ -17,11 +17,11 @@ GIL_CAPTURES = 3
 
 
 def seen_held(rank: RankCapture) -> bool:
-    """Something is seen to hold it that its node may be the reason of: stopped, dead, D state, a loader that hangs."""
+    """Something is seen to hold it, wherever it stands: stopped, dead, D state, a loader that hangs."""
     if _plainly_awake(rank):
         return False  # most of many thousands
     what = blocking(rank)
-    return what.patience is not None and what.infrastructure
+    return what.patience is not None and (what.infrastructure or what.by_loader)
 
 
 def _plainly_awake(rank: RankCapture) -> bool:

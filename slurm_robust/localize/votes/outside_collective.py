@@ -16,7 +16,7 @@ from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
 from slurm_robust.localize.votes.busy_ranks import Observation, verdict_at_work, verdict_unsure
 from slurm_robust.localize.votes.held_ranks import gil_held, gone_for_good, in_lock, seen_held
 from slurm_robust.localize.votes.progress import left_behind
-from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 from slurm_robust.text import joined
 
 MAX_UNSEEN_SHARE = 0.1
@@ -247,12 +247,22 @@ def _minority(evidence: Evidence, parts: _Partition, gil: frozenset[int]) -> Ver
         confidence = blocked.confidence if still.captures > 1 else min(blocked.confidence, CONFIDENCE_ONE_CAPTURE)
         seen = f"unmoved in {still.captures} captures over {still.span_s:.0f} s" if still.captures > 1 else ""
         ranks = tuple(sorted(r.rank for r in here))
-        why, detail = f"{name(ranks)} on {node}: {blocked.what}", ", ".join(filter(None, (blocked.detail, seen)))
-        suspects.append(Suspect(node, ranks, confidence, why, blocked.infrastructure, detail))
+        reported = _reported_fault(evidence, node) if blocked.by_loader else ""
+        why, detail = (
+            f"{name(ranks)} on {node}: {blocked.what}",
+            ", ".join(filter(None, (blocked.detail, seen, reported))),
+        )
+        suspects.append(Suspect(node, ranks, confidence, why, blocked.infrastructure or bool(reported), detail))
     reason = joined(s.why for s in suspects)
     detail = ", ".join(filter(None, (joined(filter(None, (s.detail for s in suspects))), peers)))
     wanted = tuple(dict.fromkeys(missing))
     return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted, detail=detail)
+
+
+def _reported_fault(evidence: Evidence, node: str) -> str:
+    """What the node itself reports; empty where it reports nothing."""
+    faults = (s for s in evidence.node_signals if s.kind is SignalKind.NODE_FAULT and s.node == node)
+    return next((f"the node itself reports {s.detail[:120]}" for s in faults), "")
 
 
 def _where(parts: _Partition) -> str:

@@ -198,7 +198,9 @@ def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCap
         confidence = 1 - (1 - suspect.confidence) * (1 - by_stacks.confidence)
         infrastructure = by_stacks.infrastructure
     elif rank is not None:
-        where = rank_place(rank)
-        details.append(f"its stack waits at {where.label}" if where.waits_for_peers else blocking(rank).what)
+        where, held = rank_place(rank), blocking(rank)
+        details.append(f"its stack waits at {where.label}" if where.waits_for_peers else held.what)
+        if held.by_loader:
+            infrastructure = held.infrastructure
     surer = round(min(confidence, MAX_CONFIDENCE), 3)
     return replace(suspect, confidence=surer, infrastructure=infrastructure, detail="; ".join(filter(None, details)))
