@@ -81,7 +81,9 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     last = max(files.incidents, key=files.last_at_s)
     if len(files.incidents) > 1:
         problems.append(f"{folder}: {len(files.incidents)} incidents are in it; the last one, {last}, is judged")
-    archives, stray = _without_strays(files.archives.get(last, []), world_size or 0)
+    known, answers = files.circumstances.get(last), files.answers.get(last, {})
+    believed = max(world_size or 0, known.world_size if known is not None else 0)
+    archives, stray = _without_strays(files.archives.get(last, []), believed)
     problems.extend(stray)
     seen, clashes = rounds(archives)
     rank_nodes = {rank.rank: rank.node for capture in seen.values() for rank in capture.ranks}
@@ -90,7 +92,6 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     for archive in sorted(archives, key=lambda a: a.round):
         recorder.update(archive.recorder)
         problems.extend(archive.problems)
-    known, answers = files.circumstances.get(last), files.answers.get(last, {})
     if known is not None:
         answers = {name: replace(view, at_s=known.ras_at_s.get(name, view.at_s)) for name, view in answers.items()}
     views = tuple(sorted(answers.values(), key=lambda view: view.at_s))

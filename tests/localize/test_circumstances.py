@@ -82,6 +82,15 @@ def test_a_node_that_was_only_slow_is_not_missing(tmp_path: Path) -> None:
     assert judge(read_folder(tmp_path / "incident").evidence) == judge(live)
 
 
+def test_a_rank_of_a_large_job_is_no_stray(tmp_path: Path) -> None:
+    """Of 20,000 ranks only a few left archives: the saved number of ranks says that they belong there."""
+    live = replace(evidence(capture(1000.0, waiting(0), waiting(19_999))), world_size=20_000)
+    save(tmp_path / "incident", live)
+    saved = read_folder(tmp_path / "incident")
+    assert saved.problems == ()
+    assert saved.evidence.captures == live.captures
+
+
 def test_the_command_reads_an_incidents_folder(tmp_path: Path) -> None:
     """`srobust localize --stacks INCIDENT` names the node that did not answer."""
     save(tmp_path / "incident", looks("n2"))

@@ -93,6 +93,13 @@ def test_neighbours_that_both_receive_never_meet(pair: tuple[tuple[StackFrame, .
     assert judge_groups(placed({**stacks, **dict.fromkeys(range(28, 32), RECV_FORWARD)})) is None
 
 
+def test_a_wrong_layout_hides_the_group_and_names_nobody() -> None:
+    """Sizes were swapped: the pair that cannot meet is part of a larger group, which is not whole."""
+    found = judge(replace(placed({30: TENSOR_GATHER, 31: TENSOR_SCATTER}), layout={"tp": 4, "pp": 2, "dp": 4}))
+    assert found.conclusion is Conclusion.UNDETERMINED
+    assert not found.suspects
+
+
 def test_it_must_last() -> None:
     """In the capture before, they stood in one operation: they move on."""
     now, before = placed({30: TENSOR_GATHER, 31: TENSOR_SCATTER}), placed({30: TENSOR_GATHER, 31: TENSOR_GATHER})

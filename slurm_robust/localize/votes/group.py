@@ -81,7 +81,7 @@ def judge_groups(evidence: Evidence) -> Verdict | None:
     earlier, graph = wait_graph(before, groups), wait_graph(last, groups)
     if lasting := [mixed for mixed in graph.mixed if mixed in earlier.mixed]:
         return _cannot_meet(lasting[0])
-    sink = _only_sink(last, graph)
+    sink = None if graph.conflict else _only_sink(last, graph)
     same = sink is not None and sink.one_operation and _only_sink(before, earlier) == sink
     return _named(last, sink, groups) if sink is not None and same else None
 

@@ -52,6 +52,8 @@ class WaitGraph:
         self._scopes = scopes
         self.mixed: list[MixedGroup] = []
         """Groups that are whole, and whose members cannot meet."""
+        self.conflict = False
+        """Members of some group, whole or not, stand in different operations: a wrong layout, or the program."""
         unknown = []
         for rank, scope in scopes.items():
             group = groups.of(scope.kind, rank) if scope is not None else None
@@ -73,12 +75,12 @@ class WaitGraph:
         point = self._points[group] = -1 - len(self._points)
         absent = [m for m in group.ranks if (s := scopes.get(m)) is None or s.toward or s.kind != group.kind]
         self._edges[point] = absent or list(group.ranks)
-        if not absent:
-            entered = _entered(group, scopes)
-            if len(entered) < 2:
-                self._closed[frozenset(group.ranks)] = group
-            elif not ONE_SIDED.intersection(operation for operation, _ in entered):
-                self.mixed.append(MixedGroup(group, entered))
+        entered = _entered(group, scopes)
+        self.conflict = self.conflict or len(entered) > 1
+        if not absent and len(entered) < 2:
+            self._closed[frozenset(group.ranks)] = group
+        elif not absent and not ONE_SIDED.intersection(operation for operation, _ in entered):
+            self.mixed.append(MixedGroup(group, entered))
         return point
 
     def _in_one_operation(self, ranks: tuple[int, ...]) -> bool:
@@ -118,7 +120,7 @@ def _entered(group: ParallelGroup, scopes: Mapping[int, Scope | None]) -> tuple[
     entered: dict[str, list[int]] = {}
     for rank in group.ranks:
         scope = scopes.get(rank)
-        if scope is not None and scope.operation:
+        if scope is not None and scope.operation and scope.kind == group.kind and not scope.toward:
             entered.setdefault(scope.operation, []).append(rank)
     by_size = sorted(entered.items(), key=lambda item: (-len(item[1]), item[0]))
     return tuple((operation, tuple(ranks)) for operation, ranks in by_size)
