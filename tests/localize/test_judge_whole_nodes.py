@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from localize_scenes import USER, WORKER_LOCK, capture, evidence, in_loader, named, process, rank, repeated, waiting
+from localize_scenes import (
+    USER,
+    WORKER_LOCK,
+    capture,
+    evidence,
+    in_loader,
+    named,
+    process,
+    rank,
+    repeated,
+    signal,
+    waiting,
+)
 
 from slurm_robust.localize.evidence import RankCapture, RankExit
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion
+from slurm_robust.model import Conclusion, SignalKind
 
 
 def test_more_outside_than_wait_all_on_one_node() -> None:
@@ -64,6 +76,17 @@ def test_an_exit_that_is_known_goes_first() -> None:
     ranks = [*gone_from("n1", 0, 1), waiting(2, node="n2"), waiting(3, node="n2")]
     found = judge(evidence(capture(1000.0, *ranks), capture(1005.0, *ranks), exits=exits))
     assert found.conclusion is Conclusion.USER_CODE
+
+
+def test_what_slurm_says_of_the_node_goes_first() -> None:
+    """The node is down: the verdict says so, and is surer than by its ranks alone."""
+    ranks = [*gone_from("n1", 0, 1), waiting(2, node="n2"), waiting(3, node="n2")]
+    looks = [capture(t, *ranks) for t in (1000.0, 1005.0)]
+    exits = [RankExit(n, "n1", 999.0) for n in (0, 1)]
+    found = judge(evidence(*looks, exits=exits, signals=[signal(SignalKind.NODE_DOWN, "n1", "down: no answer")]))
+    assert named(found) == [("n1", (0, 1))]
+    assert "down: no answer" in found.reason
+    assert found.suspects[0].confidence > 0.9
 
 
 def test_ranks_that_finish_first_are_not_blamed() -> None:

@@ -95,7 +95,7 @@ def judge_lost_all(evidence: Evidence) -> Verdict | None:
     for rank, node in evidence.rank_nodes.items():
         ranks_of.setdefault(node, set()).add(rank)
     lost = {node: ranks for node, ranks in ranks_of.items() if len(ranks) > 1 and ranks <= gone}
-    if not lost or len(lost) > len(ranks_of) / 2:
+    if not lost or len(lost) > len(ranks_of) / 2 or (ends and _told_of(evidence) & set(lost)):
         return None
     here = frozenset().union(*lost.values())
     elsewhere = [at_s for rank, at_s in ended_s.items() if rank not in here]
@@ -107,6 +107,12 @@ def judge_lost_all(evidence: Evidence) -> Verdict | None:
     suspects = _suspects(evidence, whys, dict.fromkeys(lost, confidence))
     missing = () if sure else (f"the exit codes of {name(here)}", "two captures in which the others wait for them")
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
+
+
+def _told_of(evidence: Evidence) -> set[str]:
+    """Nodes of which a signal or a silent agent says more than that their ranks are gone."""
+    absent = evidence.captures[-1].missing_nodes if evidence.captures else ()
+    return {*absent, *(s.node for s in evidence.node_signals)}
 
 
 def judge_faults(evidence: Evidence) -> Verdict | None:
