@@ -20,7 +20,7 @@ from typing import Any
 
 import lib
 from campaign import adapter, baselines, score, tables
-from campaign.cases import BLAMELESS, CLASSES, Case, make_case
+from campaign.cases import BLAMELESS, BY_EVICTION, CLASSES, Case, make_case
 from campaign.score import Answer
 from rich.console import Console
 
@@ -44,13 +44,14 @@ def judged(kind: str, max_ranks: int, ablated: range, seed: int) -> dict[str, An
     case = make_case(kind, seed, max_ranks)
     evidence = adapter.evidence_of(case)
     verdict = adapter.verdict_of(evidence)
-    answers = {OURS: _answer(case, adapter.nodes_of(verdict), adapter.confidence_of(verdict))}
+    named = adapter.evicted_of if kind in BY_EVICTION else adapter.nodes_of
+    answers = {OURS: _answer(case, named(verdict), adapter.confidence_of(verdict))}
     answers.update((name, _answer(case, method(case))) for name, method in BASELINES.items())
     if seed in ablated:
         answers[OURS_AGAIN] = answers[OURS]
         for vote in adapter.votes():
             without = adapter.verdict_without(evidence, vote)
-            answers[f"without {vote}"] = _answer(case, adapter.nodes_of(without), adapter.confidence_of(without))
+            answers[f"without {vote}"] = _answer(case, named(without), adapter.confidence_of(without))
     return answers
 
 

@@ -11,7 +11,7 @@ Shows what slurm_robust does when a training job hangs, on a real Slurm that run
   1. installs what is missing: Debian's packages of Slurm and MUNGE (as root or with sudo), and a virtual
      environment with this package in .venv, or in $SROBUST_VENV; the first time takes a minute or more
   2. starts six slurmds, slurmctld and the control daemon srobustd in a folder of their own; one node is the standby
-  3. submits examples/train.sbatch, a small GPT on four nodes, and makes a data loader of one rank hang
+  3. submits examples/train.sbatch, a small GPT on four nodes, and stops a rank's process (SIGSTOP)
   4. shows the story as it happens: suspicion, stacks of all ranks, suspect, quarantine, seat, requeue, resumption;
      an XID 79 is injected into the suspect's kernel log, so the checks of its node drain it
   5. prints the incident's times and where its report is, and ends the cluster

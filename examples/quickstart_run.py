@@ -112,9 +112,7 @@ class Quickstart:
             "STEPS": str(steps),
             "CHECKPOINT_DIR": str(work / "checkpoints"),
             "TRAIN_ARGS": f"--step-time-s 0.25 --checkpoint-every {every} --eval-every 0",
-            "TRAIN_FAULT": json.dumps(
-                {"kind": "loader_hang", "rank": RANK, "step": hang, "once_file": str(work / "struck")}
-            ),
+            "TRAIN_FAULT": json.dumps({"kind": "stop", "rank": RANK, "step": hang, "once_file": str(work / "struck")}),
             # Files of killed ranks are removed with the cluster.
             "TMPDIR": str(work / "tmp"),
             # Four ranks cannot share one GPU in NCCL, so this training always runs on CPUs.
@@ -129,7 +127,7 @@ class Quickstart:
         ]
         job = cluster.run(words, env=env, cwd=EXAMPLES).stdout.strip().partition(";")[0]
         text = f"job {job} submitted: train.sbatch, 4 nodes, {steps} steps, a checkpoint every {every}"
-        self.screen.now("submitted", f"{text}; a data loader of rank {RANK} is to hang at step {hang}")
+        self.screen.now("submitted", f"{text}; rank {RANK} is to be stopped (SIGSTOP) at step {hang}")
         return Story(cluster, job, self.script_xid)
 
     def script_xid(self, nodes: list[str]) -> Event:

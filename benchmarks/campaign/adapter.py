@@ -141,6 +141,11 @@ def nodes_of(verdict: Verdict) -> frozenset[str]:
     return frozenset(s.node for s in verdict.suspects) if blames(verdict) else frozenset()
 
 
+def evicted_of(verdict: Verdict) -> frozenset[str]:
+    """The nodes that it would have evicted at the action limit: those that may be at fault by this evidence alone."""
+    return frozenset(s.node for s in verdict.suspects if s.infrastructure) if blames(verdict) else frozenset()
+
+
 def confidence_of(verdict: Verdict) -> float:
     """How sure it is of its first suspect."""
     return max((s.confidence for s in verdict.suspects), default=0.0) if blames(verdict) else 0.0

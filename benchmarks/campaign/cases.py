@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from campaign.alike import reduced
 from campaign.engine import World
-from campaign.faults import APART, Fault, Look, arm, can_strike, settle, wrong_program
+from campaign.faults import APART, IN_PROGRAM, Fault, Look, arm, can_strike, settle, wrong_program
 from campaign.jobs import draw_job, draw_pause
 from campaign.layout import Layout
 from campaign.parts import Act
@@ -16,9 +16,14 @@ from campaign.programs import Job, program
 from campaign.scene import Eyes, RecorderView, Scene, look_at, recorders_of
 from campaign.truth import Truth, truth_of
 
-CLASSES = ("single rank", "single node", "two nodes", "whole group", "link", "code", "no fault", "unidentifiable")
-BLAMELESS = ("code", "no fault", "unidentifiable")
+CLASSES = ("single rank", "single node", "two nodes", "whole group", "link", "code", "code like a group", "no fault",
+           "unidentifiable")  # fmt: skip
+BLAMELESS = ("code", "code like a group", "no fault", "unidentifiable")
 """Classes in which nobody may be named."""
+BY_EVICTION = ("code like a group",)
+"""Of those, classes in which a name counts only where its node would be evicted: a wrong shape looks like a link."""
+_ANY_EVIDENCE = ("code", "code like a group", "no fault")
+"""Classes whose cases count whatever the evidence can tell."""
 _RANK_FAULTS = ("loader", "file", "gil", "stopped", "dead", "collective", "p2p", "device")
 _NODE_FAULTS = ("silent", "stopped", "loader", "file", "dead")
 _KINDS = {
@@ -28,6 +33,7 @@ _KINDS = {
     "whole group": ("loader", "file", "stopped", "gil"),
     "link": ("link",),
     "code": ("shape", "order", "lock", "raise"),
+    "code like a group": ("mixed", "mixed", "skipped", "twice", "shape"),
     "no fault": ("evaluate", "save", "compile"),
     "unidentifiable": ("link", "device", "collective", "p2p", "gil"),
 }
@@ -115,7 +121,9 @@ def _try(kind: str, seed: int, rng: random.Random, max_ranks: int, *, whole: boo
         world = _world(job, None, whole=whole)
         world.run(rng.uniform(500, 800))
         return _seen(Case(seed, kind, pause.place, job, Truth(), _eyes(rng, job)), world, None, rng)
-    job = draw_job(rng, max_ranks, framework="megatron" if what == "p2p" else "")
+    job = draw_job(rng, max_ranks, framework="megatron" if what == "p2p" or kind == "code like a group" else "")
+    if kind == "code like a group":
+        job = replace(job, depth=0)  # hosts sleep in their collectives: their stacks show what each waits in
     ranks = _victims(kind, what, job, rng)
     if not ranks:
         return None
@@ -134,13 +142,13 @@ def _try(kind: str, seed: int, rng: random.Random, max_ranks: int, *, whole: boo
     case = replace(case, truth=truth_of(case.job, world, fault, case))
     # Where the evidence cannot tell, nobody may be named: those cases are a class of their own.
     wanted = kind != "unidentifiable"
-    return case if kind in BLAMELESS[:2] or case.truth.identifiable == wanted else None
+    return case if kind in _ANY_EVIDENCE or case.truth.identifiable == wanted else None
 
 
 def _world(job: Job, fault: Fault | None, *, whole: bool) -> World:
     def programs(rank: int) -> Iterator[Act]:
         right = program(job, rank)
-        wrong = fault is not None and fault.kind in ("shape", "order")
+        wrong = fault is not None and fault.kind in IN_PROGRAM
         return wrong_program(right, fault, rank) if fault is not None and wrong else right
 
     struck = fault.ranks if fault is not None else ()
@@ -165,11 +173,8 @@ def _victims(kind: str, what: str, job: Job, rng: random.Random) -> tuple[int, .
         some = able if whose == "all" else able[1::2] if whose == "odd" else [rng.choice(able)]
         # Every rank wrong in the same way is right: at least one differs.
         return tuple(some if what in ("lock", "raise") or len(some) < layout.world else able[: layout.world // 2])
-    if kind == "whole group":
-        group = layout.group(rng.choice(("tp", "pp", "dp", "ep", "mp")), rng.choice(able))
-        members = tuple(rank for rank in group.ranks if rank in set(able))
-        few = len(layout.nodes(members)) <= 0.4 * layout.world / layout.per_node
-        return members if len(members) > 1 and few else ()
+    if kind in ("whole group", "code like a group"):
+        return _in_group(kind, job, able, rng)
     if kind in ("single node", "two nodes") or what == "link":
         count = 2 if kind == "two nodes" else 1
         if len(nodes) < count or 5 * count > 2 * layout.world // layout.per_node:
@@ -177,6 +182,17 @@ def _victims(kind: str, what: str, job: Job, rng: random.Random) -> tuple[int, .
         chosen = set(rng.sample(nodes, count))
         return tuple(rank for rank in able if layout.node(rank) in chosen)
     return (rng.choice(able),)
+
+
+def _in_group(kind: str, job: Job, able: list[int], rng: random.Random) -> tuple[int, ...]:
+    layout = job.layout
+    if kind == "code like a group":
+        group = layout.group(rng.choice(("tp", "dp")), rng.choice(able))
+        return group.ranks[: len(group.ranks) // 2] if rng.random() < 0.25 else (rng.choice(group.ranks),)
+    group = layout.group(rng.choice(("tp", "pp", "dp", "ep", "mp")), rng.choice(able))
+    members = tuple(rank for rank in group.ranks if rank in set(able))
+    few = len(layout.nodes(members)) <= 0.4 * layout.world / layout.per_node
+    return members if len(members) > 1 and few else ()
 
 
 def _eyes(rng: random.Random, job: Job) -> Eyes:

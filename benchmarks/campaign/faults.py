@@ -42,7 +42,7 @@ class Fault:
     """One fault of a case.
 
     Attributes:
-        kind: loader, file, gil, stopped, dead, collective, p2p, device, link, silent, shape, order, lock or raise.
+        kind: loader, file, gil, stopped, dead, collective, p2p, device, link, silent, lock, raise, or of `IN_PROGRAM`.
         ranks: Whom it strikes.
         step: In which step.
         nth: At its how many-th fitting action in that step.
@@ -72,6 +72,13 @@ _STRIKES_AT: dict[str, tuple[str, ...]] = {
     "raise": ("step",),
 }
 _ANY = ("load", "comm", "kernel", "pair", "sync", "wait")
+IN_PROGRAM = frozenset({"shape", "order", "mixed", "skipped", "twice"})
+"""The program itself is another one on the ranks that these strike: see `wrong_program`."""
+_OTHERS = {
+    "tp": (("tp.forward", "all_reduce"), ("sp.gather", "_all_gather_base"), ("sp.scatter", "_reduce_scatter_base")),
+    "dp": (("dp.reduce", "_reduce_scatter_base"), ("dp.gather", "_all_gather_base")),
+}
+"""Collectives of one group, each with its place in the program: one is entered in place of another."""
 TOGETHER = frozenset({"silent"})
 APART = frozenset({"silent", "link", "device"})
 """What these do to a rank depends on more than its place in its replica."""
@@ -90,7 +97,7 @@ def can_strike(job: Job, kind: str, rank: int) -> bool:
 
 def arm(world: World, fault: Fault, rng: random.Random) -> None:
     """Let it happen when its time comes."""
-    if fault.kind in ("shape", "order"):
+    if fault.kind in IN_PROGRAM:
         return  # in the program itself: see `wrong_program`
     look = _look(fault.kind, rng)
     seen = dict.fromkeys(fault.ranks, 0)
@@ -190,14 +197,28 @@ def _loader(rng: random.Random) -> Look:
 def wrong_program(program: Iterator[Act], fault: Fault, rank: int) -> Iterator[Act]:
     """The same program with the fault in its code, where it strikes this rank."""
     step, seen = 0, 0
+    in_group = fault.kind in ("mixed", "skipped", "twice")
     for act in program:
         step += act.kind == "step"
-        fits = act.kind == "comm" and step == fault.step and act.root < 0
+        fits = act.kind == "comm" and step == fault.step and act.root < 0 and (not in_group or act.group in _OTHERS)
         seen += fits
-        if not (fits and seen == fault.nth + 1 and rank in fault.ranks):
-            yield act
-        elif fault.kind == "shape":
-            yield replace(act, size=act.size + 8)
+        if fits and seen == fault.nth + 1 and rank in fault.ranks:
+            yield from _wrong(act, fault)
         else:
-            yield Act("comm", "barrier", 0.001, act.group, "all_reduce_barrier", 1)
             yield act
+
+
+def _wrong(act: Act, fault: Fault) -> Iterator[Act]:
+    """What the program does in place of this collective."""
+    if fault.kind == "shape":
+        yield replace(act, size=act.size + 8)
+    elif fault.kind == "order":
+        yield Act("comm", "barrier", 0.001, act.group, "all_reduce_barrier", 1)
+        yield act
+    elif fault.kind == "twice":
+        yield act
+        yield act
+    elif fault.kind == "mixed":
+        others = [(place, op) for place, op in _OTHERS[act.group] if op != act.op]
+        place, op = others[fault.nth % len(others)]
+        yield replace(act, place=place, op=op)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from campaign.engine import World
-from campaign.faults import Fault
+from campaign.faults import IN_PROGRAM, Fault
 from campaign.parts import FOREVER_S, Op
 from campaign.programs import Job
 
@@ -37,7 +37,7 @@ class Truth:
 
 def truth_of(job: Job, world: World, fault: Fault, case: Case) -> Truth:
     """The truth about a case whose world stands still."""
-    if fault.kind in ("shape", "order", "lock", "raise"):
+    if fault.kind in IN_PROGRAM or fault.kind in ("lock", "raise"):
         return Truth(why="the program")
     layout = job.layout
     ranks = frozenset(fault.ranks)

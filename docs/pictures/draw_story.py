@@ -58,7 +58,7 @@ def marks_of(story: dict[str, Any]) -> list[Mark]:
     """The moments with labels, in order of time."""
     at, steps = story["incident_s"], story["steps"]
     return [
-        Mark(at["fault"], f"fault: a data loader hangs after step {steps['last']}"),
+        Mark(at["fault"], f"fault: a rank is stopped after step {steps['last']}"),
         Mark(at["suspected"], "suspected"),
         Mark(at["captured"], "captured: stacks of all ranks"),
         Mark(at["localised"], "localised: rank 2 on n3"),

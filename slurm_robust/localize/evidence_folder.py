@@ -11,13 +11,15 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_robust.localize import ras
+from slurm_robust.localize import circumstances, ras
+from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, Circumstances, CircumstancesError
 from slurm_robust.localize.evidence import CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.layout import LayoutError, parse
+from slurm_robust.localize.ranks import name, strays
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.stacks import pyspy
-from slurm_robust.localize.stacks.archive import MAX_FILE_BYTES, NODE_NAME, ArchiveError, NodeArchive, captures, decode
+from slurm_robust.localize.stacks.archive import MAX_FILE_BYTES, NODE_NAME, ArchiveError, NodeArchive, decode, rounds
 
 MAX_FILES = 65536
 
@@ -36,10 +38,32 @@ class Saved:
     problems: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Files:
+    """What is in a folder, by incident."""
+
+    archives: dict[Path, list[NodeArchive]]
+    answers: dict[Path, dict[str, RasView]]
+    circumstances: dict[Path, Circumstances]
+    problems: list[str]
+
+    @property
+    def incidents(self) -> set[Path]:
+        """Those that anything can be judged from."""
+        return set(self.archives) | {path for path, known in self.circumstances.items() if known.exits or known.signals}
+
+    def last_at_s(self, incident: Path) -> float:
+        """When the last that is known of an incident was seen."""
+        known = self.circumstances.get(incident)
+        ends = [] if known is None else [e.at_s for e in known.exits] + [r.at_s for r in known.rounds]
+        return max([archive.at_s for archive in self.archives.get(incident, ())] + ends, default=0.0)
+
+
 def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     """Read what a folder holds: archives (`*.json.gz`), and `rank-<r>.json` or `rank-<r>.txt` dumps of py-spy.
 
-    Beside the archives, answers of NCCL's RAS service (`ras-<n>.json`) and the layout (`layout.txt`) are read.
+    Beside the archives, answers of NCCL's RAS service (`ras-<n>.json`), the layout (`layout.txt`) and what the
+    supervisor knew besides (`circumstances.json`: missing nodes, ends of ranks, signals) are read.
 
     Raw dumps are one round of their own. A text dump may begin with `# node: n1` and `# state: T`; a JSON one may be
     `{"node": "n1", "state": "T", "dump": […]}`. Where no node is given, the folder `<node>/` that holds it names it.
@@ -49,40 +73,77 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     """
     if not folder.is_dir():
         raise ArchiveError(f"{folder}: no such folder")
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())[:MAX_FILES]
-    incidents: dict[Path, list[NodeArchive]] = {}
-    answers: dict[Path, list[RasView]] = {}
-    problems: list[str] = []
-    for path in paths:
-        read = _one(path, folder)
-        if isinstance(read, NodeArchive):
-            incidents.setdefault(_incident(path, folder), []).append(read)
-        elif isinstance(read, RasView):
-            answers.setdefault(path.parent, []).append(read)
-        elif read:
-            problems.append(f"{path}: {read}")
-    if not incidents:
+    files = _read_all(folder)
+    problems = files.problems
+    if not files.incidents:
         why = problems[0] if problems else "no *.json.gz and no rank-<r>.json or rank-<r>.txt in it"
         raise ArchiveError(f"{folder}: nothing to localise from: {why}")
-    last = max(incidents, key=lambda incident: max(archive.at_s for archive in incidents[incident]))
-    if len(incidents) > 1:
-        problems.append(f"{folder}: {len(incidents)} incidents are in it; the last one, {last}, is judged")
-    rounds, clashes = captures(incidents[last])
-    rank_nodes = {rank.rank: rank.node for capture in rounds for rank in capture.ranks}
-    known = max(rank_nodes, default=-1) + 1
+    last = max(files.incidents, key=files.last_at_s)
+    if len(files.incidents) > 1:
+        problems.append(f"{folder}: {len(files.incidents)} incidents are in it; the last one, {last}, is judged")
+    known, answers = files.circumstances.get(last), files.answers.get(last, {})
+    believed = max(world_size or 0, known.world_size if known is not None else 0)
+    archives, stray = _without_strays(files.archives.get(last, []), believed)
+    problems.extend(stray)
+    seen, clashes = rounds(archives)
+    rank_nodes = {rank.rank: rank.node for capture in seen.values() for rank in capture.ranks}
+    size = max(world_size or 0, max(rank_nodes, default=-1) + 1)
     recorder: dict[int, RankDump] = {}
-    for archive in sorted(incidents[last], key=lambda a: a.round):
+    for archive in sorted(archives, key=lambda a: a.round):
         recorder.update(archive.recorder)
         problems.extend(archive.problems)
-    views = tuple(sorted(answers.get(last, ()), key=lambda view: view.at_s))
-    evidence = Evidence(max(world_size or 0, known), rank_nodes, rounds, recorder=recorder, ras=views)
-    if (last / LAYOUT_FILE).is_file():
-        try:
-            sizes, order = parse(_read(last / LAYOUT_FILE).decode("utf-8", "replace").strip())
-            evidence = replace(evidence, layout=sizes, layout_order=order)
-        except (ArchiveError, LayoutError) as error:
-            problems.append(f"{last / LAYOUT_FILE}: {error}")
-    return Saved(evidence, (*problems, *clashes))
+    if known is not None:
+        answers = {name: replace(view, at_s=known.ras_at_s.get(name, view.at_s)) for name, view in answers.items()}
+    views = tuple(sorted(answers.values(), key=lambda view: view.at_s))
+    evidence = Evidence(size, rank_nodes, tuple(seen.values()), recorder=recorder, ras=views)
+    if known is not None:
+        evidence = circumstances.with_circumstances(evidence, seen, known)
+    return Saved(_laid_out(evidence, last / LAYOUT_FILE, problems), (*problems, *clashes))
+
+
+def _read_all(folder: Path) -> _Files:
+    files = _Files({}, {}, {}, [])
+    for path in sorted(path for path in folder.rglob("*") if path.is_file())[:MAX_FILES]:
+        read = _one(path, folder)
+        if isinstance(read, NodeArchive):
+            files.archives.setdefault(_incident(path, folder), []).append(read)
+        elif isinstance(read, RasView):
+            files.answers.setdefault(path.parent, {})[path.name] = read
+        elif isinstance(read, Circumstances):
+            files.circumstances[path.parent] = read
+        elif read:
+            files.problems.append(f"{path}: {read}")
+    return files
+
+
+def _laid_out(evidence: Evidence, path: Path, problems: list[str]) -> Evidence:
+    """The evidence with the layout that was known, where it was kept."""
+    if not path.is_file():
+        return evidence
+    try:
+        sizes, order = parse(_read(path).decode("utf-8", "replace").strip())
+    except (ArchiveError, LayoutError) as error:
+        problems.append(f"{path}: {error}")
+        return evidence
+    return replace(evidence, layout=sizes, layout_order=order)
+
+
+def _without_strays(archives: list[NodeArchive], world_size: int) -> tuple[list[NodeArchive], list[str]]:
+    """The archives without ranks that cannot belong to this job, and a sentence for those."""
+    stray = set(strays((rank.rank for archive in archives for rank in archive.ranks), world_size))
+    if not stray:
+        return archives, []
+    kept = [
+        replace(
+            archive,
+            ranks=tuple(rank for rank in archive.ranks if rank.rank not in stray),
+            recorder={rank: dump for rank, dump in archive.recorder.items() if rank not in stray},
+        )
+        for archive in archives
+    ]
+    count = len({rank.rank for archive in kept for rank in archive.ranks})
+    why = f"too high a number beside {count} others (--world-size N if it is right)"
+    return [archive for archive in kept if archive.ranks], [f"{name(stray)}: left out: {why}"]
 
 
 def _incident(path: Path, folder: Path) -> Path:
@@ -90,7 +151,7 @@ def _incident(path: Path, folder: Path) -> Path:
     return path.parent.parent if path.parent.name.startswith("stacks-") and path.parent != folder else folder
 
 
-def _one(path: Path, folder: Path) -> NodeArchive | RasView | str:
+def _one(path: Path, folder: Path) -> NodeArchive | RasView | Circumstances | str:
     """What one file holds, or why it cannot be used; an empty text for files that are none of ours."""
     match = _RANK_FILE.fullmatch(path.name)
     try:
@@ -98,9 +159,14 @@ def _one(path: Path, folder: Path) -> NodeArchive | RasView | str:
             return _raw_dump(path, int(match[1]), folder)
         if _RAS_FILE.fullmatch(path.name):
             return ras.read(_read(path))
+        if path.name == CIRCUMSTANCES_FILE:
+            return circumstances.decode(_read(path))
         return decode(_read(path)) if path.name.endswith(".json.gz") else ""
-    except (ArchiveError, pyspy.PySpyDumpError, ras.RasError) as error:
+    except (ArchiveError, CircumstancesError, pyspy.PySpyDumpError, ras.RasError) as error:
         return str(error)
+    except (ValueError, OverflowError, RecursionError) as error:
+        # Whatever a garbled file makes of itself: the others are judged.
+        return f"cannot be read ({type(error).__name__}: {str(error)[:80]})"
 
 
 def _read(path: Path) -> bytes:

@@ -15,10 +15,11 @@ from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks import merge
 from slurm_robust.localize.votes.exits import judge_exits, judge_lost_peers
 from slurm_robust.localize.votes.group import judge_groups
-from slurm_robust.localize.votes.node_signals import judge_faults, judge_silence
+from slurm_robust.localize.votes.node_signals import judge_faults, judge_lost_all, judge_silence
 from slurm_robust.localize.votes.outside_collective import judge_outside, judge_waiting
 from slurm_robust.localize.votes.progress import judge_progress
 from slurm_robust.localize.votes.recorder_with_stacks import (
+    judge_ras_undecided,
     judge_ras_with_stacks,
     judge_recorder,
     judge_recorder_undecided,
@@ -29,6 +30,7 @@ from slurm_robust.model import Conclusion, Verdict
 
 Vote = Callable[[Evidence], Verdict | None]
 VOTES: tuple[Vote, ...] = (
+    judge_lost_all,  # all ranks of a node are gone, and nobody saw how: their node
     judge_exits,  # ranks ended: the rank that died first, its node, or the program's own error
     judge_progress,  # a step was completed: nobody
     judge_stops_with_recorder,  # processes that a signal or a freezer stopped: their nodes
@@ -40,6 +42,7 @@ VOTES: tuple[Vote, ...] = (
     judge_stop_signals,  # without captures: an agent's report of a stopped rank
     judge_lost_peers,  # ranks died of a lost peer only: nobody
     judge_recorder_undecided,  # the flight recorder, where it names nobody: why
+    judge_ras_undecided,  # NCCL's RAS service, where it names nobody: why
     judge_groups,  # all wait: the parallel group in which the waiting ends
     judge_waiting,  # stacks, where they name nobody: why
 )
@@ -68,11 +71,15 @@ def _first_answer(evidence: Evidence) -> Verdict:
             # A rank that vanished may have finished: a surer vote goes first.
             if found.corroborated or found.conclusion is Conclusion.NONE:
                 return found
-        elif vote is judge_exits and found.conclusion is Conclusion.CULPRIT and not found.corroborated:
+        elif vote in (judge_lost_all, judge_exits) and _unsure(found):
             unsure_exit = found
         else:
             return found
     return unsure_exit or _NOTHING_KNOWN
+
+
+def _unsure(found: Verdict) -> bool:
+    return found.conclusion is Conclusion.CULPRIT and not found.corroborated
 
 
 def _unseen(evidence: Evidence) -> tuple[str, ...]:

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _MAX_RANKS = 10_000_000
+_ALWAYS_BELIEVED = 16384
+_SPARSE = 64
+"""Of a large job, at least one rank in so many is known: a lone number far above the others is a stray file."""
 
 
 def fold(ranks: Iterable[int]) -> str:
@@ -51,3 +54,17 @@ def name(ranks: Iterable[int]) -> str:
     if members == [-1]:
         return "the training step"
     return f"rank {members[0]}" if len(members) == 1 else f"ranks {fold(members)}"
+
+
+def strays(ranks: Iterable[int], world_size: int = 0) -> tuple[int, ...]:
+    """Ranks that cannot belong to the job of the others: a name with a wrong number would make a world of millions.
+
+    Args:
+        ranks: All that something is known of.
+        world_size: Number of ranks as a person gave it, 0 where nobody did: whatever it holds is believed.
+    """
+    known = sorted(set(ranks))
+    found: list[int] = []
+    while known and known[-1] >= max(world_size, _ALWAYS_BELIEVED, _SPARSE * len(known)):
+        found.append(known.pop())
+    return tuple(reversed(found))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -75,6 +75,9 @@ class RasView:
     lags: tuple[Lag, ...] = ()
 
 
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+
+
 class _Kept(msgspec.Struct, frozen=True):
     at_s: float
     json: msgspec.Raw = msgspec.Raw(b"null")
@@ -83,16 +86,16 @@ class _Kept(msgspec.Struct, frozen=True):
 
 class _Operation(msgspec.Struct, frozen=True):
     name: str
-    most: int
-    behind: list[tuple[int, str, int, int]]
-    behind_count: int
-    ahead: list[tuple[int, str, int]] = []
+    most: _Whole
+    behind: list[tuple[_Whole, str, _Whole, _Whole]]
+    behind_count: _Whole
+    ahead: list[tuple[_Whole, str, _Whole]] = []
 
 
 class _Communicator(msgspec.Struct, frozen=True):
     hash: str
-    size: int
-    missing: list[tuple[int, str, int, bool]] = []
+    size: _Whole
+    missing: list[tuple[_Whole, str, _Whole, bool]] = []
     operations: list[_Operation] = []
 
 
@@ -114,7 +117,7 @@ def read_json(body: bytes, at_s: float) -> RasView:
 def _decoded(body: bytes, kind: type[_Shape]) -> _Shape:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise RasError(f"not an answer of NCCL RAS: {str(error)[:160]}") from None
 
 
@@ -156,7 +159,7 @@ def read_text(text: str, at_s: float) -> RasView:
             heading.add(CommunicatorMember(int(found[1]), found[4], int(found[3])), line, found[2])
             lags[-1] = heading.lag()
     known = tuple((who, 0, dead) for who, dead in silent.items())
-    return RasView(at_s, known, tuple(lag for lag in lags if lag.behind))
+    return RasView(at_s, known, tuple(lag for lag in lags if lag.behind or not lag.whole))
 
 
 class _Heading:

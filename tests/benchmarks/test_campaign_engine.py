@@ -10,7 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from campaign.cases import CLASSES, make_case  # type: ignore[import-not-found]
+from campaign.cases import BLAMELESS, CLASSES, make_case  # type: ignore[import-not-found]
 from campaign.engine import World  # type: ignore[import-not-found]
 from campaign.faults import Fault, arm  # type: ignore[import-not-found]
 from campaign.layout import Layout  # type: ignore[import-not-found]
@@ -22,6 +22,10 @@ JOBS = (
     Job("megatron", Layout(tp=2, pp=2, dp=4, ep=4), moe=True, moe_sync=True, sequence_parallel=True, depth=8),
     Job("megatron", Layout(pp=8, dp=2), microbatches=8, depth=1000, log_every=2),
     Job("megatron", Layout(tp=2, cp=2, pp=2, dp=2), depth=4),
+    Job("megatron", Layout(tp=2, pp=4, dp=2), microbatches=8, depth=0),
+    Job(
+        "megatron", Layout(tp=2, pp=2, dp=4, ep=4), moe=True, sequence_parallel=True, chunks=2, depth=0, p2p_sync=False
+    ),
     Job("fsdp", Layout(dp=16), layers=6),
     Job("ddp", Layout(dp=8), depth=0),
 )
@@ -86,8 +90,8 @@ def test_what_may_be_named(kind: str) -> None:
     """Nodes where somebody is at fault, and evidence that tells them unless the class says otherwise."""
     for seed in range(4):
         truth = make_case(kind, seed, 32).truth
-        assert bool(truth.nodes) == (kind not in ("code", "no fault"))
-        assert truth.identifiable == (kind not in ("code", "no fault", "unidentifiable"))
+        assert bool(truth.nodes) == (kind not in ("code", "code like a group", "no fault"))
+        assert truth.identifiable == (kind not in BLAMELESS)
         assert truth.nodes <= truth.group_nodes
 
 

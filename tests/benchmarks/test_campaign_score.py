@@ -34,7 +34,7 @@ def test_outcomes() -> None:
     assert {named: score.outcome(case, frozenset(named)) for named in told} == told
 
 
-@pytest.mark.parametrize("kind", ["code", "no fault", "unidentifiable"])
+@pytest.mark.parametrize("kind", ["code", "code like a group", "no fault", "unidentifiable"])
 def test_nobody_may_be_named(kind: str) -> None:
     """Naming anybody is false blame, the struck node too where nothing tells it."""
     case = make_case(kind, 1, 32)

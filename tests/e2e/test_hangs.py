@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
 Cluster = Callable[..., DevCluster]
 
 
-def test_a_hang_in_a_data_loader_moves_the_job_to_the_standby_and_the_node_passes_its_recheck(
+def test_a_stopped_rank_moves_the_job_to_the_standby_and_the_node_passes_its_recheck(
     cluster: Cluster, submit: Submit
 ) -> None:
     """The reference story: suspected, captured, still, node in quarantine, seats held, resumed; back with a strike.
@@ -24,7 +24,7 @@ def test_a_hang_in_a_data_loader_moves_the_job_to_the_standby_and_the_node_passe
     Meanwhile another job waits for the very nodes, with a higher priority: it must not get the seats.
     """
     dev = cluster()
-    job = submit(dev, fault={"kind": "loader_hang", "rank": 1, "step": 13})
+    job = submit(dev, fault={"kind": "stop", "rank": 1, "step": 13})
     suspect = job.hears("suspect")["node"]
     # Three nodes are never free beside this job: the fifth, and the suspect once it has passed its recheck.
     competitor = dev.run(["sbatch", "--parsable", "-N3", "--exclusive", "--nice=-1000", "--wrap", "sleep 1"]).stdout
@@ -53,16 +53,39 @@ def test_a_hang_in_a_data_loader_moves_the_job_to_the_standby_and_the_node_passe
     assert [n["strikes"] for n in shown if n["name"] == suspect] == [1]
     told = dev.run(["srobust", "incidents", job.id]).stdout
     assert "Where the ranks stood" in told
-    assert "in_loader" in told
+    assert "before_step" in told
     report = next(job.story_folder.glob("*/report.md")).read_text()
     assert suspect in report
-    assert "in_loader" in report
+    assert "before_step" in report
+
+
+def test_a_data_loader_that_hangs_is_restarted_in_place_and_moves_the_job_when_it_hangs_again(
+    cluster: Cluster, submit: Submit
+) -> None:
+    """Nothing below Python says that the node is at fault: the rank's the first time, the node's the second time.
+
+    The fault belongs to the node: where the job goes then, it does not come. The second time it comes before the
+    attempt has a step time of its own, so that quiet captures find it.
+    """
+    dev = cluster(supervise={"quiet_capture_interval_s": 4.0})
+    job = submit(dev, fault={"kind": "loader_hang", "rank": 1, "step": 13, "node": "n2"}, again=True)
+    first = job.hears("decided", 90)
+    assert first["road"] == "restart_in_place", job.everything()
+    assert first["evict"] == []
+    assert job.hears("suspect")["node"] == "n2", job.everything()
+    again = job.hears("decided", 90, 2)
+    assert again["evict"] == ["n2"], job.everything()
+    assert "the same failure again on n2" in again["text"]
+    ended = job.ends(120)
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 1), job.everything()
+    assert "n2" not in ended.nodes
+    job.assert_clean_slurm()
 
 
 def test_a_hang_on_a_node_with_a_fault_drains_it_with_the_evidence(cluster: Cluster, submit: Submit) -> None:
     """The same, and the node's kernel log holds an XID 79: its recheck finds it."""
     dev = cluster()
-    job = submit(dev, fault={"kind": "loader_hang", "rank": 2, "step": 8})
+    job = submit(dev, fault={"kind": "stop", "rank": 2, "step": 8})
     job.hears("training")
     node = job.rank_node(2)
     dev.add_kmsg(node, "NVRM: Xid (PCI:0000:3b:00): 79, pid=0, GPU has fallen off the bus.")
@@ -204,7 +227,7 @@ def test_without_a_daemon_the_job_requeues_itself_and_asks_to_leave_the_suspect_
     busy cores it may come too late. What reaches Slurm is asserted from outside a job, in the contract tests.
     """
     dev = cluster(daemon=False, standby=0, supervise={"answer_timeout_s": 1.0})
-    job = submit(dev, fault={"kind": "loader_hang", "rank": 1, "step": 8})
+    job = submit(dev, fault={"kind": "stop", "rank": 1, "step": 8})
     suspect = job.hears("suspect")["node"]
     assert f"leave {suspect} out" in job.hears("unanswered")["text"]
     wait_until(lambda: job.job().state == "PENDING", 30, "the requeue")

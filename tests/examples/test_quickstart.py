@@ -21,7 +21,7 @@ STORY = (
     r"node n\d is the standby",
     r"job \d+ submitted",
     r"training at step \d+, 4 ranks",
-    r"the fault strikes: loader_hang at step 10",
+    r"the fault strikes: stop at step 10",
     r"silence suspected",
     r"stacks of 4 ranks taken",
     r"still, and why: rank 2 on n3",

@@ -31,12 +31,12 @@ from slurm_robust.model import Conclusion, SignalKind
 
 
 def test_loader_deadlock_twice() -> None:
-    """A loader that stands in a lock in two captures while all others wait: its node, corroborated."""
+    """A loader that stands in a lock in two captures while all others wait: its rank, corroborated."""
     verdict = judge(repeated(*with_peers(in_loader(1, process(WORKER_LOCK)))))
     assert verdict.conclusion is Conclusion.CULPRIT
     assert named(verdict) == [("n1", (1,))]
     assert verdict.corroborated
-    assert verdict.suspects[0].infrastructure
+    assert not verdict.suspects[0].infrastructure
     assert "data loader" in verdict.suspects[0].why
 
 

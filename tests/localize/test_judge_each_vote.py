@@ -114,6 +114,12 @@ def lagging(number: int) -> tuple[RasView, ...]:
     return RasView(1000.0, (), (lag,)), RasView(1005.0, (), (lag,))
 
 
+def counted() -> tuple[RasView, ...]:
+    """NCCL says twice that one rank launched an operation less than its peers, and not which."""
+    lag = Lag("cafe", 4, "AllReduce", 50, (), False, ())
+    return RasView(1000.0, (), (lag,)), RasView(1005.0, (), (lag,))
+
+
 def processes() -> list[RankCapture]:
     """Four ranks at one place, each a process of its own."""
     return [rank(n, process(ALL_REDUCE, 100 + n)) for n in range(4)]
@@ -124,6 +130,11 @@ def apart(number: int) -> RankCapture:
     return rank(number, process(frames(*MAIN, f"work{number} /home/u/train.py:{60 + number}")))
 
 
+def gone(*numbers: int) -> list[RankCapture]:
+    """Ranks of one node whose processes are no more."""
+    return [rank(n, node="n1") for n in numbers]
+
+
 XID = [signal(SignalKind.NODE_FAULT, "n2", "XID 79")]
 STOPPED = rank(1, process(USER, state="T"))
 HANGS = in_loader(1, process(WORKER_LOCK))
@@ -132,6 +143,15 @@ SILENT = [capture(t, *others(2), missing=["n2"]) for t in (1000.0, 1010.0, 1020.
 
 Scene = tuple[Evidence, Said]
 RIGHT: dict[str, Scene] = {
+    # Both ranks of a node are gone without an exit code; another node's rank has vanished with them.
+    "judge_lost_all": (
+        evidence(
+            *(capture(t, waiting(0), waiting(3), *gone(1, 2)) for t in (1000.0, 1005.0)),
+            exits=[RankExit(n, "n1", 999.0) for n in (1, 2)] + [RankExit(4, "n4", 999.5)],
+            nodes={0: "n0", 1: "n1", 2: "n1", 3: "n3", 4: "n4"},
+        ),
+        names("n1"),
+    ),
     # One rank was killed; nothing was captured.
     "judge_exits": (Evidence(4, FOUR, exits=(ended(2, None, 9),)), names("n2")),
     # One stands outside the collective that others wait in; meanwhile another completes a step.
@@ -160,6 +180,8 @@ RIGHT: dict[str, Scene] = {
     ),
     # The recorders show a circle: where the stacks' waiting seems to end is not the beginning of it.
     "judge_recorder_undecided": (replace(evidence_of(job(BYTEROBUST)), recorder=circle()), UNDETERMINED),
+    # NCCL counts who is behind and names nobody: the group in which the stacks' waiting seems to end may be another.
+    "judge_ras_undecided": (replace(evidence_of(job(BYTEROBUST)), ras=counted()), UNDETERMINED),
     # All wait, and the layout tells for whom.
     "judge_groups": (evidence_of(job(BYTEROBUST)), names("m15")),
     # One is in an evaluation and gets on with it.
@@ -169,6 +191,15 @@ RIGHT: dict[str, Scene] = {
     ),
 }
 WRONG: dict[str, Scene] = {
+    # The ranks of a node finished a moment before the others, which get on with their last step.
+    "judge_lost_all": (
+        replace(
+            stepping(waiting(0), *gone(1, 2)),
+            exits=tuple(RankExit(n, "n1", 999.0) for n in (1, 2)),
+            rank_nodes={0: "n0", 1: "n1", 2: "n1"},
+        ),
+        NOBODY,
+    ),
     # One has left early and well; what holds the others is a hung loader.
     "judge_exits": (
         evidence(*(capture(t, *others(1, 3), HANGS) for t in (1000.0, 1005.0, 1010.0)), exits=[ended(3)], nodes=FOUR),
@@ -204,6 +235,8 @@ WRONG: dict[str, Scene] = {
     "judge_lost_peers": (evidence(*(capture(t, STOPPED) for t in (1000.0, 1005.0)), exits=victims()[1:]), names("n1")),
     # The one that all wait for has left no dump, and its stack tells.
     "judge_recorder_undecided": (replace(repeated(*others(1), HANGS, times=3), recorder=without_dump(1)), names("n1")),
+    # The recorders know who it is that NCCL only counts.
+    "judge_ras_undecided": (replace(repeated(*others()), recorder=recorded(3), ras=counted()), names("n3")),
     # The waiting seems to end in one group; a node of another has fallen off its bus.
     "judge_groups": (
         replace(evidence_of(job(BYTEROBUST)), node_signals=(signal(SignalKind.NODE_FAULT, "m03", "XID 79"),)),

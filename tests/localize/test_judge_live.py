@@ -162,7 +162,7 @@ def test_evaluation_then_a_loader_that_hangs_then_one_that_is_stopped(tmp_path: 
         time.sleep(4.2)
         verdict = judge(job.evidence(first, job.capture()))
         assert verdict.corroborated, verdict
-        assert [(s.node, s.ranks, s.infrastructure) for s in verdict.suspects] == [("n1", (1,), True)]
+        assert [(s.node, s.ranks, s.infrastructure) for s in verdict.suspects] == [("n1", (1,), False)]
         assert "__getitem__" in verdict.reason
 
         worker = loaders(first.ranks[1])[0].pid

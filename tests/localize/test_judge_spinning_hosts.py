@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from localize_scenes import (
     EVALUATE,
     MAIN,
+    USER,
+    USER_LOCK,
     WORKER_LOCK,
     assert_nobody,
     capture,
@@ -107,3 +110,67 @@ def test_an_evaluation_that_uses_some_processor_time_is_not_blamed() -> None:
     found = judge(evidence(*captures))
     assert (found.conclusion, found.suspects) == (Conclusion.UNDETERMINED, ())
     assert "may be at work" in found.reason
+
+
+# Spinning is no motion: who is in a lock or in D state is seen among those that busy-wait.
+
+
+def _polls(number: int, t: float, function: str = "wait_for_peers") -> RankCapture:
+    """A busy wait in Python: the same function, another line at each look."""
+    stack = frames(*MAIN, f"{function} /home/u/train.py:{80 + (number + int(t)) % 3}")
+    return rank(number, process(stack, state="R", cpu_s=t))
+
+
+def test_a_rank_in_a_lock_among_hosts_that_spin() -> None:
+    """Five spin at three places and none waits in a collective; the one that sleeps in a lock is named."""
+    verdict = judge(_beside_spinners(rank(1, process(USER_LOCK))))
+    assert named(verdict) == [("n1", (1,))]
+    assert not verdict.corroborated
+    assert not verdict.suspects[0].infrastructure
+
+
+@pytest.mark.parametrize(
+    "suspect",
+    [rank(1, process(USER, state="D", wchan="nfs_wait_bit_killable")), rank(1, process(USER_LOCK))],
+    ids=["D state", "lock"],
+)
+@pytest.mark.parametrize("places", [1, 2])
+def test_a_held_rank_among_hosts_that_poll(suspect: RankCapture, places: int) -> None:
+    """The others ask again and again: another line of the same function at each look is no progress."""
+    looks = [
+        capture(1000.0 + t, *(_polls(n, t, f"wait_for_peers{n % places}") for n in range(2, 8)), suspect)
+        for t in (0.0, 10.0, 20.0)
+    ]
+    verdict = judge(evidence(*looks))
+    assert named(verdict) == [("n1", (1,))]
+    assert not verdict.corroborated
+
+
+def test_hosts_that_poll_beside_some_that_wait() -> None:
+    """Two in a collective, four poll, one in a lock: the polling ones are none of those outside."""
+    looks = [
+        capture(1000.0 + t, waiting(8), waiting(9), *(_polls(n, t) for n in range(2, 6)), rank(1, process(USER_LOCK)))
+        for t in (0.0, 10.0)
+    ]
+    assert named(judge(evidence(*looks))) == [("n1", (1,))]
+
+
+def test_hosts_that_go_from_function_to_function() -> None:
+    """They work: a rank in a lock beside them is nobody's fault."""
+    looks = [
+        capture(1000.0 + t, *(_polls(n, t, f"layer{int(t)}") for n in range(2, 8)), rank(1, process(USER_LOCK)))
+        for t in (0.0, 10.0)
+    ]
+    assert_nobody(judge(evidence(*looks)), Conclusion.NONE)
+
+
+def test_a_processor_that_nobody_sees_used() -> None:
+    """NCCL's own threads use a processor beside a main thread in D state, or in a lock: that is no motion of it."""
+    for held in (process(USER, state="D", wchan="nfs_wait_bit_killable"), process(USER_LOCK)):
+        looks = [
+            capture(1000.0 + t, *(waiting(n) for n in (0, 2, 3)), rank(1, replace(held, cpu_s=5.0 + t)))
+            for t in (0.0, 10.0)
+        ]
+        found = judge(evidence(*looks))
+        assert named(found) == [("n1", (1,))]
+        assert not found.corroborated

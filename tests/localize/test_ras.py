@@ -100,6 +100,32 @@ def test_strangers_are_not_named() -> None:
     assert judge_ras(views(shared), {100: (0, 1)}, NODES) is None
 
 
+@pytest.mark.parametrize("number", [4, 7, 10**9, -1])
+def test_a_process_with_an_impossible_number_is_not_named(number: int) -> None:
+    """A communicator of four ranks has no rank 4: the answer is garbled, whatever process id stands beside it."""
+    odd = CommunicatorMember(number, "10.0.0.2", 102)
+    silent = RasView(100.0, ((odd, 4, True),))
+    late = RasView(100.0, (), (Lag("cafe", 4, "AllReduce", 50, ((odd, 49),)),))
+    for said in (silent, late):
+        assert judge_ras([said, replace(said, at_s=104.0)], PIDS, NODES) is None
+
+
+def test_laggards_without_names_are_told() -> None:
+    """NCCL's text only counts those that are behind: undetermined, and the verdict says what NCCL saw."""
+    text = """#0-0 (27a0) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  2 ranks have launched up to operation 9
+  2 ranks have launched up to operation 8
+"""
+    answers = tuple(read_text(text, at_s) for at_s in (100.0, 104.0))
+    scene = repeated(*(waiting(n) for n in range(4)))
+    found = judge(replace(scene, ras=answers))
+    assert found.conclusion is Conclusion.UNDETERMINED
+    assert not found.suspects
+    assert "NCCL counts ranks behind their peers in AllReduce" in found.reason
+    assert "names none of them" in found.reason
+
+
 def test_with_stacks_that_cannot_tell_the_judge_follows_nccl() -> None:
     """All ranks wait at the same line: undetermined by stacks alone, one node with NCCL's counts."""
     ranks = [rank(n, process(ALL_REDUCE, pid=100 + n)) for n in range(4)]

@@ -54,7 +54,7 @@ def test_they_agree() -> None:
     assert suspect.confidence > 0.9
     assert "never joined all_reduce 5" in suspect.why
     assert "its data loader hangs at" in suspect.detail
-    assert suspect.infrastructure
+    assert not suspect.infrastructure
 
 
 def test_the_stack_says_that_it_is_the_program() -> None:

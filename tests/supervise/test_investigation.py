@@ -11,11 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 sys.path.append(str(Path(__file__).resolve().parents[1] / "localize"))
 
 from recorder_dumps import entry, plain  # type: ignore[import-not-found]
 from supervised import FakeAgents, World
 
+from slurm_robust.localize.evidence_folder import read_folder
+from slurm_robust.localize.judge import judge
 from slurm_robust.model import Conclusion
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.messages import from_agent
@@ -35,7 +39,7 @@ class Nodes(FakeAgents):
         world.session.agents = self
         self.world, self.clock = world, world.clock
         self.slow, self.dead = slow, dead
-        attempt = world.attempt("a")
+        self.attempt = attempt = world.attempt("a")
         self.fleet = attempt.fleet
         for number, node in enumerate(NODES):
             found = {"t": "rank", "n": node, "rank": number, "pid": 100 + number, "step_id": "0", "world": 4, "at": 1.0}
@@ -136,3 +140,36 @@ def test_recorder_dumps_of_a_capture_are_judged_with_the_stacks(tmp_path: Path) 
     assert told.count("garbled") == 1, "what cannot be read is said once"
     asyncio.run(agents.investigation.capture(keep=False))
     assert asked == [(True, "n2"), (True, "n3"), (False, "")], "a quiet look asks neither recorders nor NCCL"
+
+
+@pytest.mark.parametrize(("slow", "dead"), [("n2", ""), ("", "n3"), ("n2", "n3")], ids=["slow", "dead", "both"])
+def test_what_is_saved_judges_as_the_live_one_did(tmp_path: Path, slow: str, dead: str) -> None:
+    """From the incident's folder alone: the same verdict, of quiet captures before the incident, too."""
+    agents = Nodes(tmp_path / "story", slow=slow, dead=dead)
+
+    def answer(asked: messages.TakeCapture) -> None:
+        for rank, node in enumerate(NODES):
+            if node not in (slow, dead):
+                member = {"rank": rank, "processes": [{"pid": 100 + rank, "state": "S"}]}
+                told = {
+                    **ARCHIVE,
+                    "node": node,
+                    "round": asked.round_number,
+                    "at_s": 2.0 * asked.round_number,
+                    "ranks": [member],
+                }
+                blob = base64.b64encode(zlib.compress(json.dumps(told).encode())).decode()
+                message = {"t": "cap", "n": node, "id": asked.capture_id, "blob": blob}
+                agents.fleet.feed(from_agent(message), agents.clock.at_s)
+
+    agents.answer = answer
+    quiet = Investigation(agents.world.session, agents.attempt)
+    for _ in range(2):
+        asyncio.run(quiet.capture(keep=False))
+    agents.investigation.take_over(quiet)
+    asyncio.run(agents.investigation.capture())
+    verdict = agents.investigation.judge()
+    saved = read_folder(next(tmp_path.glob("story/*/circumstances.json")).parent)
+    assert saved.problems == ()
+    assert len(saved.evidence.captures) == 3
+    assert judge(saved.evidence) == verdict

@@ -73,7 +73,7 @@ def command(
         raise click.UsageError("give --stacks DIR, --flight-recorder DIR, --timings FILE, or several of them")
     try:
         saved = read_folder(stacks, world_size) if stacks is not None else Saved(Evidence(world_size or 0, {}))
-        dumps = read_dumps(flight_recorder) if flight_recorder is not None else None
+        dumps = read_dumps(flight_recorder, world_size or 0) if flight_recorder is not None else None
         steps = read_timings(timings) if timings is not None else None
     except (ArchiveError, RecorderDumpError, TimingsError) as error:
         click.echo(f"srobust localize: {error}", err=True)

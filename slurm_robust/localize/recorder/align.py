@@ -2,7 +2,8 @@
 
 An operation that a rank has enqueued and that is not complete waits for one of three things: members that never
 enqueued it (`absent`), its own device, where other members have completed it (`stuck`), or something that lies before
-it on a member's device (`behind`). Whoever is waited for and has nothing outstanding itself waits for nobody.
+it on a member's device (`behind`). A send and its receive are matched by their place in the order of that direction.
+Whoever is waited for and has nothing outstanding itself waits for nobody.
 
 What is known of an operation is worked out once for all its members: work grows with entries, not with pairs of ranks.
 """
@@ -13,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from slurm_robust.localize.recorder.dump import Operation, ProcessGroup, RankDump
+from slurm_robust.localize.recorder.dump import Exchange, Operation, ProcessGroup, RankDump
 
 _ONE_SIDED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "scatter", "gather"})
 """Some members complete these while others have not begun: that says nothing about anybody's device."""
@@ -223,9 +224,14 @@ def _pair(board: _Board, me: int, op: Operation, found: _Found) -> None:
     if peer is None:
         found.holds.append(Hold(op, (me,), undumped=(op.peer,)))
         return
-    answer = next(
-        (o for o in peer.pending if o.p2p and o.group == op.group and o.peer == me and o.sends != op.sends), None
-    )
+    at = _answer_at(board.dumps[me], peer, op)
+    if at < 0:
+        # Its own device or the link holds it, unless something lies before it there.
+        if op is board.dumps[me].pending[0]:
+            found.stuck.setdefault(me, (op, (op.peer,)))
+        return
+    answers = [o for o in peer.pending if o.p2p and o.group == op.group and o.peer == me and o.sends != op.sends]
+    answer = answers[at] if at < len(answers) else None
     if answer is None:
         found.holds.append(Hold(op, (me,), absent=(op.peer,)))
     elif answer is not peer.pending[0]:
@@ -233,6 +239,25 @@ def _pair(board: _Board, me: int, op: Operation, found: _Found) -> None:
     elif me < op.peer and op is board.dumps[me].pending[0]:
         found.closed.append((ProcessGroup("", f"the pair in {board.groups[op.group].desc}", (me, op.peer)), op))
         _began({me: op, op.peer: answer}, found.unstarted)
+
+
+def _answer_at(mine: RankDump, theirs: RankDump, op: Operation) -> int:
+    """Which of the peer's pending answers belongs to this operation, 0 for the first; -1 where it has completed it.
+
+    The n-th that one end sends is the n-th that the other receives. Where a recorder does not reach back to the first
+    one, numbers are compared, which two ranks count alike if they have no other partner in the group.
+    """
+    here = mine.exchanges.get((op.group, op.peer, op.sends), Exchange(0, -1))
+    there = theirs.exchanges.get((op.group, mine.rank, not op.sends), Exchange(0, -1))
+    if mine.whole and theirs.whole:
+        return max(here.completed - there.completed, -1)
+    alone = _only_partner(mine, op.group, theirs.rank) and _only_partner(theirs, op.group, mine.rank)
+    return -1 if alone and there.last_seq >= op.seq else 0
+
+
+def _only_partner(dump: RankDump, group: str, other: int) -> bool:
+    pending = {op.peer for op in dump.pending if op.p2p and op.group == group}
+    return pending | {peer for name, peer, _ in dump.exchanges if name == group} <= {other}
 
 
 def _mismatches(board: _Board) -> tuple[Mismatch, ...]:

@@ -11,16 +11,20 @@ import json
 import pickle
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
+from slurm_robust.localize.ranks import strays
+
 MAX_DUMP_BYTES = 256 << 20
 """A ring of 20,000 entries with stacks is some 40 MB."""
-MAX_RANKS = 10_000_000
+MAX_RANKS = 1 << 20
 MAX_FILES = 131072
+_MAX_WHOLE = 1 << 62
 _RANK = re.compile(r"(?:^|[^0-9])(\d{1,7})(?:\.(?:json|pkl|pickle|pt))?$")
+_SENDS = ("send", "isend")
 _PEER = re.compile(r"(?:send|recv|isend|irecv) ?(\d+)(?:->|<-)(\d+)")
 
 
@@ -62,7 +66,7 @@ class Operation:
     @property
     def sends(self) -> bool:
         """It sends to one peer: it may wait although nobody is late yet."""
-        return self.name.startswith(("send", "isend"))
+        return self.name.startswith(_SENDS)
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,23 @@ class ProcessGroup:
 
 
 @dataclass(frozen=True)
+class Exchange:
+    """What one end recorded of one direction between two ranks, as far as it is complete.
+
+    Attributes:
+        completed: How many operations, as far back as the recorder reaches.
+        last_seq: The newest one's number among the group's point-to-point operations.
+    """
+
+    completed: int
+    last_seq: int
+
+
+Channel = tuple[str, int, bool]
+"""A group, the other rank (world rank), and whether this end sends."""
+
+
+@dataclass(frozen=True)
 class RankDump:
     """What one rank's recorder holds.
 
@@ -84,6 +105,8 @@ class RankDump:
         numbers: Group's number in this process → its name, as far as its entries show.
         pending: Operations not complete, in the order in which they were enqueued.
         last_at_s: When it enqueued its newest recorded operation, 0 where it has none.
+        exchanges: Completed point-to-point operations.
+        whole: The recorder reaches back to the rank's first operation, so that its operations can be counted.
     """
 
     rank: int
@@ -92,6 +115,8 @@ class RankDump:
     numbers: Mapping[int, str]
     pending: tuple[Operation, ...] = ()
     last_at_s: float = 0.0
+    exchanges: Mapping[Channel, Exchange] = field(default_factory=dict)
+    whole: bool = False
 
 
 # Python's own: the C one keeps what is to be referred to again in an array as long as the largest number that the file
@@ -142,7 +167,7 @@ def _decode(plain: Any, rank: int) -> RankDump:
             # Gloo's default group has no name in the table of groups, and this one in its entries.
             groups["0"] = replace(groups.pop(""), name="0")
         counters = {
-            int(number): (int(fields["last_enqueued_collective"]), int(fields["last_completed_collective"]))
+            _whole(number): (_whole(fields["last_enqueued_collective"]), _whole(fields["last_completed_collective"]))
             for number, fields in (plain.get("pg_status") or {}).items()
         }
         numbers: dict[int, str] = {}
@@ -150,26 +175,74 @@ def _decode(plain: Any, rank: int) -> RankDump:
         last_at_s = 0.0
         for entry in plain["entries"]:
             name = str(entry["process_group"][0])
-            numbers[int(entry["pg_id"])] = name
-            last_at_s = max(last_at_s, float(entry.get("time_created_ns") or 0) / 1e9)
+            numbers[_whole(entry["pg_id"])] = name
+            last_at_s = max(last_at_s, _created_at_s(entry))
             if entry.get("state") != "completed" and not entry.get("retired"):
                 pending.append(_op(entry, groups.get(name)))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        exchanges = _exchanges(plain, groups)
+        first = plain.get("first_record_id", min((_whole(e["record_id"]) for e in plain["entries"]), default=-1))
+        whole = _whole(first) == 0
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         version = plain.get("version", "none")
-        raise RecorderDumpError(f"version {version!s:.20}: {type(error).__name__} {error}"[:160]) from None
+        version = version[:20] if isinstance(version, str) else type(version).__name__
+        raise RecorderDumpError(f"version {version}: {type(error).__name__} {error}"[:160]) from None
     pending.sort(key=lambda op: op.order)
-    return RankDump(rank, groups, counters, numbers, tuple(pending), last_at_s)
+    return RankDump(rank, groups, counters, numbers, tuple(pending), last_at_s, exchanges, whole)
+
+
+def _exchanges(plain: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> dict[Channel, Exchange]:
+    """Completed point-to-point operations: counted by the node's agent, or here."""
+    told: list[tuple[str, str, int, int]] = []
+    if "exchanges" in plain:
+        told = [(str(group), str(name), _whole(n), _whole(seq)) for group, name, n, seq in plain["exchanges"]]
+    else:
+        for entry in plain["entries"]:
+            name = str(entry["profiling_name"])[:80].rpartition(":")[2]
+            if _PEER.match(name) and (entry.get("state") == "completed" or entry.get("retired")):
+                told.append((str(entry["process_group"][0]), name, 1, _whole(entry["p2p_seq_id"])))
+    found: dict[Channel, Exchange] = {}
+    for group, name, count, seq in told:
+        match = _PEER.match(name)
+        if match is not None and (peer := _peer(match, groups.get(group))) >= 0:
+            key = (group, peer, name.startswith(_SENDS))
+            known = found.get(key, Exchange(0, -1))
+            found[key] = Exchange(known.completed + count, max(known.last_seq, seq))
+    return found
+
+
+def _peer(match: re.Match[str], group: ProcessGroup | None) -> int:
+    """The other end's world rank: the name carries places in the group, own place first; -1 where it has none."""
+    place = int(match[2])
+    return group.ranks[place] if group is not None and place < len(group.ranks) else -1
+
+
+def _whole(value: Any) -> int:
+    """A whole number of a usual size.
+
+    Raises:
+        ValueError, OverflowError: infinite, or of hundreds of digits, which pickles and JSON may hold.
+    """
+    number = int(value)
+    if abs(number) > _MAX_WHOLE:
+        raise ValueError("a number of more than 62 bits")
+    return number
+
+
+def _created_at_s(entry: Mapping[str, Any]) -> float:
+    return _whole(entry.get("time_created_ns") or 0) / 1e9
 
 
 def _group(name: str, fields: Mapping[str, Any]) -> ProcessGroup:
     desc = str(fields.get("desc", ""))
     if "ranges" in fields:
         # As the node's agent writes it; all ranks of a large job list the same group.
-        return ProcessGroup(name, desc, _spread(tuple((int(a), int(b), int(c)) for a, b, c in fields["ranges"])))
+        return ProcessGroup(
+            name, desc, _spread(tuple((_whole(a), _whole(b), _whole(c)) for a, b, c in fields["ranges"]))
+        )
     ranks = fields["ranks"]
     if isinstance(ranks, str):
         ranks = json.loads(ranks or "[]")
-    return ProcessGroup(name, desc, tuple(int(r) for r in ranks))
+    return ProcessGroup(name, desc, tuple(_whole(r) for r in ranks))
 
 
 @lru_cache(maxsize=4096)
@@ -184,21 +257,17 @@ def _op(entry: Mapping[str, Any], group: ProcessGroup | None) -> Operation:
     backend, _, name = str(entry["profiling_name"])[:80].partition(":")
     name = name or backend
     match = _PEER.match(name)
-    peer = -1
-    if match is not None and group is not None:
-        # The name carries places in the group: own place first.
-        place = int(match[2])
-        peer = group.ranks[place] if place < len(group.ranks) else -1
+    peer = -1 if match is None else _peer(match, group)
     sizes = [entry.get(key) for key in ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes")]
     return Operation(
         group=str(entry["process_group"][0]),
-        seq=int(entry["p2p_seq_id"] if match is not None else entry["collective_seq_id"]),
-        order=int(entry["record_id"]),
+        seq=_whole(entry["p2p_seq_id"] if match is not None else entry["collective_seq_id"]),
+        order=_whole(entry["record_id"]),
         name=name,
         peer=peer,
         state=str(entry.get("state") or "scheduled"),
         shape=json.dumps(sizes, default=str),
-        created_at_s=float(entry.get("time_created_ns") or 0) / 1e9,
+        created_at_s=_created_at_s(entry),
         backend=backend if name != backend else "",
     )
 
@@ -211,10 +280,11 @@ class SavedDumps:
     problems: tuple[str, ...] = ()
 
 
-def read_dumps(folder: Path) -> SavedDumps:
+def read_dumps(folder: Path, world_size: int = 0) -> SavedDumps:
     """Read all dumps of one incident.
 
-    The rank is the number that a file's name ends with (`nccl_trace_rank_12`, `_dump_12`, `12.json`).
+    The rank is the number that a file's name ends with (`nccl_trace_rank_12`, `_dump_12`, `12.json`). A number far
+    above all others is left out, unless the job is known to have so many ranks.
 
     Raises:
         RecorderDumpError: no such folder, or nothing usable in it.
@@ -237,6 +307,9 @@ def read_dumps(folder: Path) -> SavedDumps:
             problems.append(f"{path}: another dump of rank {rank}; the one that goes on longer is used")
             found = max(found, dumps[rank], key=lambda d: d.last_at_s)
         dumps[rank] = found
+    for rank in strays(dumps, world_size):
+        del dumps[rank]
+        problems.append(f"{folder}: dump of rank {rank}: left out: too high a number beside {len(dumps)} others")
     if not dumps:
         why = problems[0] if problems else "no file whose name ends with a rank"
         raise RecorderDumpError(f"{folder}: no flight-recorder dump: {why}")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 MAX_STEPS = 1000
 """Steps kept, the last ones: a machine may have been different a thousand steps ago."""
+MAX_S = 1e9
+"""Thirty years; an integer of 400 digits, which JSON may hold, is no float at all."""
 NAN = math.nan
 _Row = tuple["array[float]", "array[float]", "array[float]"]
 """Total, compute, communication of one step, a value a rank in the order in which the ranks came."""
@@ -56,10 +58,27 @@ class StepTimings:
 
 
 def usable(value: object) -> float | None:
-    """A duration in seconds, or None for what cannot be one: negative, infinite, NaN, not a number."""
-    if type(value) in (int, float) and 0 <= value < math.inf:  # type: ignore[operator]
+    """A duration in seconds, or None for what cannot be one: negative, too long, NaN, not a number."""
+    if type(value) in (int, float) and 0 <= value <= MAX_S:  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]
     return None
+
+
+def without(timings: StepTimings, ranks: Collection[int]) -> StepTimings:
+    """The table without these ranks."""
+    kept = [at for at, rank in enumerate(timings.ranks) if rank not in ranks]
+    total, compute, communication = (
+        tuple(array("d", [row[at] for at in kept]) for row in rows)
+        for rows in (timings.total, timings.compute, timings.communication)
+    )
+    return replace(
+        timings,
+        ranks=tuple(timings.ranks[at] for at in kept),
+        nodes={rank: node for rank, node in timings.nodes.items() if rank not in ranks},
+        total=total,
+        compute=compute,
+        communication=communication,
+    )
 
 
 class Collector:

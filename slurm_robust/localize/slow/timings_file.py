@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_robust.localize.layout import LayoutError, parse
-from slurm_robust.localize.slow.timings import Collector, StepTimings, Timing, usable
+from slurm_robust.localize.ranks import fold, strays
+from slurm_robust.localize.slow.timings import Collector, StepTimings, Timing, usable, without
 
 MAX_FILE_BYTES = 1 << 30
 """Unpacked: 100,000 ranks of 50 steps are about 150 MB."""
@@ -92,7 +93,12 @@ def read_timings(path: Path) -> Read:
     if not len(collector):
         why = next(iter(problems.sentences()), "")
         raise TimingsError(f"{path}: no timing in it" + (f": {why.removeprefix(f'{path}: ')}" if why else ""))
-    return Read(collector.table(layout, order), problems.sentences())
+    timings, sentences = collector.table(layout, order), problems.sentences()
+    if stray := strays(timings.ranks):
+        timings = without(timings, stray)
+        why = f"too high a number beside {len(timings.ranks)} others"
+        sentences = (*sentences, f"{path}: rank {fold(stray)}: left out: {why}")
+    return Read(timings, sentences)
 
 
 def _text(path: Path) -> str:
@@ -128,13 +134,15 @@ def _json_lines(text: str, problems: _Problems) -> Iterator[tuple[int, list[Timi
             last = number == len(lines)  # a whole file ends with a newline, so its last line is empty
             problems.add(number, "cut off in its middle; left out" if last else "not JSON; left out")
             continue
-        if isinstance(raw, dict) and "rank" not in raw and isinstance(raw.get("layout"), (dict, str)):
-            yield number, _layout_text(raw["layout"])
-            continue
         try:
-            yield number, _of_object(raw)
+            if isinstance(raw, dict) and "rank" not in raw and isinstance(raw.get("layout"), (dict, str)):
+                yield number, _layout_text(raw["layout"])
+            else:
+                yield number, _of_object(raw)
         except _BadLineError as bad:
             problems.add(number, str(bad))
+        except RecursionError:
+            problems.add(number, "nested too deeply; left out")
 
 
 def _layout_text(raw: Mapping[str, Any] | str) -> str:

@@ -23,6 +23,8 @@ CONFIDENCE_NO_LAYOUT = 0.6
 CONFIDENCE_GROUP = 0.4
 CONFIDENCE_FIRST_RANK = 0.5
 """Rank 0 often has work of its own: logs, metrics, checkpoints."""
+OWN_WORK_SHARE, OWN_WORK_STEPS = 0.25, 0.9
+"""More than this share, in nearly all steps, is no work of its own: logs cost less, checkpoints are rare."""
 MANY = 0.25
 """More than this share of the ranks cannot be outliers among the others."""
 _NEXT_TO_WORST = 0.35
@@ -110,7 +112,7 @@ def _culprits(case: Case, outliers: Sequence[Outlier]) -> Verdict:
         why = wording.why(case, node, here, worst)
         ranks = tuple(sorted(case.ranks[at] for at in here))
         suspect = Suspect(node, ranks, _confidence(case, worst), why, detail=wording.detail(case, worst))
-        suspects.append(_first_rank(_group(case, suspect, here, len(by_node))))
+        suspects.append(_first_rank(_group(case, suspect, here, len(by_node)), worst))
     suspects.sort(key=lambda s: -s.confidence)
     reason = joined(s.why for s in suspects)
     return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), detail=cost, missing=_layout_wanted(case))
@@ -135,8 +137,9 @@ def _group(case: Case, suspect: Suspect, here: Sequence[int], nodes: int) -> Sus
     return replace(suspect, confidence=min(suspect.confidence, CONFIDENCE_GROUP), detail=what)
 
 
-def _first_rank(suspect: Suspect) -> Suspect:
-    if suspect.ranks != (0,):
+def _first_rank(suspect: Suspect, outlier: Outlier) -> Suspect:
+    always = outlier.how == "steady" and outlier.hits >= OWN_WORK_STEPS * outlier.steps
+    if suspect.ranks != (0,) or (always and outlier.share > OWN_WORK_SHARE):
         return suspect
     what = "; ".join(filter(None, (suspect.detail, "rank 0 often has work of its own (logs, metrics, checkpoints)")))
     confidence = min(suspect.confidence, CONFIDENCE_FIRST_RANK)

@@ -40,6 +40,8 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 Word = Annotated[str, msgspec.Meta(max_length=512)]
 _PROCESS_FIELDS = ("pid", "ppid", "state", "command", "cpu_s", "io_bytes", "wchan", "error", "os_threads")
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+"""Python's own have no bound: a number of 400 digits is no process id."""
 RankNumber = Annotated[int, msgspec.Meta(ge=0, lt=10_000_000)]
 
 
@@ -51,29 +53,29 @@ class _Thread(msgspec.Struct, frozen=True):
     frames: msgspec.Raw
     name: Word = ""
     main: bool = False
-    os_thread_id: int = 0
+    os_thread_id: _Whole = 0
     active: bool = False
     owns_gil: bool = False
 
 
-_FRAMES = msgspec.json.Decoder(Annotated[list[tuple[Word, Word, int]], msgspec.Meta(max_length=pyspy.MAX_FRAMES)])
+_FRAMES = msgspec.json.Decoder(Annotated[list[tuple[Word, Word, _Whole]], msgspec.Meta(max_length=pyspy.MAX_FRAMES)])
 
 
 class _Process(msgspec.Struct, frozen=True):
-    pid: int
-    ppid: int = 0
+    pid: _Whole
+    ppid: _Whole = 0
     state: Annotated[str, msgspec.Meta(max_length=1)] = ""
     command: Annotated[str, msgspec.Meta(max_length=4096)] = ""
     cpu_s: float = -1.0
-    io_bytes: int = -1
+    io_bytes: _Whole = -1
     wchan: Word = ""
     error: Annotated[str, msgspec.Meta(max_length=4096)] = ""
-    os_threads: int = -1
+    os_threads: _Whole = -1
     stack: str | None = None
 
 
 class _ProgressFields(msgspec.Struct, frozen=True):
-    step: int
+    step: _Whole
     phase: Word = "train"
     age_s: float = 0.0
 
@@ -136,7 +138,7 @@ def decode(data: bytes) -> NodeArchive:
         raise ArchiveError("at_s: not a finite number")
     try:
         stacks = {key: tuple(_thread(thread) for thread in threads) for key, threads in raw.stacks.items()}
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ArchiveError(f"not an archive of stacks: frames: {str(error)[:200]}") from None
     ranks = tuple(_rank(rank, raw.node, stacks) for rank in raw.ranks)
     recorder, problems = _recorder(raw.ranks)
@@ -227,21 +229,27 @@ def captures(archives: Iterable[NodeArchive]) -> tuple[tuple[Capture, ...], tupl
 
     Returns the captures and a sentence for each rank that two archives of one round claim (the later one counts).
     """
+    found, problems = rounds(archives)
+    return tuple(found.values()), problems
+
+
+def rounds(archives: Iterable[NodeArchive]) -> tuple[dict[int, Capture], tuple[str, ...]]:
+    """The same by the number of the round."""
     archives = list(archives)
     problems: list[str] = []
     nodes = {archive.node for archive in archives}
-    rounds: dict[int, dict[int, RankCapture]] = {}
+    ranks_of: dict[int, dict[int, RankCapture]] = {}
     for archive in sorted(archives, key=lambda a: (a.round, a.at_s)):
-        ranks = rounds.setdefault(archive.round, {})
+        ranks = ranks_of.setdefault(archive.round, {})
         for rank in archive.ranks:
             if rank.rank in ranks:
                 other = ranks[rank.rank].node
                 problems.append(f"rank {rank.rank} is twice in round {archive.round}: on {other} and on {archive.node}")
             ranks[rank.rank] = rank
-    result = []
-    for number, ranks in sorted(rounds.items()):
+    result = {}
+    for number, ranks in sorted(ranks_of.items()):
         members = [archive for archive in archives if archive.round == number]
         at_s = max(archive.at_s for archive in members)
         missing = tuple(sorted(nodes - {archive.node for archive in members}))
-        result.append(Capture(at_s, tuple(ranks[rank] for rank in sorted(ranks)), missing))
-    return tuple(result), tuple(problems)
+        result[number] = Capture(at_s, tuple(ranks[rank] for rank in sorted(ranks)), missing)
+    return result, tuple(problems)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from slurm_robust.localize.evidence import CapturedProcess, RankCapture
 from slurm_robust.localize.stacks.frames import label
 from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
-from slurm_robust.localize.stacks.place import StackPlace
+from slurm_robust.localize.stacks.place import StackPlace, waits_on
 from slurm_robust.localize.stacks.process_tree import (
     all_threads_wait,
     died,
@@ -54,9 +54,10 @@ class Blocking:
     Attributes:
         what: A phrase for the short sentence.
         detail: What belongs to it and is too much for that sentence.
-        infrastructure: Its node may be the reason (a stopped or uninterruptible process, a loader that hangs).
+        infrastructure: Its node may be the reason: a stopped or uninterruptible process, or the kernel's storage.
         confidence: That this is where the cause is: see `docs/localization.md` for which of them are measured.
         by_gil: A side thread that has the interpreter's lock.
+        by_loader: Its data loader; without evidence below Python the program's as often as the node's.
     """
 
     what: str
@@ -65,6 +66,7 @@ class Blocking:
     confidence: float
     detail: str = ""
     by_gil: bool = False
+    by_loader: bool = False
 
 
 _BY_WAIT: dict[WaitsOn, tuple[Patience, float]] = {
@@ -132,16 +134,20 @@ def _loader(rank: RankCapture, training: CapturedProcess, where: StackPlace) -> 
     if waits_for_worker and at_work:
         # The worker that is hardest to be sure of decides.
         worker, found = max(at_work, key=lambda item: _BY_WAIT[_worker_wait(*item)][0].span_s)
-        return _held(
-            f"its data loader hangs at {found.label}", found, _worker_wait(worker, found), f"process {worker.pid}"
-        )
+        what, detail = f"its data loader hangs at {found.label}", f"process {worker.pid}"
+        return _held(what, found, _worker_wait(worker, found), detail, below=_below_python(worker))
     if waits_for_worker and workers:
         what, wait = "it waits for its data loader, whose workers wait for work", WaitsOn.LOCK
         return _held(what, where, wait if all_threads_wait(training) else WaitsOn.NONE, f"at {where.label}")
     if waits_for_worker:
         what = "it waits for its data loader, whose workers were not seen"
         return _held(what, where, WaitsOn.NONE, f"at {where.label}")
-    return _held(f"it loads data at {where.label}", where, where.wait)
+    return _held(f"it loads data at {where.label}", where, where.wait, below=_below_python(training))
+
+
+def _below_python(process: CapturedProcess) -> bool:
+    """The kernel itself shows what holds it, and its node may be the reason: storage that does not answer."""
+    return waits_on((), process.wchan) is WaitsOn.STORAGE
 
 
 def _worker_wait(worker: CapturedProcess, found: StackPlace) -> WaitsOn:
@@ -159,9 +165,10 @@ def _worker_wait(worker: CapturedProcess, found: StackPlace) -> WaitsOn:
     return found.wait
 
 
-def _held(what: str, found: StackPlace, wait: WaitsOn, detail: str = "") -> Blocking:
+def _held(what: str, found: StackPlace, wait: WaitsOn, detail: str = "", *, below: bool = False) -> Blocking:
+    """A loader that hangs: its node's fault where the kernel shows it; else the rank's, until it comes again there."""
     patience, confidence = _BY_WAIT[wait]
     detail_text = ", ".join(part for part in (detail, f"held by {wait.value}") if part)
     if found.slow_by_nature:
-        return Blocking(what, SLOW, True, 0.6, f"{detail_text}, in {found.slow_by_nature}")
-    return Blocking(what, patience, True, confidence, detail_text)
+        patience, confidence, detail_text = SLOW, 0.6, f"{detail_text}, in {found.slow_by_nature}"
+    return Blocking(what, patience, below, confidence, detail_text, by_loader=True)

@@ -142,19 +142,22 @@ def render_tree(capture: Capture) -> str:
     lines: list[str] = []
     for role, root in merged(capture):
         lines.append(f"{role.value} processes of {rank_sets.name(root.ranks)}")
-        _render(root, 1, lines)
+        _render(root, lines)
     lines.extend(f"{node}: no answer" for node in capture.missing_nodes)
     return "\n".join(lines)
 
 
-def _render(node: Branch, depth: int, lines: list[str]) -> None:
-    children = node.in_order()
-    for step, child in children:
-        below = list(child.children.values())
-        whole = len(below) == 1 and below[0].ranks is child.ranks
-        ends_here = set() if whole else child.ranks - set().union(*(c.ranks for c in below))
-        alone = len(children) == 1 and (child.ranks is node.ranks or child.ranks == node.ranks)
+def _render(root: Branch, lines: list[str]) -> None:
+    # Without recursion: a stack may be as deep as Python allows, and deeper than what is left of that here.
+    todo = [(root, step, child, 1) for step, child in reversed(root.in_order())]
+    while todo:
+        node, step, child, depth = todo.pop()
+        below = child.in_order()
+        whole = len(below) == 1 and below[0][1].ranks is child.ranks
+        ends_here = set() if whole else child.ranks - set().union(*(c.ranks for _, c in below))
+        alone = len(node.children) == 1 and (child.ranks is node.ranks or child.ranks == node.ranks)
         mark = "" if alone and depth > 1 else f"  {{{rank_sets.fold(child.ranks)}}}"
-        here = f"  <- {rank_sets.fold(ends_here)} here" if child.children and ends_here else ""
+        here = f"  <- {rank_sets.fold(ends_here)} here" if below and ends_here else ""
         lines.append(f"{'  ' * depth}{step}{mark}{here}")
-        _render(child, depth + 1 if len(children) > 1 else depth, lines)
+        deeper = depth + 1 if len(node.children) > 1 else depth
+        todo += [(child, name, grandchild, deeper) for name, grandchild in reversed(below)]

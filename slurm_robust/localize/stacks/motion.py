@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from slurm_robust.localize.evidence import Capture, CapturedProcess, CapturedThread, RankCapture
 from slurm_robust.localize.stacks.frames import labels, main_thread, own_frames, short_function
-from slurm_robust.localize.stacks.known_names import Kind
+from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
 from slurm_robust.localize.stacks.process_tree import (
     ProcessRole,
     is_bystander_thread,
@@ -152,8 +152,9 @@ def _counters(before: CapturedProcess, after: CapturedProcess, elapsed_s: float,
         return Motion.STILL, "", False
     found = _cpu(after, after.cpu_s - before.cpu_s, elapsed_s)
     side_thread_runs = any(thread.active and not thread.main for thread in after.threads)
-    if found[0] is Motion.MOVING and before.state + after.state in _ASLEEP and side_thread_runs:
-        # /proc shows the main thread's state: the processor is used by the thread that runs.
+    held = before.state == after.state == "D" or (is_rank and place(after).wait is WaitsOn.LOCK)
+    if found[0] is Motion.MOVING and before.state + after.state in _ASLEEP and (side_thread_runs or held):
+        # /proc shows the main thread's state: the processor is used by another one, which py-spy may not see (NCCL's).
         return Motion.UNSURE, f"a side thread of process {after.pid} uses a processor", False
     return found
 
@@ -230,6 +231,46 @@ def spinning(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
         for rank, still in still_for.items()
         if still.moves and still.last is not None and still.last.busy and _may_spin(last[rank])
     }
+
+
+def busy_waiting(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
+    """Those of these ranks that spin, also where several do so within one function at another line each time.
+
+    A busy wait that is written in Python shows another line at each look. So does a loop that computes; a single such
+    rank is taken for one.
+    """
+    wanted = set(ranks)
+    spin = spinning(captures, wanted)
+    polls = _polling(captures, wanted - spin) if len(captures) > 1 else set()
+    return spin | polls if len(polls) > 1 else spin
+
+
+def _polling(captures: Sequence[Capture], wanted: set[int]) -> set[int]:
+    before, last = captures[-2:]
+    elapsed_s, old = last.at_s - before.at_s, {r.rank: r for r in before.ranks}
+    return {
+        r.rank
+        for r in last.ranks
+        if r.rank in wanted and r.rank in old and _may_spin(r) and _polls(old[r.rank], r, elapsed_s)
+    }
+
+
+def _polls(before: RankCapture, after: RankCapture, elapsed_s: float) -> bool:
+    ours, theirs = rank_process(before), rank_process(after)
+    old, new = before.progress, after.progress
+    if ours is None or theirs is None or ours.pid != theirs.pid or elapsed_s <= 0:
+        return False
+    if old is not None and new is not None and (old.step, old.phase) != (new.step, new.phase):
+        return False
+    threads = (main_thread(ours.threads), main_thread(theirs.threads))
+    loops = {_without_innermost_line(thread) for thread in threads if thread is not None and thread.frames}
+    busy = min(ours.cpu_s, theirs.cpu_s) >= 0 and theirs.cpu_s - ours.cpu_s > BUSY_SHARE * elapsed_s
+    return len(loops) == 1 and None not in threads and busy and theirs.io_bytes - ours.io_bytes <= IO_BYTES
+
+
+def _without_innermost_line(thread: CapturedThread) -> tuple[str, ...]:
+    frames = own_frames(thread.frames)
+    return (*labels(frames[:-1]), *labels(frames[-1:], lines=False))
 
 
 def _may_spin(rank: RankCapture) -> bool:

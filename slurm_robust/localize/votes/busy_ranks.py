@@ -64,7 +64,7 @@ def verdict_unsure(
 def _met_by_chance(outside: Sequence[RankCapture], observed: Mapping[int, Observation]) -> RankCapture | None:
     """A rank whose side thread was met with the GIL and uses a processor, where nothing surer holds anybody."""
     here = [observed[r.rank][0] for r in outside]
-    if any(what.patience is None or what.infrastructure for what in here):
+    if any(what.patience is None or what.infrastructure or what.by_loader for what in here):
         return None
     return next((r for r in outside if observed[r.rank][0].by_gil and _unsure(observed[r.rank])), None)
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.recorder.align import Alignment, Hold, Mismatch, align
-from slurm_robust.localize.recorder.dump import RankDump
+from slurm_robust.localize.recorder.dump import Operation, RankDump
 from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import joined
+from slurm_robust.text import joined, shortened
 
 CONFIDENCE_STUCK = 0.9
 """Its peers completed what its own device holds."""
+CONFIDENCE_STUCK_PAIR = 0.7
+"""Of two ends one has completed: the other's device holds it, or the link between them."""
 CONFIDENCE_ABSENT = 0.9
 """It is waited for and waits for nobody. Whether it is held by its node or by the program, stacks say."""
 CONFIDENCE_SHARED = 0.8
@@ -42,7 +44,10 @@ def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Ver
     missing = (f"flight-recorder dumps of {name(seen.undumped)}",) if seen.undumped else ()
     if seen.mismatches:
         return _code_fault(seen.mismatches, missing)
-    leads = [*_stuck(seen, dumps), *_sinks(seen, dumps)]
+    held, shared = _stuck(seen, dumps, rank_nodes)
+    leads = [*held, *_sinks(seen, dumps)]
+    if not leads and shared:
+        return _one_question(shared, rank_nodes, missing)
     if not leads:
         return _shared_node(seen, rank_nodes, missing) or _nobody(seen, missing)
     nodes = {rank_nodes.get(lead.rank, f"?{lead.rank}") for lead in leads}
@@ -55,16 +60,42 @@ def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Ver
     return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), suspects, missing=missing)
 
 
-def _stuck(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
-    """Ranks whose own device holds what their peers' devices completed, or began."""
+def _stuck(
+    seen: Alignment, dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]
+) -> tuple[list[_Lead], list[_Lead]]:
+    """Ranks whose own device holds what their peers' devices completed, or began.
+
+    Where several nodes hold one operation, or two ends hold what each has from the other, it is one link or one device,
+    and not each of them: those are the second list.
+    """
     listed = [(rank, op, peers, "has not completed", "completed it") for rank, (op, peers) in seen.stuck.items()]
     listed += [(rank, op, peers, "never began", "began it") for rank, (op, peers) in seen.unstarted.items()]
     last = {d.rank: d.last_at_s for d in dumps}
-    leads = []
+    nodes: dict[tuple[object, ...], set[str]] = defaultdict(set)
+    alone: list[_Lead] = []
+    shared: list[_Lead] = []
+    for rank, op, _, _, _ in listed:
+        nodes[_held_by_all(rank, op)].add(rank_nodes.get(rank, ""))
     for rank, op, peers, what, done in listed:
         held = f"its device {what} {op.name} {op.seq} of {_group(dumps, rank, op.group)}"
-        leads.append(_Lead(rank, CONFIDENCE_STUCK, held, f"{name(peers)} {done}", last[rank]))
-    return leads
+        confidence = CONFIDENCE_STUCK_PAIR if op.p2p else CONFIDENCE_STUCK
+        lead = _Lead(rank, confidence, held, f"{name(peers)} {done}", last[rank])
+        (shared if len(nodes[_held_by_all(rank, op)] - {""}) > 1 else alone).append(lead)
+    return alone, shared
+
+
+def _held_by_all(rank: int, op: Operation) -> tuple[object, ...]:
+    """What makes two held operations one: a collective's number, or the two ends of a pair."""
+    return (op.group, min(rank, op.peer), max(rank, op.peer)) if op.p2p else (op.group, op.seq)
+
+
+def _one_question(shared: Sequence[_Lead], rank_nodes: Mapping[int, str], missing: tuple[str, ...]) -> Verdict:
+    nodes = sorted({rank_nodes.get(lead.rank, "") for lead in shared} - {""})
+    node_names = shortened(", ".join(nodes), 60)
+    held = shared[0].what.removeprefix("its device ")
+    reason = f"{name(lead.rank for lead in shared)} on {len(nodes)} nodes: one device or link among them {held}"
+    wanted = (*missing, f"NIC counters, pairwise tests of {node_names}")
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=shared[0].detail)
 
 
 def _sinks(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:

@@ -1,7 +1,9 @@
 """Votes on the code in which all ranks wait: names the nodes of the parallel group in which the waiting ends.
 
-Python stacks alone cannot show which member holds that group up, nor whether it is a machine or the link between them.
-So its nodes are named together, with a low confidence, and are never acted on before the action limit.
+Python stacks alone cannot show which member holds that group up, nor whether it is a machine or the link between them:
+members that disagree on a shape look the same. So its nodes are named together, with a low confidence, and never
+evicted on this vote alone: only where the same failure comes again there. Members that stand in different operations of
+one group can never meet, which is the program's fault.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from slurm_robust.localize.stacks.frames import own_frames
 from slurm_robust.localize.stacks.motion import BUSY_SHARE, moving
 from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place, rank_process
 from slurm_robust.localize.votes.group_scopes import scope_of
-from slurm_robust.localize.votes.wait_graph import WaitGraph, WaitSink
+from slurm_robust.localize.votes.wait_graph import MixedGroup, WaitGraph, WaitSink
 from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import shortened
+from slurm_robust.text import joined, shortened
 
 CONFIDENCE_SINK = 0.5
 """Shared by the nodes of the group in which the waiting ends."""
@@ -69,21 +71,26 @@ def wait_graph(capture: Capture, groups: Groups) -> WaitGraph:
 
 
 def judge_groups(evidence: Evidence) -> Verdict | None:
-    """A verdict where all ranks wait and the waiting ends in one group; else None."""
-    if len(evidence.captures) < 2:
+    """A verdict where all ranks wait, and the waiting ends in one group or some can never meet; else None."""
+    groups, _ = known_groups(evidence)
+    if len(evidence.captures) < 2 or not groups or len(evidence.captures[-1].ranks) < evidence.world_size:
         return None
     before, last = evidence.captures[-2:]
-    groups, _ = known_groups(evidence)
-    if not groups or len(last.ranks) < evidence.world_size:
+    if not _all_at_rest(before, last):
         return None
-    if not all(rank_place(rank).waits_for_peers for rank in last.ranks):
-        return None
-    if _ahead_of_devices(before, last):
-        return None
-    sink = _only_sink(last, groups)
-    if sink is None or _only_sink(before, groups) != sink or moving((before, last), (r.rank for r in last.ranks)):
-        return None
-    return _named(last, sink, groups)
+    earlier, graph = wait_graph(before, groups), wait_graph(last, groups)
+    if lasting := [mixed for mixed in graph.mixed if mixed in earlier.mixed]:
+        return _cannot_meet(lasting[0])
+    sink = None if graph.conflict else _only_sink(last, graph)
+    same = sink is not None and sink.one_operation and _only_sink(before, earlier) == sink
+    return _named(last, sink, groups) if sink is not None and same else None
+
+
+def _all_at_rest(before: Capture, last: Capture) -> bool:
+    """All ranks wait for others, none of them moves, and their stacks show what they wait in."""
+    if not all(rank_place(rank).waits_for_peers for rank in last.ranks) or _ahead_of_devices(before, last):
+        return False
+    return not moving((before, last), (r.rank for r in last.ranks))
 
 
 def _ahead_of_devices(before: Capture, last: Capture) -> bool:
@@ -101,9 +108,16 @@ def _ahead_of_devices(before: Capture, last: Capture) -> bool:
     return busy > len(last.ranks) / 2
 
 
-def _only_sink(capture: Capture, groups: Groups) -> WaitSink | None:
+def _cannot_meet(mixed: MixedGroup) -> Verdict:
+    what = f"members of the {mixed.group.description} wait in different operations"
+    listed = joined((f"{name(who)} in {operation}" for operation, who in mixed.entered), most=3)
+    reason = f"{what} ({listed}): the program's order of collectives, no node is at fault"
+    missing = ("flight recorder: the number of each operation",)
+    return Verdict(Conclusion.USER_CODE, reason, missing=missing)
+
+
+def _only_sink(capture: Capture, graph: WaitGraph) -> WaitSink | None:
     """Where all the waiting ends; several ends on the same nodes (pipelines side by side) are one."""
-    graph = wait_graph(capture, groups)
     sinks = graph.sinks()
     ranks = tuple(sorted(rank for sink in sinks for rank in sink.ranks))
     node_of = {r.rank: r.node for r in capture.ranks}
@@ -111,7 +125,8 @@ def _only_sink(capture: Capture, groups: Groups) -> WaitSink | None:
     if len(ends) != 1 or set(graph.unknown) & set(ranks):
         return None
     group = sinks[0].group if len(sinks) == 1 else None
-    return WaitSink(ranks, group, frozenset().union(*(sink.waiters for sink in sinks)))
+    waiters = frozenset().union(*(sink.waiters for sink in sinks))
+    return WaitSink(ranks, group, waiters, all(sink.one_operation for sink in sinks))
 
 
 def _named(capture: Capture, sink: WaitSink, groups: Groups) -> Verdict | None:
@@ -123,7 +138,9 @@ def _named(capture: Capture, sink: WaitSink, groups: Groups) -> Verdict | None:
     what = sink.group.description if sink.group is not None else name(sink.ranks)
     why = f"{len(sink.waiters)} ranks wait, directly or through others, for the {what}, which waits within itself"
     suspects = [
-        Suspect(node, _ranks(sink.ranks, node, node_of), round(CONFIDENCE_SINK / len(nodes), 3), f"{node}: {why}")
+        Suspect(
+            node, _ranks(sink.ranks, node, node_of), round(CONFIDENCE_SINK / len(nodes), 3), f"{node}: {why}", False
+        )
         for node in nodes
     ]
     details = [f"excluding {node_names} is the smallest change that breaks up the {what}"] if len(nodes) > 1 else []

@@ -1,4 +1,4 @@
-"""Reads in which kind of parallel group a rank waits, for the vote on groups; tables, no guesses.
+"""Reads in which kind of parallel group a rank waits, and in which operation; tables, no guesses.
 
 Python stacks name functions, not process groups. Megatron, DeepSpeed and PyTorch call their collectives from modules
 that serve one kind of group only. A collective that is called from anywhere else has no scope: its waiters wait for
@@ -8,11 +8,11 @@ unknown ranks.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from slurm_robust.localize.evidence import StackFrame
-from slurm_robust.localize.stacks.frames import short_function
+from slurm_robust.localize.stacks.frames import short_file, short_function
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,12 @@ class Scope:
         kind: `tp`, `dp`, `pp`, …
         toward: For point-to-point with pipeline neighbours: -1 for the stage before, 1 for the one after; empty for
             collectives, in which all members take part.
+        operation: The family of the collective (`all_gather`), `send` or `recv`; empty where the code does not show it.
     """
 
     kind: str
     toward: tuple[int, ...] = ()
+    operation: str = field(default="", compare=False)
 
 
 _PREV, _NEXT, _EITHER = (-1,), (1,), (-1, 1)
@@ -54,6 +56,26 @@ _TABLE: tuple[tuple[str, str, Scope], ...] = (
 """(end of the file's path, pattern of functions, scope). The innermost frame with a scope counts; the last line is
 asked where no other frame has one. A send and a receive in one call may wait on either side: both are taken."""
 _FALLBACK = len(_TABLE) - 1
+ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+"""Some members leave these before the others have begun: a member in another operation proves nothing."""
+_COLLECTIVE_FILES = ("torch/distributed/", "torch/nn/parallel/distributed.py", "deepspeed/comm/",
+                     "megatron/core/tensor_parallel/mappings.py")  # fmt: skip
+_FAMILIES = (
+    ("all_gather", re.compile(r"_*all_?gather.*|_*gather_along_(?:first|last)_dim.*")),
+    ("reduce_scatter", re.compile(r"_*reduce_?scatter.*")),
+    ("all_reduce", re.compile(r"_*(?:inference_)?all_?reduce.*")),
+    ("all_to_all", re.compile(r"_*all_?to_?all.*")),
+    ("broadcast", re.compile(r"_*(?:distributed_)?broadcast.*")),
+    ("barrier", re.compile(r"(?:monitored_)?barrier")),
+    ("reduce", re.compile(r"reduce")),
+    ("gather", re.compile(r"gather(?:_object)?")),
+    ("scatter", re.compile(r"scatter(?:_object_list)?")),
+)
+"""(family, pattern of functions): the variants of one collective (`all_gather_into_tensor`) may meet each other."""
+_SENDS, _RECEIVES = (
+    re.compile(r"_?(?:exec_)?i?send(?:_(?!.*recv)\w+)?"),
+    re.compile(r"_?(?:exec_)?i?recv(?:_(?!.*send)\w+)?"),
+)
 
 
 @lru_cache(maxsize=32768)
@@ -63,13 +85,31 @@ def _line_of(file: str, function: str) -> int | None:
     return next((at for at, functions in ends if re.fullmatch(functions, function)), None)
 
 
+@lru_cache(maxsize=32768)
+def _family_of(file: str, function: str) -> str:
+    if not short_file(file).startswith(_COLLECTIVE_FILES):
+        return ""
+    return next((family for family, pattern in _FAMILIES if pattern.fullmatch(function)), "")
+
+
+@lru_cache(maxsize=32768)
+def _one_way(function: str) -> str:
+    return "send" if _SENDS.fullmatch(function) else "recv" if _RECEIVES.fullmatch(function) else ""
+
+
 def scope_of(frames: tuple[StackFrame, ...]) -> Scope | None:
     """The group that a thread with these frames (outermost first) waits in; None where its code does not show it."""
-    fallback = None
+    fallback: Scope | None = None
+    operation = ""
     for frame in reversed(frames):
-        line = _line_of(frame.file, short_function(frame.function))
-        if line == _FALLBACK:
-            fallback = _TABLE[line][2]
-        elif line is not None:
-            return _TABLE[line][2]
+        function = short_function(frame.function)
+        operation = operation or _family_of(frame.file, function)
+        line = _line_of(frame.file, function)
+        if line is None:
+            continue
+        scope = _TABLE[line][2]
+        scope = replace(scope, operation=_one_way(function) if scope.toward else operation)
+        if line != _FALLBACK:
+            return scope
+        fallback = scope
     return fallback

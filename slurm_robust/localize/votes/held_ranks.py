@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slurm_robust.localize.evidence import Capture, RankCapture
 from slurm_robust.localize.stacks.blocking import blocking
 from slurm_robust.localize.stacks.frames import label, labels
-from slurm_robust.localize.stacks.known_names import Kind
+from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
 from slurm_robust.localize.stacks.motion import QUIET_FLOOR_S, QUIET_SHARE
 from slurm_robust.localize.stacks.process_tree import gil_holder, rank_place, rank_process
 
@@ -17,11 +17,11 @@ GIL_CAPTURES = 3
 
 
 def seen_held(rank: RankCapture) -> bool:
-    """Something is seen to hold it that its node may be the reason of: stopped, dead, D state, a loader that hangs."""
+    """Something is seen to hold it, wherever it stands: stopped, dead, D state, a loader that hangs."""
     if _plainly_awake(rank):
         return False  # most of many thousands
     what = blocking(rank)
-    return what.patience is not None and what.infrastructure
+    return what.patience is not None and (what.infrastructure or what.by_loader)
 
 
 def _plainly_awake(rank: RankCapture) -> bool:
@@ -29,6 +29,12 @@ def _plainly_awake(rank: RankCapture) -> bool:
     if any(p.state not in _AWAKE or "fr" in p.wchan for p in rank.processes):  # freezers: do_freezer_trap, refrigerator
         return False
     return bool(rank.processes) and rank_place(rank).kind is not Kind.LOADER
+
+
+def in_lock(rank: RankCapture) -> bool:
+    """All of it waits in a Python lock, in the training itself: it waits for no device, as those that spin do."""
+    where = rank_place(rank)
+    return where.kind is Kind.USER and where.wait is WaitsOn.LOCK and blocking(rank).patience is not None
 
 
 def gone_for_good(captures: Sequence[Capture]) -> frozenset[int]:

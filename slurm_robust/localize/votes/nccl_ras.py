@@ -43,6 +43,22 @@ def judge_ras(
     return _named(leads, rank_nodes) if leads else None
 
 
+def unnamed_laggards(views: Sequence[RasView]) -> str:
+    """What NCCL only counts: who is behind in two answers, and is not named in the last; empty where nobody is."""
+    if not views:
+        return ""
+    last = views[-1]
+    before = next((v for v in reversed(views) if last.at_s - v.at_s >= APART_S), None)
+    lasting = () if before is None else before.lags
+    for lag in last.lags:
+        if not lag.whole and lag in lasting:
+            listed = f"names {len(lag.behind)} of them" if lag.behind else "names none of them"
+            what = lag.operation or "an operation"
+            where = f"communicator {lag.communicator[:32]} ({lag.size} ranks)"
+            return f"NCCL counts ranks behind their peers in {what} of {where}, and {listed}"
+    return ""
+
+
 class _Finder:
     """Our ranks for NCCL's members."""
 
@@ -56,9 +72,12 @@ class _Finder:
         return {self.rank(who, lag.size) for who in lag.ahead}
 
     def rank(self, who: CommunicatorMember, size: int) -> int | None:
-        """Its number in the communicator of all ranks; else the only rank with its process id; else None."""
-        if size == self.world and who.rank >= 0:
-            return who.rank
+        """Its number in the communicator of all ranks; else the only rank with its process id; else None.
+
+        A number that the communicator of all ranks cannot have says that the answer is garbled: it names nobody.
+        """
+        if size == self.world:
+            return who.rank if 0 <= who.rank < size else None
         ranks = self._pids.get(who.pid, ())
         return ranks[0] if len(ranks) == 1 else None
 

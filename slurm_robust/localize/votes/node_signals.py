@@ -1,4 +1,4 @@
-"""Votes on nodes: names nodes that do not answer, and nodes that report a fault of their own."""
+"""Votes on nodes: names nodes that do not answer, that lost all their ranks, or that report a fault of their own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ from collections import Counter
 from collections.abc import Mapping
 
 from slurm_robust.localize.evidence import Evidence
+from slurm_robust.localize.exit_causes import Cause, exit_causes
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE
-from slurm_robust.localize.stacks.motion import moving, spinning
+from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE, SURE
+from slurm_robust.localize.stacks.motion import busy_waiting, moving
+from slurm_robust.localize.votes.held_ranks import gone_for_good
+from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 from slurm_robust.text import joined, shortened
 
 CONFIDENCE_SILENT = 0.95
 """Slurm, or two rounds of silence, say that the node is gone."""
+CONFIDENCE_LOST_ALL = 0.85
+"""All ranks of the node are gone, while the others wait for them."""
+SAME_MOMENT_S = 5.0
+"""Closer ends are not ordered."""
 CONFIDENCE_FAULT = 0.9
 CONFIDENCE_FAULT_SPIN = 0.85
 """The same where hosts use a processor at one place: they may wait for their GPUs, or compute."""
@@ -72,6 +79,42 @@ def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
     return silent
 
 
+def judge_lost_all(evidence: Evidence) -> Verdict | None:
+    """A verdict where all ranks of a node, two at least, are gone and nobody saw how; None otherwise.
+
+    One process may end by itself; all of a node's at once are ended by what they share. An end that is known, by its
+    code or its last lines, is left to the vote on exits. Ranks that are gone may also have finished, so the verdict is
+    only corroborated where the others wait for them.
+    """
+    ends = exit_causes(evidence.exits)
+    if any(finding.cause is not Cause.VANISHED for _, finding in ends):
+        return None
+    ended_s = {e.rank: e.at_s for e, _ in ends}
+    gone = {*ended_s, *gone_for_good(evidence.captures)}
+    ranks_of: dict[str, set[int]] = {}
+    for rank, node in evidence.rank_nodes.items():
+        ranks_of.setdefault(node, set()).add(rank)
+    lost = {node: ranks for node, ranks in ranks_of.items() if len(ranks) > 1 and ranks <= gone}
+    if not lost or len(lost) > len(ranks_of) / 2 or (ends and _told_of(evidence) & set(lost)):
+        return None
+    here = frozenset().union(*lost.values())
+    elsewhere = [at_s for rank, at_s in ended_s.items() if rank not in here]
+    if elsewhere and min(elsewhere) + SAME_MOMENT_S < min((ended_s[r] for r in here if r in ended_s), default=0.0):
+        return None
+    sure = others_wait(evidence, gone, SURE.span_s)
+    confidence = CONFIDENCE_LOST_ALL if sure else CONFIDENCE_ONE_CAPTURE
+    whys = {node: f"node {node} lost all its {len(lost[node])} ranks, and no exit of them was seen" for node in lost}
+    suspects = _suspects(evidence, whys, dict.fromkeys(lost, confidence))
+    missing = () if sure else (f"the exit codes of {name(here)}", "two captures in which the others wait for them")
+    return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
+
+
+def _told_of(evidence: Evidence) -> set[str]:
+    """Nodes of which a signal or a silent agent says more than that their ranks are gone."""
+    absent = evidence.captures[-1].missing_nodes if evidence.captures else ()
+    return {*absent, *(s.node for s in evidence.node_signals)}
+
+
 def judge_faults(evidence: Evidence) -> Verdict | None:
     """A verdict where a node reports a fault of its own while nothing moves; None otherwise."""
     nodes = set(evidence.rank_nodes.values())
@@ -102,7 +145,7 @@ def _moving_ranks(evidence: Evidence) -> tuple[list[int], list[int]]:
         return [], []
     ranks = [r.rank for r in evidence.captures[-1].ranks]
     moved = moving(evidence.captures, ranks)
-    spin = spinning(evidence.captures, moved)
+    spin = busy_waiting(evidence.captures, moved)
     return [rank for rank in moved if rank not in spin], sorted(spin)
 
 

@@ -10,13 +10,13 @@ from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import BLOCKED, CONFIDENCE_ONE_CAPTURE, LIKELY, Blocking, Patience, blocking
 from slurm_robust.localize.stacks.known_names import Kind
-from slurm_robust.localize.stacks.motion import BUSY_SHARE, Motion, Stillness, moving, spinning, stillness
+from slurm_robust.localize.stacks.motion import BUSY_SHARE, Motion, Stillness, busy_waiting, moving, spinning, stillness
 from slurm_robust.localize.stacks.place import StackPlace
 from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
 from slurm_robust.localize.votes.busy_ranks import Observation, verdict_at_work, verdict_unsure
-from slurm_robust.localize.votes.held_ranks import gil_held, gone_for_good, seen_held
+from slurm_robust.localize.votes.held_ranks import gil_held, gone_for_good, in_lock, seen_held
 from slurm_robust.localize.votes.progress import left_behind
-from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
 from slurm_robust.text import joined
 
 MAX_UNSEEN_SHARE = 0.1
@@ -102,7 +102,7 @@ def _scene(captures: tuple[Capture, ...], last: Capture) -> _Partition:
 def _without_spinners(captures: Sequence[Capture], parts: _Partition, gil: frozenset[int]) -> _Partition:
     """Hosts that wait for their GPU use a processor wherever they stand: where others outside sleep, these wait too."""
     moved = set(moving(captures, (r.rank for r in parts.outside))) - gil
-    busy = spinning(captures, moved)
+    busy = busy_waiting(captures, moved)
     if busy != moved or not 0 < len(busy) < len(parts.outside):
         return parts
     outside = tuple(r for r in parts.outside if r.rank not in busy)
@@ -110,8 +110,14 @@ def _without_spinners(captures: Sequence[Capture], parts: _Partition, gil: froze
 
 
 def _outnumbered(last: Capture, parts: _Partition) -> bool:
-    """More are outside than wait, or they are on most nodes."""
+    """More are outside than wait, on several nodes, or they are on most nodes.
+
+    One node may well have more ranks than wait elsewhere, where nodes are of different sizes or ranks are unseen.
+    """
     nodes, outside_nodes = {r.node for r in last.ranks}, {r.node for r in parts.outside}
+    waiting = set(parts.waiting)
+    if len(outside_nodes) == 1 and any(r.node not in outside_nodes for r in last.ranks if r.rank in waiting):
+        return False
     return len(parts.outside) > len(parts.waiting) or (len(nodes) > 2 and len(outside_nodes) > len(nodes) / 2)
 
 
@@ -125,21 +131,37 @@ def _one_is_held(
     if len(captures) < 2 or len(parts.unseen) > max(1, MAX_UNREAD_SHARE * len(last.ranks)):
         return None
     gone = gone_for_good(captures)
-    held = tuple(r for r in last.ranks if r.rank in gil | gone or seen_held(r))
-    if {r.rank for r in held} == {r.rank for r in parts.outside}:
+    held = {r.rank for r in last.ranks if r.rank in gil | gone or seen_held(r)}
+    if held and held == {r.rank for r in parts.outside}:
         return None  # the waiting ranks show the same, without reading each of many thousands
-    others = {r.rank for r in last.ranks} - {r.rank for r in held} - set(parts.unseen)
+    found = _held_among(captures, last, parts, held)
+    if found is None and not parts.waiting:
+        # Where nobody is seen to wait but hosts spin, a rank in a lock is no host that waits for its device.
+        found = _held_among(captures, last, parts, held | {r.rank for r in last.ranks if in_lock(r)})
+        found = found if found is not None and found.spin else None
+    return found
+
+
+def _held_among(captures: tuple[Capture, ...], last: Capture, parts: _Partition, held: set[int]) -> _Partition | None:
+    """These as the ranks outside, where all others are at rest or spin; else None."""
+    others = {r.rank for r in last.ranks} - held - set(parts.unseen)
+    if not held or not others or any(parts.places[rank].slow_by_nature for rank in others):
+        return None
     before = {r.rank: rank_place(r).label for r in captures[-2].ranks}
-    here = {rank: parts.places[rank] for rank in others}
-    at_rest = all(before.get(rank) == where.label and not where.slow_by_nature for rank, where in here.items())
-    if not held or not at_rest:
+    apart = {rank for rank in others if before.get(rank) != parts.places[rank].label}
+    if any(_function(before.get(rank, "")) != _function(parts.places[rank].label) for rank in apart):
         return None
     moved = set(moving(captures, others))
-    spin = spinning(captures, moved)
-    if moved - spin:
+    spin = busy_waiting(captures, moved)
+    if moved - spin or apart - spin:
         return None
-    found = _Partition(parts.places, tuple(sorted(others)), held, parts.unseen, False, tuple(sorted(spin)))
-    return None if not others or _outnumbered(last, found) else found
+    outside = tuple(r for r in last.ranks if r.rank in held)
+    found = _Partition(parts.places, tuple(sorted(others)), outside, parts.unseen, False, tuple(sorted(spin)))
+    return None if _outnumbered(last, found) else found
+
+
+def _function(label: str) -> str:
+    return label.rpartition(":")[0]
 
 
 def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> bool:
@@ -225,12 +247,22 @@ def _minority(evidence: Evidence, parts: _Partition, gil: frozenset[int]) -> Ver
         confidence = blocked.confidence if still.captures > 1 else min(blocked.confidence, CONFIDENCE_ONE_CAPTURE)
         seen = f"unmoved in {still.captures} captures over {still.span_s:.0f} s" if still.captures > 1 else ""
         ranks = tuple(sorted(r.rank for r in here))
-        why, detail = f"{name(ranks)} on {node}: {blocked.what}", ", ".join(filter(None, (blocked.detail, seen)))
-        suspects.append(Suspect(node, ranks, confidence, why, blocked.infrastructure, detail))
+        reported = _reported_fault(evidence, node) if blocked.by_loader else ""
+        why, detail = (
+            f"{name(ranks)} on {node}: {blocked.what}",
+            ", ".join(filter(None, (blocked.detail, seen, reported))),
+        )
+        suspects.append(Suspect(node, ranks, confidence, why, blocked.infrastructure or bool(reported), detail))
     reason = joined(s.why for s in suspects)
     detail = ", ".join(filter(None, (joined(filter(None, (s.detail for s in suspects))), peers)))
     wanted = tuple(dict.fromkeys(missing))
     return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted, detail=detail)
+
+
+def _reported_fault(evidence: Evidence, node: str) -> str:
+    """What the node itself reports; empty where it reports nothing."""
+    faults = (s for s in evidence.node_signals if s.kind is SignalKind.NODE_FAULT and s.node == node)
+    return next((f"the node itself reports {s.detail[:120]}" for s in faults), "")
 
 
 def _where(parts: _Partition) -> str:

@@ -18,8 +18,8 @@ from slurm_robust.localize.stacks.motion import Motion, RankMotion, stillness
 from slurm_robust.localize.stacks.place import slow_around
 from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place, rank_process, stopped
 from slurm_robust.localize.votes.flight_recorder import judge_dumps
-from slurm_robust.localize.votes.nccl_ras import judge_ras
-from slurm_robust.localize.votes.outside_collective import judge_outside
+from slurm_robust.localize.votes.nccl_ras import judge_ras, unnamed_laggards
+from slurm_robust.localize.votes.outside_collective import judge_outside, judge_waiting
 from slurm_robust.localize.votes.stopped import judge_stops
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined
@@ -58,6 +58,25 @@ def judge_ras_with_stacks(evidence: Evidence) -> Verdict | None:
 
     Its process ids are matched to ranks by the last capture.
     """
+    found = _judged_ras(evidence)
+    if found is None or found.conclusion is Conclusion.UNDETERMINED:
+        return None
+    return with_stacks(found, judge_outside(evidence), evidence)
+
+
+def judge_ras_undecided(evidence: Evidence) -> Verdict | None:
+    """Why NCCL's RAS service names nobody; None where it shows nothing wrong, or the stacks show that ranks move."""
+    found = _judged_ras(evidence)
+    if found is None and (laggards := unnamed_laggards(evidence.ras)):
+        wanted = ("the flight recorder, or RAS as JSON (NCCL 2.28.7 and later): which ranks are behind",)
+        found = Verdict(Conclusion.UNDETERMINED, laggards, missing=wanted)
+    if found is None or found.conclusion is not Conclusion.UNDETERMINED:
+        return None
+    stacks = judge_waiting(evidence)
+    return None if stacks is not None and stacks.conclusion is not Conclusion.UNDETERMINED else found
+
+
+def _judged_ras(evidence: Evidence) -> Verdict | None:
     if not evidence.ras:
         return None
     ranks: dict[int, tuple[int, ...]] = {}
@@ -65,10 +84,7 @@ def judge_ras_with_stacks(evidence: Evidence) -> Verdict | None:
         process = rank_process(rank)
         if process is not None:
             ranks[process.pid] = (*ranks.get(process.pid, ()), rank.rank)
-    found = judge_ras(evidence.ras, ranks, evidence.rank_nodes)
-    if found is None or found.conclusion is Conclusion.UNDETERMINED:
-        return None
-    return with_stacks(found, judge_outside(evidence), evidence)
+    return judge_ras(evidence.ras, ranks, evidence.rank_nodes)
 
 
 def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -> Verdict:
@@ -182,7 +198,9 @@ def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCap
         confidence = 1 - (1 - suspect.confidence) * (1 - by_stacks.confidence)
         infrastructure = by_stacks.infrastructure
     elif rank is not None:
-        where = rank_place(rank)
-        details.append(f"its stack waits at {where.label}" if where.waits_for_peers else blocking(rank).what)
+        where, held = rank_place(rank), blocking(rank)
+        details.append(f"its stack waits at {where.label}" if where.waits_for_peers else held.what)
+        if held.by_loader:
+            infrastructure = held.infrastructure
     surer = round(min(confidence, MAX_CONFIDENCE), 3)
     return replace(suspect, confidence=surer, infrastructure=infrastructure, detail="; ".join(filter(None, details)))

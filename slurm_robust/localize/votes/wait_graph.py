@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.localize.layout import Groups, ParallelGroup
-from slurm_robust.localize.votes.group_scopes import Scope
+from slurm_robust.localize.votes.group_scopes import ONE_SIDED, Scope
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,23 @@ class WaitSink:
         ranks: One rank outside any collective, or ranks that wait in a circle: all members of a group, a pair.
         group: The group in which all of its members wait, where the circle is one.
         waiters: Ranks outside that wait for them, over however many steps.
+        one_operation: They wait in one operation, as far as their code shows: a link or a device may hold it. A circle
+            through several operations is an order that no machine makes.
     """
 
     ranks: tuple[int, ...]
     group: ParallelGroup | None
     waiters: frozenset[int]
+    one_operation: bool = True
+
+
+@dataclass(frozen=True)
+class MixedGroup:
+    """A group whose members all wait in it, in different operations."""
+
+    group: ParallelGroup
+    entered: tuple[tuple[str, tuple[int, ...]], ...]
+    """Which operation, and by whom; the most common first."""
 
 
 class WaitGraph:
@@ -37,6 +49,11 @@ class WaitGraph:
         self._edges: dict[int, list[int]] = {rank: [] for rank in sorted({*scopes, *others})}
         self._closed: dict[frozenset[int], ParallelGroup] = {}
         self._points: dict[ParallelGroup, int] = {}
+        self._scopes = scopes
+        self.mixed: list[MixedGroup] = []
+        """Groups that are whole, and whose members cannot meet."""
+        self.conflict = False
+        """Members of some group, whole or not, stand in different operations: a wrong layout, or the program."""
         unknown = []
         for rank, scope in scopes.items():
             group = groups.of(scope.kind, rank) if scope is not None else None
@@ -58,9 +75,24 @@ class WaitGraph:
         point = self._points[group] = -1 - len(self._points)
         absent = [m for m in group.ranks if (s := scopes.get(m)) is None or s.toward or s.kind != group.kind]
         self._edges[point] = absent or list(group.ranks)
-        if not absent:
+        entered = _entered(group, scopes)
+        self.conflict = self.conflict or len(entered) > 1
+        if not absent and len(entered) < 2:
             self._closed[frozenset(group.ranks)] = group
+        elif not absent and not ONE_SIDED.intersection(operation for operation, _ in entered):
+            self.mixed.append(MixedGroup(group, entered))
         return point
+
+    def _in_one_operation(self, ranks: tuple[int, ...]) -> bool:
+        """A whole group in one operation, ranks outside any, or neighbours that exchange: not all send or all receive.
+
+        What waits in a circle through several groups came to them in an order that they never meet in.
+        """
+        here = [scope for rank in ranks if (scope := self._scopes.get(rank)) is not None]
+        if frozenset(ranks) in self._closed or not here:
+            return True
+        one_way = {scope.operation for scope in here}
+        return all(scope.toward for scope in here) and one_way not in ({"send"}, {"recv"})
 
     def sinks(self) -> tuple[WaitSink, ...]:
         """Where the waiting ends, the most waited for first. Ranks that nobody waits for are none."""
@@ -78,8 +110,20 @@ class WaitGraph:
             ranks = tuple(sorted(member for member in parts[end] if member >= 0))
             waiters = frozenset(m for part in _reaching(end, before) for m in parts[part] if m >= 0)
             if waiters and ranks:
-                found.append(WaitSink(ranks, self._closed.get(frozenset(ranks)), waiters))
+                group, alike = self._closed.get(frozenset(ranks)), self._in_one_operation(ranks)
+                found.append(WaitSink(ranks, group, waiters, alike))
         return tuple(sorted(found, key=lambda sink: (-len(sink.waiters), sink.ranks)))
+
+
+def _entered(group: ParallelGroup, scopes: Mapping[int, Scope | None]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The operations that the members of a group stand in, and who in each; unknown ones may be any of them."""
+    entered: dict[str, list[int]] = {}
+    for rank in group.ranks:
+        scope = scopes.get(rank)
+        if scope is not None and scope.operation and scope.kind == group.kind and not scope.toward:
+            entered.setdefault(scope.operation, []).append(rank)
+    by_size = sorted(entered.items(), key=lambda item: (-len(item[1]), item[0]))
+    return tuple((operation, tuple(ranks)) for operation, ranks in by_size)
 
 
 def _neighbours(group: ParallelGroup, rank: int, toward: Sequence[int]) -> list[int]:

@@ -2,8 +2,8 @@
 
 A rank writes its dump within a second or two of being asked (its monitor thread polls the pipe), so one capture asks
 and the next one reads. A dump has some hundred bytes an operation and thousands of operations: only those that are not
-complete are sent, and the newest of each group. It is read in a process of its own, with bounded memory and time, by an
-unpickler that knows no class at all.
+complete are sent, the newest of each group, and how many sends and receives are complete. It is read in a process of
+its own, with bounded memory and time, by an unpickler that knows no class at all.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import json
 import os
 import pickle
+import re
 import resource
 import stat
 import subprocess
@@ -26,6 +27,8 @@ MAX_SENT_BYTES = 256 << 10
 """Of one rank: some hundred pending operations."""
 MAX_PENDING = 200
 """The first of the operations that are not complete: ranks that wait, wait for those."""
+MAX_EXCHANGES = 64
+"""Partners and directions whose completed operations are counted, the latest ones: a pipeline has four."""
 OLDEST_S = 120.0
 """An older dump is not used where the rank does not report its progress: it shows another moment."""
 OURS = "srobust-"
@@ -33,6 +36,7 @@ OURS = "srobust-"
 _READ_S = 8.0
 _READ_MEMORY_BYTES = 2 << 30
 _DROP = ("frames", "duration_ms", "thread_id", "thread_name", "timeout_ms", "op_id", "is_p2p")
+_PAIR = re.compile(r"i?(?:send|recv) ?\d+(?:->|<-)\d+")
 _SHORT = ("pg_id", "process_group", "collective_seq_id", "p2p_seq_id", "record_id", "profiling_name", "time_created_ns")
 
 
@@ -154,8 +158,22 @@ def reduced(plain: Any) -> dict[str, Any]:
         "version": str(plain.get("version", "")),
         "pg_config": groups,
         "pg_status": plain.get("pg_status") or {},
+        "first_record_id": int(entries[0]["record_id"]) if entries else -1,
+        "exchanges": _exchanges(entries),
         "entries": [kept[number] for number in sorted(kept)],
     }
+
+
+def _exchanges(entries: list[Any]) -> list[list[Any]]:
+    """Completed sends and receives: group, name, how many, and the newest one's number."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for entry in entries:
+        name = str(entry["profiling_name"])[:80].rpartition(":")[2]
+        if _PAIR.match(name) and (entry.get("state") == "completed" or entry.get("retired")):
+            key = (str(entry["process_group"][0]), name)
+            count, newest = found.pop(key, [0, -1])
+            found[key] = [count + 1, max(newest, int(entry["p2p_seq_id"]))]
+    return [[group, name, count, newest] for (group, name), (count, newest) in list(found.items())[-MAX_EXCHANGES:]]
 
 
 def _group(raw: Any) -> dict[str, Any]:
@@ -180,7 +198,7 @@ def main() -> None:
     try:
         body = sys.stdin.buffer.read(MAX_FILE_BYTES)
         plain = json.loads(body) if body[:1] == b"{" else _Containers(io.BytesIO(body)).load()
-        sys.stdout.write(json.dumps(reduced(plain), separators=(",", ":")))
+        sys.stdout.write(json.dumps(reduced(plain), separators=(",", ":"), allow_nan=False))
     except Exception as error:  # noqa: BLE001 (a garbled file may raise anything)
         sys.stderr.write(f"not a flight-recorder dump ({type(error).__name__}: {error})"[:200])
         sys.exit(1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from slurm_robust.localize import ras
-from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RankCapture
+from slurm_robust.localize import circumstances, ras
+from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, SavedRound, saved_round, unseen_rank
+from slurm_robust.localize.evidence import Capture, Evidence
 from slurm_robust.localize.evidence_folder import LAYOUT_FILE
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.judge import judge
@@ -24,7 +26,6 @@ from slurm_robust.supervise.watch.fleet import RankInfo
 
 _POLL_S = 0.02
 _KEPT_CAPTURES = 8
-_SLOW = "its node was too slow to send its stack"
 _GRACE_S = 1.0
 """For agents slower than the capture's own limit, before they count as missing."""
 
@@ -50,6 +51,9 @@ class Investigation:
         self.recorder: dict[int, RankDump] = {}
         self.rounds = 0
         self.failure: Failure | None = None
+        self._saved_rounds: list[SavedRound] = []
+        self._unsaved: dict[int, Mapping[str, bytes]] = {}
+        self._ras_at_s: dict[str, float] = {}
         self._problem_reported = self._layout_kept = False
         self._began_s = self._kept_s = session.clock.now_s()
 
@@ -82,11 +86,16 @@ class Investigation:
         self._report_problem(merged.problems)
         taken = merged.capture
         self.captures = [*self.captures, taken][-_KEPT_CAPTURES:]
+        self._saved_rounds = [*self._saved_rounds, saved_round(number, taken, slow)][-_KEPT_CAPTURES:]
         if self._log is not None:
             self._log.set_captured(render_tree(taken))
         if keep:
             self._session.folder.write_archives(self._id, number, archives)
             self._report(taken, clock.monotonic_s() - began, slow)
+        else:
+            # An incident may yet come of it, and then these stacks belong into its folder.
+            self._unsaved[number] = {node: zlib.compress(body, 1) for node, body in archives.items()}
+            self._unsaved.pop(number - _KEPT_CAPTURES, None)
         return taken
 
     def _report(self, taken: Capture, took_s: float, slow: Sequence[str]) -> None:
@@ -123,12 +132,17 @@ class Investigation:
             if heard_s > self._kept_s and self._id:
                 self._kept_s = heard_s
                 self._session.folder.write(f"{self._id}/ras-{self.rounds}.json", body)
+                self._ras_at_s[f"ras-{self.rounds}.json"] = heard_s
         return tuple(views)
 
     def take_over(self, earlier: Investigation) -> None:
         """Go on with the captures of an earlier investigation of the same suspicion."""
         self.captures, self.recorder = list(earlier.captures), dict(earlier.recorder)
-        self._began_s = earlier._began_s
+        self._began_s, self.rounds = earlier._began_s, earlier.rounds
+        self._saved_rounds = list(earlier._saved_rounds)
+        for number, archives in earlier._unsaved.items():
+            unpacked = {node: zlib.decompress(body) for node, body in archives.items()}
+            self._session.folder.write_archives(self._id, number, unpacked)
 
     def _report_problem(self, problems: Sequence[str]) -> None:
         """Report once why a dump cannot be used: the first one that cannot."""
@@ -171,6 +185,9 @@ class Investigation:
             verdict = Verdict(Conclusion.UNDETERMINED, f"the evidence could not be weighed ({type(error).__name__})")
         if self._log is not None:
             self._log.set_verdict(verdict)
+        if self._id:
+            body = circumstances.encode(evidence, self._saved_rounds, self._ras_at_s)
+            self._session.folder.write(f"{self._id}/{CIRCUMSTANCES_FILE}", body)
         return verdict
 
 
@@ -189,7 +206,7 @@ def merge(
 
     Living ranks whose stacks did not come are `unseen`; nodes that do not answer are `missing`.
     """
-    ranks = [RankCapture(r.rank, r.node, (CapturedProcess(r.pid, 0, error=_SLOW),), None) for r in unseen]
+    ranks = [unseen_rank(r.rank, r.node, r.pid) for r in unseen]
     lost = list(missing)
     recorder: dict[int, RankDump] = {}
     problems: list[str] = []

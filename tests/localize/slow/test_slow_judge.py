@@ -145,6 +145,21 @@ def test_rank_zero_has_work_of_its_own() -> None:
     assert not suspect.infrastructure
 
 
+def test_rank_zero_has_no_excuse_for_large_and_steady_excess() -> None:
+    """136 % in every step is no logging: its node is at fault, as any other rank's would be."""
+    (suspect,) = judge_timings(table(16, 44, lambda r, s: 2.36 if r == 0 else 1.0), DP16).suspects
+    assert (suspect.node, suspect.ranks) == ("n0", (0,))
+    assert "44 of 44 steps" in suspect.why
+    assert suspect.infrastructure
+    assert suspect.confidence > 0.8
+
+
+def test_rank_zero_may_save_now_and_then() -> None:
+    """Twice the time in a third of the steps, in bunches: work of its own, and nothing is said of its node."""
+    found = judge_timings(table(16, 90, lambda r, s: 2.0 if r == 0 and s // 6 % 3 == 0 else 1.0, noise=0.01), DP16)
+    assert all(not s.infrastructure and s.confidence <= 0.5 for s in found.suspects)
+
+
 def test_totals_in_lockstep_are_undetermined() -> None:
     """All wait for the slowest: every total is the same, and the verdict says what is missing."""
     timings = table(16, 50, lambda r, s: 1.2 if r == 3 else 1.0)
