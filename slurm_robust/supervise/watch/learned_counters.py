@@ -287,7 +287,7 @@ def _split(low: str) -> tuple[str, list[_Number]]:
         end = begin + plain.end(1)
         after = low[end : end + 32]
         total = _TOTAL.match(after)
-        next_word = _WORD.match(after[total.end() if total else 0 :].lstrip())
+        next_word = _WORD.match(after[total.end() if total else 0 :].removeprefix(" "))
         unit, names = next_word[0] if next_word else "", _name_before(low, begin)
         if unit in _UNITS or not _NO_WORK.isdisjoint(names) or int(plain[1]) >= _MAX_NUMBER:
             continue

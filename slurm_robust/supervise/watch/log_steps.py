@@ -43,7 +43,8 @@ def _own_reading(line: str, own: re.Pattern[str]) -> CounterReading | None:
 
 def _parts(low: str) -> Sequence[str]:
     """A line, or the bar and the line that was printed after it."""
-    if ("it/s" not in low and "s/it" not in low) or low.rstrip().endswith("]"):
+    rate = max(low.find("it/s"), low.find("s/it"))
+    if rate < 0 or low.find("]", rate) in (-1, len(low.rstrip()) - 1):
         return (low,)
     ends = [match.end() for match in _BARS_END.finditer(low)]
     return [low[start:end] for start, end in zip([0, *ends], [*ends, len(low)], strict=True)]
