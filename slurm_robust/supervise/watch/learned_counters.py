@@ -1,10 +1,11 @@
 """Counters of a log that no shape reads: which number beside steady words counts the training?
 
-A false progress hides a hang, so much is asked. Lines count as alike if they are the same but for their numbers.
-A number of theirs is learned once it has grown by the same amount several times in a row, and if it may count work:
-no clock, no size, no percentage, no epoch. And each line that counts must show that the training itself goes on: a
-loss, or another metric of the training, that no line before had. A monitor that prints while the training hangs has no
-new loss. Only a count of batches (or of other work) towards a total needs no metric.
+A false progress hides a hang, so much is asked. Lines count as alike if they are the same but for their numbers. One of
+the numbers is learned once it has grown by the same amount several times in a row, or by any amount if a word beside it
+says that it counts batches or other work. A clock, a size, a percentage or an epoch is never learned. And each line
+that counts has to show that the training itself goes on: a loss, or another metric of the training, that no line before
+had. A monitor that prints while the training hangs has no new loss. Only a count of batches (or of other work) towards
+a total needs no metric.
 """
 
 from __future__ import annotations
@@ -28,21 +29,8 @@ _MAX_NAME = 80
 
 _METRICS = (
     *("loss", "ppl", "perplexity", "acc", "accuracy", "reward", "grad_norm", "grad norm", "gnorm", "nll", "mse", "mae"),
-    *(
-        "wer",
-        "cer",
-        "bleu",
-        "elbo",
-        "auc",
-        "f1",
-        "entropy",
-        "psnr",
-        "iou",
-        "dice",
-        "lr",
-        "learning rate",
-        "learning_rate",
-    ),
+    *("wer", "cer", "bleu", "elbo", "auc", "f1", "entropy", "psnr", "iou", "dice", "lr", "learning rate"),
+    *("learning_rate",),
 )
 """What only a training that goes on computes anew. No throughput: an average over time changes in a hang, too."""
 _WORK = frozenset(
@@ -54,97 +42,26 @@ _WORK = frozenset(
 )
 _UNITS = frozenset(
     {
-        *(
-            "s",
-            "sec",
-            "secs",
-            "second",
-            "seconds",
-            "min",
-            "minute",
-            "minutes",
-            "h",
-            "hrs",
-            "hour",
-            "hours",
-            "ms",
-            "us",
-            "ns",
-        ),
-        *(
-            "kb",
-            "mb",
-            "gb",
-            "tb",
-            "kib",
-            "mib",
-            "gib",
-            "tib",
-            "byte",
-            "bytes",
-            "w",
-            "watt",
-            "watts",
-            "mhz",
-            "ghz",
-            "percent",
-        ),
+        *("s", "sec", "secs", "second", "seconds", "min", "minute", "minutes", "h", "hrs", "hour", "hours"),
+        *("ms", "us", "ns"),
+        *("kb", "mb", "gb", "tb", "kib", "mib", "gib", "tib", "byte", "bytes", "w", "watt", "watts", "mhz"),
+        *("ghz", "percent"),
         *("%", "°", "epoch", "epochs"),
     }
 )
 """Words after numbers that count no work."""
 _NO_WORK = _UNITS | {
-    *(
-        "ep",
-        "rank",
-        "pid",
-        "gpu",
-        "cuda",
-        "node",
-        "worker",
-        "process",
-        "thread",
-        "task",
-        "time",
-        "clock",
-        "elapsed",
-        "eta",
-    ),
+    *("ep", "rank", "pid", "gpu", "cuda", "node", "worker", "process", "thread", "task", "time", "clock"),
+    *("elapsed", "eta"),
     *("remaining", "mem", "memory", "alloc", "allocated", "reserved", "port", "seed", "version", "line", "size", "max"),
     *("total", "of", "/", "queue", "free", "used", "age", "since", "after", "every", "t", "rate", "norm", *_METRICS),
 }
 """Words before them."""
 _LIKELY = (*_METRICS, "batch", "update", "sample", "example", "sequence", "episode", "timestep", "rollout")
 _MONITOR = (
-    *(
-        "heart",
-        "alive",
-        "watch",
-        "monitor",
-        "uptime",
-        "wait",
-        "retry",
-        "retries",
-        "attempt",
-        "timeout",
-        "time-out",
-        "stall",
-    ),
-    *(
-        "timed out",
-        " ping",
-        "poll",
-        "health",
-        " idle",
-        "stuck",
-        " hang",
-        " hung",
-        "packet",
-        "no progress",
-        "nvml",
-        "nvidia",
-    ),
-    *(" util", "temperature", " last ", "keep-alive", "elapsed, "),
+    *("heart", "alive", "watch", "monitor", "uptime", "wait", "retry", "retries", "attempt", "timeout", "time-out"),
+    *("timed out", "stall", " ping", "poll", "health", " idle", "stuck", " hang", " hung", "packet", "no progress"),
+    *("nvidia", " util", "temperature", " last ", "keep-alive", "elapsed, "),
 )
 """Words of lines that something beside the training prints."""
 _NUMBER = re.compile(r"\d[\d.,:/%+\-]*(?:e[-+]?\d+|[a-z]{1,3}\b)?|nan\b|inf\b")
@@ -152,6 +69,7 @@ _PLAIN = re.compile(r"(\d{1,10})(?:/\d{1,10})?[,.:/\-]?$")
 _TOTAL = re.compile(r"\s{0,4}(?:/|of\b)\s{0,4}(\d{1,9})(?![\w.:%])")
 _WORD = re.compile(r"[^\W\d_]+|[%°/]")
 _MAX_LINE = 600
+_LOSS = re.compile(r"loss[^\d\n]{0,16}?([-+]?\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
 
 
 @functools.cache
@@ -168,9 +86,6 @@ def _metrics(low: str) -> tuple[str, ...]:
     return tuple(value for word in present for value in (_LOSS if word == "loss" else _metric(word)).findall(low))
 
 
-_LOSS = re.compile(r"loss[^\d\n]{0,16}?([-+]?\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
-
-
 @dataclass
 class _Candidate:
     """One number of a kind of lines, while it is not known whether it counts."""
@@ -179,13 +94,13 @@ class _Candidate:
     stride: int = 0
     grown: int = 0
 
-    def see(self, number: int) -> bool:
-        """Note it; returns whether it has grown steadily for long enough."""
+    def see(self, number: int, *, by_any: bool) -> bool:
+        """Note it; returns whether it has grown for long enough: steadily, or `by_any` amount."""
         stride = number - self.highest
         if self.highest < 0 or number < self.highest:
             self.stride, self.grown = 0, 0
         elif stride > 0:
-            self.grown = self.grown + 1 if stride == self.stride else 1
+            self.grown = self.grown + 1 if by_any or stride == self.stride else 1
             self.stride = stride
         self.highest = number
         return self.grown >= _STRIDES
@@ -260,7 +175,7 @@ class LearnedCounters:
                 continue
             if not (trains or (number.work and number.total)):
                 known.grown = 0
-            if known.see(number.value):
+            if known.see(number.value, by_any=number.work and trains):
                 steady.append(number)
         if steady:
             kind.learned = min(steady, key=lambda n: (not n.work, not n.total, n.place)).place
