@@ -65,8 +65,8 @@ def drawn(shape: str, index: int, number: int, *, trains: bool) -> str:
 @pytest.mark.parametrize("stride", [1, 10, 64])
 def test_a_counter_of_ones_own_is_learned(shape: str, stride: int) -> None:
     """After a few lines, each one is progress, with the number that the program counts."""
-    news = read([drawn(shape, i, stride * (i + 1), trains=True) for i in range(30)])
-    assert news[8:] == [stride * (i + 1) for i in range(8, 30)]
+    news = read([drawn(shape, i, stride * (i + 1), trains=True) for i in range(40)])
+    assert news[20:] == [stride * (i + 1) for i in range(20, 40)]
 
 
 @pytest.mark.parametrize("shape", MONITORS)
@@ -193,6 +193,29 @@ def test_ranks_that_print_in_turn_are_learned_and_fall_silent_together() -> None
     assert counters.training.step == 19
     again = [f"[rank{r}]: minibatch 19 loss {9 / 20 + r / 10:.3f}" for _ in range(9) for r in range(4)]
     assert [counters.progress(line) for line in again] == [None] * 36
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "{task}: loss {loss:.4f}",
+        " {task}: minibatch {n}, loss {loss:.4f}",
+        "[{pid}] loss {loss:.4f}",
+        "[{pid}] minibatch {n} loss {loss:.4f}",
+        "I0101 10:00:00.000000 {pid} train.py:48] loss {loss:.4f}",
+        "I0101 10:00:00.000000 {pid} train.py:48] [{pid}] loss = {loss:.4f}",
+        "2026-01-01 10:00:00 {pid} INFO minibatch {n} loss {loss:.4f}",
+    ],
+)
+def test_ranks_that_print_in_turn_do_not_teach_their_pids(shape: str) -> None:
+    """Their pids and tasks grow steadily, from each line to the next."""
+    counters = Counters()
+    for i in range(40):
+        for task in range(8):
+            loss = 9 / (i + 1) + task / 7
+            number = counters.progress(shape.format(task=task, pid=4711 + task, n=1000 + i, loss=loss))
+            assert number is None or number == 1000 + i
+    assert ("{n}" in shape) is (counters.training.step == 1039)
 
 
 def test_monitors_of_many_ranks_print_old_losses() -> None:

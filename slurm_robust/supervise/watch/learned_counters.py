@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from slurm_robust.supervise.watch.log_shapes import CounterReading, Counts
 
 _STRIDES = 4
-"""Equal growths in a row before a number is learned."""
+"""Growths in a row before a number is learned that counts work by its words."""
+_STRIDES_WITHOUT_WORDS = 16
+"""The same for any other number: ranks that print in turn have pids in turn."""
 _MAX_KINDS = 64
 """Kinds of lines that are remembered while none is known."""
 _MAX_METRICS = 256
@@ -68,6 +70,8 @@ _NUMBER = re.compile(r"\d[\d.,:/%+\-]*(?:e[-+]?\d+|[a-z]{1,3}\b)?|nan\b|inf\b")
 _PLAIN = re.compile(r"(\d{1,10})(?:/\d{1,10})?[,.:/\-]?$")
 _TOTAL = re.compile(r"\s{0,4}(?:/|of\b)\s{0,4}(\d{1,9})(?![\w.:%])")
 _WORD = re.compile(r"[^\W\d_]+|[%°/]")
+_LABEL = re.compile(r"\s*[\[(]?\d+[\])]?:?\s")
+"""What srun, launchers and loggers put before a line: a task, or a pid."""
 _MAX_LINE = 600
 _LOSS = re.compile(r"loss[^\d\n]{0,16}?([-+]?\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
 
@@ -94,8 +98,8 @@ class _Candidate:
     stride: int = 0
     grown: int = 0
 
-    def see(self, number: int, *, by_any: bool) -> bool:
-        """Note it; returns whether it has grown for long enough: steadily, or `by_any` amount."""
+    def see(self, number: int, *, by_any: bool) -> int:
+        """Note it; returns how many times in a row it has grown: steadily, or `by_any` amount."""
         stride = number - self.highest
         if self.highest < 0 or number < self.highest:
             self.stride, self.grown = 0, 0
@@ -103,7 +107,7 @@ class _Candidate:
             self.grown = self.grown + 1 if by_any or stride == self.stride else 1
             self.stride = stride
         self.highest = number
-        return self.grown >= _STRIDES
+        return self.grown
 
 
 @dataclass
@@ -175,7 +179,8 @@ class LearnedCounters:
                 continue
             if not (trains or (number.work and number.total)):
                 known.grown = 0
-            if known.see(number.value, by_any=number.work and trains):
+            enough = _STRIDES if number.work or number.total else _STRIDES_WITHOUT_WORDS
+            if known.see(number.value, by_any=number.work and trains) >= enough:
                 steady.append(number)
         if steady:
             kind.learned = min(steady, key=lambda n: (not n.work, not n.total, n.place)).place
@@ -188,6 +193,8 @@ class LearnedCounters:
 def _split(low: str) -> tuple[str, list[_Number]]:
     """(the line without its numbers, those of its numbers that may count work)."""
     words, found, start = [], [], 0
+    label = _LABEL.match(low)
+    label_end = label.end() if label is not None and low[label.end() - 2] in ":])" else 0
     for place, match in enumerate(_NUMBER.finditer(low)):
         if place >= _MAX_NUMBERS:
             return "", []
@@ -197,7 +204,11 @@ def _split(low: str) -> tuple[str, list[_Number]]:
         words.append(low[start:begin])
         start = match.end()
         plain = _PLAIN.match(match[0])
-        if plain is None or (begin and low[begin - 1] in "-+:" and low[begin - 2 : begin - 1].isdigit()):
+        if (
+            plain is None
+            or begin < label_end
+            or (begin and low[begin - 1] in "-+:" and low[begin - 2 : begin - 1].isdigit())
+        ):
             continue
         end = begin + plain.end(1)
         after = low[end : end + 32]
