@@ -6,12 +6,13 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.supervise.watch.log_shapes import Counts, Shape, known_shapes
+from slurm_robust.supervise.watch.log_shapes import Counts, Shape, known_shapes, load_shapes
 from slurm_robust.supervise.watch.log_steps import Counters
 
 SHAPES: list[Shape] = list(known_shapes())
@@ -125,3 +126,37 @@ def test_the_patterns_wait_for_their_word() -> None:
         "assert not [s.name for s in known_shapes() if 'compiled' in s.__dict__]\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+GOOD = "- {name: good, source: x, words: [tick], pattern: 'tick <step>', examples: '1 = tick 1'}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        (f"shapes:\n{GOOD}", 7),
+        (f"shapes:\n- {{name: bad}}\n- 5\n{GOOD}", 7),
+        (f"shapes:\n- {{name: bad, source: x, words: [tick], pattern: '(', examples: '1 = x'}}\n{GOOD}", 7),
+        (f"shapes:\n- {{name: bad, source: x, words: [tick], pattern: x, counts: y, examples: '1 = x'}}\n{GOOD}", 7),
+        ("shapes: [", None),
+        ("", None),
+        ("shapes: 5", None),
+    ],
+)
+def test_a_wrong_shape_ends_no_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, step: int | None
+) -> None:
+    """It is left out, and named in a line of ours."""
+    path = tmp_path / "shapes.yaml"
+    path.write_text(text)
+    reading = load_shapes(path).read("tick 7")
+    assert (reading.number if reading is not None else None) == step
+    said = capsys.readouterr().err
+    assert all(line.startswith("srobust: ") for line in said.splitlines())
+    assert bool(said) is (text != f"shapes:\n{GOOD}")
+
+
+def test_without_the_file_no_line_is_understood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The job is judged by its stacks then."""
+    assert load_shapes(tmp_path / "none").read("step 7") is None
+    assert "cannot be read" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ _GROUP = re.compile(r"(?<!\?P)<(?:step|total|epoch|start)>")
 _UNITS = {"k": 1_000, "m": 1_000_000}
 _MAX_DIGITS = 18
 _MAX_SETS = 1024
+_NEVER = re.compile(r"(?!)(?P<step>)")
 
 
 class Counts(enum.Enum):
@@ -85,7 +87,11 @@ class Shape:
             if pattern.startswith(begins):
                 pattern = f"{re.escape(word)}(?<={begins}){pattern.removeprefix(begins)}"
                 break
-        return re.compile(pattern)
+        try:
+            return re.compile(pattern)
+        except re.error as e:
+            print(f"srobust: the shape {self.name} of log lines is left out: {e}", file=sys.stderr)
+            return _NEVER
 
     def read(self, low: str) -> CounterReading | None:
         """The counter in a line in lower case; None where the line has another shape."""
@@ -149,9 +155,25 @@ class LogShapes:
 @functools.cache
 def known_shapes() -> LogShapes:
     """The shapes of the file; it is read once."""
+    return load_shapes(_FILE)
+
+
+def load_shapes(path: Path) -> LogShapes:
+    """The shapes of a file. Wrong ones are left out: log lines of fewer programs are understood, and no job ends."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    entries = yaml.load(_FILE.read_text("utf-8"), Loader=loader)["shapes"]  # noqa: S506 - both are safe loaders
-    return LogShapes([_shape(entry) for entry in entries])
+    shapes = []
+    try:
+        entries = list(yaml.load(path.read_text("utf-8"), Loader=loader)["shapes"])  # noqa: S506 - both are safe loaders
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as e:
+        entries = []
+        reason = " ".join(str(e).split())
+        print(f"srobust: no log lines are understood, because {path} cannot be read: {reason}", file=sys.stderr)
+    for entry in entries:
+        try:
+            shapes.append(_shape(entry))
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            print(f"srobust: a shape in {path} is left out: {e!r} in {str(entry)[:80]}", file=sys.stderr)
+    return LogShapes(shapes)
 
 
 def _shape(entry: dict[str, Any]) -> Shape:
