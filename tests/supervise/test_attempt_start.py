@@ -81,16 +81,16 @@ TRAINS = "".join(f"| {n}/1000 [\r" for n in (0, 501, 502, 503))
 
 def test_an_attempt_that_tells_other_numbers_has_come_further(tmp_path: Path) -> None:
     """The one before died while it loaded its files: their bar was all that it had told."""
-    found = start_of(tmp_path, SHARDS + TRAINS, Lineage("a", reached=4, counter="5/4"))
+    found = start_of(tmp_path, SHARDS + TRAINS, Lineage("a", reached=4, counter="tqdm-bar/4"))
     assert (found.remembered().reached, found.unsure) == (-1, True)
-    found._store.lineage = Lineage("a", reached=502, counter="5/1000")
+    found._store.lineage = Lineage("a", reached=502, counter="tqdm-bar/1000")
     again = found.remembered()
-    assert (again.reached, again.counter) == (502, "5/1000")
+    assert (again.reached, again.counter) == (502, "tqdm-bar/1000")
 
 
 def test_bars_from_before_the_training_are_no_start_from_zero(tmp_path: Path) -> None:
     """Each start loads the same files; the training's own bar decides."""
-    known = Lineage("a", reached=500, first_step=0, counter="5/1000")
+    known = Lineage("a", reached=500, first_step=0, counter="tqdm-bar/1000")
     assert start_of(tmp_path, SHARDS, known).unsure
     (tmp_path / "out").unlink()
     begun = start_of(tmp_path, SHARDS + TRAINS, known)
@@ -105,7 +105,7 @@ def test_attempts_whose_steps_count_anew_are_compared_by_their_epochs(
 ) -> None:
     """Epoch 6, step 120 is further than epoch 3, step 300."""
     lines = f"epoch {epoch} step {step - 1}\nepoch {epoch} step {step}\n"
-    known = Lineage("a", reached=300, counter="1/", falls=True, epoch=3.0)
+    known = Lineage("a", reached=300, counter="step/", falls=True, epoch=3.0)
     found = start_of(tmp_path, lines, known)
     assert (found._attempt.step > found.remembered().reached) is further
     assert (found.fruitless == 0) is further

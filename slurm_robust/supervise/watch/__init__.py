@@ -1,6 +1,8 @@
 """What does the running attempt show?
 
-`watch_step` starts the agents and `fleet` keeps what they report; `output` reads the job's log. Both feed
-`attempt_state`, which its `Observer` polls and `suspicion` judges. `quiet_captures` takes stacks without an incident,
-`slowness` judges step times, `losses` keeps the loss, and `attached_end` finds the end of somebody else's step.
+`watch_step` starts the agents and `fleet` keeps what they report; `output` reads the job's log: `log_shapes` finds
+the numbers of known programs in it, `learned_counters` those of others, and `log_steps` tells which are progress. All
+feed `attempt_state`, which its `Observer` polls and `suspicion` judges. `quiet_captures` takes stacks without an
+incident, `slowness` judges step times, `losses` keeps the loss, and `attached_end` finds the end of somebody else's
+step.
 """

@@ -101,10 +101,11 @@ class AttemptState:
         for output in self._outputs:
             found = output.poll(now)
             if found.step is not None:
-                if self._log_step is not None and not self.has_progress:
+                if self.step >= 0 and found.step >= 0 and not self.has_progress:
                     # A pause counts as a step time once training has gone on after it: the one line that ended it may
                     # be a stray line of a hung job, and must not raise the limit of its own silence.
-                    self.fleet.steps.saw(-1, self._log_signs, self._log_step[1])
+                    # The bar of a data set or of files is a sign of life, but its times are none of steps.
+                    self.fleet.steps.saw(-1, self._log_signs, self.last_sign_s)
                 self._log_step = (found.step, now)
                 self._log_signs += 1
             self._cancelled.update(found.cancelled)
@@ -234,7 +235,7 @@ class AttemptState:
 
     def own_limit_s(self, config: SuperviseConfig) -> float | None:
         """The suspicion limit from this attempt's own step times, seconds; None where too few were seen."""
-        return own_limit_s(self.fleet.steps, config) if self.reports else None
+        return own_limit_s(self.fleet.steps, config) if self.has_progress or self.step >= 0 else None
 
     def assess(self, config: SuperviseConfig) -> Assessment:
         """Judge the silence now."""

@@ -7,48 +7,47 @@ shape of line and each total (`12/391`) is a counter of its own; the training's 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-_COUNT = r"(?P<step>\d+)\b(?!\.\d|\s*m?s\b)"
-"""No time: `per step: 1.93 s`."""
-_PROGRESS = [
-    re.compile(p)
-    for p in (
-        r"\biteration\s+(?P<step>\d+)\s*/\s*\d+",  # Megatron-LM
-        r"\b(?:global_)?step[\s:=]+" + _COUNT,  # Lightning, torchtitan, DeepSpeed, own loops
-        r"\bstep\s+(?P<step>\d+)\s*/\s*\d+",
-        r"['\"]global_step['\"]\s*:\s*(?P<step>\d+)",  # Hugging Face
-        r"\biter(?:ation)?[\s:=]+" + _COUNT,
-        r"\|\s*(?P<step>\d+)/\d+\s*\[",  # tqdm bars: Lightning, HF, NeMo
-    )
-]
-"""Shapes of progress lines, the clearest first."""
+from slurm_robust.supervise.watch.learned_counters import LearnedCounters
+from slurm_robust.supervise.watch.log_shapes import CounterReading, Counts, known_shapes
+
 _TOTAL = re.compile(r"\s*/\s*(\d+)")
-_EPOCH = re.compile(r"\bepoch['\"]?[\s:=#\[(]+(?P<epoch>\d{1,9}(?:\.\d{1,9})?)", re.IGNORECASE)
-_EPOCHS_BAR = re.compile(r"\s*Epoch[\s:=]+(?P<epoch>\d{1,9})\b[^|]*\|[^|]*\|\s*\d+/\d+\s*\[")
-"""A bar that is drawn anew in each epoch, as by Lightning: epoch × total + number is the step of the training."""
+_EPOCH = re.compile(r"\bepoch['\"]?[\s:=#\[(]+['\"]?(?P<epoch>\d{1,9}(?:\.\d{1,9})?)")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x08")
+"""Colours, and the backspaces with which Keras draws its bar again."""
+_BARS_END = re.compile(r"(?:it/s|s/it)[^\]\n]{0,300}\]")
+"""A bar ends without a newline: what follows on its line is another line."""
 _RECENT = 3
 """Up to so many numbers that repeat in turn are ranks that hang at different steps, and print them again."""
 _MAX_SERIES = 256
+_CERTAIN = 3
+"""Numbers after which a shape's counter is taken for the training's, so that no other one is learned."""
+_UNFINISHED = 4
+"""So close to the end of an unfinished line, a number or its total may still go on."""
 
 
-def _reported(line: str, own: re.Pattern[str] | None) -> tuple[str, int, int, int] | None:
-    """The name of a line's counter, its number, its total (0 where it has none), and where the number ends."""
-    for shape, pattern in enumerate([own] if own is not None else _PROGRESS):
-        match = pattern.search(line)
-        if match is None:
-            continue
-        try:
-            number, end = int(match["step"]), match.end("step")
-        except (IndexError, TypeError, ValueError):  # a site's pattern without the group, or whose group is no number
-            return None
-        total = _TOTAL.match(line, end)
-        return (
-            f"{shape}/{total[1] if total is not None else ''}",
-            number,
-            int(total[1]) if total is not None else 0,
-            end,
-        )
-    return None
+def _own_reading(line: str, own: re.Pattern[str]) -> CounterReading | None:
+    """What the site's own pattern reads."""
+    match = own.search(line)
+    if match is None:
+        return None
+    try:
+        number, end = int(match["step"]), match.end("step")
+    except (IndexError, TypeError, ValueError):  # a pattern without the group, or whose group is no number
+        return None
+    total = _TOTAL.match(line, end)
+    name = f"0/{total[1] if total is not None else ''}"
+    return CounterReading(name, number, int(total[1]) if total is not None else 0, end=end)
+
+
+def _parts(low: str) -> Sequence[str]:
+    """A line, or the bar and the line that was printed after it."""
+    rate = max(low.find("it/s"), low.find("s/it"))
+    if rate < 0 or low.find("]", rate) in (-1, len(low.rstrip()) - 1):
+        return (low,)
+    ends = [match.end() for match in _BARS_END.finditer(low)]
+    return [low[start:end] for start, end in zip([0, *ends], [*ends, len(low)], strict=True)]
 
 
 class Counters:
@@ -67,40 +66,74 @@ class Counters:
         self.count = 0
         self._epoch = 0.0
         self._series: dict[str, CounterSeries] = {}
+        self._shapes = known_shapes()
+        self._learned = LearnedCounters()
+        self._certain: set[str] = set()
 
     def progress(self, line: str, own: re.Pattern[str] | None = None, *, whole: bool = True) -> int | None:
         """The number in this line of the program, where it is progress; else None.
 
         `own` is the site's own pattern. The last digits of a line that is not `whole` may still be missing.
         """
-        epoch = _EPOCH.search(line)
-        if epoch is not None and (whole or epoch.end() < len(line)):
-            self._epoch = float(epoch["epoch"])
-        found = _reported(line, own)
-        if found is None or (not whole and found[3] == len(line)):
-            return None
-        name, number, total, _ = found
+        found: int | None = None
+        low = line.lower()
+        if "\x1b" in low or "\x08" in low:
+            low = _COLOURS.sub("", low)
+        for part in _parts(low) if own is None else (low,):
+            epoch = _EPOCH.search(part) if "epoch" in part else None
+            if epoch is not None and (whole or epoch.end() < len(part)):
+                self._epoch = float(epoch["epoch"])
+            reading = _own_reading(line, own) if own is not None else self._read(part, whole=whole)
+            cut = 1 if own is not None else _UNFINISHED
+            if reading is None or (not whole and reading.end + cut > len(line if own is not None else part)):
+                continue
+            if self._advances(reading, names_epoch="epoch" in part):
+                found = reading.number
+        return found
+
+    def _read(self, part: str, *, whole: bool) -> CounterReading | None:
+        reading = self._shapes.read(part)
+        # A line is learned from once, when it is complete.
+        return self._learned.read(part) if reading is None and whole and not self._certain else reading
+
+    def _advances(self, reading: CounterReading, *, names_epoch: bool) -> bool:
+        """Whether the reading is progress; notes it if so."""
+        name = reading.name
+        if reading.epoch is not None:
+            self._epoch = float(reading.epoch)
         if name not in self._series and len(self._series) >= _MAX_SERIES:
-            del self._series[next(iter(self._series))]
+            oldest = next(iter(self._series))
+            del self._series[oldest]
+            self._certain.discard(oldest)
         series = self._series.setdefault(name, CounterSeries())
-        if not series.advances(self._epoch, number):
-            return None
+        if not series.advances(self._epoch, reading.number):
+            return False
         self.count += 1
-        bar = _EPOCHS_BAR.match(line)
-        step = int(bar["epoch"]) * total + number if bar is not None else number
-        by_epochs = bar is None and "epoch" in line.lower()
-        series.note(step, self._epoch, by_epochs=by_epochs, full=0 < total <= number)
-        series.at = self.count
-        return number
+        step, by_epochs = reading.number, reading.counts is Counts.EPOCH
+        if reading.counts is Counts.UNKNOWN:
+            if reading.first_epoch is not None and reading.total:
+                step += max(0, int(self._epoch) - reading.first_epoch) * reading.total
+            else:
+                by_epochs = names_epoch
+        full = 0 < reading.total <= reading.number
+        series.note(step, self._epoch, by_epochs=by_epochs, full=full)
+        series.at, series.other, series.learned = self.count, reading.counts is Counts.OTHER, reading.learned
+        if series.certain:
+            self._certain.add(name)
+        else:
+            self._certain.discard(name)
+        return True
 
     @property
     def main(self) -> str:
         """Name of the training's counter, empty where there is none yet.
 
         A full bar has ended (a data set is prepared, files are written), and a bar that restarts belongs to a
-        validation or an epoch. Of the others, where there are any, it is the one with most progress.
+        validation or an epoch. Of the others, where there are any, it is the one with most progress. A counter that was
+        learned gives way to one that a shape reads.
         """
-        return max(self._series, key=lambda name: self._series[name].rank, default="")
+        name = max(self._series, key=lambda name: self._series[name].rank, default="")
+        return name if name and not self._series[name].other else ""
 
     @property
     def training(self) -> CounterSeries:
@@ -118,6 +151,8 @@ class CounterSeries:
         epoch: The epoch of the last number, 0 where no line shows it.
         count: How many of its numbers were progress.
         at: `Counters.count` at the last of them.
+        other: It counts no training.
+        learned: No shape reads it.
     """
 
     def __init__(self) -> None:
@@ -125,6 +160,8 @@ class CounterSeries:
         self.epoch = 0.0
         self.count = 0
         self.at = 0
+        self.other = False
+        self.learned = False
         self._full = False
         self.first: list[int] = []
         self.falls = False
@@ -152,9 +189,14 @@ class CounterSeries:
         return goes_on
 
     @property
-    def rank(self) -> tuple[bool, bool, int, int]:
+    def rank(self) -> tuple[bool, bool, bool, bool, int, int]:
         """The counter with the highest one is the training's."""
-        return not self._full, not self.falls, self.count, self.at
+        return not self.other, not self._full, not self.learned, not self.falls, self.count, self.at
+
+    @property
+    def certain(self) -> bool:
+        """Whether it is most likely the training's, and goes on."""
+        return self.count >= _CERTAIN and not (self.other or self.learned or self._full)
 
     def note(self, step: int, epoch: float, *, by_epochs: bool, full: bool) -> None:
         """Remember progress, as the step of the whole training where its epoch is known."""

@@ -1,0 +1,228 @@
+"""Counters of a log that no shape reads: which number beside steady words counts the training?
+
+A false progress hides a hang, so much is asked. Lines count as alike if they are the same but for their numbers. One of
+the numbers is learned once it has grown by the same amount several times in a row, or by any amount if a word beside it
+says that it counts batches or other work. A clock, a size, a percentage or an epoch is never learned. And each line
+that counts has to show that the training itself goes on: a loss, or another metric of the training, that no line before
+had. A monitor that prints while the training hangs has no new loss. Only a count of batches (or of other work) towards
+a total needs no metric.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, field
+
+from slurm_robust.supervise.watch.log_shapes import CounterReading, Counts
+
+_STRIDES = 4
+"""Growths in a row before a number is learned that counts work by its words."""
+_STRIDES_WITHOUT_WORDS = 16
+"""The same for any other number: ranks that print in turn have pids in turn."""
+_MAX_KINDS = 64
+"""Kinds of lines that are remembered while none is known."""
+_MAX_METRICS = 256
+_MAX_NUMBERS = 40
+"""A line with more of them is a table or a dump."""
+_MAX_NUMBER = 10**9
+"""Clocks in seconds since the epoch are beyond it."""
+_MAX_NAME = 80
+
+_METRICS = (
+    *("loss", "ppl", "perplexity", "acc", "accuracy", "reward", "grad_norm", "grad norm", "gnorm", "nll", "mse", "mae"),
+    *("wer", "cer", "bleu", "elbo", "auc", "f1", "entropy", "psnr", "iou", "dice", "lr", "learning rate"),
+    *("learning_rate",),
+)
+"""What only a training that goes on computes anew. No throughput: an average over time changes in a hang, too."""
+_WORK = frozenset(
+    {
+        *("batch", "batches", "minibatch", "minibatches", "microbatch", "microbatches", "update", "updates", "sample"),
+        *("samples", "example", "examples", "sequence", "sequences", "episode", "episodes", "timestep", "timesteps"),
+        *("rollout", "rollouts", "it", "its"),
+    }
+)
+_UNITS = frozenset(
+    {
+        *("s", "sec", "secs", "second", "seconds", "min", "minute", "minutes", "h", "hrs", "hour", "hours"),
+        *("ms", "us", "ns"),
+        *("kb", "mb", "gb", "tb", "kib", "mib", "gib", "tib", "byte", "bytes", "w", "watt", "watts", "mhz"),
+        *("ghz", "percent"),
+        *("%", "°", "epoch", "epochs"),
+    }
+)
+"""Words after numbers that count no work."""
+_NO_WORK = _UNITS | {
+    *("ep", "rank", "pid", "gpu", "cuda", "node", "worker", "process", "thread", "task", "time", "clock"),
+    *("elapsed", "eta"),
+    *("remaining", "mem", "memory", "alloc", "allocated", "reserved", "port", "seed", "version", "line", "size", "max"),
+    *("total", "of", "/", "queue", "free", "used", "age", "since", "after", "every", "t", "rate", "norm", *_METRICS),
+}
+"""Words before them."""
+_LIKELY = (*_METRICS, "batch", "update", "sample", "example", "sequence", "episode", "timestep", "rollout")
+_MONITOR = (
+    *("heart", "alive", "watch", "monitor", "uptime", "wait", "retry", "retries", "attempt", "timeout", "time-out"),
+    *("timed out", "stall", " ping", "poll", "health", " idle", "stuck", " hang", " hung", "packet", "no progress"),
+    *("nvidia", " util", "temperature", " last ", "keep-alive", "elapsed, "),
+)
+"""Words of lines that something beside the training prints."""
+_NUMBER = re.compile(r"\d[\d.,:/%+\-]*(?:e[-+]?\d+|[a-z]{1,3}\b)?|nan\b|inf\b")
+_PLAIN = re.compile(r"(\d{1,10})(?:/\d{1,10})?[,.:/\-]?$")
+_TOTAL = re.compile(r"\s{0,4}(?:/|of\b)\s{0,4}(\d{1,9})(?![\w.:%])")
+_WORD = re.compile(r"[^\W\d_]+|[%°/]")
+_LABEL = re.compile(r"\s*[\[(]?\d+[\])]?:?\s")
+"""What srun, launchers and loggers put before a line: a task, or a pid."""
+_MAX_LINE = 600
+_LOSS = re.compile(r"loss[^\d\n]{0,16}?([-+]?\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
+
+
+@functools.cache
+def _metric(word: str) -> re.Pattern[str]:
+    """The metric's value, which has decimals; `wer` is no part of `power`."""
+    name = re.escape(word)
+    return re.compile(rf"{name}(?<![a-z]{name})[^\d\n]{{0,16}}?([-+]?\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
+
+
+def _metrics(low: str) -> tuple[str, ...]:
+    """The values of all metrics in a line."""
+    present = [word for word in _METRICS if word in low]
+    # `train_loss` and `dloss` are losses.
+    return tuple(value for word in present for value in (_LOSS if word == "loss" else _metric(word)).findall(low))
+
+
+@dataclass
+class _Candidate:
+    """One number of a kind of lines, while it is not known whether it counts."""
+
+    highest: int = -1
+    stride: int = 0
+    grown: int = 0
+
+    def see(self, number: int, *, by_any: bool) -> int:
+        """Note it; returns how many times in a row it has grown: steadily, or `by_any` amount."""
+        stride = number - self.highest
+        if self.highest < 0 or number < self.highest:
+            self.stride, self.grown = 0, 0
+        elif stride > 0:
+            self.grown = self.grown + 1 if by_any or stride == self.stride else 1
+            self.stride = stride
+        self.highest = number
+        return self.grown
+
+
+@dataclass
+class _Kind:
+    """Lines that are alike but for their numbers."""
+
+    candidates: dict[int, _Candidate] = field(default_factory=dict)
+    learned: int | None = None
+    seen: dict[tuple[str, ...], None] = field(default_factory=dict)
+    """Metrics of its last lines. Those of hung ranks, printed in turn, are all among them."""
+
+    def trains(self, metrics: tuple[str, ...]) -> bool:
+        """Whether these metrics are new ones."""
+        new = bool(metrics) and bool(self.seen) and metrics not in self.seen
+        self.seen.pop(metrics, None)
+        self.seen[metrics] = None
+        if len(self.seen) > _MAX_METRICS:
+            del self.seen[next(iter(self.seen))]
+        return new
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A number of a line that may count work. `work`: the line says so."""
+
+    place: int
+    value: int
+    total: int
+    end: int
+    work: bool
+
+
+class LearnedCounters:
+    """Learns the counters of lines that no shape reads."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, _Kind] = {}
+
+    def read(self, low: str) -> CounterReading | None:
+        """The learned counter of a line in lower case, if the line shows that the training goes on; else None."""
+        if len(low) > _MAX_LINE or not any(word in low for word in _LIKELY):
+            return None
+        if any(word in f" {low} " for word in _MONITOR):
+            return None
+        words, numbers = _split(low)
+        if not numbers:
+            return None
+        kind = self._kinds.get(words)
+        if kind is None:
+            if len(self._kinds) >= _MAX_KINDS:
+                self._forget_one()
+            kind = self._kinds[words] = _Kind()
+        trains = kind.trains(_metrics(low))
+        if kind.learned is None:
+            self._learn(kind, numbers, trains=trains)
+            return None
+        number = next((n for n in numbers if n.place == kind.learned), None)
+        if number is None or not (trains or (number.work and number.total)):
+            return None
+        total = str(number.total) if number.total else ""
+        name = f"learned {words[:_MAX_NAME].strip()}/{total}"
+        return CounterReading(name, number.value, number.total, counts=Counts.EPOCH, end=number.end, learned=True)
+
+    def _learn(self, kind: _Kind, numbers: list[_Number], *, trains: bool) -> None:
+        steady = []
+        for number in numbers:
+            known = kind.candidates.setdefault(number.place, _Candidate())
+            if known.highest == number.value:
+                continue
+            if not (trains or (number.work and number.total)):
+                known.grown = 0
+            enough = _STRIDES if number.work or number.total else _STRIDES_WITHOUT_WORDS
+            if known.see(number.value, by_any=number.work and trains) >= enough:
+                steady.append(number)
+        if steady:
+            kind.learned = min(steady, key=lambda n: (not n.work, not n.total, n.place)).place
+
+    def _forget_one(self) -> None:
+        """Make room: the oldest kind that has taught nothing, else the oldest."""
+        del self._kinds[next((k for k, kind in self._kinds.items() if kind.learned is None), next(iter(self._kinds)))]
+
+
+def _split(low: str) -> tuple[str, list[_Number]]:
+    """(the line without its numbers, those of its numbers that may count work)."""
+    words, found, start = [], [], 0
+    label = _LABEL.match(low)
+    label_end = label.end() if label is not None and low[label.end() - 2] in ":])" else 0
+    for place, match in enumerate(_NUMBER.finditer(low)):
+        if place >= _MAX_NUMBERS:
+            return "", []
+        begin = match.start()
+        if begin and (low[begin - 1].isalpha() or low[begin - 1] in "_."):
+            continue  # a part of a name
+        words.append(low[start:begin])
+        start = match.end()
+        plain = _PLAIN.match(match[0])
+        if (
+            plain is None
+            or begin < label_end
+            or (begin and low[begin - 1] in "-+:" and low[begin - 2 : begin - 1].isdigit())
+        ):
+            continue
+        end = begin + plain.end(1)
+        after = low[end : end + 32]
+        total = _TOTAL.match(after)
+        next_word = _WORD.match(after[total.end() if total else 0 :].removeprefix(" "))
+        unit, names = next_word[0] if next_word else "", _name_before(low, begin)
+        if unit in _UNITS or not _NO_WORK.isdisjoint(names) or int(plain[1]) >= _MAX_NUMBER:
+            continue
+        work = unit in _WORK or not _WORK.isdisjoint(names)
+        found.append(_Number(place, int(plain[1]), int(total[1]) if total else 0, end, work))
+    return "#".join([*words, low[start:]]), found
+
+
+def _name_before(low: str, begin: int) -> list[str]:
+    """The words of the name right before a number: `step`, `time` in `step_time=12`."""
+    text = low[max(0, begin - 24) : begin].rstrip(" :=#[('\"\t")
+    return _WORD.findall(text[max(map(text.rfind, " \t|,;[(")) + 1 :])

@@ -1,0 +1,202 @@
+"""The shapes of progress lines, from log_shapes.yaml: which number of a line is its step, and what does it count?
+
+The file says what its fields mean. Its patterns are compiled when a line first contains their word, so that the
+supervisor's start pays for the file alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+_FILE = Path(__file__).with_name("log_shapes.yaml")
+_GROUPS = {
+    # `1,000` is one number; a time, a percentage, a decimal or a part of one is none.
+    "<step>": r"(?P<step>\d{1,3}(?:,\d{3})+(?!\d)|\d+)\b(?!,\d{3}\b|\.\d| ?(?:%|m?s\b|sec))",
+    "<total>": r"(?P<total>\d+)",
+    "<epoch>": r"(?P<epoch>\d{1,9})",
+    "<start>": r"(?:^|[\s\]:>)|])",
+}
+_GROUP = re.compile(r"(?<!\?P)<(?:step|total|epoch|start)>")
+_UNITS = {"k": 1_000, "m": 1_000_000}
+_MAX_DIGITS = 18
+_MAX_SETS = 1024
+_NEVER = re.compile(r"(?!)(?P<step>)")
+
+
+class Counts(enum.Enum):
+    """What the number of a shape counts."""
+
+    TRAINING = "training"
+    EPOCH = "epoch"
+    OTHER = "other"
+    UNKNOWN = ""
+
+
+class CounterReading(NamedTuple):
+    """One line's counter, as a shape reads it.
+
+    Attributes:
+        name: Of the counter: lines of another shape or with another total are another counter.
+        number: As it is in the line.
+        total: 0 where the line has none.
+        epoch: None where the shape reads none; the line may contain one all the same.
+        first_epoch: The number of the first epoch, where epoch and total make the number a step of the training.
+        end: Where its last number ends in the line.
+        learned: The counter was learned, no shape reads it.
+    """
+
+    name: str
+    number: int
+    total: int = 0
+    epoch: int | None = None
+    counts: Counts = Counts.UNKNOWN
+    first_epoch: int | None = None
+    end: int = 0
+    learned: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One entry of the file."""
+
+    name: str
+    source: str
+    words: tuple[str, ...]
+    pattern: str
+    counts: Counts = Counts.UNKNOWN
+    first_epoch: int | None = None
+    examples: tuple[tuple[int | None, str], ...] = ()
+    """(step that must be read, line); None where the line shows no step of a training."""
+
+    @functools.cached_property
+    def compiled(self) -> re.Pattern[str]:
+        """The pattern, with what `<step>`, `<total>`, `<epoch>` and `<start>` stand for."""
+        pattern = _GROUP.sub(lambda match: _GROUPS[match[0]], self.pattern)
+        for word in sorted(self.words, key=len):
+            # Where a pattern begins with its word, the word is searched first: `re` is fast with such a beginning only.
+            begins = r"\b" + re.escape(word)
+            if pattern.startswith(begins):
+                pattern = f"{re.escape(word)}(?<={begins}){pattern.removeprefix(begins)}"
+                break
+        try:
+            return re.compile(pattern)
+        except re.error as e:
+            print(f"srobust: the shape {self.name} of log lines is left out: {e}", file=sys.stderr)
+            return _NEVER
+
+    def read(self, low: str) -> CounterReading | None:
+        """The counter in a line in lower case; None where the line has another shape."""
+        match = self.compiled.search(low)
+        if match is None:
+            return None
+        number = _number(match["step"])
+        if number is None:
+            return None
+        total_text, end, epoch = "", match.end("step"), None
+        if self._has_total and match["total"] is not None:
+            total_text, end = match["total"], max(end, match.end("total"))
+        if self._has_epoch:
+            epoch, end = _number(match["epoch"]), max(end, match.end("epoch"))
+        total = _number(total_text) or 0 if total_text else 0
+        return CounterReading(f"{self.name}/{total_text}", number, total, epoch, self.counts, self.first_epoch, end)
+
+    @functools.cached_property
+    def _has_total(self) -> bool:
+        return "total" in self.compiled.groupindex
+
+    @functools.cached_property
+    def _has_epoch(self) -> bool:
+        return "epoch" in self.compiled.groupindex
+
+
+class LogShapes:
+    """Shapes in their order, searched by their words first."""
+
+    def __init__(self, shapes: Sequence[Shape]) -> None:
+        self._all = tuple(shapes)
+        self._words = tuple(dict.fromkeys(shape.words[0] for shape in self._all))
+        self._sets: dict[tuple[str, ...], tuple[Shape, ...]] = {}
+        """The first words of a line → the shapes that may fit it."""
+
+    def __iter__(self) -> Iterator[Shape]:
+        return iter(self._all)
+
+    def read(self, low: str) -> CounterReading | None:
+        """The counter of a line in lower case, by the first shape that fits; None where none does."""
+        for shape in self._likely(tuple([word for word in self._words if word in low])):
+            for word in shape.words[1:]:
+                if word not in low:
+                    break
+            else:
+                reading = shape.read(low)
+                if reading is not None:
+                    return reading
+        return None
+
+    def _likely(self, words: tuple[str, ...]) -> tuple[Shape, ...]:
+        """The shapes with these first words, in their order."""
+        known = self._sets.get(words)
+        if known is None:
+            if len(self._sets) >= _MAX_SETS:
+                self._sets.clear()
+            known = self._sets[words] = tuple(shape for shape in self._all if shape.words[0] in words)
+        return known
+
+
+@functools.cache
+def known_shapes() -> LogShapes:
+    """The shapes of the file; it is read once."""
+    return load_shapes(_FILE)
+
+
+def load_shapes(path: Path) -> LogShapes:
+    """The shapes of a file. Wrong ones are left out: log lines of fewer programs are understood, and no job ends."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    shapes = []
+    try:
+        entries = list(yaml.load(path.read_text("utf-8"), Loader=loader)["shapes"])  # noqa: S506 - both are safe loaders
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as e:
+        entries = []
+        reason = " ".join(str(e).split())
+        print(f"srobust: no log lines are understood, because {path} cannot be read: {reason}", file=sys.stderr)
+    for entry in entries:
+        try:
+            shapes.append(_shape(entry))
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
+            print(f"srobust: a shape in {path} is left out: {e!r} in {str(entry)[:80]}", file=sys.stderr)
+    return LogShapes(shapes)
+
+
+def _shape(entry: dict[str, Any]) -> Shape:
+    examples = [line.partition(" = ") for line in entry["examples"].splitlines()]
+    return Shape(
+        entry["name"],
+        entry["source"],
+        tuple(entry["words"]),
+        entry["pattern"],
+        Counts(entry.get("counts", "")),
+        entry.get("first_epoch"),
+        tuple((None if step == "-" else int(step), line) for step, _, line in examples),
+    )
+
+
+def _number(text: str | None) -> int | None:
+    """`1,000` and `1.23k` as numbers; None where there is none, or one that nobody counts to."""
+    if not text or len(text) > _MAX_DIGITS:
+        return None
+    if text.isdecimal():
+        return int(text)
+    unit = _UNITS.get(text[-1], 1)
+    try:
+        return round(float(text.rstrip("km").replace(",", "")) * unit)
+    except ValueError:
+        return None
