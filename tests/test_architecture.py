@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "config": frozenset({"model"}),
     "policy": BASE | VALUES_OF_SLURM,
     "diagnose": BASE,
+    "hint": BASE | {"diagnose"},
     "localize": BASE,
     "slurm": BASE,
     "checkpoint": BASE,
@@ -39,7 +40,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"diagnose", "daemon", "devcluster", "doctor"},
+    | {"diagnose", "hint", "daemon", "devcluster", "doctor"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
