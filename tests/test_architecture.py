@@ -176,6 +176,18 @@ def test_what_decides_touches_nothing(folder: str, forbidden: frozenset[str]) ->
     assert not wrong, "\n".join(wrong)
 
 
+def test_only_the_client_of_a_hint_opens_a_connection() -> None:
+    """What is masked, asked, voted on and proposed is decided without sockets; the log is read elsewhere."""
+    opening = ACTING | {"http", "ssl"}
+    found = {
+        path.name
+        for path in (PACKAGE / "hint").glob("*.py")
+        for _, dotted in imports(path)
+        if dotted.split(".")[0] in opening and not dotted.startswith("urllib.parse.")
+    }
+    assert found == {"client.py"}
+
+
 def test_the_values_of_slurm_ask_slurm_nothing() -> None:
     """What policy takes from slurm/ imports nothing that could act."""
     for module in sorted(VALUES_OF_SLURM):
