@@ -71,19 +71,19 @@ class Hinting:
             err=True,
         )
         hint, agreed = ask_for_hint(where, llm, page, self._book.categories)
-        return _json(hint, places, *self._proposal(hint, agreed))
+        return _json(hint, places, *self._proposal(hint, agreed, page))
 
     def _page(self, found: Sequence[LogFinding]) -> LogPage:
         return self._lines.page(found, _names_here(), self._llm.page_bytes)
 
-    def _proposal(self, hint: Hint, agreed: Sequence[HintSample]) -> tuple[str, str]:
+    def _proposal(self, hint: Hint, agreed: Sequence[HintSample], page: LogPage) -> tuple[str, str]:
         """The file of the proposed rule, and why there is none."""
         from slurm_robust.hint import proposal  # noqa: PLC0415 (as above)
 
         if hint.category is None:
             return "", ""
         try:
-            made = proposal.propose(hint, agreed, self._book)
+            made = proposal.propose(hint, agreed, page, self._book)
             return str(proposal.save(expanded(self._llm.review_dir), made)), ""
         except HintError as error:
             return "", str(error)

@@ -14,7 +14,7 @@ from slurm_robust.text import shortened
 
 _PLACEHOLDERS = frozenset({"secret", "key", "email", "ip", "mac", "host", "path", "name"})
 _TELLING_WORD = (
-    r"(?:passw(?:or)?d|passphrase|pwd|secret|token(?!s\b|i[sz])|api[_-]?key|access[_-]?key|private[_-]?key|"
+    r"(?:passw(?:or)?d|passphrase|pwd|secret|token(?!s\b|i[sz])|api[_-]?key|access[_-]?key|private[_-]?key|(?<=_)key(?![a-z])|"
     r"auth(?:orization)?(?![a-z])|credential|cookie|session[_-]?id|signature|sig(?![a-z]))"
 )
 _ASSIGNED = re.compile(
@@ -22,7 +22,7 @@ _ASSIGNED = re.compile(
     r"(\"[^\"]*\"|'[^']*'|[^\s\"']\S{3,})",
     re.IGNORECASE,
 )
-_OPTION = re.compile(rf"(--?[\w-]{{0,40}}{_TELLING_WORD}[\w-]{{0,40}}\s+)(\S+)", re.IGNORECASE)
+_OPTION = re.compile(rf"(?<![\w-])(--?[\w-]{{0,40}}{_TELLING_WORD}[\w-]{{0,40}}\s+)(\S+)", re.IGNORECASE)
 _BEARER = re.compile(r"\b((?:[Bb]earer|Basic)\s+)[\w.~+/=-]{8,}")
 _KNOWN_TOKEN = re.compile(
     r"\b(?:(?:sk|pk|rk)-[\w-]{16,}|hf_\w{16,}|gh[opsur]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|"
@@ -74,6 +74,8 @@ _USER_PLACES = (
     re.compile(r"(?<![\w/.])~([A-Za-z][\w.-]+)"),
     re.compile(r"\b(?:user(?:_?name)?|LOGNAME|account)\s{0,3}[:=]\s{0,3}[\"']?([\w.-]+)", re.IGNORECASE),
 )
+_NAME = re.compile(r"[\w.-]+")
+_NAME_PART = re.compile(r"[^\W_]+")
 _COMMON = frozenset(
     {"root", "localhost", "none", "null", "true", "false", "unknown", "default", "user", "users", "the"}
 )
@@ -89,9 +91,9 @@ def mask_lines(lines: Sequence[str], names: Iterable[str] = ()) -> list[str]:
     found = {name for name in names if _is_name(name)}
     for line in lines:
         found |= _names_in(line)
-    named = _any_of(found)
+    known = {name.lower() for name in found}
     blocks = _in_blocks(lines)
-    return ["<key>" if place in blocks else _mask(line, named) for place, line in enumerate(lines)]
+    return ["<key>" if place in blocks else _mask(line, known) for place, line in enumerate(lines)]
 
 
 def mask(line: str, names: Iterable[str] = ()) -> str:
@@ -109,7 +111,7 @@ def one_line(text: str) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
-def _mask(line: str, named: re.Pattern[str] | None) -> str:
+def _mask(line: str, names: set[str]) -> str:
     line = _BLOCK.sub("<key>", line)
     line = _URL.sub(_url, line)
     line = _ASSIGNED.sub(r"\1\2<secret>", line)
@@ -127,7 +129,7 @@ def _mask(line: str, named: re.Pattern[str] | None) -> str:
         line = pattern.sub(_host, line)
     line = _FULL_HOST.sub("<host>", line)
     line = _NODE_SHAPE.sub("<host>", line)
-    return line if named is None else named.sub("<name>", line)
+    return _without_names(line, names)
 
 
 def _names_in(line: str) -> set[str]:
@@ -142,11 +144,20 @@ def _is_name(name: str) -> bool:
     return len(name) > 1 and not name.isdigit() and name.lower() not in _COMMON | _PLACEHOLDERS
 
 
-def _any_of(names: set[str]) -> re.Pattern[str] | None:
-    if not names:
-        return None
-    longest_first = sorted(names, key=lambda name: (-len(name), name))
-    return re.compile(rf"(?<![A-Za-z0-9<])(?:{'|'.join(map(re.escape, longest_first))})(?![A-Za-z0-9>])", re.IGNORECASE)
+def _without_names(line: str, names: set[str]) -> str:
+    """The line with `<name>` for these names (lower case), whole words or parts such as `ann_run`, `n1.lan`."""
+
+    def replaced(found: re.Match[str]) -> str:
+        word = found[0]
+        if word.strip(".-_").lower() in names:
+            return "<name>"
+        pieces = ["<name>" if piece.lower() in names else _NAME_PART.sub(part, piece) for piece in word.split(".")]
+        return ".".join(pieces)
+
+    def part(found: re.Match[str]) -> str:
+        return "<name>" if found[0].lower() in names else found[0]
+
+    return _NAME.sub(replaced, line) if names else line
 
 
 def _in_blocks(lines: Sequence[str]) -> set[int]:

@@ -21,7 +21,7 @@ LAST_LINES = 200
 KEY_LINES = 60
 """Read before a window, so that a key that begins there is seen; they are not shown."""
 MAX_LINE_CHARS = 500
-MAX_KEPT_LINES = 20_000
+MAX_KEPT_LINES = 5_000
 _PER_LINE_BYTES = 8
 """Of a line's number and end on the page."""
 

@@ -22,12 +22,16 @@ import yaml
 from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.diagnose.hints import hints
 from slurm_robust.diagnose.rulebook import Rule, RuleBook, RuleError, read, shipped
+from slurm_robust.diagnose.signature import template
 from slurm_robust.diagnose.taxonomy import AboutNode
 from slurm_robust.hint.errors import HintError
 from slurm_robust.hint.masking import clean
+from slurm_robust.hint.page import LogPage
 from slurm_robust.hint.vote import Hint, HintSample
 
 MAX_LISTED = 500
+MAX_KINDS = 3
+"""Different lines of one log (numbers and paths aside) that a rule may match: ranks and launchers repeat an error."""
 MAX_FILE_BYTES = 64 << 10
 _ID = re.compile(r"[a-z0-9_-]{1,80}")
 _MAX_SHOWN_CHARS = 300
@@ -52,8 +56,10 @@ class RuleProposal:
     source: str
 
 
-def propose(hint: Hint, agreed: Iterable[HintSample], book: RuleBook | None = None) -> RuleProposal:
+def propose(hint: Hint, agreed: Iterable[HintSample], page: LogPage, book: RuleBook | None = None) -> RuleProposal:
     """The first rule among the agreeing samples that recognises its own lines and no other rule's example.
+
+    Nor may it match many different lines of the page that the hint was made from: it would take all of them over.
 
     Raises:
         HintError: there is none; says why not.
@@ -72,6 +78,7 @@ def propose(hint: Hint, agreed: Iterable[HintSample], book: RuleBook | None = No
         objection = _objection_to_pattern(sample.pattern) or _objection(
             _rule(proposal, book), book, (*examples, sample.line.original)
         )
+        objection = objection or _too_broad(_rule(proposal, book), book, page)
         if not objection:
             return proposal
     raise HintError(f"no rule is proposed: {objection}")
@@ -205,6 +212,13 @@ def _objection(rule: Rule, book: RuleBook, lines: Sequence[str]) -> str:
             if matcher.match(line) is not None:
                 return f"it also matches an example of {other.id}: {line[:80]!r}"
     return "its pattern takes too long" if matcher.slow_rules else ""
+
+
+def _too_broad(rule: Rule, book: RuleBook, page: LogPage) -> str:
+    """Why this rule would recognise ordinary lines of the log; empty if it does not."""
+    matcher = Matcher(RuleBook((rule,), book.categories))
+    kinds = {template(line.original) for line in page.lines if matcher.match(line.original) is not None}
+    return f"it matches {len(kinds)} different lines of this log" if len(kinds) > MAX_KINDS else ""
 
 
 def _append(path: Path, entry: dict[str, Any], wanted: str) -> None:

@@ -127,15 +127,6 @@ def test_an_enormous_answer_is_cut_off() -> None:
             ask(endpoint(server.url, "m"), b"{}", SOON_S)
 
 
-def hangs_in_headers(handler: BaseHTTPRequestHandler) -> None:
-    """Headers that drip in for ever: each byte in time, all of them never."""
-    handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
-    while True:
-        handler.wfile.write(b"x")
-        handler.wfile.flush()
-        time.sleep(0.02)
-
-
 def test_a_slow_server_costs_the_time_that_was_given() -> None:
     """One that says nothing, one whose headers drip, one that stops within its answer."""
     with serving() as server:
@@ -150,7 +141,13 @@ def test_a_slow_server_costs_the_time_that_was_given() -> None:
             handler.wfile.write(b"{")
             server.released.wait(60)
 
-        server.replies = [silent, half, hangs_in_headers]
+        def headers_that_drip(handler: BaseHTTPRequestHandler) -> None:
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            while not server.released.wait(0.02):  # each byte comes in time, all of them never
+                handler.wfile.write(b"x")
+                handler.wfile.flush()
+
+        server.replies = [silent, half, headers_that_drip]
         for _ in server.replies:
             began_s = time.monotonic()
             with pytest.raises(HintError, match=r"no whole answer within 0\.3 s|cannot be asked: timed out"):
@@ -172,6 +169,15 @@ def test_nobody_there_is_a_sentence() -> None:
         pytest.raises(HintError, match="cannot be asked"),
     ):
         ask(endpoint(server.url, "m"), b"{}", SOON_S)
+
+
+def test_a_server_without_a_certificate_is_a_sentence() -> None:
+    """What was to be kept from others is not sent in plain text instead."""
+    with serving(completes("yes")) as server:
+        url = server.url.replace("http:", "https:")
+        with pytest.raises(HintError, match="cannot be asked"):
+            ask(endpoint(url, "m"), b"{}", SOON_S)
+        assert server.asked == []
 
 
 @pytest.mark.parametrize(

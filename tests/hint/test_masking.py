@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import string
+import time
 
 import pytest
 from hypothesis import assume, given
@@ -12,8 +13,9 @@ from slurm_robust.hint.masking import clean, mask, mask_lines
 
 WORDS = st.text(alphabet=string.ascii_letters + string.digits, min_size=12, max_size=40)
 TOKENS = st.text(alphabet=string.ascii_letters + string.digits + "_-", min_size=24, max_size=60)
-SECRETS = ["PASSWORD={}", 'api_key: "{}"', "Authorization: Bearer {}", "--token {}", "DB_PASSWD='{}'", "secret = {}",
-           "https://bob:{}@git.example.org/x", "aws_secret_access_key={}", '{{"hf_token": "{}", "n": 3}}',
+SECRETS = ["PASSWORD={}", 'api_key: "{}"', "Authorization: Bearer {}", "OPENAI_KEY={}", "--token {}", "DB_PASSWD='{}'",
+           "secret = {}", "https://bob:{}@git.example.org/x", "aws_secret_access_key={}",
+           '{{"hf_token": "{}", "n": 3}}',
            "hf_{}x0123456", "Bearer {}", "https://s3.example.com/b?X-Amz-Signature={}", "ghp_{}0123456789"]  # fmt: skip
 
 
@@ -109,7 +111,8 @@ def test_a_key_of_several_lines_is_masked_also_without_its_beginning() -> None:
 
 def test_names_that_are_given_are_masked_wherever_they_stand() -> None:
     """This machine's and its user's; parts of other words stay."""
-    assert mask("falcon: falconry by ann", ["falcon", "ann"]) == "<name>: falconry by <name>"
+    masked = mask("falcon: falconry by ann_run Falcon.x", ["falcon", "ann"])
+    assert masked == "<name>: falconry by <name>_run <name>.x"
 
 
 def test_rules_still_recognise_most_of_what_is_masked() -> None:
@@ -125,3 +128,16 @@ def test_text_of_others_is_shown_on_one_line_without_control_characters() -> Non
     """Colours, bells, line ends and what reverses the text's direction."""
     assert clean("a\x1b[31mb\n\x07c\u202ed", 80) == "a [31mb c d"
     assert len(clean("x " * 5000, 100)) <= 100
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a", "/a", "a.", ":", "1.", "password ", "token=", "a@", "-----BEGIN A-----", "://", "a1", "ab-", "~a/", "f:",
+     "host ", "-a", "--", "12:34:56 ", "[", "'", "user= ", "eyJ", "/home/a", "on node "],
+)  # fmt: skip
+def test_no_line_takes_long(piece: str) -> None:
+    """Also one that is made for it: as long as a line may be, of one piece that a pattern begins with."""
+    line = (piece * 2000)[:2000]
+    began_s = time.process_time()
+    mask_lines([line] * 10)
+    assert time.process_time() - began_s < 1.0

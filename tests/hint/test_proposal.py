@@ -8,11 +8,12 @@ import yaml
 from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.diagnose.rulebook import read, shipped
 from slurm_robust.hint.errors import HintError
-from slurm_robust.hint.page import PageLine
+from slurm_robust.hint.page import LogPage, PageLine
 from slurm_robust.hint.proposal import RuleProposal, accept, proposals, propose, save
 from slurm_robust.hint.vote import Hint, HintSample
 
 LINE = PageLine(3, "flux <path> is not aligned: 7", "flux /home/ann/x is not aligned: 7")
+PAGE = LogPage((LINE, *(PageLine(n, f"{kind} flux {n}", f"{kind} flux {n}") for n, kind in enumerate("abcdef", 4))))
 HINT = Hint(shipped().categories["storage"], "c", LINE, 0.8, 4, 5, model="m")
 GOOD = r"flux .* is not aligned: \d+"
 
@@ -24,7 +25,7 @@ def sample(pattern: str = GOOD, another: str = "flux b is not aligned: 12", line
 
 def saved(folder: Path) -> RuleProposal:
     """A good proposal, written into the folder."""
-    made = propose(HINT, [sample()])
+    made = propose(HINT, [sample()], PAGE)
     save(folder, made)
     return made
 
@@ -55,14 +56,15 @@ def test_a_rule_is_proposed_with_lines_that_it_matches(tmp_path: Path) -> None:
         (sample("flux [<]path> is"), "does not match"),
         (sample(another="something else"), "does not match 'something else'"),
         (sample(r"flux .* is not aligned: \d+|Error"), "also matches an example of"),
+        (sample("flux"), "matches 7 different lines of this log"),
         (sample(r"flux(.|\w|\s)*(.|\w|\s)*(.|\w|\s)*(.|\w|\s)*!|" + GOOD), "takes too long"),
     ],
 )
 def test_a_rule_that_is_not_right_is_not_proposed(wrong: HintSample, why: str) -> None:
     """Too broad, no expression, masks in it, without its line, taking other rules' lines, or for ever."""
     with pytest.raises(HintError, match=why):
-        propose(HINT, [wrong])
-    assert propose(HINT, [wrong, sample()]).pattern == GOOD
+        propose(HINT, [wrong], PAGE)
+    assert propose(HINT, [wrong, sample()], PAGE).pattern == GOOD
 
 
 def test_an_accepted_rule_stands_in_the_sites_file_behind_the_others(tmp_path: Path) -> None:
@@ -160,4 +162,4 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     """The hint is shown all the same."""
     (tmp_path / "file").write_text("")
     with pytest.raises(HintError, match="cannot be written"):
-        save(tmp_path / "file" / "review", propose(HINT, [sample()]))
+        save(tmp_path / "file" / "review", propose(HINT, [sample()], PAGE))
