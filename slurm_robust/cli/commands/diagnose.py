@@ -68,9 +68,9 @@ def command() -> None:
 @command.command(
     epilog=lesson(
         [
-            ("srobust diagnose slurm-1234.out", "what broke, whose fault it is, and what to do"),
-            ("srobust diagnose slurm-1234.out --hint-page", "what --hint would send, and to whom: nothing is sent"),
-            ("srobust diagnose slurm-1234.out --hint", "where no rule knows, ask the site's language model"),
+            ("srobust diagnose log slurm-1234.out", "what broke, whose fault it is, and what to do"),
+            ("srobust diagnose log slurm-1234.out --hint-page", "what --hint would send; nothing is sent"),
+            ("srobust diagnose log slurm-1234.out --hint", "where no rule knows, ask the site's language model"),
         ],
         _EXITS,
     )
@@ -126,7 +126,6 @@ def log(
             ("srobust diagnose rules --json", "all rules"),
             ("srobust diagnose rules --check site.yaml", "each mistake with its file and line"),
             ("srobust diagnose rules --review", "rules that hints have proposed, with their examples"),
-            ("srobust diagnose rules --review --accept ID --rules site.yaml", "add one of them to this file"),
         ],
         [(0, "the rules are right"), (2, "wrong usage, or a rule is wrong; stderr tells which and why")],
     )
@@ -166,6 +165,11 @@ def rules(
         examples:                           # two lines or more that it must match
         - "error: gateway 7 is down, giving up"
         - "gateway 12 is down"
+
+    \b
+    A hint may propose a rule; nothing uses it before a person accepts it:
+      srobust diagnose rules --review
+      srobust diagnose rules --review --accept ID --rules site.yaml
     """  # noqa: D301 (click's mark for text that is not wrapped)
     if review is None and (accept is not None or into is not None):
         raise click.UsageError("--accept and --rules go with --review")
