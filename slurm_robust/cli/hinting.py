@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from slurm_robust import config as configuration
 from slurm_robust.config import LlmConfig
 from slurm_robust.diagnose.findings import LogFinding
 from slurm_robust.diagnose.root import Diagnosis
@@ -91,9 +92,15 @@ class Hinting:
 
 def hinting_for(config: str | None, book: RuleBook) -> Hinting:
     """With the site's configuration."""
-    from slurm_robust.cli.state import load_config  # noqa: PLC0415 (only with --hint)
+    return Hinting(llm_config(config), book)
 
-    return Hinting(load_config(config).diagnose.llm, book)
+
+def llm_config(path: str | None) -> LlmConfig:
+    """`diagnose.llm` of robust.yaml; a mistake in that file is wrong usage."""
+    try:
+        return configuration.load(path).diagnose.llm
+    except configuration.ConfigError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def hint_text(hint: dict[str, Any]) -> list[str]:

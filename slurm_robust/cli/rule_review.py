@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slurm_robust.cli.hinting import expanded
+from slurm_robust.cli.hinting import expanded, llm_config
 from slurm_robust.hint.errors import HintError
 from slurm_robust.hint.masking import one_line
 from slurm_robust.hint.proposal import RuleProposal, accept, proposals
@@ -16,9 +16,7 @@ from slurm_robust.hint.proposal import RuleProposal, accept, proposals
 
 def review_folder(given: str, config: str | None) -> Path:
     """The folder that was typed, else the site's."""
-    from slurm_robust.cli.state import load_config  # noqa: PLC0415 (only with --review)
-
-    return expanded(given or load_config(config).diagnose.llm.review_dir)
+    return expanded(given or llm_config(config).review_dir)
 
 
 def review_rules(folder: Path, wanted: str | None, into: Path | None, *, as_json: bool) -> None:

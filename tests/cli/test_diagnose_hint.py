@@ -114,8 +114,14 @@ def test_an_endpoint_that_fails_costs_a_sentence(tmp_path: Path, log: Path) -> N
     assert "not asked: diagnose.llm.url must begin with" in run(log, "--hint", "--config", config).stdout
 
 
-def test_wrong_words_end_with_two(tmp_path: Path) -> None:
-    """Accepting needs a folder, a file and an id that is there."""
+def test_wrong_words_end_with_two(tmp_path: Path, log: Path) -> None:
+    """Accepting needs a folder, a file and an id that is there; a configuration must be right."""
+    config = tmp_path / "wrong.yaml"
+    config.write_text("diagnose: {llm: {samples: 0}}")
+    for words in ([log, "--hint"], [log, "--hint-page"], ["rules", "--review"]):
+        done = run(*words, "--config", config)
+        assert done.exit_code == 2
+        assert "diagnose.llm.samples" in done.stderr
     for words in (["--accept", "x"], ["--rules", "f"], ["--review", tmp_path, "--accept", "x"],
                   ["--review", tmp_path, "--accept", "../x", "--rules", tmp_path / "f"]):  # fmt: skip
         done = run("rules", *words)
