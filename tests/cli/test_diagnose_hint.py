@@ -86,6 +86,21 @@ def test_tools_get_the_hint_beside_the_diagnosis(tmp_path: Path, log: Path) -> N
     assert hint["no_proposal"].startswith("no rule is proposed")
 
 
+def test_the_page_has_the_end_of_each_file(tmp_path: Path, log: Path) -> None:
+    """Also where one is long, and where times put the lines of several in order."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("".join(f"{name}{n} idle\n" for n in range(1000)) + f"{name} stopped\n")
+    page = run(log, tmp_path / "a", tmp_path / "b", "--hint-page").stdout
+    for shown in ("flux <path>/x.bin is not aligned", "| a stopped", "| b stopped"):
+        assert shown in page
+    for rank in (1, 2):
+        lines = [f"2026-01-02 03:04:{second:02} rank {rank} idle" for second in range(rank, 50, 2)]
+        (tmp_path / f"r{rank}").write_text("\n".join([*lines, f"2026-01-02 03:05:0{rank} rank {rank} stopped"]))
+    page = run(tmp_path / "r1", tmp_path / "r2", "--hint-page").stdout
+    assert "rank 1 stopped" in page
+    assert "rank 2 stopped" in page
+
+
 def test_nothing_is_asked_without_the_option_or_the_endpoint(tmp_path: Path, log: Path) -> None:
     """The page can be read without either."""
     with serving(SAYS) as server:
