@@ -162,6 +162,31 @@ class CheckpointConfig(_Section, frozen=True):
     rollbacks: Annotated[int, msgspec.Meta(ge=0)] = 2
 
 
+class LlmConfig(_Section, frozen=True):
+    """A language model that `srobust diagnose --hint` may ask; off while `url` is empty."""
+
+    url: str = ""
+    """The base of an OpenAI-compatible endpoint, `http://localhost:11434/v1`; empty: nothing is ever asked."""
+    model: str = ""
+    """The model's name, as the endpoint calls it."""
+    key_file: str = ""
+    """The user's own file with the key, readable by nobody else; empty: no key is sent. `~` is the user's home."""
+    samples: Annotated[int, msgspec.Meta(ge=1, le=20)] = 5
+    """How often the same question is asked; the share that agrees is the confidence."""
+    timeout_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 120.0
+    """For all samples together."""
+    page_bytes: Annotated[int, msgspec.Meta(ge=500, le=200_000)] = 12_000
+    """Of the masked log, at most."""
+    review_dir: str = "~/.local/state/slurm_robust/review"
+    """Where proposed rules wait for a person."""
+
+
+class DiagnoseConfig(_Section, frozen=True):
+    """What broke, by a job's logs."""
+
+    llm: LlmConfig = LlmConfig()
+
+
 class NodecheckConfig(_Section, frozen=True):
     """Node self-checks."""
 
@@ -199,6 +224,7 @@ class Config(_Section, frozen=True):
     slurm: SlurmConfig = SlurmConfig()
     supervise: SuperviseConfig = SuperviseConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    diagnose: DiagnoseConfig = DiagnoseConfig()
     nodecheck: NodecheckConfig = NodecheckConfig()
     standby: StandbyConfig = StandbyConfig()
     quarantine: QuarantineConfig = QuarantineConfig()

@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "config": frozenset({"model"}),
     "policy": BASE | VALUES_OF_SLURM,
     "diagnose": BASE,
+    "hint": BASE | {"diagnose"},
     "localize": BASE,
     "slurm": BASE,
     "checkpoint": BASE,
@@ -39,7 +40,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"diagnose", "daemon", "devcluster", "doctor"},
+    | {"diagnose", "hint", "daemon", "devcluster", "doctor"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
@@ -173,6 +174,18 @@ def test_what_decides_touches_nothing(folder: str, forbidden: frozenset[str]) ->
         if dotted.split(".")[0] in forbidden and dotted not in CALENDAR
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_client_of_a_hint_opens_a_connection() -> None:
+    """What is masked, asked, voted on and proposed is decided without sockets; the log is read elsewhere."""
+    opening = ACTING | {"http", "ssl"}
+    found = {
+        path.name
+        for path in (PACKAGE / "hint").glob("*.py")
+        for _, dotted in imports(path)
+        if dotted.split(".")[0] in opening and not dotted.startswith("urllib.parse.")
+    }
+    assert found == {"client.py"}
 
 
 def test_the_values_of_slurm_ask_slurm_nothing() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from slurm_robust.cli.hinting import hint_text, hinting_for
+from slurm_robust.cli.rule_review import review_folder, review_rules
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
 from slurm_robust.diagnose.large_files import read_large
@@ -50,6 +52,8 @@ class _DiagnoseGroup(click.Group):
             ("srobust diagnose rank-*.log --json", "the same of several files, for tools"),
             ("srobust diagnose rules", "every kind of failure that is known, and its remedy"),
             ("srobust diagnose rules --check site.yaml", "are these rules of ours right?"),
+            ("srobust diagnose slurm-1234.out --hint", "where no rule knows, ask the site's language model"),
+            ("srobust diagnose rules --review", "rules that hints have proposed"),
         ],
         _EXITS,
     ),
@@ -63,7 +67,11 @@ def command() -> None:
 
 @command.command(
     epilog=lesson(
-        [("srobust diagnose slurm-1234.out", "what broke, whose fault it is, and what to do")],
+        [
+            ("srobust diagnose log slurm-1234.out", "what broke, whose fault it is, and what to do"),
+            ("srobust diagnose log slurm-1234.out --hint-page", "what --hint would send; nothing is sent"),
+            ("srobust diagnose log slurm-1234.out --hint", "where no rule knows, ask the site's language model"),
+        ],
         _EXITS,
     )
 )
@@ -72,20 +80,41 @@ def command() -> None:
 @click.option(
     "--rules", "site_rules", multiple=True, type=click.Path(path_type=Path), help="Rules of your own, tried first."
 )
-def log(*, files: tuple[Path, ...], as_json: bool, site_rules: tuple[Path, ...]) -> None:
+@click.option("--hint", "wants_hint", is_flag=True, help="Where no rule knows: ask the model of diagnose.llm.")
+@click.option("--hint-page", "shows_page", is_flag=True, help="Print what --hint would send; send nothing.")
+@click.option("--config", type=click.Path(dir_okay=False), help="robust.yaml with diagnose.llm; else as the daemon.")
+def log(
+    *,
+    files: tuple[Path, ...],
+    as_json: bool,
+    site_rules: tuple[Path, ...],
+    wants_hint: bool,
+    shows_page: bool,
+    config: str | None,
+) -> None:
     """What broke, by the logs FILES… of one job; the default of `srobust diagnose`.
 
-    A gigabyte takes about half a minute; memory stays bounded.
+    A gigabyte takes about half a minute; memory stays bounded. Nothing leaves this machine without --hint.
     """
     book = _book(site_rules)
     matcher = Matcher(book)
+    hinting = hinting_for(config, book) if wants_hint or shows_page else None
     lines = _read(files, book, matcher)
     found = findings([text for _, _, text in lines], rules=matcher)
     places = [(path, number) for path, number, _ in lines]
+    if hinting is not None:
+        hinting.add(lines, found)
     diagnosis = diagnose(found)
     for rule in matcher.slow_rules:
         click.echo(f"srobust diagnose: the rule {rule.id} ({rule.place}) took too long and was left out", err=True)
-    click.echo(json.dumps(_json(diagnosis, places), indent=1) if as_json else _text(diagnosis, places))
+    if hinting is not None and shows_page:
+        click.echo(hinting.question(found))
+        return
+    hint = hinting.hint(diagnosis, found, places) if hinting is not None else None
+    if as_json:
+        click.echo(json.dumps({**_json(diagnosis, places), "hint": hint}, indent=1))
+    else:
+        click.echo("\n".join([_text(diagnosis, places), *(hint_text(hint) if hint is not None else ())]))
     if diagnosis.root is None:
         sys.exit(1)
 
@@ -96,6 +125,7 @@ def log(*, files: tuple[Path, ...], as_json: bool, site_rules: tuple[Path, ...])
             ("srobust diagnose rules", "every kind of failure that is known, and its remedy"),
             ("srobust diagnose rules --json", "all rules"),
             ("srobust diagnose rules --check site.yaml", "each mistake with its file and line"),
+            ("srobust diagnose rules --review", "rules that hints have proposed, with their examples"),
         ],
         [(0, "the rules are right"), (2, "wrong usage, or a rule is wrong; stderr tells which and why")],
     )
@@ -103,8 +133,26 @@ def log(*, files: tuple[Path, ...], as_json: bool, site_rules: tuple[Path, ...])
 @click.option(
     "--check", "checked", type=click.Path(path_type=Path), help="Check this file of rules, examples included."
 )
-@click.option("--json", "as_json", is_flag=True, help="All rules, for tools.")
-def rules(*, checked: Path | None, as_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="All rules, or with --review all proposals, for tools.")
+@click.option(
+    "--review",
+    is_flag=False,
+    flag_value="",
+    metavar="[FOLDER]",
+    help="Proposals that wait in this folder (default: diagnose.llm.review_dir).",
+)
+@click.option("--accept", metavar="ID", help="Add this proposal to the file of --rules; with --review.")
+@click.option("--rules", "into", type=click.Path(dir_okay=False, path_type=Path), help="The file for --accept.")
+@click.option("--config", type=click.Path(dir_okay=False), help="robust.yaml with diagnose.llm; else as the daemon.")
+def rules(
+    *,
+    checked: Path | None,
+    as_json: bool,
+    review: str | None,
+    accept: str | None,
+    into: Path | None,
+    config: str | None,
+) -> None:
     """The rules that recognise failures; or check a file of your own.
 
     \b
@@ -117,7 +165,17 @@ def rules(*, checked: Path | None, as_json: bool) -> None:
         examples:                           # two lines or more that it must match
         - "error: gateway 7 is down, giving up"
         - "gateway 12 is down"
+
+    \b
+    A hint may propose a rule; nothing uses it before a person accepts it:
+      srobust diagnose rules --review
+      srobust diagnose rules --review --accept ID --rules site.yaml
     """  # noqa: D301 (click's mark for text that is not wrapped)
+    if review is None and (accept is not None or into is not None):
+        raise click.UsageError("--accept and --rules go with --review")
+    if review is not None:
+        review_rules(review_folder(review, config), accept, into, as_json=as_json)
+        return
     book = _book(() if checked is None else (checked,))
     if checked is not None:
         mistakes = wrong_examples(book, [rule for rule in book.rules if rule.place.startswith(f"{checked}:")])

@@ -1,0 +1,154 @@
+"""The hint of `srobust diagnose --hint`: says who is asked, asks, keeps what is proposed, and shows what came of it."""
+
+from __future__ import annotations
+
+import getpass
+import itertools
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurm_robust import config as configuration
+from slurm_robust.config import LlmConfig
+from slurm_robust.diagnose.findings import LogFinding
+from slurm_robust.diagnose.root import Diagnosis
+from slurm_robust.diagnose.rulebook import RuleBook
+from slurm_robust.hint.errors import HintError
+from slurm_robust.hint.page import LogPage, PageLines
+from slurm_robust.hint.prompt import question
+from slurm_robust.hint.vote import Hint, HintSample
+
+
+class Hinting:
+    """What a hint needs of one run: the site's endpoint, the rules, and the lines of the log."""
+
+    def __init__(self, llm: LlmConfig, book: RuleBook) -> None:
+        self._lines = PageLines()
+        self._llm = llm
+        self._book = book
+
+    def add(self, lines: Sequence[tuple[str, int, str]], found: Sequence[LogFinding]) -> None:
+        """Keep what a page may need of all lines, each with its file and its number there."""
+        runs = [(path, len(list(run))) for path, run in itertools.groupby(lines, key=lambda line: line[0])]
+        if len(runs) > len({path for path, _ in runs}):  # files that were put in order by time are one stream
+            runs = [("", len(lines))]
+        first = 0
+        for _, count in runs:
+            of_file = [finding for finding in found if first <= finding.number < first + count]
+            self._lines.add([text for _, _, text in lines[first : first + count]], of_file, first)
+            first += count
+
+    def question(self, found: Sequence[LogFinding]) -> str:
+        """All text that a hint would send."""
+        messages = question(self._page(found), self._book.categories)
+        return "\n\n".join(message["content"] for message in messages)
+
+    def hint(
+        self, diagnosis: Diagnosis, found: Sequence[LogFinding], places: Sequence[tuple[str, int]]
+    ) -> dict[str, Any]:
+        """The hint as JSON has it. Without one its `reason` says why; the diagnosis stays as it is."""
+        # A run without --hint pays for no TLS.
+        from slurm_robust.hint.asking import ask_for_hint, wanted  # noqa: PLC0415
+        from slurm_robust.hint.client import endpoint  # noqa: PLC0415
+
+        llm = self._llm
+        if not wanted(diagnosis):
+            return _json(Hint(reason="not asked: a rule knows what broke"), places)
+        if not llm.url:
+            return _json(Hint(reason="not asked: diagnose.llm.url in robust.yaml names no endpoint"), places)
+        try:
+            where = endpoint(llm.url, llm.model, llm.key_file)
+        except HintError as error:
+            return _json(Hint(reason=f"not asked: {error}"), places)
+        page = self._page(found)
+        size_bytes = sum(len(line.text.encode()) for line in page.lines)
+        click.echo(
+            f"srobust diagnose: asks {llm.model} at {where.name}, {llm.samples} times within {llm.timeout_s:g} s, "
+            f"and sends {len(page.lines)} masked lines of the log ({size_bytes} bytes); --hint-page shows them",
+            err=True,
+        )
+        hint, agreed = ask_for_hint(where, llm, page, self._book.categories)
+        return _json(hint, places, *self._proposal(hint, agreed, page))
+
+    def _page(self, found: Sequence[LogFinding]) -> LogPage:
+        return self._lines.page(found, _names_here(), self._llm.page_bytes)
+
+    def _proposal(self, hint: Hint, agreed: Sequence[HintSample], page: LogPage) -> tuple[str, str]:
+        """The file of the proposed rule, and why there is none."""
+        from slurm_robust.hint import proposal  # noqa: PLC0415 (as above)
+
+        if hint.category is None:
+            return "", ""
+        try:
+            made = proposal.propose(hint, agreed, page, self._book)
+            return str(proposal.save(expanded(self._llm.review_dir), made)), ""
+        except HintError as error:
+            return "", str(error)
+
+
+def hinting_for(config: str | None, book: RuleBook) -> Hinting:
+    """With the site's configuration."""
+    return Hinting(llm_config(config), book)
+
+
+def llm_config(path: str | None) -> LlmConfig:
+    """`diagnose.llm` of robust.yaml; a mistake in that file is wrong usage."""
+    try:
+        return configuration.load(path).diagnose.llm
+    except configuration.ConfigError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def hint_text(hint: dict[str, Any]) -> list[str]:
+    """The lines of a hint, as `srobust diagnose` shows them below its diagnosis."""
+    if hint["category"] is None:
+        return [f"hint:       none: {hint['reason']}"]
+    lines = [
+        f"hint:       perhaps {hint['category']}: {hint['cause']}",
+        f"            {hint['agreeing']} of {hint['samples']} answers of {hint['model']} agree; a guess, not a finding",
+    ]
+    if hint["line"] is not None:
+        lines.append(f"            {hint['line']['text'][:160]} ({hint['line']['file']}:{hint['line']['line']})")
+    lines.append(f"            if it is so: {hint['remedy']}")
+    if hint["reason"]:
+        lines.append(f"            {hint['reason']}")
+    if hint["proposal"]:
+        lines.append(f"            a rule is proposed: srobust diagnose rules --review {Path(hint['proposal']).parent}")
+    elif hint["no_proposal"]:
+        lines.append(f"            {hint['no_proposal']}")
+    return lines
+
+
+def expanded(folder: str) -> Path:
+    """A folder of the configuration, with `~` as the user's home."""
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError:
+        return Path(folder)
+
+
+def _names_here() -> list[str]:
+    """Of this machine and this user, and what Slurm calls the job's nodes: masked wherever they stand."""
+    names = [platform.node(), platform.node().split(".")[0], os.environ.get("SLURMD_NODENAME", "")]
+    try:
+        names.append(getpass.getuser())
+    except (KeyError, OSError):
+        names.append("")
+    return [name for name in names if name]
+
+
+def _json(hint: Hint, places: Sequence[tuple[str, int]], proposal: str = "", no_proposal: str = "") -> dict[str, Any]:
+    line = None
+    if hint.line is not None:
+        path, number = places[hint.line.number]
+        line = {"file": path, "line": number, "text": hint.line.text.strip()}
+    return {
+        "category": hint.category.name if hint.category is not None else None, "cause": hint.cause,
+        "confidence": round(hint.confidence, 3), "agreeing": hint.agreeing, "samples": hint.samples,
+        "remedy": hint.category.remedy if hint.category is not None else "", "line": line, "asked": hint.asked,
+        "model": hint.model, "reason": hint.reason, "proposal": proposal, "no_proposal": no_proposal,
+    }  # fmt: skip

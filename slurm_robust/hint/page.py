@@ -1,0 +1,114 @@
+"""Chooses the lines of a log that a question has room for: around what rules have found, and the last ones.
+
+Pure. The page holds masked lines alone; which lines of the log they are is kept beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from slurm_robust.diagnose.findings import LogFinding
+from slurm_robust.diagnose.lines import plain
+from slurm_robust.hint.masking import mask_lines
+
+AROUND = 8
+"""Lines before and after a finding."""
+MAX_FINDINGS = 12
+"""Windows: further findings are mostly the same ones on other ranks."""
+LAST_LINES = 200
+"""Of each file; fewer fit."""
+KEY_LINES = 60
+"""Read before a window, so that a key that begins there is seen; they are not shown."""
+MAX_LINE_CHARS = 500
+MAX_KEPT_LINES = 5_000
+_PER_LINE_BYTES = 8
+"""Of a line's number and end on the page."""
+
+
+@dataclass(frozen=True)
+class PageLine:
+    """A line of the page.
+
+    Attributes:
+        number: Its place among the lines of all files.
+        text: Masked, and cut.
+        original: The plain line, which never leaves the machine.
+    """
+
+    number: int
+    text: str
+    original: str
+
+
+@dataclass(frozen=True)
+class LogPage:
+    """Lines in the order of the log; a gap is where numbers do not follow each other."""
+
+    lines: tuple[PageLine, ...]
+
+
+class PageLines:
+    """The lines of the log from which a page may be made; of each file only those near findings and the end."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, str] = {}
+        self._last_of_files: list[int] = []
+
+    def add(self, lines: Sequence[str], found: Iterable[LogFinding], first: int) -> None:
+        """Keep what a page may need of one file, whose first line has the number `first`."""
+        windows = [range(finding.number - first - AROUND - KEY_LINES, finding.number - first + AROUND + 1)
+                   for finding in _of_each_rule(found)]  # fmt: skip
+        windows.append(range(len(lines) - LAST_LINES - KEY_LINES, len(lines)))
+        wanted = sorted({place for window in windows for place in window if 0 <= place < len(lines)})
+        for place in wanted:
+            if len(self._lines) < MAX_KEPT_LINES:
+                self._lines[first + place] = plain(lines[place])
+        self._last_of_files.append(first + len(lines) - 1)
+
+    def page(self, found: Sequence[LogFinding], names: Iterable[str], limit_bytes: int) -> LogPage:
+        """The most telling lines that fit: around findings in their order, then from the ends of the files."""
+        masked = self._masked(names)
+        chosen: set[int] = set()
+        used = 0
+        for number in self._by_worth(found):
+            if number in chosen or not masked.get(number, "").strip():
+                continue
+            size = len(masked[number].encode("utf-8", "replace")) + _PER_LINE_BYTES
+            if used + size > limit_bytes:
+                break
+            used += size
+            chosen.add(number)
+        return LogPage(tuple(PageLine(n, masked[n], self._lines[n]) for n in sorted(chosen)))
+
+    def _by_worth(self, found: Sequence[LogFinding]) -> Iterator[int]:
+        windows = _of_each_rule(found)
+        yield from (finding.number for finding in windows)
+        for finding in windows:
+            yield from range(finding.number - AROUND, finding.number + AROUND + 1)
+        for back in range(LAST_LINES):
+            yield from (last - back for last in self._last_of_files)
+
+    def _masked(self, names: Iterable[str]) -> dict[int, str]:
+        numbers = sorted(self._lines)
+        # A gap must not join what stands before and after it.
+        texts: list[str] = []
+        places: dict[int, int] = {}
+        for number in numbers:
+            if number - 1 not in self._lines:
+                texts.append("")
+            places[number] = len(texts)
+            texts.append(self._lines[number])
+        masked = mask_lines(texts, names)
+        return {number: _printable(masked[place])[:MAX_LINE_CHARS] for number, place in places.items()}
+
+
+def _of_each_rule(found: Iterable[LogFinding]) -> list[LogFinding]:
+    kept: dict[str, LogFinding] = {}
+    for finding in found:
+        kept.setdefault(finding.rule.id, finding)
+    return list(kept.values())[:MAX_FINDINGS]
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text)
