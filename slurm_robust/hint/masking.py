@@ -29,6 +29,8 @@ _KNOWN_TOKEN = re.compile(
     r"(?:AKIA|ASIA)[A-Z0-9]{16}|xox[a-z]-[\w-]{10,}|AIza[\w-]{30,}|nvapi-[\w-]{16,}|eyJ[\w-]{10,}\.[\w.-]+)"
 )
 _RUN = re.compile(r"(?<!\w)[A-Za-z0-9_+=-]{24,}")
+_LONG_CHARS = 32
+"""Names that are so long have `_` or `-` between their words."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _BLOCK_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]+-----")
@@ -184,7 +186,8 @@ def _random(run: str, least_digits: int) -> str:
     if not digits or digits == len(run):
         return run
     parts = _PARTS.findall(run)
-    words = digits < least_digits and len(run) / max(1, len(parts)) >= 3
+    joined = len(run) >= _LONG_CHARS and not set(run) & set("_-")
+    words = not joined and digits < least_digits and len(run) / max(1, len(parts)) >= 3
     return run if words else "<secret>"
 
 

@@ -79,6 +79,18 @@ def test_all_rules_are_listed() -> None:
     assert {"id", "pattern", "category", "source", "examples"} <= set(rules[0])
 
 
+def test_a_log_is_shown_on_a_page(log: Path) -> None:
+    """What is news, with the traceback whole, and never longer than asked for."""
+    steps = "".join(f"[rank{n % 4}]: step {n // 4} loss {n / 7:.4f} lr 1e-4\n" for n in range(400))
+    log.write_text(steps + LOG)
+    done = CliRunner().invoke(command, ["page", str(log)])
+    assert done.exit_code == 0, done.output
+    assert "KeyError: 'x'" in done.output
+    assert 'File "/w/train.py", line 12, in loss' in done.output
+    assert len(done.output.encode()) < 2000
+    assert len(CliRunner().invoke(command, ["page", "--bytes", "300", str(log)]).output.encode()) <= 301
+
+
 def test_a_large_log_is_compressed_first(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same root at the same place; what could not be read is said."""
     whole = json.loads(CliRunner().invoke(command, [str(log), "--json"]).stdout)

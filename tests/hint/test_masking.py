@@ -34,6 +34,15 @@ def test_long_random_words_never_stay(token: str) -> None:
     assert token not in mask(f"using {token} for the run")
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY9", "AKIAIOSFODNN7EXAMPLE", "0123456789abcdef0123456789abcdef01234567"],
+)
+def test_keys_of_services_never_stay(key: str) -> None:
+    """Those in their documentation: one has a single digit."""
+    assert key not in mask(f"at {key}: failed")
+
+
 @given(st.ip_addresses(v=4).map(str), st.sampled_from(["peer {}<54321>", "tcp://{}:29500", "({})", "[{}]:53", "to {}"]))
 def test_addresses_never_stay(address: str, template: str) -> None:
     """IPv4, with ports as programs write them."""

@@ -14,6 +14,8 @@ from slurm_robust.cli.rule_review import review_folder, review_rules
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
 from slurm_robust.diagnose.large_files import read_large
+from slurm_robust.diagnose.log.compress import compress
+from slurm_robust.diagnose.log.render import DEFAULT_BYTES, render
 from slurm_robust.diagnose.root import Diagnosis, diagnose
 from slurm_robust.diagnose.rulebook import Rule, RuleBook, RuleError, read
 from slurm_robust.diagnose.signature import signature
@@ -121,6 +123,23 @@ def log(
 
 @command.command(
     epilog=lesson(
+        [("srobust diagnose page slurm-1234.out", "gigabytes on a page: what was news, how often, by which rank")],
+        [(0, "the page is printed"), (2, "wrong usage")],
+    )
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--bytes", "max_bytes", default=DEFAULT_BYTES, show_default=True, help="The page is never longer.")
+def page(*, files: tuple[Path, ...], max_bytes: int) -> None:
+    """The logs FILES… of one job on a page, in order of time.
+
+    What each healthy step prints is left out; so is what there is no room for, and the last line counts it. Nothing is
+    masked: the page is for who may read the logs.
+    """
+    click.echo(render(compress(files), max_bytes))
+
+
+@command.command(
+    epilog=lesson(
         [
             ("srobust diagnose rules", "every kind of failure that is known, and its remedy"),
             ("srobust diagnose rules --json", "all rules"),
@@ -214,11 +233,11 @@ def _book(site_rules: tuple[Path, ...]) -> RuleBook:
 def _read(files: tuple[Path, ...], book: RuleBook, matcher: Matcher) -> list[tuple[str, int, str]]:
     """File, line number and text of all lines; of large logs, of those that a rule may match."""
     if sum(path.stat().st_size for path in files) > _WHOLE_BYTES:
-        page, lines = read_large(files, book, matcher)
-        for source in page.sources:
+        compressed, lines = read_large(files, book, matcher)
+        for source in compressed.sources:
             if source.problem:
                 click.echo(f"srobust diagnose: {source.path}: {source.problem}", err=True)
-        return [(page.sources[place.source].path, place.line, text) for place, text in lines]
+        return [(compressed.sources[place.source].path, place.line, text) for place, text in lines]
     found = []
     for path in files:
         text = path.read_bytes().replace(b"\r", b"\n").decode("utf-8", "replace")

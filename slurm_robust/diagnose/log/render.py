@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from time import gmtime, strftime
 
-from slurm_robust.diagnose.log.masking import Masker
 from slurm_robust.diagnose.log.page import Page, PageEntry, PageTraceback, Place, SpeakerLines
 from slurm_robust.text import shortened
 
@@ -31,25 +30,16 @@ class _Block:
     text: str
 
 
-def render(page: Page, max_bytes: int = DEFAULT_BYTES, *, masked: bool = True, hosts: Iterable[str] = ()) -> str:
-    """The page as text.
-
-    Args:
-        page: What `compress` returned.
-        max_bytes: The text, as UTF-8, is never longer.
-        masked: Tokens, keys, passwords, home directories, hosts, addresses and e-mail addresses are left out: for pages
-            that leave the machine.
-        hosts: Names that are masked as hosts whatever they look like: the job's nodes.
-    """
-    masker = Masker(hosts) if masked else None
-    head = _masked(_head(page), masker)
+def render(page: Page, max_bytes: int = DEFAULT_BYTES) -> str:
+    """The page as text, never longer than `max_bytes` of UTF-8. Secrets in the log stay: it is for who may read it."""
+    head = _head(page)
     blocks = sorted(_blocks(page), key=lambda block: (-block.score, block.place.order))
     left = max_bytes - len(head.encode()) - _FOOTER_BYTES
     kept: list[_Block] = []
     for block in blocks:
         if left < _LEAST_BYTES:
             break
-        text = _masked(block.text, masker)
+        text = block.text
         size = len(text.encode()) + 1
         if size > left and kept:
             continue
@@ -141,10 +131,6 @@ def _who(speakers: tuple[SpeakerLines, ...]) -> str:
     names = [s.speaker.label for s in speakers if s.speaker.label]
     more = f" and {len(names) - _RANKS} more" if len(names) > _RANKS else ""
     return f", {', '.join(names[:_RANKS])}{more}" if names else ""
-
-
-def _masked(text: str, masker: Masker | None) -> str:
-    return "\n".join(masker.mask(line) for line in text.split("\n")) if masker is not None else text
 
 
 def _cut(text: str, max_bytes: int) -> str:

@@ -21,7 +21,6 @@ from slurm_robust.diagnose.log import lines as lines_module
 from slurm_robust.diagnose.log.compress import MEMORY_BYTES, compress
 from slurm_robust.diagnose.log.interest import Interest, any_of
 from slurm_robust.diagnose.log.lines import LINE_BYTES, OVERLAP_BYTES, LogFile, LogReader
-from slurm_robust.diagnose.log.masking import Masker
 from slurm_robust.diagnose.log.prefix import read_prefix, read_speaker, strip_escapes
 from slurm_robust.diagnose.log.render import render
 from slurm_robust.diagnose.log.templates import template_of
@@ -85,8 +84,7 @@ def test_any_bytes_make_a_page(data: bytes, max_bytes: int) -> None:
     """And the page is never longer than it may be."""
     with tempfile.TemporaryDirectory() as folder:
         page = page_of(Path(folder), data)
-    for masked in (False, True):
-        assert len(render(page, max_bytes, masked=masked).encode()) <= max_bytes
+    assert len(render(page, max_bytes).encode()) <= max_bytes
     assert page.sources[0].size_bytes == len(data) or data.startswith(b"\x1f\x8b")  # as gzip says it begins
     assert sum(item.count for item in page.entries) + page.routine_lines <= 3 * page.lines + 1
 
@@ -136,10 +134,10 @@ def test_lines_that_differ_in_digits_have_one_template(line: str, dice: random.R
     assert template_of(line) == template_of(other)
 
 
-@pytest.mark.parametrize("seconds_for", ["template", "prefix", "mask"])
+@pytest.mark.parametrize("seconds_for", ["template", "prefix"])
 def test_no_line_takes_long(seconds_for: str) -> None:
     """Lines that are made to be hard for patterns: a piece takes well under a second."""
-    work = {"template": template_of, "prefix": lambda t: read_prefix(t.encode()), "mask": Masker().mask}[seconds_for]
+    work = {"template": template_of, "prefix": lambda t: read_prefix(t.encode())}[seconds_for]
     for unit in (
         "a.",
         "/a",
