@@ -104,7 +104,7 @@ def test_two_live_side_by_side(devcluster: DevCluster, devcluster_factory: Facto
     mine = submit(devcluster, "srun sleep 300", "-N2", "--exclusive")
     running(devcluster, mine)
     before = wait_until(lambda: len(p := named(devcluster.processes(mine), "sleep")) == 2 and p, 10, "both ranks")
-    assert other.processes()
+    wait_until(other.processes, 10, "the other's job")
     other.down()
     other.down()
     assert named(devcluster.processes(mine), "sleep") == before

@@ -256,7 +256,12 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
 
 
-@pytest.mark.parametrize("kind", sorted(MAKERS))
+SLOW_KINDS = ("binary", "news", "wide characters")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.variant] * (kind in SLOW_KINDS)) for kind in sorted(MAKERS)]
+)
 def test_memory_is_bounded(kind: str, tmp_path: Path) -> None:
     """The bound holds for everything that grows without bound in the file."""
     command = [sys.executable, "-c", PROGRAM.replace("{part}", MAKERS[kind]), str(tmp_path / "log")]
