@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "policy": BASE | VALUES_OF_SLURM,
     "diagnose": BASE,
     "hint": BASE | {"diagnose"},
-    "localize": BASE,
+    "localize": BASE | {"diagnose"},
     "slurm": BASE,
     "checkpoint": BASE,
     # Where there is no daemon, prolog and health check keep its breaker's bounds themselves.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import regex
 
 from slurm_robust.diagnose.hints import hints
-from slurm_robust.diagnose.lines import is_code, is_place, own_place, plain, unlabelled
+from slurm_robust.diagnose.lines import is_code, place_of, plain, unlabelled
 from slurm_robust.diagnose.rulebook import ANY_EXCEPTION, MATCH_S, Rule, RuleBook, shipped
 from slurm_robust.diagnose.taxonomy import Blame, Category
 
@@ -82,11 +82,15 @@ class Matcher:
             for name in rule.exceptions:
                 self._by_exception.setdefault(name, (number, rule))
         self.slow_rules: list[Rule] = []
-        self.match = functools.lru_cache(_CACHE_LINES)(self._match)
+        self.match_text = functools.lru_cache(_CACHE_LINES)(self._match_text)
 
-    def _match(self, line: str) -> Rule | None:
+    def match(self, line: str) -> Rule | None:
         """The first rule that recognises this plain line; None for none."""
-        text = unlabelled(line)
+        rule: Rule | None = self.match_text(unlabelled(line))
+        return rule
+
+    def _match_text(self, text: str) -> Rule | None:
+        """The same of an unlabelled line."""
         low = text.lower()
         number, by_name = self._exception(text)
         for order, rule, pattern, words in self._patterns:
@@ -99,8 +103,7 @@ class Matcher:
                     return rule
             except TimeoutError:
                 self.slow_rules.append(rule)
-        if self.slow_rules:
-            self._patterns = [entry for entry in self._patterns if entry[1] not in self.slow_rules]
+                self._patterns = [entry for entry in self._patterns if entry[1] is not rule]
         return by_name
 
     def _exception(self, text: str) -> tuple[int, Rule | None]:
@@ -133,8 +136,10 @@ def findings(
     place = ""
     for number, raw in enumerate(lines, first):
         line = plain(raw)
-        if is_place(line) or (after_place and is_code(line)):
-            after_place, place = True, own_place(line) or place
+        text = unlabelled(line)
+        frame = place_of(text)
+        if frame is not None or (after_place and is_code(text)):
+            after_place, place = True, frame or place
             continue
         after_place = False
         if _TRACEBACK in line:
@@ -145,10 +150,10 @@ def findings(
             continue
         if not line.strip():
             continue
-        rule = rules.match(line)
+        rule = rules.match_text(text)
         if rule is None:
             continue
-        ends = in_traceback and _is_exception(line)
+        ends = in_traceback and _EXCEPTION.match(text) is not None
         mild = bool(_MILD.search(line)) and not _NOT_MILD.search(line) and not ends
         # What is more telling than the exception that was being handled is no mere consequence of it.
         followed = chained and ends and found[-1].rule.weight >= rule.weight
@@ -159,6 +164,9 @@ def findings(
     return found
 
 
-def _is_exception(line: str) -> bool:
-    """Whether this plain line is the last line of a traceback: an exception's name and message."""
-    return _EXCEPTION.match(unlabelled(line)) is not None
+def each_rule_once(found: Iterable[LogFinding]) -> list[LogFinding]:
+    """The first finding of each rule, in order: other ranks mostly repeat it."""
+    kept: dict[str, LogFinding] = {}
+    for finding in found:
+        kept.setdefault(finding.rule.id, finding)
+    return list(kept.values())

@@ -15,6 +15,12 @@ _LABELS = re.compile(rf"^\s*(?:(?:\d{{1,6}}: |(?:{_RANK}|{_ACTOR}):? ?|{_TIME}[:
 """Of srun, torchrun, mpirun, Ray and loggers."""
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>\S+))?|^frame #\d|^\s+at \S+\(')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<|/torch/|frozen ")
+_VALUES = (
+    (re.compile(r"0x[0-9a-f]+", re.IGNORECASE), "#"),
+    (re.compile(r"(?<![\w.])/[^\s:'\",)\]]+"), "/…"),
+    (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "#"),
+    (re.compile(r"\d+"), "#"),
+)
 _CARETS = re.compile(r"^\s*[\^~]{2,}\s*$")
 
 
@@ -31,20 +37,26 @@ def unlabelled(line: str) -> str:
     return _LABELS.sub("", line, count=1)
 
 
-def is_place(line: str) -> bool:
-    """Whether a plain line shows where a stack stood; the next line, if it is indented, shows its code."""
-    return _FRAME.match(unlabelled(line)) is not None
+def place_of(text: str) -> str | None:
+    """Where a stack stood, if this unlabelled line shows that: `train.py:loss`, empty within a library; else None.
 
-
-def own_place(line: str) -> str:
-    """`train.py:loss` where a plain line shows a place in the program itself, not in a library; else empty."""
-    found = _FRAME.match(unlabelled(line))
-    if found is None or not found["file"] or _LIBRARY.search(found["file"]):
+    The next line, if it is indented, shows the code there.
+    """
+    found = _FRAME.match(text)
+    if found is None:
+        return None
+    if not found["file"] or _LIBRARY.search(found["file"]):
         return ""
     return f"{found['file'].rpartition('/')[2]}:{found['function'] or '<module>'}"
 
 
-def is_code(line: str) -> bool:
-    """Whether a plain line after a place is the code there: it names errors that never happened."""
-    rest = unlabelled(line)
-    return rest.startswith("    ") or _CARETS.match(rest) is not None
+def is_code(text: str) -> bool:
+    """Whether an unlabelled line after a place is the code there: it names errors that never happened."""
+    return text.startswith("    ") or _CARETS.match(text) is not None
+
+
+def without_values(text: str) -> str:
+    """What a message has in common with the same one elsewhere: addresses, paths and numbers are replaced."""
+    for pattern, instead in _VALUES:
+        text = pattern.sub(instead, text)
+    return " ".join(text.split())

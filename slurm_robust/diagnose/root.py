@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_robust.diagnose.findings import LogFinding
+from slurm_robust.diagnose.findings import LogFinding, each_rule_once
 from slurm_robust.diagnose.rulebook import shipped
 from slurm_robust.diagnose.taxonomy import Blame, Category
 
@@ -41,7 +41,7 @@ def diagnose(found: Sequence[LogFinding]) -> Diagnosis:
         unknown = shipped().categories[UNKNOWN]
         return Diagnosis(None, unknown, unknown.blame)
     root = min(found, key=_rank)
-    rest = _each_rule_once(finding for finding in found if finding is not root and finding.rule is not root.rule)
+    rest = each_rule_once(finding for finding in found if finding is not root and finding.rule is not root.rule)
     followed = tuple(f for f in rest if not f.rule.weight or f.followed)
     also = tuple(f for f in rest if f not in followed and not f.mild)
     return Diagnosis(root, root.category, root.blame, followed, also)
@@ -52,10 +52,3 @@ def _rank(finding: LogFinding) -> tuple[float, int]:
     if finding.followed or finding.mild:
         weight = min(weight, 0.5) if weight else -1.0
     return -weight, finding.number
-
-
-def _each_rule_once(found: Iterable[LogFinding]) -> list[LogFinding]:
-    kept: dict[str, LogFinding] = {}
-    for finding in found:
-        kept.setdefault(finding.rule.id, finding)
-    return list(kept.values())

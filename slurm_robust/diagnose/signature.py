@@ -8,24 +8,15 @@ from __future__ import annotations
 import re
 
 from slurm_robust.diagnose.findings import LogFinding
-from slurm_robust.diagnose.lines import unlabelled
+from slurm_robust.diagnose.lines import unlabelled, without_values
 
 MAX_CHARS = 160
-_VARIABLE = (
-    (re.compile(r"0x[0-9a-f]+", re.IGNORECASE), "#"),
-    (re.compile(r"(?<![\w.])/[^\s:'\",)\]]+"), "/…"),
-    (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b"), "#"),
-    (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "#"),
-    (re.compile(r"\d+"), "#"),
-)
+_IP_ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
 
 
 def template(line: str) -> str:
     """What a message has in common with the same one elsewhere: no labels, numbers, addresses or paths."""
-    text = unlabelled(line)
-    for pattern, instead in _VARIABLE:
-        text = pattern.sub(instead, text)
-    return " ".join(text.split())[:MAX_CHARS]
+    return without_values(_IP_ADDRESS.sub("#", unlabelled(line)))[:MAX_CHARS]
 
 
 def signature(finding: LogFinding) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from slurm_robust.diagnose.findings import LogFinding
+from slurm_robust.diagnose.findings import LogFinding, each_rule_once
 from slurm_robust.diagnose.lines import plain
 from slurm_robust.hint.masking import mask_lines
 
@@ -58,7 +58,7 @@ class PageLines:
     def add(self, lines: Sequence[str], found: Iterable[LogFinding], first: int) -> None:
         """Keep what a page may need of one file, whose first line has the number `first`."""
         windows = [range(finding.number - first - AROUND - KEY_LINES, finding.number - first + AROUND + 1)
-                   for finding in _of_each_rule(found)]  # fmt: skip
+                   for finding in each_rule_once(found)[:MAX_FINDINGS]]  # fmt: skip
         windows.append(range(len(lines) - LAST_LINES - KEY_LINES, len(lines)))
         wanted = sorted({place for window in windows for place in window if 0 <= place < len(lines)})
         for place in wanted:
@@ -82,7 +82,7 @@ class PageLines:
         return LogPage(tuple(PageLine(n, masked[n], self._lines[n]) for n in sorted(chosen)))
 
     def _by_worth(self, found: Sequence[LogFinding]) -> Iterator[int]:
-        windows = _of_each_rule(found)
+        windows = each_rule_once(found)[:MAX_FINDINGS]
         yield from (finding.number for finding in windows)
         for finding in windows:
             yield from range(finding.number - AROUND, finding.number + AROUND + 1)
@@ -101,13 +101,6 @@ class PageLines:
             texts.append(self._lines[number])
         masked = mask_lines(texts, names)
         return {number: _printable(masked[place])[:MAX_LINE_CHARS] for number, place in places.items()}
-
-
-def _of_each_rule(found: Iterable[LogFinding]) -> list[LogFinding]:
-    kept: dict[str, LogFinding] = {}
-    for finding in found:
-        kept.setdefault(finding.rule.id, finding)
-    return list(kept.values())[:MAX_FINDINGS]
 
 
 def _printable(text: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from signal import Signals
 
+from slurm_robust.diagnose.lines import without_values
 from slurm_robust.localize.evidence import RankExit
 
 
@@ -119,12 +120,6 @@ _INTERRUPTIONS = {"KeyboardInterrupt": "SIGINT", "SignalException": "SIGTERM"}
 _TORCHRUN = ("ChildFailedError",)
 """torchrun's own end, which only says that a worker failed."""
 _LABEL = re.compile(r"^\s*(?:\d+: )?(?:\[?rank ?\d+\]?:)?\s*")
-_VARIABLE = (
-    (re.compile(r"0x[0-9a-f]+", re.IGNORECASE), "#"),
-    (re.compile(r"(?<![\w.])/[^\s:'\",)\]]+"), "/…"),
-    (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "#"),
-    (re.compile(r"\d+"), "#"),
-)
 _SHAPE_MAX = 100
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _AT_ONCE = (Signals.SIGKILL, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGILL, Signals.SIGFPE)
@@ -217,10 +212,7 @@ def path_of(detail: str) -> str:
 
 def shape(text: str) -> str:
     """What a message has in common with the same one elsewhere: no numbers, addresses, paths or ranks."""
-    text = _LABEL.sub("", text, count=1)
-    for pattern, instead in _VARIABLE:
-        text = pattern.sub(instead, text)
-    return " ".join(text.split())[:_SHAPE_MAX]
+    return without_values(_LABEL.sub("", text, count=1))[:_SHAPE_MAX]
 
 
 def bad_loss_line(lines: tuple[str, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from slurm_robust.localize.evidence import (
     Capture,
@@ -15,6 +16,7 @@ from slurm_robust.localize.evidence import (
     RankExit,
     StackFrame,
 )
+from slurm_robust.localize.stacks.archive import NodeArchive, encode
 from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 
 SITE = "/opt/env/lib/python3.11/site-packages/"
@@ -182,3 +184,14 @@ def assert_nobody(verdict: Verdict, *conclusions: Conclusion) -> None:
     assert not verdict.suspects
     assert not verdict.corroborated
     assert verdict.reason
+
+
+def two_rounds(folder: Path, ranks: Iterable[RankCapture]) -> Path:
+    """A folder with two rounds of archives, five seconds apart, one a node and round."""
+    folder.mkdir()
+    members = list(ranks)
+    for number in (1, 2):
+        for member in members:
+            body = encode(NodeArchive(member.node, 1000.0 + 5 * number, number, (member,)))
+            (folder / f"{member.node}.r{number}.json.gz").write_bytes(body)
+    return folder

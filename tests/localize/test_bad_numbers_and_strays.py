@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from localize_scenes import MAIN, WORKER_LOCK, frames, in_loader, process, rank, waiting
+from localize_scenes import MAIN, WORKER_LOCK, frames, in_loader, process, rank, two_rounds, waiting
 from recorder_dumps import WORLD, entry, plain
 
 from slurm_robust.cli.commands.localize import command
@@ -39,13 +39,7 @@ def run(*options: str | Path) -> Result:
 @pytest.fixture
 def stacks(tmp_path: Path) -> Path:
     """Two rounds of four nodes; rank 2's loader hangs."""
-    folder = tmp_path / "stacks"
-    folder.mkdir()
-    for number in (1, 2):
-        for member in RANKS:
-            body = encode(NodeArchive(member.node, 1000.0 + 5 * number, number, (member,)))
-            (folder / f"{member.node}.r{number}.json.gz").write_bytes(body)
-    return folder
+    return two_rounds(tmp_path / "stacks", RANKS)
 
 
 @pytest.mark.parametrize("key", ["record_id", "pg_id", "collective_seq_id", "time_created_ns"])

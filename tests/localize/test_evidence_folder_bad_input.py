@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from localize_scenes import WORKER_LOCK, in_loader, process, waiting
+from localize_scenes import WORKER_LOCK, in_loader, process, two_rounds, waiting
 from recorder_dumps import WORLD, entry, plain
 
 from slurm_robust.cli.commands.localize import command
@@ -23,13 +23,7 @@ RANKS = (waiting(0), waiting(1), in_loader(2, process(WORKER_LOCK)), waiting(3))
 @pytest.fixture
 def stacks(tmp_path: Path) -> Path:
     """Two rounds of four nodes; rank 2's loader hangs."""
-    folder = tmp_path / "stacks"
-    folder.mkdir()
-    for number in (1, 2):
-        for member in RANKS:
-            body = encode(NodeArchive(member.node, 1000.0 + 5 * number, number, (member,)))
-            (folder / f"{member.node}.r{number}.json.gz").write_bytes(body)
-    return folder
+    return two_rounds(tmp_path / "stacks", RANKS)
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ RANKS = 4
 _SUM_ALL = ROOT / "scripts" / "gpu_proof" / "sum_all.py"
 _LEAST_S = 30.0
 """A case takes 10 to 25 s, most of it for torch and CUDA to start."""
-_WAYS = (
-    ("a GPU for each rank", {}),
+_EACH_ITS_OWN: tuple[tuple[str, dict[str, str]], ...] = (("a GPU for each rank", {}),)
+_SHARING = (
     ("ranks that share GPUs, as NCCL ≥ 2.30 allows", {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}),
     ("ranks that share GPUs, each as a host of its own", {"NCCL_HOSTID": "proof-{rank}", "NCCL_IB_DISABLE": "1"}),
 )
@@ -59,9 +59,7 @@ def _transport(place: Place) -> tuple[Transport | None, Step]:
     gpus = int(place.python("-c", "import torch; print(torch.cuda.device_count())").stdout.strip() or 0)
     if not gpus:
         return None, Step(name, Status.NOT_RUN, "torch sees no CUDA device")
-    for words, variables in _WAYS if gpus < RANKS else _WAYS[:1]:
-        if gpus < RANKS and not variables:
-            continue
+    for words, variables in _SHARING if gpus < RANKS else _EACH_ITS_OWN:
         transport = Transport("nccl", "cuda", variables)
         failed[words] = _sum_all(place, transport)
         if not failed[words]:
