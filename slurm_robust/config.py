@@ -85,6 +85,9 @@ class SuperviseConfig(_Section, frozen=True):
     """Attempts in a row without a new step before the job is stopped, exit 93."""
     fruitless_launches_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 30
     """Launches of a job that may end badly without a new step within an hour; at the last of them it is stopped."""
+    outage_wait_s: NonNegative = 1800.0
+    """How long all pauses together may be while something that nodes share (storage, names, network) is not available;
+    0 waits for nothing."""
     log_pattern: str = ""
     """A site's own regex for log lines that show progress, with a group named `step`."""
 
@@ -184,6 +187,8 @@ class LlmConfig(_Section, frozen=True):
 class DiagnoseConfig(_Section, frozen=True):
     """What broke, by a job's logs."""
 
+    rules: tuple[str, ...] = ()
+    """Files with rules of the site's own, which are tried before the package's."""
     llm: LlmConfig = LlmConfig()
 
 

@@ -217,6 +217,8 @@ class FailureCause(str, enum.Enum):
     """A crash by a signal, a hang: node or program."""
     WORDS = "words"
     """An error message that a node or a program may cause. It is specific, so it counts beyond a new step, too."""
+    SHARED = "shared"
+    """Storage, a name service, a network, a remote service: nothing that another node would not have met, too."""
     SLURM = "slurm"
     """Slurm could not start the step: nothing of the program has run, and no node is known to be at fault."""
     PROGRAM = "program"
@@ -231,11 +233,13 @@ class Failure:
         signature: The same text for the same failure: an error message without its numbers and paths, a signal, the
             place of a hang.
         nodes: Where it showed: the suspects' nodes, or those of the ranks that died first.
+        category: What the line that shows it was recognised as, by the rules of `diagnose`; empty without such a line.
     """
 
     signature: str
     nodes: tuple[str, ...] = ()
     cause: FailureCause = FailureCause.EITHER
+    category: str = ""
 
     @property
     def bare_exit(self) -> bool:
@@ -263,6 +267,7 @@ class Plan:
         evict: Nodes the next attempt must not use.
         exit_code: What the wrapper returns when the road is STOP.
         roll_back: The next attempt goes back to a checkpoint from before the loss went bad.
+        pause_s: How long to wait before the next attempt.
     """
 
     road: Road
@@ -270,6 +275,7 @@ class Plan:
     evict: tuple[str, ...] = ()
     exit_code: int | None = None
     roll_back: bool = False
+    pause_s: float = 0.0
 
 
 class ActionKind(str, enum.Enum):
@@ -325,6 +331,8 @@ class Incident:
         outcome: How it ended, as a sentence; empty while it is open.
         notes: Sentences worth knowing beside all this.
         tree: The merged stacks of the last capture, as text.
+        cause: What broke, in the job's own words, as `localize.failure.words_of` reads it: `category`, `blame`,
+            `signature`, `line`, `place`, `rank`, `node`, `meaning`, `remedy`. Empty where no line says it.
     """
 
     id: str
@@ -338,3 +346,4 @@ class Incident:
     outcome: str = ""
     notes: tuple[str, ...] = ()
     tree: str = ""
+    cause: Mapping[str, str] = field(default_factory=dict)

@@ -6,12 +6,13 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import regex
 
 from slurm_robust.diagnose.hints import hints
 from slurm_robust.diagnose.lines import is_code, place_of, plain, unlabelled
-from slurm_robust.diagnose.rulebook import ANY_EXCEPTION, MATCH_S, Rule, RuleBook, shipped
+from slurm_robust.diagnose.rulebook import ANY_EXCEPTION, MATCH_S, Rule, RuleBook, read, shipped
 from slurm_robust.diagnose.taxonomy import Blame, Category
 
 _NAME = r"(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupt|Failure|Expired|Iteration)|Exception|(?<=\.)Error)"
@@ -39,7 +40,8 @@ class LogFinding:
         number: Its place among the lines that were given.
         rank: Who printed it; None where that is not known.
         in_traceback: It is the last line of a traceback.
-        followed: It is an exception that was raised while another one was handled.
+        chained: It is an exception that was raised while another one was handled.
+        followed: The same, and that other one says as much.
         mild: The line calls itself a warning, or says that it goes on.
         place: The innermost place of its traceback that is the program's own, `train.py:loss`; empty without one.
     """
@@ -49,6 +51,7 @@ class LogFinding:
     number: int
     rank: int | None = None
     in_traceback: bool = False
+    chained: bool = False
     followed: bool = False
     mild: bool = False
     place: str = ""
@@ -119,6 +122,16 @@ def matcher() -> Matcher:
     return Matcher(shipped())
 
 
+def matcher_with(site_files: Iterable[str]) -> Matcher:
+    """The rules of these files, which are tried first, and the package's own.
+
+    Raises:
+        RuleError: a file cannot be read or has a mistake.
+    """
+    files = [Path(file) for file in site_files]
+    return Matcher(read(files)) if files else matcher()
+
+
 def findings(
     lines: Sequence[str], rank: int | None = None, rules: Matcher | None = None, first: int = 0
 ) -> list[LogFinding]:
@@ -156,8 +169,10 @@ def findings(
         ends = in_traceback and _EXCEPTION.match(text) is not None
         mild = bool(_MILD.search(line)) and not _NOT_MILD.search(line) and not ends
         # What is more telling than the exception that was being handled is no mere consequence of it.
-        followed = chained and ends and found[-1].rule.weight >= rule.weight
-        found.append(LogFinding(rule, line.strip(), number, rank, ends, followed, mild, place if ends else ""))
+        raised = chained and ends
+        followed = raised and found[-1].rule.weight >= rule.weight
+        own = place if ends else ""
+        found.append(LogFinding(rule, line.strip(), number, rank, ends, raised, followed, mild, own))
         if ends:
             chained = in_traceback = False
             place = ""

@@ -1,6 +1,7 @@
 """When two failures are the same: the same exception and message, at the same place of the program, of one category.
 
-The class of an exception alone is no signature: two `RuntimeError`s have nothing in common.
+The class of an exception alone is no signature: two `RuntimeError`s have nothing in common. What a device, a machine or
+an outage causes shows wherever the program happens to be: there the place is left out.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ import re
 
 from slurm_robust.diagnose.findings import LogFinding
 from slurm_robust.diagnose.lines import unlabelled, without_values
+from slurm_robust.diagnose.taxonomy import Blame
 
 MAX_CHARS = 160
+_SPECIFIC_WEIGHT = 15
+"""Lines that weigh less say little: their place says more."""
 _IP_ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
 
 
@@ -21,5 +25,6 @@ def template(line: str) -> str:
 
 def signature(finding: LogFinding) -> str:
     """The same for the same failure on another rank, node or attempt."""
-    where = f" at {finding.place}" if finding.place else ""
+    own = finding.blame is Blame.PROGRAM or finding.rule.weight < _SPECIFIC_WEIGHT
+    where = f" at {finding.place}" if finding.place and own else ""
     return f"{finding.category.name}: {template(finding.text)}{where}"

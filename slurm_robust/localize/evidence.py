@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.slow.timings import StepTimings
@@ -139,6 +140,7 @@ class Evidence:
         recorder: Flight-recorder dumps of the ranks that left one.
         timings: How long steps took each rank, None where not reported.
         ras: What NCCL's own service reported of the job, oldest first.
+        rules: By which last lines are read; None for the package's own.
     """
 
     world_size: int
@@ -151,3 +153,4 @@ class Evidence:
     layout_order: str = ""
     timings: StepTimings | None = None
     ras: tuple[RasView, ...] = ()
+    rules: Matcher | None = field(default=None, compare=False, repr=False)

@@ -1,4 +1,7 @@
-"""Why did a rank end? Its exit code, signal and last lines of output, as one cause."""
+"""Why did a rank end? Its exit code, signal and last lines of output, as one cause.
+
+The rules of `diagnose` read the lines. Here it is decided which of them can be the reason for a rank's end.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import enum
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from signal import Signals
 
-from slurm_robust.diagnose.lines import without_values
+from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
+from slurm_robust.diagnose.root import diagnose
+from slurm_robust.diagnose.signature import signature
+from slurm_robust.diagnose.taxonomy import AboutNode, Blame
 from slurm_robust.localize.evidence import RankExit
 
 
@@ -17,9 +22,10 @@ class Cause(enum.Enum):
     """Why a rank ended, roots before victims."""
 
     LAUNCH = "Slurm could not start it"
-    HARDWARE = "a hardware error message"
-    DEVICE = "an error of its GPU, which a broken one and a wrong program both cause"
-    USER_CODE = "an exception of the program"
+    HARDWARE = "its machine complains of itself"
+    EITHER = "an error that a broken node and a wrong program both cause"
+    SHARED = "an outage of something that nodes share"
+    USER_CODE = "an error of the program"
     DISK_FULL = "no space left"
     OOM = "killed for memory"
     SIGNAL = "a signal"
@@ -32,96 +38,44 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True)
 class ExitCause:
-    """A cause, with the line or fact that shows it; `signature` is the same for the same failure elsewhere."""
+    """A cause, with the line or fact that shows it.
+
+    Attributes:
+        detail: The line, or the fact in words.
+        signature: The same for the same failure elsewhere.
+        finding: The line as a rule has recognised it; None where no line says anything.
+    """
 
     cause: Cause
     detail: str
     signature: str
+    finding: LogFinding | None = None
+
+    @property
+    def of_peer(self) -> bool:
+        """Whether the line is about a peer or the link to it, and so says nothing about the rank's own node."""
+        return self.finding is not None and self.finding.rule.scope is AboutNode.PEER
+
+    @property
+    def category(self) -> str:
+        """The category of its line, empty without one."""
+        return self.finding.category.name if self.finding is not None else ""
 
 
-_HARDWARE = re.compile(
-    r"uncorrectable (?:ECC|NVLink)|ECC error|GPU has fallen off the bus|CUDA_ERROR_(?:ECC|NO_DEVICE|DEVICE_UNAVAILABLE|"
-    r"HARDWARE)|device(?:s)? unavailable|no CUDA-capable device|system not yet initialized|system has unsupported "
-    r"display driver|NVML: (?:GPU is lost|Driver/library)|Unable to determine the device handle|hardware stack error|"
-    r"Stale file handle|Transport endpoint is not connected|Input/output error|Read-only file system|\bXid\b",
-    re.IGNORECASE,
-)
-_DEVICE = re.compile(
-    r"(?:CUDA|HIP) (?:driver )?(?:error|failure)\b|unhandled cuda error|ncclUnhandledCudaError|cudaError[A-Z]\w+|"
-    r"CUDA_ERROR_\w+|(?:CUBLAS|CUDNN|CUSOLVER|CUSPARSE)_STATUS_\w+|CUFFT_\w+|cuDNN error|NVLink error|"
-    r"illegal memory access|misaligned address|unspecified launch failure",
-    re.IGNORECASE,
-)
-_DISK_FULL = re.compile(
-    r"No space left on device|Disk quota exceeded|\[Errno (?:28|122)\]|\bENOSPC\b|\bEDQUOT\b|"
-    # torch.save keeps the error's number to itself: other faults of a disk say the same.
-    r"PytorchStreamWriter failed writing|inline_container\.cc.*unexpected pos|basic_ios::clear: iostream error",
-    re.IGNORECASE,
-)
 _PATH = re.compile(r"'(/[^']+)'|\"(/[^\"]+)\"")
-_PEER = re.compile(
-    r"Connection (?:closed|reset) by (?:remote )?peer|Connection reset|Connection refused|Broken pipe|"
-    r"remote (?:process|worker) (?:has )?(?:exited|crashing|closed)|ncclRemoteError|NCCL.*remote|"
-    r"Socket (?:Timeout|closed)|socketPollConnect|ncclSystemError|Watchdog caught collective operation timeout|"
-    r"\[c10d\].*timed? ?out|Timed out (?:waiting|after) .*(?:recv|send|rank|operation)|"
-    r"Application timeout caused pair closure|"
-    r"DistStoreError|DistNetworkError|DistBackendError|monitoredBarrier|Some NCCL operations have failed|"
-    r"failed to (?:recv|send)|Rendezvous\w+Error|Gloo.*(?:timeout|timed out)|process group (?:watchdog|timeout)",
-    re.IGNORECASE,
-)
-_PORT_TAKEN = re.compile(
-    r"\bEADDRINUSE\b|address already in use|server socket has failed to (?:bind|listen)", re.IGNORECASE
-)
-_BAD_LOSS = re.compile(
-    r"\bloss\b\W{0,4}(?:(?:is|was|became|of|has become)\b\W{0,3})?(?:nan|[+-]?inf(?:inity)?|not finite|non-?finite)\b|"
-    r"\bnan\b.{0,40}\bloss\b|non-?finite loss|FloatingPointError|returned nan values",
-    re.IGNORECASE,
-)
-_GPU_MEMORY = re.compile(
-    r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|"
-    r"CUBLAS_STATUS_ALLOC_FAILED",
-    re.IGNORECASE,
-)
-_EXCEPTION = re.compile(
-    r"^\s*(?:\[?rank ?\d+\]?:?\s*|\d+: )?(?:[A-Za-z_]\w*\.)*"
-    r"([A-Z]\w*(?:Error|Exception|Interrupt|Failure))\b(?::|\s*$)"
-)
-_USER_EXCEPTIONS = frozenset(
-    {"TypeError", "NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "AttributeError", "KeyError",
-     "IndexError", "SyntaxError", "IndentationError", "TabError", "AssertionError", "ValueError", "ZeroDivisionError",
-     "NotImplementedError", "RecursionError", "FileNotFoundError", "PermissionError", "IsADirectoryError",
-     "NotADirectoryError", "FileExistsError", "UnicodeDecodeError", "UnicodeEncodeError", "JSONDecodeError",
-     "OverflowError", "FloatingPointError", "LookupError", "ArgumentError", "CalledProcessError", "ValidationError",
-     "ConfigError",
-     "ConfigAttributeError", "MissingConfigException", "OutOfMemoryError", "StopIteration", "UnpicklingError"}
-)  # fmt: skip
-_USER_WORDS = re.compile(
-    r"size mismatch|shapes? cannot be multiplied|must match the size|Expected all tensors|"
-    r"Error\(s\) in loading state_dict|"
-    r"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT|no kernel image is available|invalid device function|"
-    r"invalid configuration argument|expected scalar type|not implemented for|"
-    r"Trying to backward through the graph a second time|"
-    r"does not require grad|Expected to have finished reduction|"
-    r"collective mismatch in your code|mismatch between collective|unrecognized arguments|error: argument",
-    re.IGNORECASE,
-)
-_LAUNCH = re.compile(r"srun: error: Unable to create step for job \d+: Invalid generic resource")
-# A watchdog of NCCL's quotes the error of its own device: that goes before what it says of peers.
-_BY_PATTERN = (
-    (Cause.LAUNCH, _LAUNCH, "launch"),
-    (Cause.USER_CODE, _GPU_MEMORY, "cuda out of memory"),
-    (Cause.USER_CODE, _USER_WORDS, ""),
-    (Cause.DEVICE, _DEVICE, ""),
-    (Cause.FAILED, _PORT_TAKEN, "address in use"),
-    (Cause.PEER_LOST, _PEER, "peer lost"),
-    (Cause.DISK_FULL, _DISK_FULL, "disk full"),
-)
+_SLURMS = re.compile(r"^(?:\d+: )?(?:srun|slurmstepd\S*): ")
+_GRES = re.compile(r"srun: error: Unable to create step for job \d+: Invalid generic resource")
+_INTERRUPTED = re.compile(r"\b(KeyboardInterrupt|SignalException)\b(?::|\s*$)")
 _INTERRUPTIONS = {"KeyboardInterrupt": "SIGINT", "SignalException": "SIGTERM"}
-_TORCHRUN = ("ChildFailedError",)
-"""torchrun's own end, which only says that a worker failed."""
-_LABEL = re.compile(r"^\s*(?:\d+: )?(?:\[?rank ?\d+\]?:)?\s*")
-_SHAPE_MAX = 100
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+_BY_SLURM = ("slurm_error", "launch_failed")
+"""Of Slurm's own lines only these give a reason; the others repeat how tasks ended, which is known."""
+_LOST_PEER = ("peer_lost", "comm_timeout", "nccl_error")
+"""NCCL's errors without a reason mostly follow from another rank's end."""
+_OF_DEVICES = ("cuda_error", "rdma_error")
+_LEAST_WEIGHT = 10
+"""A line that says less is no reason for an end."""
+_SPECIFIC_WEIGHT = 15
+_TEXT_CHARS = 160
 _AT_ONCE = (Signals.SIGKILL, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGILL, Signals.SIGFPE)
 """Ends that leave a rank no time to print anything."""
 _FROM_OUTSIDE = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUSR1, Signals.SIGUSR2)
@@ -143,35 +97,33 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def exit_causes(exits: Iterable[RankExit]) -> list[tuple[RankExit, ExitCause]]:
+def exit_causes(exits: Iterable[RankExit], rules: Matcher | None = None) -> list[tuple[RankExit, ExitCause]]:
     """Why each of these ranks ended, in the order of their ends.
 
     Lines that name no rank are those of the one node on which ranks failed, if it is one, and nobody lost a peer.
+    `rules` are the package's own, unless given.
     """
     ended = sorted(exits, key=lambda e: (e.at_s, e.rank))
     nodes = {e.node for e in ended if e.exit_code != 0 or e.signal}
-    alone = len(nodes) == 1 and "" not in nodes
     # Ten thousand ranks share these lines: they are read once.
-    shared = {id(e.shared_lines): e.shared_lines for e in ended}
-    spoken = chain.from_iterable((*(e.last_lines for e in ended), *shared.values()))
-    alone = alone and not any(_PEER.search(line) for line in spoken)
-    read = {key: _from_shared(lines, alone=alone) for key, lines in shared.items()}
-    return [(e, _exit_cause(e, read[id(e.shared_lines)])) for e in ended]
+    texts = {id(lines): lines for e in ended for lines in (e.last_lines, e.shared_lines)}
+    read = {key: _reasons(lines, rules) for key, lines in texts.items()}
+    lost = any(_lost_peer(f) for found in read.values() for f in found)
+    alone = len(nodes) == 1 and "" not in nodes and not lost
+    shared = {id(e.shared_lines): _from_shared(read[id(e.shared_lines)], alone=alone) for e in ended}
+    return [(e, _exit_cause(e, read[id(e.last_lines)], shared[id(e.shared_lines)])) for e in ended]
 
 
-def exit_cause(ended: RankExit) -> ExitCause:
-    """Why one rank ended, as far as it is known without the others."""
-    return _exit_cause(ended, _from_shared(ended.shared_lines, alone=False))
-
-
-def _exit_cause(ended: RankExit, shared: ExitCause | None) -> ExitCause:
+def _exit_cause(ended: RankExit, own: Sequence[LogFinding], shared: ExitCause | None) -> ExitCause:
     number = signal_of(ended)
     if ended.oom_killed:
         return ExitCause(Cause.OOM, "the kernel killed it for memory", "oom")
     if ended.exit_code == 0 and not number:
         return ExitCause(Cause.FINISHED, "exit code 0", "finished")
-    read = _from_lines(ended.last_lines)
-    if read is None and number not in _AT_ONCE:
+    at_once = number in _AT_ONCE
+    # Whoever was killed had no time to give a reason: an older error of the program was survived.
+    read = _from_own([f for f in own if f.blame in (Blame.NODE, Blame.EITHER)] if at_once else own)
+    if read is None and not at_once:
         read = shared
     if read is not None:
         return read
@@ -185,23 +137,20 @@ def _exit_cause(ended: RankExit, shared: ExitCause | None) -> ExitCause:
 
 def in_words(finding: ExitCause) -> bool:
     """Whether it is an error of which only the message is known, and neither program nor node is known to cause it."""
-    read = finding.cause is Cause.FAILED and re.fullmatch(r"exit \d+", finding.signature) is None
-    return read or finding.cause is Cause.DEVICE
+    return finding.cause is Cause.EITHER or (finding.cause is Cause.FAILED and finding.finding is not None)
 
 
-def hardware_line(lines: tuple[str, ...]) -> str:
-    """The first of these lines in which hardware complains, or else a GPU's error, shortened; empty for none."""
-    read = [line for line in lines if _HARDWARE.search(line)] or [line for line in lines if _about_device(line)]
-    return read[0].strip()[:160] if read else ""
+def hardware_line(lines: Sequence[str], rules: Matcher | None = None) -> str:
+    """The first of these lines in which a machine complains, or else a device's error, shortened; empty for none."""
+    found = _reasons(lines, rules)
+    read = [f for f in found if f.blame is Blame.NODE] or [f for f in found if _cause(f) is Cause.EITHER]
+    return read[0].text[:_TEXT_CHARS] if read else ""
 
 
-def is_frame(line: str) -> bool:
-    """Whether a line only shows where a stack stood: its place and its code, which name errors that never happened."""
-    rest = _FRAME_LABEL.sub("", line, count=1)
-    return rest.startswith(("    ", '  File "', "frame #"))
-
-
-_FRAME_LABEL = re.compile(r"^(?:\s*\d+: )?(?:\[rank\d+\]: ?)?")
+def root_of_all(exits: Iterable[RankExit], rules: Matcher | None = None) -> LogFinding | None:
+    """The root among all lines of these ranks, whichever of them printed it; None where no line says anything."""
+    texts = {id(lines): lines for e in exits for lines in (e.last_lines, e.shared_lines)}
+    return diagnose([finding for lines in texts.values() for finding in _reasons(lines, rules)]).root
 
 
 def path_of(detail: str) -> str:
@@ -210,65 +159,68 @@ def path_of(detail: str) -> str:
     return (found[1] or found[2]) if found else ""
 
 
-def shape(text: str) -> str:
-    """What a message has in common with the same one elsewhere: no numbers, addresses, paths or ranks."""
-    return without_values(_LABEL.sub("", text, count=1))[:_SHAPE_MAX]
+def _reasons(lines: Sequence[str], rules: Matcher | None) -> list[LogFinding]:
+    """What in these lines may be the reason for an end."""
+    kept: list[LogFinding] = []
+    dropped = False
+    if not lines:
+        return kept  # without reading the rules
+    for finding in findings(lines, rules=rules):
+        # What was raised while a lost peer was handled is no error of its own.
+        dropped = finding.chained and (dropped or (bool(kept) and _lost_peer(kept[-1])))
+        if not dropped and not finding.mild and _may_be_reason(finding):
+            kept.append(finding)
+    if any(f.in_traceback for f in kept):
+        # The process ended by an exception; what it only logged before is no reason, unless it is about a machine.
+        kept = [f for f in kept if f.in_traceback or f.blame in (Blame.NODE, Blame.EITHER)]
+    return kept
 
 
-def bad_loss_line(lines: tuple[str, ...]) -> str:
-    """The last of these lines in which a program says that its loss is not finite, shortened; empty for none."""
-    return next((line.strip()[:160] for line in reversed(lines) if _BAD_LOSS.search(line)), "")
+def _may_be_reason(finding: LogFinding) -> bool:
+    if _SLURMS.match(finding.text):
+        return finding.category.name in _BY_SLURM
+    if _INTERRUPTED.search(finding.text) is not None or _lost_peer(finding):
+        return True
+    return finding.blame is not Blame.NOBODY and finding.rule.weight >= _LEAST_WEIGHT
 
 
-def _from_shared(lines: tuple[str, ...], *, alone: bool) -> ExitCause | None:
+def _lost_peer(finding: LogFinding) -> bool:
+    return finding.category.name in _LOST_PEER
+
+
+def _from_shared(found: Sequence[LogFinding], *, alone: bool) -> ExitCause | None:
     """What the lines that name no rank say. They may be any rank's, so that they say nothing of a node's hardware."""
-    if not alone and any(_HARDWARE.search(line) or _about_device(line) for line in lines):
+    if not alone and any(f.blame is Blame.NODE or f.category.name in _OF_DEVICES for f in found):
         return None  # the root, on an unknown node: other messages may only follow from it
-    if alone and any(_HARDWARE.search(line) and not _EXCEPTION.match(line) for line in lines):
+    if alone and any(f.blame is Blame.NODE and not f.in_traceback for f in found):
         return None  # a warning of any rank
-    read = [finding for block in _tracebacks(lines) if (finding := _from_lines(block)) is not None]
-    return next((f for f in read if f.cause is not Cause.PEER_LOST), read[0] if read else None)
+    return _from_own(found)
 
 
-def _tracebacks(lines: Sequence[str]) -> list[tuple[str, ...]]:
-    """Lines of several ranks, split where an exception begins that belongs to none before it."""
-    blocks: list[list[str]] = [[]]
-    for number, line in enumerate(lines):
-        before = lines[max(0, number - 2) : number]
-        chained = any(text in earlier for earlier in before for text in _CHAINED)
-        if "Traceback (most recent call last)" in line and not chained:
-            blocks.append([])
-        blocks[-1].append(line)
-    return [tuple(block) for block in blocks]
+def _from_own(found: Sequence[LogFinding]) -> ExitCause | None:
+    root = diagnose(found).root
+    if root is None:
+        return None
+    cause, text = _cause(root), root.text[:_TEXT_CHARS]
+    if cause is Cause.ENDED_FROM_OUTSIDE and (interrupted := _INTERRUPTED.search(root.text)) is not None:
+        return ExitCause(cause, interrupted[1], _INTERRUPTIONS[interrupted[1]], root)
+    return ExitCause(cause, text, _SIGNATURES.get(cause) or signature(root), root)
 
 
-def _about_device(line: str) -> bool:
-    read = _from_line(line)
-    return read is not None and read.cause is Cause.DEVICE
+_BY_CATEGORY = {"disk_full": Cause.DISK_FULL, "host_oom": Cause.OOM, **dict.fromkeys(_LOST_PEER, Cause.PEER_LOST)}
+_BY_BLAME = {Blame.NODE: Cause.HARDWARE, Blame.PROGRAM: Cause.USER_CODE}
+_SIGNATURES = {Cause.LAUNCH: "launch", Cause.DISK_FULL: "disk full", Cause.OOM: "oom", Cause.PEER_LOST: "peer lost"}
 
 
-def _from_lines(lines: tuple[str, ...]) -> ExitCause | None:
-    for line in lines:
-        if found := _HARDWARE.search(line):
-            return ExitCause(Cause.HARDWARE, line.strip()[:160], found[0].lower())
-    # The first exception of a chain is the root: what follows happened while it was handled.
-    for line in lines:
-        if (read := _from_line(line)) is not None:
-            return read
-    for line in lines:
-        if (raised := _EXCEPTION.match(line)) and raised[1] not in _TORCHRUN:
-            return ExitCause(Cause.FAILED, line.strip()[:160], shape(line))
-    return None
-
-
-def _from_line(line: str) -> ExitCause | None:
-    text = line.strip()[:160]
-    for cause, pattern, signature in _BY_PATTERN:
-        if match := pattern.search(line):
-            return ExitCause(cause, text, signature or shape(line[match.start() :]).lower())
-    raised = _EXCEPTION.match(line)
-    if raised and raised[1] in _INTERRUPTIONS:
-        return ExitCause(Cause.ENDED_FROM_OUTSIDE, raised[1], _INTERRUPTIONS[raised[1]])
-    if raised and raised[1] in _USER_EXCEPTIONS:
-        return ExitCause(Cause.USER_CODE, text, shape(line))
-    return None
+def _cause(finding: LogFinding) -> Cause:
+    category, blame = finding.category, finding.blame
+    if _GRES.search(finding.text):
+        return Cause.LAUNCH
+    if category.name in _BY_CATEGORY:
+        return _BY_CATEGORY[category.name]
+    if category.consequence:
+        return Cause.ENDED_FROM_OUTSIDE
+    # Also by its category: an error of the storage's may come from a local disk, but an outage evicts nobody.
+    if Blame.SHARED in (category.blame, blame):
+        return Cause.SHARED
+    return _BY_BLAME.get(blame) or (Cause.EITHER if finding.rule.weight >= _SPECIFIC_WEIGHT else Cause.FAILED)

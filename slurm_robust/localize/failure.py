@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from slurm_robust.diagnose.signature import signature
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, path_of
+from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, path_of, root_of_all
 from slurm_robust.localize.stacks.process_tree import rank_place, stopped
 from slurm_robust.localize.votes.exits import ROOTS
 from slurm_robust.model import Conclusion, Failure, FailureCause, SignalKind, Verdict
 
 DISK_FULL = "died: disk full"
+_LINE_CHARS = 400
 _BY_CAUSE = {
     Cause.LAUNCH: FailureCause.SLURM,
     Cause.HARDWARE: FailureCause.NODE,
+    Cause.SHARED: FailureCause.SHARED,
     Cause.SIGNAL: FailureCause.EITHER,
     Cause.VANISHED: FailureCause.EITHER,
+    Cause.OOM: FailureCause.EITHER,
 }
 
 
@@ -28,19 +32,54 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
     of_node = _node_signature(evidence, nodes)
     if of_node:
         return Failure(of_node, nodes, FailureCause.NODE)
-    suspects = {rank for suspect in verdict.suspects for rank in suspect.ranks}
-    roots = [(e, f) for e, f in exit_causes(evidence.exits) if f.cause in ROOTS]
-    for _, finding in [item for item in roots if item[0].rank in suspects] or roots:
+    roots = _roots(evidence)
+    if (root := _root(roots, verdict)) is not None:
+        finding = root[1]
         # Without a suspect it showed on every node that has it: one of them, by chance, would differ at the next time.
         where = nodes or tuple(sorted({e.node for e, f in roots if f.signature == finding.signature and e.node}))
-        return Failure(f"died: {finding.signature}", where if _telling(finding) else (), _cause(finding))
+        telling = where if _telling(finding) else ()
+        return Failure(f"died: {finding.signature}", telling, _cause(finding), finding.category)
+    suspects = {rank for suspect in verdict.suspects for rank in suspect.ranks}
     return Failure(_hang_signature(evidence, suspects), nodes, FailureCause.EITHER)
+
+
+def words_of(evidence: Evidence, verdict: Verdict) -> dict[str, str]:
+    """What broke, in the words of the rank that the verdict is about: `Incident.cause`; empty where no line says it."""
+    root = _root(_roots(evidence), verdict)
+    ended, finding = (root[0], root[1].finding) if root is not None else (None, None)
+    if finding is None:
+        ended, finding = None, root_of_all(evidence.exits, evidence.rules)
+    if finding is None:
+        return {}
+    return {
+        "category": finding.category.name,
+        "blame": finding.blame.value,
+        "signature": signature(finding),
+        "line": finding.text[:_LINE_CHARS],
+        "place": finding.place,
+        "rank": str(ended.rank) if ended is not None and ended.rank >= 0 else "",
+        "node": ended.node if ended is not None else "",
+        "meaning": finding.category.meaning,
+        "remedy": finding.rule.remedy,
+    }
 
 
 def disk_path(exits: Iterable[RankExit]) -> str:
     """The path on a full disk that a rank's last lines name; empty where they name none."""
     of_node = (path_of(f.detail) for _, f in exit_causes(exits) if f.cause is Cause.DISK_FULL)
     return next((path for path in of_node if path), "")
+
+
+def _roots(evidence: Evidence) -> list[tuple[RankExit, ExitCause]]:
+    return [(e, f) for e, f in exit_causes(evidence.exits, evidence.rules) if f.cause in ROOTS]
+
+
+def _root(roots: Sequence[tuple[RankExit, ExitCause]], verdict: Verdict) -> tuple[RankExit, ExitCause] | None:
+    """The end that the verdict is about: of a suspect, or else the one that the verdict quotes, or else the first."""
+    suspects = {rank for suspect in verdict.suspects for rank in suspect.ranks}
+    of_suspects = (item for item in roots if item[0].rank in suspects)
+    quoted = (item for item in roots if item[1].finding is not None and item[1].detail in verdict.reason)
+    return next(of_suspects, None) or next(quoted, None) or next(iter(roots), None)
 
 
 def _cause(finding: ExitCause) -> FailureCause:

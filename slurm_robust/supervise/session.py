@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_robust.config import Config, SuperviseConfig
+from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.model import Mode
 from slurm_robust.supervise.agent.messages import FromAgent
 from slurm_robust.supervise.clock import Clock
@@ -66,6 +67,7 @@ class Session:
         environment: The environment that srun starts from.
         fleet: Of the current attempt; it takes the agents' messages.
         agents: Started on the nodes of the job.
+        rules: By which last lines are read; None before they were needed.
     """
 
     job: SupervisedJob
@@ -82,6 +84,7 @@ class Session:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Clock = field(default_factory=Clock)
     fleet: Fleet = field(default_factory=lambda: Fleet(""))
+    rules: Matcher | None = None
     agents: Agents = field(init=False)
     allocation: Allocation = field(init=False)
 

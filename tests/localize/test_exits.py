@@ -4,11 +4,29 @@ import pytest
 from localize_scenes import capture, evidence, process, rank, signal, waiting
 
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, exit_cause
+from slurm_robust.localize.exit_causes import Cause, exit_causes
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Conclusion, SignalKind
 
 NODES = {n: f"n{n}" for n in range(4)}
+
+
+def raised(exception: str) -> tuple[str, ...]:
+    """A traceback that ends with this line."""
+    return ("Traceback (most recent call last):", '  File "/home/u/train.py", line 3, in main', exception)
+
+
+def chain(first: str, then: str) -> tuple[str, ...]:
+    """One exception while another one was handled."""
+    return (
+        *raised(first),
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        *raised(then),
+    )
+
+
 GLOO_LOST = (
     "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5003. GLHF!",
 )
@@ -48,7 +66,7 @@ def died(
         (died(0, 0, 2, 0, "train.py: error: unrecognized arguments: --lrr"), Cause.USER_CODE),
         (died(0, 0, 1, 0, *GLOO_LOST), Cause.PEER_LOST),
         (died(0, 0, None, 6, *NCCL_TIMEOUT), Cause.PEER_LOST),
-        (died(0, 0, 1, 0, PORT_TAKEN), Cause.FAILED),
+        (died(0, 0, 1, 0, PORT_TAKEN), Cause.EITHER),
         (died(0, 0, None, 6, *GLOO_SIZES), Cause.USER_CODE),
         (
             died(
@@ -57,9 +75,26 @@ def died(
             Cause.USER_CODE,
         ),
         (died(0, 0, 1, 0, "KeyError: 'x'", "RuntimeError: Connection closed by peer"), Cause.USER_CODE),
-        (died(0, 0, 1, 0, "RuntimeError: Connection closed by peer", "KeyError: 'x'"), Cause.PEER_LOST),
+        (died(0, 0, 1, 0, *chain("RuntimeError: Connection closed by peer", "KeyError: 'x'")), Cause.PEER_LOST),
+        (died(0, 0, 1, 0, *chain("KeyError: 'x'", "RuntimeError: Connection closed by peer")), Cause.USER_CODE),
         (died(0, 0, 1, 0, "RuntimeError: CUDA error: uncorrectable ECC error encountered"), Cause.HARDWARE),
-        (died(0, 0, 1, 0, "KeyError: 'x'", "OSError: [Errno 5] Input/output error"), Cause.HARDWARE),
+        (
+            died(0, 0, 1, 0, "KeyError: 'x'", "NVRM: Xid (PCI:0000:3b:00): 79, fallen off the bus"),
+            Cause.HARDWARE,
+        ),
+        (died(0, 0, 1, 0, "OSError: [Errno 5] Input/output error: '/data/s.bin'"), Cause.SHARED),
+        (died(0, 0, 1, 0, "OSError: [Errno 116] Stale file handle: '/data/s.bin'"), Cause.SHARED),
+        (died(0, 0, 1, 0, "socket.gaierror: [Errno -3] Temporary failure in name resolution"), Cause.SHARED),
+        (died(0, 0, 1, 0, "RuntimeError: CUDA error: unspecified launch failure"), Cause.EITHER),
+        (died(0, 0, 1, 0, "RuntimeError: NVLink error was detected during the last kernel"), Cause.HARDWARE),
+        (died(0, 0, 1, 0, "ERROR: could not read /x: FileNotFoundError", *raised("RuntimeError: odd")), Cause.FAILED),
+        (died(0, 0, 1, 0, "WARNING retrying: 503 Server Error: Service Unavailable for url"), Cause.FAILED),
+        (died(0, 0, None, 9, "KeyError: 'x'"), Cause.SIGNAL),
+        (died(0, 0, None, 11, "RuntimeError: CUDA error: unspecified launch failure"), Cause.EITHER),
+        (
+            died(0, 0, 1, 0, "srun: error: n2: task 3: Killed", "srun: Job step aborted"),
+            Cause.FAILED,
+        ),
         (died(0, 0, 1, 0, "OSError: [Errno 28] No space left on device: '/scratch/x'"), Cause.DISK_FULL),
         (died(0, 0, 1, 0, "RuntimeError: something new"), Cause.FAILED),
         (died(0, 0, 3), Cause.FAILED),
@@ -73,7 +108,7 @@ def died(
 )
 def test_cause(ended: RankExit, cause: Cause) -> None:
     """Exit code, signal and last lines say why; the first exception of a chain is the root."""
-    assert exit_cause(ended).cause is cause
+    assert exit_causes([ended])[0][1].cause is cause
 
 
 def test_a_taken_port_is_the_first_failure_and_no_lost_peer() -> None:

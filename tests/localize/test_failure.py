@@ -69,7 +69,6 @@ LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:50031"
         "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(handle)`",
         "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3384, unhandled cuda error",
         "[rank1]:[E] Process group watchdog thread terminated with exception: CUDA error: unknown error",
-        "RuntimeError: NVLink error was detected during the last kernel",
         "RuntimeError: HIP error: an illegal memory access was encountered",
         "RuntimeError: something that nobody foresaw",
     ],
@@ -148,7 +147,7 @@ def test_without_a_suspect_it_showed_on_every_node() -> None:
 )
 def test_a_full_disk_is_nobodys_and_the_same_everywhere(line: str) -> None:
     """torch.save does not say why it could not write; no node is remembered for it."""
-    assert failed("n1", line) == Failure(DISK_FULL, (), FailureCause.PROGRAM)
+    assert failed("n1", line) == Failure(DISK_FULL, (), FailureCause.PROGRAM, "disk_full")
 
 
 def test_the_full_disk_is_found_by_the_path_that_was_named() -> None:
@@ -165,4 +164,4 @@ def test_a_launch_that_slurm_refused_is_slurms() -> None:
     verdict = judge(found)
     assert verdict.suspects == ()
     assert "Slurm could not start the step" in verdict.reason
-    assert failure_of(found, verdict) == Failure("died: launch", (), FailureCause.SLURM)
+    assert failure_of(found, verdict) == Failure("died: launch", (), FailureCause.SLURM, "launch_failed")

@@ -22,7 +22,8 @@ from slurm_robust.localize.evidence import CapturedProcess, Evidence
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Failure, Plan, Road, SignalKind
-from slurm_robust.policy.job.decide import Situation, decide
+from slurm_robust.policy.job.decide import decide
+from slurm_robust.policy.job.situation import Situation
 
 NODES = ("n0", "n1", "n2", "n3")
 

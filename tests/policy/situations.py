@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurm_robust.model import Conclusion, Road, Suspect, Verdict
-from slurm_robust.policy.job.decide import Situation
+from slurm_robust.policy.job.situation import Situation
 
 NODES = tuple(f"n{n}" for n in range(1, 6))
 

@@ -8,7 +8,8 @@ import pytest
 from situations import FINISHED, REQUEUES, UNDETERMINED, USER_CODE, culprit, situation
 
 from slurm_robust.model import Failure, FailureCause, Road
-from slurm_robust.policy.job.decide import JobFacts, decide
+from slurm_robust.policy.job.decide import decide
+from slurm_robust.policy.job.situation import JobFacts
 
 
 def test_user_error_stops_with_its_own_code() -> None:

@@ -79,7 +79,8 @@ def test_a_victim_beside_the_root_in_one_task_of_torchruns_hides_nothing(attempt
     verdict, failure = weigh(attempt)
     assert [(s.node, s.ranks, s.infrastructure) for s in verdict.suspects] == [("n2", (3,), False)]
     assert "unspecified launch failure" in verdict.reason
-    assert failure == Failure("died: cuda error: unspecified launch failure", ("n2",), FailureCause.WORDS)
+    text = "died: cuda_error: RuntimeError: CUDA error: unspecified launch failure"
+    assert failure == Failure(text, ("n2",), FailureCause.WORDS, "cuda_error")
 
 
 def test_what_is_said_later_counts_too(attempt: AttemptState) -> None:
@@ -132,7 +133,7 @@ def test_a_worker_killed_for_memory_under_torchrun(attempt: AttemptState, late: 
     assert [(s.node, s.ranks) for s in verdict.suspects] == [("n2", (3,))]
     assert "killed it for memory" in verdict.reason
     assert failure is not None
-    assert failure.cause is FailureCause.PROGRAM
+    assert failure.cause is FailureCause.EITHER
 
 
 def test_another_steps_kill_for_memory_is_not_ours(attempt: AttemptState) -> None:

@@ -10,9 +10,10 @@ import pytest
 from handler_parts import Parts
 from supervised import World
 
-from slurm_robust.model import Road, SignalKind
-from slurm_robust.supervise.incident import last_words_note
-from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
+from slurm_robust.config import Config, DiagnoseConfig
+from slurm_robust.model import Mode, Road, SignalKind
+from slurm_robust.supervise.incident.incident_log import page
+from slurm_robust.supervise.outcome import ExecutePlan, Exit
 
 
 @pytest.fixture
@@ -116,39 +117,74 @@ def test_options_that_srun_refuses_are_no_incident(tmp_path: Path, monkeypatch: 
 
 
 def test_the_page_says_what_the_log_says(parts: Parts) -> None:
-    """The root among the errors, whose fault, and what to do; the verdict is not changed by it."""
+    """The root among the errors, and what to do; the incident has it for tools."""
     assert parts.world.channel is not None
     prints(parts, "DistNetworkError: The server socket has failed to listen. port: 26159, name: EADDRINUSE")
     prints(parts, "RuntimeError: Connection closed by peer")
     for rank in (0, 1):
         parts.exit_of(rank, code=1)
     parts.world.channel.ended = 1
-
-    async def until_noted() -> None:
-        await parts.handler.step_failed(parts.attempt, parts.start, 1)
-        await asyncio.gather(*parts.handler._tasks)
-
-    asyncio.run(until_noted())
-    (note,) = parts.log.incident.notes
-    assert "EADDRINUSE" in note
-    assert "The port is taken" in note
-    assert "MASTER_PORT" in note
+    asyncio.run(parts.handler.step_failed(parts.attempt, parts.start, 1))
+    cause = parts.log.incident.cause
+    assert (cause["category"], cause["blame"]) == ("address_in_use", "either")
+    text = page(parts.log.incident)
+    assert "## What broke" in text
+    assert "EADDRINUSE" in text
+    assert "MASTER_PORT" in text
 
 
-def test_a_fault_of_ours_in_reading_the_log_costs_a_note(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The incident is judged all the same."""
-
-    def fails(_: object) -> str:
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(last_words_note, "last_words_note", fails)
+def test_the_place_in_the_program_is_part_of_what_broke(parts: Parts) -> None:
+    """The innermost frame that is the program's own; a library's frames below it say nothing about it."""
     assert parts.world.channel is not None
+    for line in (
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "/home/u/train.py", line 90, in <module>',
+        "[rank1]:     main()",
+        '[rank1]:   File "/home/u/model.py", line 7, in forward',
+        "[rank1]:     return self.layer(x)",
+        '[rank1]:   File "/usr/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 125, in forward',
+        "[rank1]:     return F.linear(input, self.weight, self.bias)",
+        "[rank1]: RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x3 and 5x6)",
+    ):
+        prints(parts, line)
+    parts.exit_of(1, code=1)
     parts.world.channel.ended = 1
+    asyncio.run(parts.handler.step_failed(parts.attempt, parts.start, 1))
+    cause = parts.log.incident.cause
+    assert (cause["category"], cause["place"], cause["rank"]) == ("shape", "model.py:forward", "1")
+    assert cause["signature"] == (
+        "shape: RuntimeError: mat# and mat# shapes cannot be multiplied (#x# and #x#) at model.py:forward"
+    )
 
-    async def until_noted() -> Outcome:
-        outcome = await parts.handler.step_failed(parts.attempt, parts.start, 1)
-        await asyncio.gather(*parts.handler._tasks)
-        return outcome
 
-    assert asyncio.run(until_noted()) is not None
-    assert "broken" in parts.world.text("note")
+def test_a_sites_own_rule_decides(tmp_path: Path) -> None:
+    """Its gateway is down: that is waited for, and nobody is evicted."""
+    rules = tmp_path / "site.yaml"
+    rules.write_text(
+        "rules:\n- {id: gateway, category: storage, pattern: 'gateway \\d+ is down', source: 'https://wiki.example.org',\n"
+        "   examples: ['gateway 7 is down', 'gateway 12 is down']}\n"
+    )
+    output = tmp_path / "slurm-1.out"
+    output.touch()
+    config = Config(mode=Mode.ACT, diagnose=DiagnoseConfig(rules=(str(rules),)))
+    parts = Parts(World(tmp_path / "story", command="python train.py --resume", config=config))
+    parts.attempt = parts.world.attempt(paths=(output,))
+    parts.world.finds_ranks()
+    prints(parts, "[rank1]: ShardError: gateway 7 is down")
+    parts.exit_of(1, code=1)
+    outcome = asyncio.run(parts.handler.rank_died(parts.attempt, parts.start))
+    assert isinstance(outcome, ExecutePlan)
+    assert parts.log.incident.cause["category"] == "storage"
+    assert (outcome.plan.road, outcome.plan.evict, outcome.plan.pause_s) == (Road.RESTART_IN_PLACE, (), 5.0)
+
+
+def test_a_mistake_in_the_sites_rules_costs_a_note(tmp_path: Path) -> None:
+    """The incident is judged all the same, by the package's own rules."""
+    rules = tmp_path / "site.yaml"
+    rules.write_text("rules: [{id: gateway}]")
+    config = Config(mode=Mode.ACT, diagnose=DiagnoseConfig(rules=(str(rules),)))
+    parts = Parts(World(tmp_path / "story", command="python train.py", config=config))
+    parts.world.finds_ranks()
+    parts.exit_of(1, code=1)
+    assert asyncio.run(parts.handler.rank_died(parts.attempt, parts.start)) is not None
+    assert f"{rules}:1" in parts.world.text("note")

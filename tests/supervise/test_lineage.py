@@ -41,6 +41,15 @@ def test_failed_starts_are_counted_for_one_checkpoint() -> None:
     assert (anew.start_step, anew.failed_starts) == (-1, 0)
 
 
+def test_an_outage_counts_neither_against_the_training_nor_against_its_checkpoint() -> None:
+    """It is remembered, so that the next pause is longer."""
+    outage = Failure("died: storage: Stale file handle", ("n1",), FailureCause.SHARED, "storage")
+    before = Lineage("a", reached=120, fruitless=1, start_step=100, failed_starts=1, restarts_in_place=1)
+    after = before.after(-1, 100, outage, in_place=True)
+    assert after == replace(before, failures=(outage,))
+    assert after.after(130, 100, outage, in_place=True).failures == (outage,)
+
+
 def test_a_requeued_run_goes_on_from_its_own_words() -> None:
     """The Comment is newer than the folder, where it speaks of this run."""
     said = Claim(STATE_WATCHING, "a", restart=1, step=140, fruitless=2, incident="i")

@@ -74,6 +74,26 @@ def test_a_node_that_still_has_processes_is_left_out_too(tmp_path: Path) -> None
     )
 
 
+def test_a_pause_is_kept_before_the_relaunch(tmp_path: Path) -> None:
+    """The step is ended first, the story says how long, and then the training is started again."""
+    parts = parts_of(tmp_path)
+    began_s = parts.world.clock.at_s
+    result = executes(parts, Plan(Road.RESTART_IN_PLACE, "storage is away", pause_s=40.0))
+    assert isinstance(result, Relaunch)
+    assert parts.world.clock.at_s - began_s >= 40.0
+    assert parts.world.text("waiting") == "waiting 40 s before the next attempt"
+
+
+def test_a_pause_ends_with_the_launcher(tmp_path: Path) -> None:
+    """Nobody is left who would start anything."""
+    parts = parts_of(tmp_path)
+    assert parts.world.channel is not None
+    parts.world.channel.gone.set()
+    began_s = parts.world.clock.at_s
+    executes(parts, Plan(Road.RESTART_IN_PLACE, "storage is away", pause_s=4000.0))
+    assert parts.world.clock.at_s - began_s < 100.0
+
+
 def test_without_a_spare_node_the_job_is_requeued(tmp_path: Path) -> None:
     """Two nodes are needed, and one is left: the daemon is asked, and the launcher becomes the waiting shell."""
     parts = parts_of(tmp_path, nodes=("n1", "n2"))

@@ -10,7 +10,7 @@ from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, har
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import SURE
 from slurm_robust.localize.votes.outside_collective import others_wait
-from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
+from slurm_robust.model import Conclusion, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.text import joined
 
 SAME_MOMENT_S = 5.0
@@ -22,9 +22,20 @@ CLEAR_LEAD_S = 1.0
 _NODE_GONE = (SignalKind.NODE_DOWN, SignalKind.NODE_NOT_RESPONDING, SignalKind.AGENT_SILENT)
 _WITH_ITS_NODE = (Cause.HARDWARE, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 """Ends that a node's own end explains; whoever could still say something else had a node to say it on."""
-_BY_WORDS = (Cause.LAUNCH, Cause.HARDWARE, Cause.DEVICE, Cause.USER_CODE, Cause.DISK_FULL, Cause.OOM)
+_BY_WORDS = (
+    Cause.LAUNCH,
+    Cause.HARDWARE,
+    Cause.EITHER,
+    Cause.DISK_FULL,
+    Cause.SHARED,
+    Cause.USER_CODE,
+    Cause.OOM,
+)
 """Causes that an error message shows, the surest first."""
 ROOTS = (*_BY_WORDS, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
+
+_BESIDE_S = 60.0
+"""A fault that its node reports within this time of an error is the reason for it."""
 
 _Ends = list[tuple[RankExit, ExitCause]]
 _LEFT_EARLY = "the program ended there too early, no node is at fault"
@@ -34,7 +45,7 @@ CONFIDENCE_HARDWARE = 0.9
 CONFIDENCE_NODE_GONE = 0.95
 CONFIDENCE_OOM = 0.7
 CONFIDENCE_SIGNAL = 0.6
-CONFIDENCE_DEVICE = 0.6
+CONFIDENCE_EITHER = 0.6
 CONFIDENCE_UNKNOWN = 0.4
 
 
@@ -42,7 +53,7 @@ def judge_exits(evidence: Evidence) -> Verdict | None:
     """The verdict where ranks ended; None where the exits alone explain nothing (none, or only victims)."""
     found = _judged(evidence)
     shared = {id(e.shared_lines): e.shared_lines for e in evidence.exits}
-    line_found = next((line for lines in shared.values() if (line := hardware_line(lines))), "")
+    line_found = next((line for lines in shared.values() if (line := hardware_line(lines, evidence.rules))), "")
     if found is None or not line_found or any(s.infrastructure for s in found.suspects):
         return found
     return replace(
@@ -61,7 +72,7 @@ def judge_lost_peers(evidence: Evidence) -> Verdict | None:
 
 
 def _judged(evidence: Evidence) -> Verdict | None:
-    causes = exit_causes(evidence.exits)
+    causes = exit_causes(evidence.exits, evidence.rules)
     if not causes:
         return None
     gone = _gone_nodes(evidence)
@@ -158,6 +169,29 @@ def _by_message(evidence: Evidence, cause: Cause, chosen: _Ends, failed: _Ends) 
     finding = chosen[0][1]
     who = name(e.rank for e, f in chosen if f.signature == finding.signature)
     after = _victims(failed, {e.node for e, _ in chosen})
+    of_nobody = _of_nobody(cause, who, finding, after)
+    if of_nobody is not None:
+        return of_nobody
+    nodes = sorted({e.node for e, _ in chosen if e.node})
+    ended = f"ended with {finding.detail!r}"
+    why_no_node = missing = ""
+    if not nodes:
+        why_no_node = f"{who} {ended}; on which rank or node is not known"
+        missing = "exit codes of single ranks: the job's output file"
+    elif cause is not Cause.OOM and len(nodes) > max(1, len(set(evidence.rank_nodes.values())) // 2):
+        why_no_node = f"{who} on {len(nodes)} nodes {ended}: they share the cause (storage, fabric)"
+        missing = "what those nodes share"
+    elif finding.of_peer:
+        why_no_node = f"{who} {ended}: it is about a peer or the link to it, and which one is not known"
+        missing = "a test of the links between those nodes"
+    if why_no_node:
+        return Verdict(Conclusion.UNDETERMINED, f"{why_no_node}{after}", missing=(missing,))
+    suspects = tuple(_spoken_suspect(evidence, node, [(e, f) for e, f in chosen if e.node == node]) for node in nodes)
+    return _culprit(joined(s.why for s in suspects) + after, suspects)
+
+
+def _of_nobody(cause: Cause, who: str, finding: ExitCause, after: str) -> Verdict | None:
+    """The verdict for a cause that is no single node's, whichever rank met it."""
     if cause is Cause.USER_CODE:
         reason = f"{who} raised {finding.detail!r}: the program's own error, no node is at fault{after}"
         return Verdict(Conclusion.USER_CODE, reason)
@@ -167,26 +201,32 @@ def _by_message(evidence: Evidence, cause: Cause, chosen: _Ends, failed: _Ends) 
     if cause is Cause.DISK_FULL:
         reason = f"{who} found a full disk ({finding.detail}): several nodes may share it, so none is blamed{after}"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=("which file system is full",))
-    nodes = sorted({e.node for e, _ in chosen if e.node})
-    if not nodes:
-        reason = f"{who} ended with {finding.detail!r}; on which rank or node is not known{after}"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("exit codes of single ranks: the job's output file",))
-    hardware = cause is Cause.HARDWARE
-    if cause in (Cause.HARDWARE, Cause.DEVICE) and len(nodes) > max(1, len(set(evidence.rank_nodes.values())) // 2):
-        reason = f"{who} on {len(nodes)} nodes died with {finding.detail!r}: they share the cause (storage, fabric)"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("what those nodes share",))
-    note = "; a wrong program may cause it too, so its node stays in use for now" if cause is Cause.DEVICE else ""
-    suspects = tuple(
-        Suspect(
-            node,
-            tuple(sorted({e.rank for e, _ in chosen if e.node == node})),
-            CONFIDENCE_HARDWARE if hardware else CONFIDENCE_DEVICE if cause is Cause.DEVICE else CONFIDENCE_OOM,
-            f"{name(e.rank for e, _ in chosen if e.node == node)} on {node} died first: {finding.detail}{note}",
-            infrastructure=hardware,
-        )
-        for node in nodes
-    )
-    return _culprit(joined(s.why for s in suspects) + after, suspects)
+    if cause is Cause.SHARED:
+        reason = f"{who} ended with {finding.detail!r}: what nodes share is not available, no node is at fault{after}"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("which service or file system it is",))
+    return None
+
+
+_NOTE_EITHER = "a broken node and a wrong program both cause this, so its node stays in use for now"
+
+
+def _spoken_suspect(evidence: Evidence, node: str, here: _Ends) -> Suspect:
+    """The node of ranks that gave a reason for their end. It is at fault where the machine itself reports a fault."""
+    first, finding = here[0]
+    why, cause = f"{name(e.rank for e, _ in here)} on {node} died first: {finding.detail}", finding.cause
+    infrastructure = cause is Cause.HARDWARE
+    if cause is Cause.EITHER:
+        beside = next((s.detail for s in _faults(evidence, node) if abs(s.at_s - first.at_s) <= _BESIDE_S), "")
+        infrastructure = bool(beside)
+        why += f"; its node reports {beside[:120]}" if beside else f"; {_NOTE_EITHER}"
+    unsure = CONFIDENCE_OOM if cause is Cause.OOM else CONFIDENCE_EITHER
+    confidence = CONFIDENCE_HARDWARE if infrastructure else unsure
+    return Suspect(node, tuple(sorted({e.rank for e, _ in here})), confidence, why, infrastructure=infrastructure)
+
+
+def _faults(evidence: Evidence, node: str) -> list[Signal]:
+    """What this node itself reports."""
+    return [s for s in evidence.node_signals if s.node == node and s.kind is SignalKind.NODE_FAULT]
 
 
 def _without_message(evidence: Evidence, early: _Ends, failed: _Ends) -> Verdict:
@@ -203,7 +243,7 @@ def _without_message(evidence: Evidence, early: _Ends, failed: _Ends) -> Verdict
     for node in nodes:
         here = [(e, f) for e, f in early if e.node == node]
         finding = here[0][1]
-        faulted = [s.detail for s in evidence.node_signals if s.node == node and s.kind is SignalKind.NODE_FAULT]
+        faulted = [s.detail for s in _faults(evidence, node)]
         confidence = CONFIDENCE_SIGNAL if finding.cause is Cause.SIGNAL else CONFIDENCE_UNKNOWN
         ranks = tuple(sorted({e.rank for e, _ in here}))
         why = f"{name(ranks)} on {node} died first: {finding.detail}"

@@ -86,7 +86,7 @@ def judge_lost_all(evidence: Evidence) -> Verdict | None:
     code or its last lines, is left to the vote on exits. Ranks that are gone may also have finished, so the verdict is
     only corroborated where the others wait for them.
     """
-    ends = exit_causes(evidence.exits)
+    ends = exit_causes(evidence.exits, evidence.rules)
     if any(finding.cause is not Cause.VANISHED for _, finding in ends):
         return None
     ended_s = {e.rank: e.at_s for e, _ in ends}

@@ -7,15 +7,18 @@ The rules, in order:
 2. Nothing has ended, and neither a corroborated verdict nor the action limit asks for an action: wait.
 3. Slurm could not start the step: requeue a restarted job, a few times; stop any other with its own exit code.
 4. A full disk ended it, and is still full: stop with its own exit code.
-5. Attempts without a new step, or failed launches of the job, reached their limit: stop, exit 93.
-6. A training that ended with a bad loss, and no node is at fault: go back to an earlier checkpoint; bounded.
-7. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
-8. A step that was not launched by us ended without a new step, and only an exit code is known: stop with that code,
+5. Something that nodes share is not available (storage, a name service): wait, each time twice as long, and try again.
+   Nobody is evicted and no attempt counts as fruitless, until the waiting has reached its limit.
+6. Attempts without a new step, or failed launches of the job, reached their limit: stop, exit 93. Failures whose
+   messages have nothing in common are counted apart, up to twice the limit.
+7. A training that ended with a bad loss, and no node is at fault: go back to an earlier checkpoint; bounded.
+8. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
+9. A step that was not launched by us ended without a new step, and only an exit code is known: stop with that code,
    since the script that started the step may be waiting for it.
-9. The same failure has occurred on other nodes: stop with its own exit code; no node is blamed.
-10. Nodes are at fault (`_at_fault`: by verdict, death, or the same failure again on the same node): evict them, by the
+10. The same failure has occurred on other nodes: stop with its own exit code; no node is blamed.
+11. Nodes are at fault (`_at_fault`: by verdict, death, or the same failure again on the same node): evict them, by the
     best road (`_evict`). Never more than half of the job's nodes (`max_evictions`).
-11. Everything else: restart in place once; if that fails, requeue without naming a node; if that fails, stop.
+12. Everything else: restart in place once; if that fails, requeue without naming a node; if that fails, stop.
 
 If a restart with the same command may begin from zero and overwrite what was saved, the job is requeued instead of
 restarted within its allocation, if it may be: a requeue runs the script again.
@@ -26,106 +29,15 @@ If the loss is bad, the next attempt also goes back to an earlier checkpoint, wh
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, Failure, FailureCause, Mode, Plan, Road, Verdict
-from slurm_robust.policy.job.bad_loss import BadLoss
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Plan, Road
+from slurm_robust.policy.job import outage, repeats
+from slurm_robust.policy.job.situation import Situation
 from slurm_robust.text import joined, shortened
 
 _LAUNCHES_BY_REQUEUE = 2
 """How often a requeue is tried where Slurm cannot start the step; after that the site must find the cause."""
-
-
-@dataclass(frozen=True)
-class JobFacts:
-    """What Slurm allows for this job.
-
-    Attributes:
-        requeueable: Slurm would requeue it: a batch job with the Requeue flag.
-        addressable: Exactly this job can be named to Slurm (an array task by its `ARRAY_TASK` name).
-        het_job: A component of a het job: never acted on.
-        survives_node_failure: `--no-kill`: the allocation outlives a dead node.
-        requeued: It was requeued at least once.
-    """
-
-    requeueable: bool = True
-    addressable: bool = True
-    het_job: bool = False
-    survives_node_failure: bool = False
-    requeued: bool = False
-
-
-@dataclass(frozen=True)
-class Situation:
-    """Everything on which a decision depends.
-
-    Attributes:
-        verdict: The result of localisation.
-        allocation_nodes: All nodes of the job.
-        training_node_count: Nodes that an attempt needs.
-        training_nodes: Those of this attempt; empty means all but the healthy spares.
-        healthy_spares: Nodes of the allocation that are unused and respond.
-        dead_nodes: Nodes that Slurm shows DOWN, or that still have processes after SIGKILL.
-        batch_node: Where the batch script runs; if it is dead, nothing can run in the allocation.
-        excluded_named: Nodes that the command or the environment names: the program cannot run without them.
-        ended: The attempt is known to have ended by itself: a rank failed, or the program returned. Ranks that only
-            vanish may be finishing: the verdict says so.
-        exit_code: The program's own, None while unknown.
-        failure: This failure's signature and nodes; None if there is none to compare.
-        earlier_failures: Those of this lineage since its last new step, oldest first.
-        restarts_in_place: Since the last new step.
-        fruitless: Attempts in a row without a new step, this one included where it made none.
-        fruitless_limit: `supervise.fruitless_attempts`.
-        daemon: The site's daemon answers: True, False, or None while unknown.
-        user_daemon: The owner runs one for this job.
-        action_limit_reached: The silence is longer than the site allows without an explanation.
-        bad_loss: None if the loss is not known to be bad.
-        failed_launches: Launches of the job that failed within an hour without a new step, this one included.
-        failed_launches_limit: `supervise.fruitless_launches_per_hour`, 0 for none.
-        resumes: A restart with the same command resumes training, or loses no more than a requeue would; False if it
-            is known to start from zero, None if unknown.
-        at_stake: A start from zero could lose something.
-        mode: Does not change the plan: in `observe`, the caller does not carry it out.
-        outside: The step was not launched by us: it cannot be started again, and only a requeue is possible.
-        older_failures: Error messages from before the last new step: they count against the node that they came from.
-        full_disk: The disk that ended the attempt and is still full, and what to do; else empty.
-        over: Nothing of an attempt that ended is left: no rank waits for others.
-    """
-
-    verdict: Verdict
-    allocation_nodes: tuple[str, ...]
-    training_node_count: int
-    training_nodes: tuple[str, ...] = ()
-    healthy_spares: tuple[str, ...] = ()
-    dead_nodes: tuple[str, ...] = ()
-    batch_node: str = ""
-    excluded_named: frozenset[str] = frozenset()
-    ended: bool = False
-    exit_code: int | None = None
-    failure: Failure | None = None
-    earlier_failures: tuple[Failure, ...] = ()
-    restarts_in_place: int = 0
-    fruitless: int = 0
-    fruitless_limit: int = 3
-    daemon: bool | None = None
-    user_daemon: bool = False
-    action_limit_reached: bool = False
-    job: JobFacts = field(default_factory=JobFacts)
-    bad_loss: BadLoss | None = None
-    failed_launches: int = 0
-    failed_launches_limit: int = 0
-    resumes: bool | None = True
-    at_stake: bool = True
-    mode: Mode = Mode.ACT
-    outside: bool = False
-    older_failures: tuple[Failure, ...] = ()
-    full_disk: str = ""
-    over: bool = False
-
-    @property
-    def used_nodes(self) -> frozenset[str]:
-        """Nodes that this attempt trains on."""
-        return frozenset(self.training_nodes or self.allocation_nodes) - frozenset(self.healthy_spares)
 
 
 def decide(situation: Situation) -> Plan:
@@ -135,7 +47,16 @@ def decide(situation: Situation) -> Plan:
         return Plan(Road.ALERT_ONLY, f"the job is {what}, which is only alerted on; {_finding(situation)}")
     if not _due(situation):
         return Plan(Road.ALERT_ONLY, f"waiting: {_finding(situation)}{_missing(situation)}")
-    for rule in (_no_launch, _full_disk, _fruitless, _bad_loss, _own_end, _left_to_script, _repeated_elsewhere):
+    for rule in (
+        _no_launch,
+        _full_disk,
+        _outage,
+        _fruitless,
+        _bad_loss,
+        _own_end,
+        _left_to_script,
+        _repeated_elsewhere,
+    ):
         plan = rule(situation)
         if plan is not None:
             return plan
@@ -179,9 +100,31 @@ def _full_disk(s: Situation) -> Plan | None:
     return Plan(Road.STOP, f"{_finding(s)}. No restart and no requeue helps: {s.full_disk}", exit_code=_own_code(s))
 
 
+def _outage(s: Situation) -> Plan | None:
+    """No other node would do better, and the allocation is worth more than the minutes: wait in it."""
+    if s.failure is None or s.failure.cause is not FailureCause.SHARED or not s.ended or s.dead_nodes:
+        return None
+    before = outage.attempts_lost(s.earlier_failures)
+    pause_s, waited_s = outage.pause_s(before, s.outage_wait_s), outage.waited_s(before)
+    if pause_s <= 0:
+        return None
+    so_far = f" (waited so far: {waited_s:g} s; limit {s.outage_wait_s:g} s, supervise.outage_wait_s)" if before else ""
+    reason = f"{_finding(s)}. Wait {pause_s:g} s{so_far}"
+    if s.outside and not s.job.requeueable:
+        return _alert_only(_finding(s))
+    lost = "the step is not ours to start" if s.outside else _lost_inside(s)
+    plan = (
+        _by_requeue(s, reason, f", no node named: {lost}")
+        if lost
+        else Plan(Road.RESTART_IN_PLACE, f"{reason}, then restart in place")
+    )
+    return replace(plan, pause_s=pause_s)
+
+
 def _fruitless(s: Situation) -> Plan | None:
-    if s.fruitless >= s.fruitless_limit:
-        reason = f"{s.fruitless} attempts in a row without a new step (limit {s.fruitless_limit})"
+    limit, unrelated = s.fruitless_limit, repeats.unrelated_before(s.failure, s.earlier_failures)
+    if s.fruitless >= 2 * limit or s.fruitless - unrelated >= limit:
+        reason = f"{s.fruitless} attempts in a row without a new step (limit {limit})"
     elif 0 < s.failed_launches_limit <= s.failed_launches:
         reason = f"{s.failed_launches} launches of this job ended without a new step within an hour"
         reason += f" (limit {s.failed_launches_limit}, supervise.fruitless_launches_per_hour)"
@@ -227,15 +170,13 @@ def _repeated_elsewhere(s: Situation) -> Plan | None:
         return None
     if set(s.failure.nodes) & set(s.dead_nodes):
         return None
-    for earlier in s.earlier_failures:
-        same = earlier.signature == s.failure.signature
-        if same and earlier.nodes and not set(earlier.nodes) & set(s.failure.nodes):
-            there, here = ", ".join(sorted(earlier.nodes)[:4]), ", ".join(sorted(s.failure.nodes)[:4])
-            reason = (
-                f"the same failure ({s.failure.signature}) came on {there} and now on {here}: the program's, no node's"
-            )
-            return Plan(Road.STOP, f"{reason}; {_finding(s)}", exit_code=_own_code(s))
-    return None
+    earlier = repeats.elsewhere(s.failure, s.earlier_failures)
+    if earlier is None:
+        return None
+    there, here = ", ".join(sorted(earlier.nodes)[:4]), ", ".join(sorted(s.failure.nodes)[:4])
+    whose = "no node's" if s.failure.cause is FailureCause.SHARED else "the program's, no node's"
+    reason = f"the same failure ({s.failure.signature}) came on {there} and now on {here}: {whose}"
+    return Plan(Road.STOP, f"{reason}; {_finding(s)}", exit_code=_own_code(s))
 
 
 def _at_fault(s: Situation) -> dict[str, str]:
@@ -250,15 +191,18 @@ def _at_fault(s: Situation) -> dict[str, str]:
                 nodes.setdefault(suspect.node, suspect.why)
             elif again:
                 nodes.setdefault(suspect.node, f"{suspect.why}; the same failure again on {suspect.node}")
+    if s.failure is not None and s.failure.cause is FailureCause.SHARED and len(s.failure.nodes) == 1:
+        # It was waited for: what one node alone has missed for so long is its own mount or route.
+        node = s.failure.nodes[0]
+        if repeats.always_on(node, s.failure, s.earlier_failures):
+            nodes.setdefault(node, f"{_finding(s)}; {node} alone has met it, each time")
     return {node: why for node, why in nodes.items() if node in s.allocation_nodes}
 
 
 def _failed_there_before(s: Situation, node: str) -> bool:
-    failure = s.failure
-    if failure is None or failure.cause is FailureCause.PROGRAM:
+    if s.failure is None or s.failure.cause is FailureCause.PROGRAM:
         return False
-    same = [e for e in (*s.earlier_failures, *s.older_failures) if e.signature == failure.signature and e.nodes]
-    return bool(same) and all(node in earlier.nodes for earlier in same)
+    return repeats.always_on(node, s.failure, (*s.earlier_failures, *s.older_failures))
 
 
 def max_evictions(nodes: int) -> int:
@@ -323,7 +267,7 @@ def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
         f"{len(faults)} of {len(s.allocation_nodes)} nodes are suspected ({shortened(', '.join(sorted(faults)), 60)})"
     )
     reason = f"{suspected}, more than half: a cause that they share, so none is evicted; {_finding(s)}"
-    if not s.dead_nodes and s.restarts_in_place == 0 and not s.outside and not _lost_inside(s):
+    if not s.dead_nodes and s.restarts_tried == 0 and not s.outside and not _lost_inside(s):
         return Plan(Road.RESTART_IN_PLACE, f"{reason}. Restart in place once")
     if s.outside and not s.job.requeueable:
         return _alert_only(reason)
@@ -336,7 +280,7 @@ def _cannot_requeue(s: Situation, why: str, names: str, inside: str) -> Plan:
     if s.outside:
         return _alert_only(why)
     dead = set(s.dead_nodes) & set(s.allocation_nodes)
-    if not dead and s.restarts_in_place == 0:
+    if not dead and s.restarts_tried == 0:
         reason = f"{why}. The job may not be requeued and has no place for it inside ({inside}): restart in place once"
         return Plan(Road.RESTART_IN_PLACE, reason)
     reason = f"{why}. No road without {names}: the job may not be requeued, and {inside}. Submit it with --requeue"
@@ -368,17 +312,17 @@ def _no_node(s: Situation) -> Plan:
         why = f"{why}; no node is known to be at fault"
     elif "node is at fault" not in why:
         why = f"{why}; nothing says that a node is at fault"
-    if s.outside and s.restarts_in_place == 0:
+    if s.outside and s.restarts_tried == 0:
         if not s.job.requeueable:
             return _alert_only(why)
         return _by_requeue(s, why, ", no node named")
-    if s.restarts_in_place < 2 and (lost := _lost_inside(s)):
+    if s.restarts_tried < 2 and (lost := _lost_inside(s)):
         return _by_requeue(s, why, f", no node named: {lost}")
-    if s.restarts_in_place == 0:
+    if s.restarts_tried == 0:
         return Plan(Road.RESTART_IN_PLACE, f"{why}: restart in place on the same nodes")
-    if s.job.requeueable and s.restarts_in_place == 1:
+    if s.job.requeueable and s.restarts_tried == 1:
         return _by_requeue(s, f"{why}, and a restart in place did not help", ", no node named")
-    reason = f"{why}, and {s.restarts_in_place} restarts in place did not help"
+    reason = f"{why}, and {s.restarts_tried} restarts in place did not help"
     return Plan(Road.STOP, reason, exit_code=_own_code(s))
 
 
@@ -394,3 +338,9 @@ def _finding(s: Situation) -> str:
 def _missing(s: Situation) -> str:
     missing = s.verdict.missing
     return f" (acting needs {'; '.join(missing)}, or the action limit)" if missing else " (or until the action limit)"
+
+
+_RULES = (
+    _no_launch, _full_disk, _outage, _fruitless, _bad_loss, _own_end, _left_to_script, _repeated_elsewhere,
+)  # fmt: skip
+"""In this order; the first that has a plan decides."""

@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import replace
 from signal import SIGKILL, SIGTERM
 
+from slurm_robust.diagnose.findings import matcher_with
 from slurm_robust.model import Conclusion, Mode, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.slurm.errors import SlurmError
@@ -31,8 +32,6 @@ _EARLY_CAPTURES = 7
 """Captured often for the first half minute, which tells most hangs from pauses; then now and then."""
 _WITHOUT_THE_DAEMON = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION, Road.STOP, Road.ALERT_ONLY)
 """What the job does by itself is only reported. The other roads begin with a claim, which the daemon judges."""
-_NO_HURRY = (Road.STOP, Road.ALERT_ONLY)
-"""After these the page is closed at once, and nothing is restarted."""
 
 
 def _as_cancelled(attempt: AttemptState) -> bool:
@@ -53,7 +52,6 @@ class IncidentHandler:
         self._losses = losses
         self._observer = observer
         self._dead_nodes: list[str] = []
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # -- what happened ------------------------------------------------------------------------------------------------
 
@@ -178,28 +176,18 @@ class IncidentHandler:
     async def _judge_end(self, attempt: AttemptState, start: AttemptStart, investigation: Investigation) -> Outcome:
         await self._find_dead_nodes(attempt)
         order = await self._decide(attempt, start, investigation, investigation.judge(), ended=True)
-        # Reading the log takes a quarter of a second at first: a recovery does not wait for it.
-        noting = asyncio.create_task(self._note_last_words(attempt))
-        self._tasks.add(noting)
-        noting.add_done_callback(self._tasks.discard)
-        if not self._session.acting or order.plan.road in _NO_HURRY:
-            await noting
         return await self._conclude(attempt, order)
 
-    async def _note_last_words(self, attempt: AttemptState) -> None:
-        """Write down what the log says, for the person who reads the page."""
-        # Only here: most jobs have no incident, and reading rules costs 0.1 s.
-        from slurm_robust.supervise.incident import last_words_note  # noqa: PLC0415
-
-        incident, exits = self._log.incident.id, list(attempt.exits.values())
-        try:
-            note = await asyncio.to_thread(last_words_note.last_words_note, exits)
-        except Exception as error:  # noqa: BLE001 (a fault of ours in reading a log must not end the supervision)
-            self._session.folder.log_event("note", f"the log could not be diagnosed: {error!r}; please report this")
+    async def _read_rules(self) -> None:
+        """Read the rules for the ranks' last lines, while those are still on their way: it takes 0.1 s."""
+        session = self._session
+        if session.rules is not None:
             return
-        if note and self._log.current is not None and self._log.incident.id == incident:
-            self._log.add_note(note)
-            self._log.save()
+        try:
+            session.rules = await asyncio.to_thread(matcher_with, session.config.diagnose.rules)
+        except Exception as error:  # noqa: BLE001 (a fault in a file of rules must not end the supervision)
+            text = f"the site's rules are left out, the package's own are used: {error}"
+            session.folder.log_event("note", f"{text}. Try: srobust diagnose rules --check FILE")
 
     async def _refusal(self, attempt: AttemptState, code: int) -> str:
         """Srun's message, where it has ended because it refuses its own options; else empty."""
@@ -211,6 +199,7 @@ class IncidentHandler:
     async def _gather_exits(self, attempt: AttemptState) -> None:
         """Wait a moment for the ends of other ranks, and for Slurm's word that somebody wanted them."""
         clock = self._session.clock
+        reading = asyncio.create_task(self._read_rules())
         deadline = clock.monotonic_s() + _GRACE_S
         # Agents may report all ends before the last lines of the output are read.
         await self._observer.poll(attempt)
@@ -220,6 +209,7 @@ class IncidentHandler:
             await clock.sleep(_PAUSE_S)
             await self._observer.poll(attempt)
         attempt.add_last_lines()
+        await reading
 
     async def _find_dead_nodes(self, attempt: AttemptState) -> None:
         """Ask Slurm which nodes are lost: the death of a rank with its node is the node's fault."""

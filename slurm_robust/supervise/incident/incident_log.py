@@ -169,6 +169,8 @@ def page(incident: Incident) -> str:
         ]
         lines += [f"* not seen: {m}" for m in incident.verdict.missing]
         lines.append("")
+    if incident.cause:
+        lines += ["## What broke", "", *_cause_lines(incident.cause), ""]
     if incident.plan is not None:
         lines += ["## What was decided", "", f"**{incident.plan.road.value}**: {incident.plan.reason}", ""]
     if incident.outcome:
@@ -183,6 +185,19 @@ def page(incident: Incident) -> str:
     if incident.tree:
         lines += ["## Where the ranks stood", "", "```", incident.tree.rstrip(), "```", ""]
     return "\n".join(lines)
+
+
+def _cause_lines(cause: Mapping[str, str]) -> list[str]:
+    rank, node = cause.get("rank"), cause.get("node")
+    who = (f"Rank {rank}" if rank else "A rank") + (f" on {node}" if node else "")
+    place = f", in {cause['place']}" if cause.get("place") else ""
+    return [
+        f"{who} wrote{place}:",
+        "",
+        f"    {cause.get('line', '')}",
+        "",
+        f"**{cause.get('category', '')}**: {cause.get('meaning', '')} {cause.get('remedy', '')}",
+    ]
 
 
 def _clock(at_s: float) -> str:

@@ -11,7 +11,7 @@ from slurm_robust.localize import circumstances, ras
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, SavedRound, saved_round, unseen_rank
 from slurm_robust.localize.evidence import Capture, Evidence
 from slurm_robust.localize.evidence_folder import LAYOUT_FILE
-from slurm_robust.localize.failure import failure_of
+from slurm_robust.localize.failure import failure_of, words_of
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
@@ -175,16 +175,19 @@ class Investigation:
             layout=layout,
             layout_order=order,
             recorder=self.recorder,
+            rules=self._session.rules,
         )
+        cause: Mapping[str, str] = {}
         try:
             evidence = replace(evidence, ras=self._views())
             verdict = judge(evidence)
-            self.failure = failure_of(evidence, verdict)
+            self.failure, cause = failure_of(evidence, verdict), words_of(evidence, verdict)
         except Exception as error:  # noqa: BLE001 (a fault of ours in weighing evidence must not end the supervision)
             self._session.folder.log_event("note", f"the evidence could not be weighed: {error!r}; please report this")
             verdict = Verdict(Conclusion.UNDETERMINED, f"the evidence could not be weighed ({type(error).__name__})")
         if self._log is not None:
             self._log.set_verdict(verdict)
+            self._log.update(cause=cause)
         if self._id:
             body = circumstances.encode(evidence, self._saved_rounds, self._ras_at_s)
             self._session.folder.write(f"{self._id}/{CIRCUMSTANCES_FILE}", body)

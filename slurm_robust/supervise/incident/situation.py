@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.failure import DISK_FULL, disk_path
 from slurm_robust.model import Failure, Verdict
-from slurm_robust.policy.job.decide import JobFacts, Situation
+from slurm_robust.policy.job.situation import JobFacts, Situation
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.incident import full_disk
 from slurm_robust.supervise.launch.srun_command import named_hosts
@@ -69,6 +69,7 @@ async def read_situation(
         restarts_in_place=known.restarts_in_place,
         fruitless=start.fruitless,
         fruitless_limit=settings.fruitless_attempts,
+        outage_wait_s=settings.outage_wait_s,
         full_disk=await _full_disk(session, attempt, failure),
         failed_launches=start.failed_launches,
         failed_launches_limit=settings.fruitless_launches_per_hour,

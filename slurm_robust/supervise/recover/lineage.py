@@ -78,6 +78,10 @@ class Lineage:
         if failure is not None and failure.cause is FailureCause.SLURM:
             return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
         base = self.until(step)
+        if failure is not None and failure.cause is FailureCause.SHARED:
+            # Neither the program nor its checkpoint has failed.
+            kept = (*base.failures, failure)[-_MAX_FAILURES:]
+            return replace(base, fruitless=0 if step > self.reached else self.fruitless, failures=kept)
         again = start_step >= 0 and step <= start_step
         return replace(
             base,

@@ -52,6 +52,7 @@ class PlanExecutor:
         store.update_claim(resume_step=resume_point.step)
         if plan.road is Road.STOP:
             return await self._stop(plan)
+        await self._pause(plan)
         if plan.road in (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION) and session.channel is not None:
             return await self._prepare_relaunch(plan, attempt)
         return await self._requeue(plan)
@@ -64,6 +65,20 @@ class PlanExecutor:
         # job would be over before it is requeued: there the requeue itself ends the step.
         if session.channel is not None or (plan.road is Road.STOP and session.srun_exit_code is None):
             await step_control.end_step(session, attempt.fleet)
+
+    async def _pause(self, plan: Plan) -> None:
+        """Wait in the allocation, as the plan says."""
+        session, clock = self._session, self._session.clock
+        if plan.pause_s <= 0:
+            return
+        if session.attached is not None:
+            session.attached.keep_waiting()
+        text = f"waiting {plan.pause_s:g} s before the next attempt"
+        session.folder.log_event("waiting", text, incident=self._log.incident.id)
+        self._log.save()
+        deadline = clock.monotonic_s() + plan.pause_s
+        while clock.monotonic_s() < deadline and not (session.launcher_gone or session.attached_srun_gone):
+            await clock.sleep(_POLL_S)
 
     async def _wait_for_srun(self) -> None:
         """Wait a moment for the other ranks to follow the dead one: our own kill would become srun's exit code."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Sequence
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import health_log, rollback
 from slurm_robust.checkpoint.health.health_log import HealthLog
-from slurm_robust.localize.exit_causes import bad_loss_line
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
@@ -15,6 +16,12 @@ from slurm_robust.supervise.watch.fleet import Fleet
 
 _WRITER = "srobust run"
 _PATIENCE_S = 10.0
+_LINE_CHARS = 160
+_BAD_LOSS = re.compile(
+    r"\bloss\b\W{0,4}(?:(?:is|was|became|of|has become)\b\W{0,3})?(?:nan|[+-]?inf(?:inity)?|not finite|non-?finite)\b|"
+    r"\bnan\b.{0,40}\bloss\b|non-?finite loss|FloatingPointError|returned nan values",
+    re.IGNORECASE,
+)
 
 
 class Losses:
@@ -125,3 +132,8 @@ def _number(value: float | str | None) -> float | None:
         return None if value is None else float(value)
     except ValueError:
         return None
+
+
+def bad_loss_line(lines: Sequence[str]) -> str:
+    """The last of these lines in which a program says that its loss is not finite, shortened; empty for none."""
+    return next((line.strip()[:_LINE_CHARS] for line in reversed(lines) if _BAD_LOSS.search(line)), "")

@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_robust.localize.exit_causes import is_frame
+from slurm_robust.diagnose.lines import place_of, unlabelled
 from slurm_robust.supervise.watch.log_steps import Counters
 
 _CHUNK_BYTES = 1 << 20
@@ -32,6 +32,8 @@ _EXIT = re.compile(r"srun: error: (?P<host>[A-Za-z0-9._\[\],-]+): tasks? (?P<tas
 _OOM = re.compile(r"Detected \d+ oom[-_ ]kill|oom[-_]kill event|srun: error: \S+: tasks? \S+: Out Of Memory")
 """Slurm's report of a kill for memory by the kernel or a cgroup. It matches none of CUDA's error texts."""
 _CANCELLED = re.compile(r"\*\*\* (?P<what>STEP|JOB) (?P<id>\S+) ON \S+ CANCELLED AT \S+(?P<why>.*)")
+_FRAME_LABEL = re.compile(r"^(?:\s*\d+: )?(?:\[rank\d+\]: ?)?")
+_MOST_FRAMES = 4096
 _SIGNALS = {
     "Killed": 9,
     "Terminated": 15,
@@ -114,7 +116,9 @@ class OutputFile:
         self._counters = counters or Counters()
         self._rest = b""
         self.lines: deque[tuple[float, str]] = deque(maxlen=_KEEP_LINES)
-        """The last lines and when each was read; stack frames are left out."""
+        """The last lines and when each was read. Of a traceback's frames, only the innermost of the program's own."""
+        self._frames: dict[str, str] = {}
+        """That frame of the traceback that is being read, by the label of its lines."""
         try:
             self._offset = path.stat().st_size
         except OSError:
@@ -142,8 +146,7 @@ class OutputFile:
             line = _without_ours(raw)
             if not line.strip():
                 continue
-            if not is_frame(line):
-                self.lines.append((now_s, line))
+            self._keep(line, now_s)
             self._note_step(found, line)
             found.exits.extend(read_exit(line))
             gone = _CANCELLED.search(line)
@@ -156,9 +159,28 @@ class OutputFile:
         self._note_step(found, _without_ours(self._rest), whole=False)
         return found
 
+    def _keep(self, line: str, now_s: float) -> None:
+        """Keep a line. Frames name errors that never happened, and would push out the last lines of other ranks."""
+        if _is_frame(line):
+            text = unlabelled(line)
+            if place_of(text) and len(self._frames) < _MOST_FRAMES:
+                self._frames[line.removesuffix(text)] = line
+            return
+        if self._frames:
+            innermost = self._frames.pop(line.removesuffix(unlabelled(line)), None)
+            if innermost is not None:
+                self.lines.append((now_s, innermost))
+        self.lines.append((now_s, line))
+
     def _note_step(self, found: NewOutput, line: str, *, whole: bool = True) -> None:
         if self._counters.progress(_SLURMS.split(line, maxsplit=1)[0], self._own, whole=whole) is not None:
             found.step = self._counters.training.step
+
+
+def _is_frame(line: str) -> bool:
+    """Whether a line only shows where a stack stood: its place, or the code there."""
+    rest = _FRAME_LABEL.sub("", line, count=1)
+    return rest.startswith(("    ", '  File "', "frame #"))
 
 
 def _without_ours(raw: bytes) -> str:

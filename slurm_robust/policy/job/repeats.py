@@ -1,0 +1,48 @@
+"""What a failure has to do with the earlier ones of its training: the same again, alike, or unrelated. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from slurm_robust.model import Failure, FailureCause
+
+_VARIED = ("cuda_error",)
+"""Categories of which one broken device gives another message each time."""
+_UNCOUNTED = (FailureCause.SHARED, FailureCause.SLURM)
+"""No attempt is counted as fruitless for these: nothing of the program was tried."""
+
+
+def same(one: Failure, other: Failure) -> bool:
+    """They have one signature: the same message at the same place."""
+    return one.signature == other.signature
+
+
+def alike(one: Failure, other: Failure) -> bool:
+    """One broken device causes both."""
+    return same(one, other) or (one.category == other.category and one.category in _VARIED)
+
+
+def unrelated(one: Failure, other: Failure) -> bool:
+    """Both are known by their messages, and these have nothing in common."""
+    return bool(one.category and other.category) and not alike(one, other)
+
+
+def unrelated_before(failure: Failure | None, earlier: Iterable[Failure]) -> int:
+    """How many of the earlier failures that were counted have nothing to do with this one."""
+    if failure is None:
+        return 0
+    return sum(unrelated(failure, other) for other in earlier if other.cause not in _UNCOUNTED)
+
+
+def always_on(node: str, failure: Failure, earlier: Iterable[Failure]) -> bool:
+    """It has come before, and each time on this node."""
+    known = [other for other in earlier if alike(failure, other) and other.nodes]
+    return bool(known) and all(node in other.nodes for other in known)
+
+
+def elsewhere(failure: Failure, earlier: Iterable[Failure]) -> Failure | None:
+    """The first earlier failure that is the same on other nodes alone; None where there is none."""
+    here = set(failure.nodes)
+    return next(
+        (other for other in earlier if same(failure, other) and other.nodes and not here & set(other.nodes)), None
+    )

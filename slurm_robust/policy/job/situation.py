@@ -1,0 +1,108 @@
+"""Everything on which the decision about an incident depends, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slurm_robust.model import Failure, Mode, Verdict
+from slurm_robust.policy.job import repeats
+from slurm_robust.policy.job.bad_loss import BadLoss
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What Slurm allows for this job.
+
+    Attributes:
+        requeueable: Slurm would requeue it: a batch job with the Requeue flag.
+        addressable: Exactly this job can be named to Slurm (an array task by its `ARRAY_TASK` name).
+        het_job: A component of a het job: never acted on.
+        survives_node_failure: `--no-kill`: the allocation outlives a dead node.
+        requeued: It was requeued at least once.
+    """
+
+    requeueable: bool = True
+    addressable: bool = True
+    het_job: bool = False
+    survives_node_failure: bool = False
+    requeued: bool = False
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Everything on which a decision depends.
+
+    Attributes:
+        verdict: The result of localisation.
+        allocation_nodes: All nodes of the job.
+        training_node_count: Nodes that an attempt needs.
+        training_nodes: Those of this attempt; empty means all but the healthy spares.
+        healthy_spares: Nodes of the allocation that are unused and respond.
+        dead_nodes: Nodes that Slurm shows DOWN, or that still have processes after SIGKILL.
+        batch_node: Where the batch script runs; if it is dead, nothing can run in the allocation.
+        excluded_named: Nodes that the command or the environment names: the program cannot run without them.
+        ended: The attempt is known to have ended by itself: a rank failed, or the program returned. Ranks that only
+            vanish may be finishing: the verdict says so.
+        exit_code: The program's own, None while unknown.
+        failure: This failure's signature and nodes; None if there is none to compare.
+        earlier_failures: Those of this lineage since its last new step, oldest first.
+        restarts_in_place: Since the last new step.
+        fruitless: Attempts in a row without a new step, this one included where it made none.
+        fruitless_limit: `supervise.fruitless_attempts`.
+        daemon: The site's daemon answers: True, False, or None while unknown.
+        user_daemon: The owner runs one for this job.
+        action_limit_reached: The silence is longer than the site allows without an explanation.
+        outage_wait_s: `supervise.outage_wait_s`.
+        bad_loss: None if the loss is not known to be bad.
+        failed_launches: Launches of the job that failed within an hour without a new step, this one included.
+        failed_launches_limit: `supervise.fruitless_launches_per_hour`, 0 for none.
+        resumes: A restart with the same command resumes training, or loses no more than a requeue would; False if it
+            is known to start from zero, None if unknown.
+        at_stake: A start from zero could lose something.
+        mode: Does not change the plan: in `observe`, the caller does not carry it out.
+        outside: The step was not launched by us: it cannot be started again, and only a requeue is possible.
+        older_failures: Error messages from before the last new step: they count against the node that they came from.
+        full_disk: The disk that ended the attempt and is still full, and what to do; else empty.
+        over: Nothing of an attempt that ended is left: no rank waits for others.
+    """
+
+    verdict: Verdict
+    allocation_nodes: tuple[str, ...]
+    training_node_count: int
+    training_nodes: tuple[str, ...] = ()
+    healthy_spares: tuple[str, ...] = ()
+    dead_nodes: tuple[str, ...] = ()
+    batch_node: str = ""
+    excluded_named: frozenset[str] = frozenset()
+    ended: bool = False
+    exit_code: int | None = None
+    failure: Failure | None = None
+    earlier_failures: tuple[Failure, ...] = ()
+    restarts_in_place: int = 0
+    fruitless: int = 0
+    fruitless_limit: int = 3
+    daemon: bool | None = None
+    user_daemon: bool = False
+    action_limit_reached: bool = False
+    job: JobFacts = field(default_factory=JobFacts)
+    outage_wait_s: float = 0.0
+    bad_loss: BadLoss | None = None
+    failed_launches: int = 0
+    failed_launches_limit: int = 0
+    resumes: bool | None = True
+    at_stake: bool = True
+    mode: Mode = Mode.ACT
+    outside: bool = False
+    older_failures: tuple[Failure, ...] = ()
+    full_disk: str = ""
+    over: bool = False
+
+    @property
+    def used_nodes(self) -> frozenset[str]:
+        """Nodes that this attempt trains on."""
+        return frozenset(self.training_nodes or self.allocation_nodes) - frozenset(self.healthy_spares)
+
+    @property
+    def restarts_tried(self) -> int:
+        """Restarts in place since the last new step that this failure did not have anything to do with are left out."""
+        return max(0, self.restarts_in_place - repeats.unrelated_before(self.failure, self.earlier_failures))
