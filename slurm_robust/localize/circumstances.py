@@ -64,6 +64,7 @@ class Circumstances:
     exits: tuple[RankExit, ...] = ()
     signals: tuple[Signal, ...] = ()
     ras_at_s: Mapping[str, float] = field(default_factory=dict)
+    raised: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 def saved_round(number: int, capture: Capture, slow_nodes: Iterable[str]) -> SavedRound:
@@ -104,6 +105,7 @@ def encode(evidence: Evidence, rounds: Sequence[SavedRound], ras_at_s: Mapping[s
         "shared_lines": [list(lines) for lines in shared],
         "signals": signals,
         "ras_at_s": dict(ras_at_s),
+        "raised": {rank: list(lines) for rank, lines in sorted(evidence.raised.items())[:MAX_WITH_LINES]},
     }
     return json.dumps(body).encode()
 
@@ -144,6 +146,7 @@ class _File(msgspec.Struct, frozen=True):
     shared_lines: list[_Lines] = []
     signals: list[_Signal] = []
     ras_at_s: dict[_Word, float] = {}
+    raised: Annotated[dict[_Rank, _Lines], msgspec.Meta(max_length=MAX_WITH_LINES)] = {}
 
 
 def decode(data: bytes) -> Circumstances:
@@ -169,7 +172,8 @@ def decode(data: bytes) -> Circumstances:
     )  # fmt: skip
     signals = tuple(Signal(s.kind, s.at_s, s.source, s.detail, s.node, s.rank) for s in raw.signals)
     rounds = tuple(SavedRound(r.number, r.at_s, tuple(r.missing), tuple(r.unseen)) for r in raw.rounds)
-    return Circumstances(raw.world_size, rank_nodes, rounds, exits, signals, raw.ras_at_s)
+    raised = {rank: tuple(told) for rank, told in raw.raised.items()}
+    return Circumstances(raw.world_size, rank_nodes, rounds, exits, signals, raw.ras_at_s, raised)
 
 
 def completed(rounds: Mapping[int, Capture], known: Circumstances) -> tuple[Capture, ...]:
@@ -192,4 +196,5 @@ def with_circumstances(evidence: Evidence, rounds: Mapping[int, Capture], known:
         captures=completed(rounds, known),
         exits=known.exits,
         node_signals=known.signals,
+        raised=known.raised,
     )

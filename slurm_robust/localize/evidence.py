@@ -140,6 +140,8 @@ class Evidence:
         recorder: Flight-recorder dumps of the ranks that left one.
         timings: How long steps took each rank, None where not reported.
         ras: What NCCL's own service reported of the job, oldest first.
+        raised: The last lines of ranks that have raised an exception which nobody caught, as PyTorch labels them, ended
+            or not: tearing a process group down may take minutes, or for ever.
         rules: By which last lines are read; None for the package's own.
     """
 
@@ -153,4 +155,5 @@ class Evidence:
     layout_order: str = ""
     timings: StepTimings | None = None
     ras: tuple[RasView, ...] = ()
+    raised: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     rules: Matcher | None = field(default=None, compare=False, repr=False)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from signal import Signals
 
 from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
 from slurm_robust.diagnose.root import diagnose
 from slurm_robust.diagnose.signature import signature
 from slurm_robust.diagnose.taxonomy import AboutNode, Blame
-from slurm_robust.localize.evidence import RankExit
+from slurm_robust.localize.evidence import Evidence, RankExit
 
 
 class Cause(enum.Enum):
@@ -95,6 +95,20 @@ def signal_name(number: int) -> str:
         return Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def known_ends(evidence: Evidence) -> list[tuple[RankExit, ExitCause]]:
+    """Why each rank ended, and those that raised an exception and have not ended yet, in the order of their ends."""
+    exits = [replace(e, last_lines=e.last_lines or evidence.raised.get(e.rank, ())) for e in evidence.exits]
+    first_s = min((e.at_s for e in exits), default=0.0)
+    ended = {e.rank for e in exits}
+    exits += [
+        RankExit(rank, evidence.rank_nodes.get(rank, ""), first_s, 1, last_lines=lines)
+        for rank, lines in evidence.raised.items()
+        if rank not in ended
+    ]
+    found = exit_causes(exits, evidence.rules)
+    return [(e, f) for e, f in found if e.rank in ended or (f.finding is not None and f.finding.in_traceback)]
 
 
 def exit_causes(exits: Iterable[RankExit], rules: Matcher | None = None) -> list[tuple[RankExit, ExitCause]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from slurm_robust.diagnose.signature import signature
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, path_of, root_of_all
+from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, known_ends, path_of, root_of_all
 from slurm_robust.localize.stacks.process_tree import rank_place, stopped
 from slurm_robust.localize.votes.exits import ROOTS
 from slurm_robust.model import Conclusion, Failure, FailureCause, SignalKind, Verdict
@@ -71,7 +71,7 @@ def disk_path(exits: Iterable[RankExit]) -> str:
 
 
 def _roots(evidence: Evidence) -> list[tuple[RankExit, ExitCause]]:
-    return [(e, f) for e, f in exit_causes(evidence.exits, evidence.rules) if f.cause in ROOTS]
+    return [(e, f) for e, f in known_ends(evidence) if f.cause in ROOTS]
 
 
 def _root(roots: Sequence[tuple[RankExit, ExitCause]], verdict: Verdict) -> tuple[RankExit, ExitCause] | None:

@@ -66,20 +66,6 @@ def test_the_same_failure_on_another_node_is_the_programs(cluster: Cluster, subm
     job.assert_clean_slurm()
 
 
-def test_a_cuda_error_that_stays_on_one_node_is_left_at_the_second(cluster: Cluster, submit: Submit) -> None:
-    """The same last words twice on one node: in place first, then without that node; the victims hide nothing."""
-    dev = cluster(standby=0)
-    job = submit(dev, nodes=3, steps=20, fault={"kind": "cuda_error", "rank": -1, "node": "n2", "step": 3}, again=True)
-    ended = job.ends(150)
-    assert (ended.state, ended.restart_count) == ("COMPLETED", 1), job.everything()
-    assert "n2" not in ended.nodes
-    assert all("unspecified launch failure" in line["text"] for line in job.told("verdict")), job.everything()
-    decided = [(line["road"], line["evict"]) for line in job.told("decided")]
-    assert decided == [("restart_in_place", []), ("seat", ["n2"])], job.everything()
-    assert not job.node("n2").drained
-    job.assert_clean_slurm()
-
-
 BROKEN_GPU = """
 import os, time
 import torch, torch.distributed as dist

@@ -59,11 +59,12 @@ def looks(*missing: str, times: int = 3) -> Evidence:
         replace(looks(), exits=(RankExit(1, "n1", 999.0, 1, 0, WORDS),)),
         replace(looks(), exits=(RankExit(1, "n1", 999.0, 1, 0, (), oom_killed=True),)),
         replace(looks(), exits=(RankExit(1, "n1", 999.0, 1, 0, (), shared_lines=WORDS),)),
+        replace(looks(), raised={1: ("[rank1]: Traceback (most recent call last):", "[rank1]: TypeError: boom")}),
         replace(looks(), node_signals=(signal(SignalKind.NODE_FAULT, "n3", "XID 79"),)),
         evidence(exits=[RankExit(2, "n2", 999.0, None, 9)], nodes=NODES),
         evidence(*(capture(t, *(waiting(n) for n in (0, 1)), rank(2)) for t in (1.0, 9.0)), nodes=NODES),
     ],
-    ids=["missing", "killed", "own error", "memory", "shared lines", "fault", "no capture", "gone"],
+    ids=["missing", "killed", "own error", "memory", "shared lines", "raised", "fault", "no capture", "gone"],
 )  # fmt: skip
 def test_a_saved_incident_judges_as_the_live_one(tmp_path: Path, live: Evidence) -> None:
     """The same conclusion, suspects, confidence and words, from the folder alone."""

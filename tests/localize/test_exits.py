@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from localize_scenes import capture, evidence, process, rank, signal, waiting
+from localize_scenes import WORKER_LOCK, capture, evidence, in_loader, process, rank, repeated, signal, waiting
 
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, exit_causes
@@ -143,6 +143,67 @@ def test_user_error_blames_no_node() -> None:
     assert verdict.conclusion is Conclusion.USER_CODE
     assert verdict.suspects == ()
     assert "TypeError" in verdict.reason
+
+
+def test_an_error_of_a_rank_that_has_not_ended_yet_is_the_root() -> None:
+    """Tearing its process group down takes longer than the others' aborts; by its label the exception is known."""
+    exits = tuple(died(n, 100.0, None, 6, *NCCL_TIMEOUT) for n in (0, 2, 3))
+    lines = raised("TypeError: boom")
+    verdict = judge(Evidence(4, NODES, exits=exits, raised={1: lines}))
+    assert (verdict.conclusion, verdict.suspects, verdict.corroborated) == (Conclusion.USER_CODE, (), True)
+    assert "rank 1 raised 'TypeError: boom'" in verdict.reason
+    assert "ranks 0,2-3 only followed" in verdict.reason
+
+
+def test_a_rank_that_raised_and_hangs_in_its_teardown_is_the_programs() -> None:
+    """Nobody has ended. The others wait for it, which by the stacks alone would be its node's fault."""
+    blamed = repeated(waiting(0), in_loader(1, process(WORKER_LOCK)), waiting(2), waiting(3))
+    assert [s.node for s in judge(blamed).suspects] == ["n1"]
+    verdict = judge(replace(blamed, raised={1: raised("TypeError: boom")}))
+    assert (verdict.conclusion, verdict.corroborated) == (Conclusion.USER_CODE, True)
+
+
+def test_an_error_of_a_device_that_was_raised_and_hangs_names_its_node() -> None:
+    """A broken node and a wrong program both cause it: restarted in place at first."""
+    verdict = judge(Evidence(4, NODES, raised={1: raised("RuntimeError: CUDA error: unspecified launch failure")}))
+    assert [(s.node, s.infrastructure) for s in verdict.suspects] == [("n1", False)]
+    assert verdict.corroborated
+
+
+@pytest.mark.parametrize("lines", [("KeyError: 'x'",), raised("RuntimeError: Connection closed by peer"), ()])
+def test_what_a_living_rank_only_logged_is_no_end(lines: tuple[str, ...]) -> None:
+    """No exception ended it, or it is a victim itself."""
+    exits = tuple(died(n, 100.0, None, 6, *NCCL_TIMEOUT) for n in (0, 2, 3))
+    assert judge(Evidence(4, NODES, exits=exits, raised={1: lines})).conclusion is Conclusion.UNDETERMINED
+
+
+def test_a_cuda_error_beside_a_fault_that_its_node_reports_is_the_nodes() -> None:
+    """Within a minute; an older XID on that node, or one of another node, says nothing about it."""
+    exits = (died(1, 1030.0, 1, 0, "RuntimeError: CUDA error: unspecified launch failure"),)
+    for node, at_s, theirs in (("n1", 1000.0, True), ("n1", 900.0, False), ("n2", 1000.0, False)):
+        xid = replace(signal(SignalKind.NODE_FAULT, node, "XID 31"), at_s=at_s)
+        verdict = judge(Evidence(4, NODES, exits=exits, node_signals=(xid,)))
+        assert [(s.node, s.infrastructure) for s in verdict.suspects] == [("n1", theirs)]
+        assert ("its node reports XID 31" in verdict.reason) is theirs
+
+
+def test_a_shared_outage_names_nobody() -> None:
+    """One rank has met it, and the others lost that rank."""
+    exits = (
+        died(1, 100.0, 1, 0, "OSError: [Errno 107] Transport endpoint is not connected: '/data'"),
+        *(died(n, 100.5, 1, 0, *GLOO_LOST) for n in (0, 2, 3)),
+    )
+    verdict = judge(Evidence(4, NODES, exits=exits))
+    assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
+    assert "what nodes share is not available" in verdict.reason
+
+
+def test_an_error_about_a_peer_blames_nobody() -> None:
+    """A transfer to it failed: its end, or the link, and the line does not tell which."""
+    line = "NCCL WARN NET/IB : Got completion from peer 10.0.3.7<54321> with status=12 opcode=0 len=0 vendor err 129"
+    verdict = judge(Evidence(4, NODES, exits=(died(1, 100.0, 1, 0, line),)))
+    assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
+    assert "a peer or the link to it" in verdict.reason
 
 
 def test_user_error_seen_after_its_victims() -> None:

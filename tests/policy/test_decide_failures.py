@@ -19,6 +19,13 @@ def test_user_error_stops_with_its_own_code() -> None:
     assert "no node is blamed" in plan.reason
 
 
+def test_an_error_that_was_raised_needs_no_end() -> None:
+    """A rank that hangs in its teardown never ends: no reason to wait for the action limit."""
+    plan = decide(situation(replace(USER_CODE, corroborated=True)))
+    assert (plan.road, plan.exit_code, plan.evict) == (Road.STOP, 93, ())
+    assert decide(situation(USER_CODE)).road is Road.ALERT_ONLY
+
+
 @pytest.mark.parametrize(("code", "returned"), [(0, 0), (143, 143), (None, 93)])
 def test_ends_that_need_no_recovery(code: int | None, returned: int) -> None:
     """A normal end and a cancelled one pass their exit code on; an unknown one is never told as success."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, hardware_line, in_words
+from slurm_robust.localize.exit_causes import Cause, ExitCause, hardware_line, in_words, known_ends
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import SURE
 from slurm_robust.localize.votes.outside_collective import others_wait
@@ -72,7 +72,7 @@ def judge_lost_peers(evidence: Evidence) -> Verdict | None:
 
 
 def _judged(evidence: Evidence) -> Verdict | None:
-    causes = exit_causes(evidence.exits, evidence.rules)
+    causes = known_ends(evidence)
     if not causes:
         return None
     gone = _gone_nodes(evidence)
@@ -194,7 +194,7 @@ def _of_nobody(cause: Cause, who: str, finding: ExitCause, after: str) -> Verdic
     """The verdict for a cause that is no single node's, whichever rank met it."""
     if cause is Cause.USER_CODE:
         reason = f"{who} raised {finding.detail!r}: the program's own error, no node is at fault{after}"
-        return Verdict(Conclusion.USER_CODE, reason)
+        return Verdict(Conclusion.USER_CODE, reason, corroborated=True)
     if cause is Cause.LAUNCH:
         reason = f"Slurm could not start the step ({finding.detail}): the program never ran"
         return Verdict(Conclusion.UNDETERMINED, reason)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from slurm_robust.localize.evidence import Evidence
-from slurm_robust.localize.exit_causes import Cause, exit_causes
+from slurm_robust.localize.exit_causes import Cause, known_ends
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE, SURE
 from slurm_robust.localize.stacks.motion import busy_waiting, moving
@@ -86,7 +86,7 @@ def judge_lost_all(evidence: Evidence) -> Verdict | None:
     code or its last lines, is left to the vote on exits. Ranks that are gone may also have finished, so the verdict is
     only corroborated where the others wait for them.
     """
-    ends = exit_causes(evidence.exits, evidence.rules)
+    ends = known_ends(evidence)
     if any(finding.cause is not Cause.VANISHED for _, finding in ends):
         return None
     ended_s = {e.rank: e.at_s for e, _ in ends}

@@ -74,7 +74,7 @@ def _due(s: Situation) -> bool:
     """
     if s.ended or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes:
         return True
-    return s.verdict.conclusion is Conclusion.CULPRIT and s.verdict.corroborated
+    return s.verdict.conclusion in (Conclusion.CULPRIT, Conclusion.USER_CODE) and s.verdict.corroborated
 
 
 def _no_launch(s: Situation) -> Plan | None:

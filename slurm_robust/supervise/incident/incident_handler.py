@@ -73,6 +73,8 @@ class IncidentHandler:
                 return None
             await investigation.capture()
             await self._find_dead_nodes(attempt)
+            if attempt.raised:
+                await self._read_rules()
             verdict = investigation.judge()
             assessment = attempt.assess(settings)
             if assessment.level is SilenceLevel.QUIET:

@@ -175,6 +175,7 @@ class Investigation:
             layout=layout,
             layout_order=order,
             recorder=self.recorder,
+            raised=attempt.raised,
             rules=self._session.rules,
         )
         cause: Mapping[str, str] = {}

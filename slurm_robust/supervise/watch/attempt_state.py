@@ -191,6 +191,11 @@ class AttemptState:
         self._last_words.add_to(self.exits, lines)
 
     @property
+    def raised(self) -> dict[int, tuple[str, ...]]:
+        """The last lines of ranks that have raised an exception which nobody caught, whether they have ended or not."""
+        return self._last_words.raised([line for output in self._outputs for _, line in output.lines])
+
+    @property
     def has_progress(self) -> bool:
         """Whether any rank calls `slurm_robust.progress`; log lines count only where none does."""
         return any(r.progress is not None for r in self.fleet.ranks.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import RankExit
@@ -15,6 +16,9 @@ from slurm_robust.localize.torchrun_table import WorkerEnd, read_tables
 from slurm_robust.supervise.watch.fleet import Fleet
 
 _LABEL = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]:")
+_RAISED = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]: ?Traceback \(most recent call last\)")
+"""As PyTorch's hook for exceptions that nobody caught prints it."""
+_MOST_RAISED = 64
 _TASK_LABEL = re.compile(r"^\s*(\d{1,7}): ")
 _OOM_STEP = re.compile(r"^slurmstepd(?:-(\S+?))?: .*StepId=(\d+\.\d+)")
 
@@ -56,6 +60,17 @@ class LastWords:
             own += self._split.get(rank, ())
             oom = e.oom_killed or (e.signal == signal.SIGKILL and self._was_killed_for_memory(e.node))
             exits[rank] = replace(e, last_lines=own, shared_lines=shared, oom_killed=oom)
+
+    def raised(self, lines: Sequence[str]) -> dict[int, tuple[str, ...]]:
+        """Rank → its lines, for the first ranks of which these lines show an exception that nobody caught."""
+        seen = dict.fromkeys(int(found[1]) for line in lines if (found := _RAISED.match(line)) is not None)
+        ranks = [rank for rank in seen if rank in self._fleet.ranks][:_MOST_RAISED]
+        own: dict[int, list[str]] = {rank: [] for rank in ranks}
+        for line in lines if ranks else ():
+            label = _LABEL.search(line)
+            if label is not None and int(label[1]) in own:
+                own[int(label[1])].append(line)
+        return {rank: tuple(of_rank) for rank, of_rank in own.items()}
 
     def _by_rank(
         self, lines: list[str], tasks: dict[int, list[int]]
