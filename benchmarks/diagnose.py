@@ -4,7 +4,7 @@
 
 The cases stand in benchmarks/causes, a file each with its public source, retold: error lines as the software prints
 them, everything else shortened or made anew. Rules were written with the half `choose`; `report` is only counted.
-Baselines in the same run: the first line that looks like an error, and what `localize` reads from a rank's last lines.
+Baselines in the same run: the first line that looks like an error, and what `localize` makes of the log as one rank's last lines.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from slurm_robust.diagnose.findings import findings, matcher
 from slurm_robust.diagnose.lines import unlabelled
 from slurm_robust.diagnose.root import diagnose
 from slurm_robust.localize.evidence import RankExit
-from slurm_robust.localize.exit_causes import Cause, exit_cause
+from slurm_robust.localize.exit_causes import Cause, exit_causes
 
 CASES = Path(__file__).with_name("causes")
 HALVES = ("report", "choose")
 _LOOKS_BAD = re.compile(r"error|exception|fatal|fail|kill|abort|timed? ?out", re.IGNORECASE)
 _BLAME_OF_CAUSE = {
-    Cause.HARDWARE: "node", Cause.DEVICE: "either", Cause.USER_CODE: "program", Cause.DISK_FULL: "shared",
+    Cause.HARDWARE: "node", Cause.EITHER: "either", Cause.SHARED: "shared", Cause.USER_CODE: "program", Cause.DISK_FULL: "shared",
     Cause.ENDED_FROM_OUTSIDE: "nobody", Cause.LAUNCH: "program",
 }  # fmt: skip
 MOST_WRONG = {
@@ -87,15 +87,15 @@ def first_error(lines: Sequence[str]) -> Answer:
 
 
 def last_words(lines: Sequence[str]) -> Answer:
-    """What `localize` reads today, as one rank's last lines."""
-    found = exit_cause(RankExit(0, "n0", 0.0, 1, 0, tuple(lines)))
-    return Answer(_BLAME_OF_CAUSE.get(found.cause, "either"), "", found.detail)
+    """What a supervised job makes of them, as one rank's last lines."""
+    ((_, found),) = exit_causes([RankExit(0, "n0", 0.0, 1, 0, tuple(lines))])
+    return Answer(_BLAME_OF_CAUSE.get(found.cause, "either"), found.category, found.detail)
 
 
 WAYS: dict[str, Callable[[Sequence[str]], Answer]] = {
     "srobust diagnose": ours,
     "first line that looks bad": first_error,
-    "localize, today": last_words,
+    "as one rank's last lines": last_words,
 }
 
 
