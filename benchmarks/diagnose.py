@@ -4,7 +4,8 @@
 
 The cases stand in benchmarks/causes, a file each with its public source, retold: error lines as the software prints
 them, everything else shortened or made anew. Rules were written with the half `choose`; `report` is only counted.
-Baselines in the same run: the first line that looks like an error, and what `localize` makes of the log as one rank's last lines.
+Baselines in the same run: the first line that looks like an error, and what `localize` makes of the log as one rank's
+last lines.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ CASES = Path(__file__).with_name("causes")
 HALVES = ("report", "choose")
 _LOOKS_BAD = re.compile(r"error|exception|fatal|fail|kill|abort|timed? ?out", re.IGNORECASE)
 _BLAME_OF_CAUSE = {
-    Cause.HARDWARE: "node", Cause.EITHER: "either", Cause.SHARED: "shared", Cause.USER_CODE: "program", Cause.DISK_FULL: "shared",
-    Cause.ENDED_FROM_OUTSIDE: "nobody", Cause.LAUNCH: "program",
+    Cause.HARDWARE: "node", Cause.EITHER: "either", Cause.SHARED: "shared", Cause.USER_CODE: "program",
+    Cause.DISK_FULL: "shared", Cause.ENDED_FROM_OUTSIDE: "nobody", Cause.LAUNCH: "program",
 }  # fmt: skip
 MOST_WRONG = {
     "blame wrong": 15.0,

@@ -75,11 +75,17 @@ class Matcher:
     """
 
     def __init__(self, book: RuleBook) -> None:
-        self._patterns = [
-            (number, rule, regex.compile(rule.pattern, regex.IGNORECASE), hints(rule.pattern))
-            for number, rule in enumerate(book.rules)
+        self._patterns = {
+            order: (rule, regex.compile(rule.pattern, regex.IGNORECASE))
+            for order, rule in enumerate(book.rules)
             if rule.pattern
-        ]
+        }
+        by_word: dict[str, list[int]] = {}
+        for order, (rule, _) in self._patterns.items():
+            for word in hints(rule.pattern) or ("",):
+                by_word.setdefault(word, []).append(order)
+        self._by_word = list(by_word.items())
+        """Words, and the rules that a line with such a word may match: most lines have few, and few rules are tried."""
         self._by_exception: dict[str, tuple[int, Rule]] = {}
         for number, rule in enumerate(book.rules):
             for name in rule.exceptions:
@@ -96,17 +102,17 @@ class Matcher:
         """The same of an unlabelled line."""
         low = text.lower()
         number, by_name = self._exception(text)
-        for order, rule, pattern, words in self._patterns:
+        orders = {order for word, of_word in self._by_word if word in low for order in of_word}
+        for order in sorted(orders & self._patterns.keys()):
             if by_name is not None and number < order:
                 return by_name
-            if words and not any(word in low for word in words):
-                continue
+            rule, pattern = self._patterns[order]
             try:
                 if pattern.search(text, timeout=MATCH_S) is not None:
                     return rule
             except TimeoutError:
                 self.slow_rules.append(rule)
-                self._patterns = [entry for entry in self._patterns if entry[1] is not rule]
+                self._patterns.pop(order, None)
         return by_name
 
     def _exception(self, text: str) -> tuple[int, Rule | None]:

@@ -126,9 +126,9 @@ class RankExit:
     shared_lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
-    """Everything known about one incident.
+    """Everything known about one incident. Each is itself alone, so that what was read of it can be remembered.
 
     Attributes:
         world_size: Number of ranks expected.
@@ -156,4 +156,4 @@ class Evidence:
     timings: StepTimings | None = None
     ras: tuple[RasView, ...] = ()
     raised: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    rules: Matcher | None = field(default=None, compare=False, repr=False)
+    rules: Matcher | None = field(default=None, repr=False)

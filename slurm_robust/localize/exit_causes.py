@@ -6,6 +6,7 @@ The rules of `diagnose` read the lines. Here it is decided which of them can be 
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -97,8 +98,12 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+@functools.lru_cache(maxsize=1)
 def known_ends(evidence: Evidence) -> list[tuple[RankExit, ExitCause]]:
-    """Why each rank ended, and those that raised an exception and have not ended yet, in the order of their ends."""
+    """Why each rank ended, and those that raised an exception and have not ended yet, in the order of their ends.
+
+    Several votes ask for it, and reading the lines of ten thousand ranks takes seconds.
+    """
     exits = [replace(e, last_lines=e.last_lines or evidence.raised.get(e.rank, ())) for e in evidence.exits]
     first_s = min((e.at_s for e in exits), default=0.0)
     ended = {e.rank for e in exits}
