@@ -145,6 +145,10 @@ class FakeSlurm:
         self._ask()
         return self.state.jobs.get(job.job_id)
 
+    def past_job(self, job: JobRef) -> Job | None:
+        """This site keeps no accounting."""
+        return None
+
     def reservations(self) -> list[Reservation]:
         """All reservations."""
         self._ask()

@@ -79,6 +79,8 @@ class Job:
         requeueable: Slurm would requeue it: a batch job (not `salloc`, not `srun`) without `--no-requeue`.
         exclude: Nodes it must not use, folded; None where this call did not ask (the command back end's `jobs`).
         exit_code: `ExitCode` as Slurm prints it, `0:0`.
+        std_out: Its output file. Some versions of Slurm leave patterns in it (`%j`): `output_files.expanded`.
+        std_err: The same of its errors; empty where they go to `std_out`.
     """
 
     ref: JobRef
@@ -109,6 +111,7 @@ class Job:
     features: str = ""
     exit_code: str = ""
     std_out: str = ""
+    std_err: str = ""
     work_dir: str = ""
 
 
@@ -151,6 +154,12 @@ class SlurmClient(Protocol):
 
     def job(self, job: JobRef) -> Job | None:
         """One job, exactly; None where Slurm does not know it (any more)."""
+
+    def past_job(self, job: JobRef) -> Job | None:
+        """A job as the site's accounting remembers it; None where it does not.
+
+        Known of it are user, partition, name, state, work_dir, and from Slurm 24.05 on std_out and std_err.
+        """
 
     def reservations(self) -> list[Reservation]:
         """All reservations, in one call."""

@@ -89,6 +89,20 @@ class CommandClient:
         found = self._find(job)
         return found and self._with_exclude(found)
 
+    def past_job(self, job: JobRef) -> Job | None:
+        """A job as the site's accounting remembers it; None where it does not."""
+        separator = _separator()
+        for fields in parse.PAST_JOB_FIELDS:
+            argv = ["sacct", "-n", "-X", "-P", f"--delimiter={separator}", "-j", job.address, "-o", ",".join(fields)]
+            try:
+                text = self._run(f"read job {job.address} from the accounting", argv)
+            except SlurmError as error:
+                if "invalid field" not in error.text.lower():
+                    raise
+                continue  # older Slurm: it does not keep the names of the files
+            return parse.parse_past_job(text, separator, fields, job)
+        return None
+
     def reservations(self) -> list[Reservation]:
         """All reservations, in one call."""
         return parse.parse_reservations(self._run("read reservations", ["scontrol", "show", "reservation", "-o"]))

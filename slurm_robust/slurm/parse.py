@@ -6,7 +6,7 @@ Every call requests times as seconds since the epoch (`SLURM_TIME_FORMAT=%s`), a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slurm_robust.model import JobRef
@@ -166,12 +166,20 @@ _JOB_VALUES: dict[str, tuple[str, Callable[[dict[str, str], str], object]]] = {
     "comment": ("comment", _own_text),
     "admin_comment": ("admin_comment", _own_text),
     "stdout": ("std_out", _as(plain)),
+    "stderr": ("std_err", _as(plain)),
     "workdir": ("work_dir", _as(plain)),
 }
 """squeue's field → the attribute of `Job`, and how its value is read."""
 
 JOB_FIELDS = ("jobid", "arrayjobid", "arraytaskid", "hetjoboffset", "state", "batchflag", "requeue", *_JOB_VALUES)
 """The fields of `squeue -O`, in this order."""
+
+
+PAST_JOB_FIELDS = (
+    ("JobID", "State", "User", "Partition", "JobName", "WorkDir", "StdOut", "StdErr"),
+    ("JobID", "State", "User", "Partition", "JobName", "WorkDir"),
+)
+"""sacct's fields, best first: an older Slurm does not have all of them."""
 
 
 def parse_jobs(text: str, separator: str) -> list[Job]:
@@ -191,6 +199,33 @@ def parse_jobs(text: str, separator: str) -> list[Job]:
         _job(dict(zip(JOB_FIELDS, pieces[start : start + width], strict=True)))
         for start in range(0, len(pieces), width)
     ]
+
+
+def parse_past_job(text: str, separator: str, fields: Sequence[str], job: JobRef) -> Job | None:
+    """Read `sacct -n -X -P` of one job's `fields`, divided by `separator`; the last record where it has several.
+
+    Raises:
+        SlurmParseError: not that.
+    """
+    # A name may have lines of its own, so records are counted by their fields. Each ends with a newline.
+    pieces = text.removesuffix("\n").split(separator)
+    if not text.strip():
+        return None
+    step = len(fields) - 1
+    if len(pieces) % step != 1 % step or len(pieces) < len(fields):
+        raise SlurmParseError("sacct's answer is in another form", text[:200].replace(separator, "|"))
+    last = dict(zip(fields, pieces[-len(fields) :], strict=True))
+    return Job(
+        ref=job,
+        state=last["State"].split(" ", maxsplit=1)[0],
+        user=last["User"],
+        uid=-1,
+        partition=last["Partition"],
+        name=last["JobName"],
+        work_dir=plain(last["WorkDir"]),
+        std_out=plain(last.get("StdOut", "")),
+        std_err=plain(last.get("StdErr", "")),
+    )
 
 
 def _job(fields: dict[str, str]) -> Job:

@@ -57,6 +57,7 @@ def test_a_job_is_read_with_what_its_owner_asked_for(client: SlurmClient, jobs: 
     assert (job.requeueable, job.restart_count, job.completing, job.hetjob_id) == (False, 0, False, 0)
     assert "gpu:1" in job.gres
     assert job.std_out == "/dev/null"
+    assert job.std_err in ("", "/dev/null"), "squeue prints the default, pyslurm nothing"
     listed = {other.ref: other for other in client.jobs()}
     assert listed[ref].nodes == job.nodes
 

@@ -58,9 +58,10 @@ JOB = {
     "comment": "",
     "admin_comment": "(null)",
     "stdout": "/home/ann/slurm-604_0.out",
+    "stderr": "/home/ann/slurm-604_0.err",
     "workdir": "/home/ann",
 }
-OWNERS_WORDS = ("name", "comment", "admin_comment", "stdout", "workdir")
+OWNERS_WORDS = ("name", "comment", "admin_comment", "stdout", "stderr", "workdir")
 
 
 def squeue(*jobs: dict[str, str]) -> str:
