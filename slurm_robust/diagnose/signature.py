@@ -20,7 +20,12 @@ _IP_ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
 
 def template(line: str) -> str:
     """What a message has in common with the same one elsewhere: no labels, numbers, addresses or paths."""
-    return without_values(_IP_ADDRESS.sub("#", unlabelled(line)))[:MAX_CHARS]
+    return masked(unlabelled(line))[:MAX_CHARS]
+
+
+def masked(text: str) -> str:
+    """A text of any length, with its numbers, addresses and paths replaced as in a template."""
+    return without_values(_IP_ADDRESS.sub("#", text))
 
 
 def signature(finding: LogFinding) -> str:

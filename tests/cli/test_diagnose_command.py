@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurm_robust.cli.commands import diagnose
 from slurm_robust.cli.commands.diagnose import command
+from slurm_robust.cli.diagnosis import reading
 
 LOG = """step 1 loss 2.0
 [rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)
@@ -96,7 +96,7 @@ def test_a_large_log_is_compressed_first(log: Path, monkeypatch: pytest.MonkeyPa
     whole = json.loads(CliRunner().invoke(command, [str(log), "--json"]).stdout)
     steps = "".join(f"[rank{n % 4}]: step {n // 4} loss {n / 7:.4f} lr 1e-4\n" for n in range(4000))
     log.write_text(LOG + steps)
-    monkeypatch.setattr(diagnose, "_WHOLE_BYTES", 1000)
+    monkeypatch.setattr(reading, "WHOLE_BYTES", 1000)
     told = json.loads(CliRunner().invoke(command, [str(log), "--json"]).stdout)
     assert (told["category"], told["root"]["place"]) == (whole["category"], whole["root"]["place"])
     assert told["root"]["text"].endswith("KeyError: 'x'")

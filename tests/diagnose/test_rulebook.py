@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.cli.commands.diagnose import wrong_examples
+from slurm_robust.cli.commands.diagnose_rules import wrong_examples
 from slurm_robust.diagnose.findings import Matcher, findings
 from slurm_robust.diagnose.hints import hints
 from slurm_robust.diagnose.lines import unlabelled

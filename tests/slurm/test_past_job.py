@@ -23,7 +23,9 @@ def sacct(tmp_path: Path) -> Make:
 
     def make(script: str) -> CommandClient:
         path = tmp_path / "sacct"
-        path.write_text(f'#!/bin/sh\nfor a; do case "$a" in --delimiter=*) d="${{a#--delimiter=}}";; esac; done\n{script}\n')
+        path.write_text(
+            f'#!/bin/sh\nfor a; do case "$a" in --delimiter=*) d="${{a#--delimiter=}}";; esac; done\n{script}\n'
+        )
         path.chmod(0o755)
         return CommandClient(SlurmConfig(bin_dir=str(tmp_path), conf="/some/slurm.conf", timeout_s=5.0))
 

@@ -1,0 +1,111 @@
+"""What a job has left: its output files, and the folders of its incidents."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_robust import claim
+from slurm_robust.claim import ClaimError
+from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_in
+from slurm_robust.cli.teaching import slurm_words
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import Job, SlurmClient
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.output_files import output_patterns
+
+_MAX_FILES = 64
+
+
+@dataclass(frozen=True)
+class JobTraces:
+    """What is left of a job.
+
+    Attributes:
+        files: Its output files that are there, stdout first.
+        incidents: Those that its supervisors saved, the newest first.
+        notes: A sentence for each thing that was looked for in vain.
+    """
+
+    job: str
+    files: tuple[Path, ...] = ()
+    incidents: tuple[SavedIncident, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def traces_of(ref: JobRef, client: SlurmClient, journal: Iterable[dict[str, Any]], here: Path) -> JobTraces:
+    """Look for a job's files: where Slurm, its accounting and the daemon's journal say, then here.
+
+    `journal` has incidents as `srobust incidents --json` shows them; `here` is the current folder.
+    """
+    notes: list[str] = []
+    job = _ask(ref, client, notes)
+    patterns = output_patterns(job) if job is not None else ()
+    files = _existing(patterns, notes)
+    reports = [Path(i["report"]) for i in journal if _is_of(i, ref) and i.get("report")]
+    places = [Path(pattern).parent for pattern in patterns]
+    places += [Path(job.work_dir)] if job is not None and job.work_dir.startswith("/") else []
+    places = _unique([*places, *(report.parent for report in reports), here])
+    names = _unique([ref.address, *([str(job.ref.job_id)] if job is not None else [])])
+    files = files or _existing([glob.escape(str(p / f"slurm-{name}.out")) for p in places for name in names], [])
+    folders = _unique([*(p / f"slurm-robust-{name}" for p in places for name in names), *reports])
+    incidents = {one.folder: one for folder in folders for one in incidents_in(folder)}
+    notes += _claimed(job, incidents.values())
+    newest_first = tuple(sorted(incidents.values(), key=lambda one: -one.at_s))
+    return JobTraces(ref.address, tuple(files), newest_first, tuple(notes))
+
+
+def _ask(ref: JobRef, client: SlurmClient, notes: list[str]) -> Job | None:
+    """The job by slurmctld, else by the accounting."""
+    for ask in (client.job, client.past_job):
+        try:
+            job = ask(ref)
+        except SlurmError as error:
+            words = slurm_words(error).splitlines()[0]
+            if words not in notes:
+                notes.append(words)
+            continue
+        if job is not None:
+            return job
+    if not notes:
+        notes.append(f"neither slurmctld nor the site's accounting knows job {ref.address}")
+    return None
+
+
+def _existing(patterns: Sequence[str], notes: list[str]) -> list[Path]:
+    """The regular files of these patterns: a job may name a pipe or a device, which could be read for ever."""
+    found: list[Path] = []
+    for pattern in patterns:
+        there = map(Path, sorted(glob.glob(pattern)))  # noqa: PTH207 (the pattern is an absolute path)
+        here = [path for path in there if path.is_file() and path not in found]
+        if not here and pattern not in map(str, found):
+            notes.append(f"{glob_text(pattern)}: the job's output by Slurm, not there or no file")
+        found += here
+    return found[:_MAX_FILES]
+
+
+def glob_text(pattern: str) -> str:
+    """A pattern for `glob` as people read it."""
+    return pattern.replace("[[]", "[").replace("[*]", "*").replace("[?]", "?")
+
+
+def _is_of(incident: dict[str, Any], ref: JobRef) -> bool:
+    return incident.get("job") == ref.address or (ref.array_task_id is None and incident.get("job_id") == ref.job_id)
+
+
+def _claimed(job: Job | None, saved: Iterable[SavedIncident]) -> list[str]:
+    """That the job reports an incident whose folder is not where it should be."""
+    try:
+        told = claim.parse(job.comment) if job is not None else None
+    except ClaimError:
+        return []
+    if told is None or not told.incident or told.incident in {one.id for one in saved}:
+        return []
+    return [f"the job reports incident {told.incident} ({told.why or 'no reason'}), but its folder is not here"]
+
+
+def _unique(some: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(some))

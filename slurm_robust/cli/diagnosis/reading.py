@@ -1,0 +1,174 @@
+"""The lines that a diagnosis reads, what rules find in them, and the root."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident
+from slurm_robust.cli.diagnosis.subject import Subject
+from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
+from slurm_robust.diagnose.large_files import read_large
+from slurm_robust.diagnose.lines import unlabelled
+from slurm_robust.diagnose.node_faults import with_node_fault
+from slurm_robust.diagnose.root import Diagnosis, diagnose
+from slurm_robust.diagnose.rulebook import RuleBook
+from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE
+from slurm_robust.model import Signal
+
+WHOLE_BYTES = 8 << 20
+"""Larger logs are compressed to a page first."""
+_MOST_RANKS = 64
+"""Whose last words are read, the first that ended: all others only follow."""
+_RANK = re.compile(r"^\s*(?:\d+: )?\[?rank[ _]?(\d{1,7})\]?|^\s*(\d{1,7}): ")
+
+
+class LinePlace(NamedTuple):
+    """Where a line stands.
+
+    Attributes:
+        line: Its number: in the file, or of a saved rank among that rank's last lines.
+        rank: Whose saved last words it belongs to; None for a line of a file.
+    """
+
+    file: str
+    line: int
+    rank: int | None = None
+    node: str = ""
+
+
+@dataclass
+class Reading:
+    """What was read, and what rules recognise in it.
+
+    Attributes:
+        lines: File, line number and text of each line, in the order in which findings are numbered.
+        places: Of the same lines.
+        read: Each file, and how many lines of it.
+        notes: A sentence for each thing that could not be read.
+        faults: What nodes reported that decides about the blame, and why it does.
+    """
+
+    lines: list[tuple[str, int, str]] = field(default_factory=list)
+    places: list[LinePlace] = field(default_factory=list)
+    found: list[LogFinding] = field(default_factory=list)
+    read: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    faults: str = ""
+
+
+def read_subject(subject: Subject, book: RuleBook, matcher: Matcher) -> tuple[Reading, Diagnosis]:
+    """The root: of an incident by its last words, else by the output. What says no more than a consequence is no end.
+
+    A job's output may hold earlier attempts' errors too, so an incident's own last words go first.
+    """
+    reading = Reading(notes=list(subject.notes))
+    saved = subject.incident or next(iter(subject.incidents), None)
+    if subject.incident is not None:
+        _add_last_words(reading, subject.incident, matcher)
+        if _consequence(diagnose(reading.found)):
+            _add_files(reading, subject.files, book, matcher)
+    else:
+        _add_files(reading, subject.files, book, matcher)
+        if saved is not None and _consequence(diagnose(reading.found)):
+            _add_last_words(reading, saved, matcher)
+    diagnosis = diagnose(reading.found)
+    if saved is not None:
+        only = subject.incident is not None or len(subject.incidents) == 1
+        diagnosis, reading.faults = _beside_faults(diagnosis, reading, saved, only=only)
+    return reading, diagnosis
+
+
+def _consequence(diagnosis: Diagnosis) -> bool:
+    return diagnosis.root is None or diagnosis.category.consequence
+
+
+def _add_last_words(reading: Reading, saved: SavedIncident, matcher: Matcher) -> None:
+    path = str(saved.folder / CIRCUMSTANCES_FILE)
+    first = saved.exits[:_MOST_RANKS]
+    for end in first:
+        _add(reading, end.last_lines, matcher, LinePlace(path, 0, end.rank, end.node))
+    for lines in dict.fromkeys(end.shared_lines for end in first):
+        _add(reading, lines, matcher, LinePlace(path, 0))
+    reading.notes += saved.problems
+
+
+def _add(reading: Reading, lines: Sequence[str], matcher: Matcher, place: LinePlace) -> None:
+    """The lines of one stream."""
+    reading.found += findings(lines, place.rank, matcher, first=len(reading.lines))
+    reading.places += [place._replace(line=number) for number in range(1, len(lines) + 1)]
+    reading.lines += [(place.file, number, line) for number, line in enumerate(lines, 1)]
+    reading.read[place.file] = reading.read.get(place.file, 0) + len(lines)
+
+
+def _add_files(reading: Reading, files: Sequence[Path], book: RuleBook, matcher: Matcher) -> None:
+    """All lines of output files, as one stream; of large ones, those that a rule may match."""
+    first = len(reading.lines)
+    if _size_bytes(files) > WHOLE_BYTES:
+        compressed, lines = read_large(files, book, matcher)
+        reading.notes += [f"{source.path}: {source.problem}" for source in compressed.sources if source.problem]
+        reading.read |= {source.path: source.lines for source in compressed.sources if not source.problem}
+        reading.lines += [(compressed.sources[place.source].path, place.line, text) for place, text in lines]
+    else:
+        for path in files:
+            try:
+                text = path.read_bytes().replace(b"\r", b"\n").decode("utf-8", "replace")
+            except OSError as error:
+                reading.notes.append(f"{path}: cannot be read: {error.strerror}")
+                continue
+            own = [(str(path), number, line) for number, line in enumerate(text.split("\n"), 1)]
+            reading.read[str(path)] = len(own)
+            reading.lines += own
+    new = reading.lines[first:]
+    reading.places += [LinePlace(path, number) for path, number, _ in new]
+    reading.found += findings([text for _, _, text in new], rules=matcher, first=first)
+
+
+def _size_bytes(files: Sequence[Path]) -> int:
+    total = 0
+    for path in files:
+        with contextlib.suppress(OSError):  # the reading says so
+            total += path.stat().st_size
+    return total
+
+
+def _beside_faults(
+    diagnosis: Diagnosis, reading: Reading, saved: SavedIncident, *, only: bool
+) -> tuple[Diagnosis, str]:
+    """The diagnosis with what nodes reported at that time, where the root is known to be of this incident."""
+    root = diagnosis.root
+    if root is None:
+        return diagnosis, ""
+    place = reading.places[root.number]
+    rank, node = place.rank, place.node
+    if rank is None:
+        labelled = _RANK.match(root.text)
+        rank = int(labelled[1] or labelled[2]) if labelled is not None else None
+    words = unlabelled(root.text)
+    end = next((e for e in saved.exits if rank in (None, e.rank) and _said(e.last_lines, words)), None)
+    if end is None and not only:
+        return diagnosis, ""  # the output holds other incidents' lines too
+    end = end or next((e for e in saved.exits if e.rank == rank), None)
+    known = saved.circumstances.rank_nodes if saved.circumstances is not None else {}
+    nodes = set(known.values())
+    node = node or (end.node if end is not None else "") or (known.get(rank, "") if rank is not None else "")
+    node = node or (next(iter(nodes)) if len(nodes) == 1 else "")
+    at_s = end.at_s if end is not None else _fault_at_s(saved)
+    return with_node_fault(diagnosis, node, at_s, saved.signals)
+
+
+def _said(lines: Sequence[str], words: str) -> bool:
+    return any(words in line for line in lines)
+
+
+def _fault_at_s(saved: SavedIncident) -> float:
+    return saved.incident.times.get("fault", saved.at_s) if saved.incident is not None else saved.at_s
+
+
+def shown_signals(saved: SavedIncident) -> list[Signal]:
+    """What nodes reported, without what an incident's own ranks did."""
+    return [signal for signal in saved.signals if signal.node]

@@ -1,0 +1,132 @@
+"""What the words of `srobust diagnose` name: files, or one job, or one incident."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurm_robust.cli.diagnosis.job_traces import JobTraces, traces_of
+from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_in, read_incident
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import SlurmClient
+
+_INCIDENT = re.compile(r"(?P<job>\d{1,10}(?:_\d{1,10})?(?:_\d{1,4})?)-r\d{1,6}-\d{9,11}")
+"""`1234-r0-1795228470`: the job, how often it had been requeued, when the incident was opened."""
+_KEY = re.compile(r"[\w.-]{1,128}\.r\d+\.\d+\.(?P<id>[\w-]+?)(?:\.[a-z_]+)?")
+"""The journal's own name of an incident."""
+
+
+class NothingLeftError(Exception):
+    """There is no output and no incident of what was named; the message says what to type next."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was named.
+
+    Attributes:
+        files: Output files of the job, or those that were typed.
+        incident: The incident that was named; None where a job or files were.
+        job: The job's address; empty where files were named.
+        incidents: All saved incidents of the job, the newest first.
+        notes: A sentence for each thing that was looked for in vain.
+    """
+
+    files: tuple[Path, ...] = ()
+    incident: SavedIncident | None = None
+    job: str = ""
+    incidents: tuple[SavedIncident, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def subject_of(words: Sequence[str], client: Callable[[], SlurmClient], journal: Sequence[dict[str, Any]]) -> Subject:
+    """What these words name. A file of a word's name goes first, then a folder, a job, an incident.
+
+    `client` connects to Slurm, and is only called for a job or an incident; `journal` has incidents as `srobust
+    incidents --json` shows them.
+
+    Raises:
+        NothingLeftError: the job or incident has left nothing that can be read.
+    """
+    paths = [Path(word) for word in words]
+    if all(path.exists() and not path.is_dir() for path in paths):
+        return Subject(tuple(paths))
+    if len(words) > 1:
+        wrong = next(word for word, path in zip(words, paths, strict=True) if not path.exists() or path.is_dir())
+        what = "is a folder" if Path(wrong).is_dir() else "no such file"
+        raise click.UsageError(f"{wrong}: {what}. Type files of one job, or one JOBID, or one INCIDENT alone")
+    word, path = words[0], paths[0]
+    if path.is_dir():
+        return _of_folder(path)
+    ref = _job_ref(word)
+    if ref is not None:
+        return _of_job(traces_of(ref, client(), journal, Path.cwd()))
+    found = _KEY.fullmatch(word)
+    name = found["id"] if found else word
+    match = _INCIDENT.fullmatch(name)
+    if match is None and not any(name == i.get("id") for i in journal):
+        raise click.UsageError(
+            f"{word}: no file of that name, no job id (123, 123_4, 123+0) and no incident's id (1234-r0-1795228470). "
+            "See: ls *.out, squeue --me, srobust incidents"
+        )
+    return _of_incident(name, match["job"] if match else "", client, journal)
+
+
+def _job_ref(word: str) -> JobRef | None:
+    try:
+        return JobRef.parse(word)
+    except ValueError:
+        return None
+
+
+def _of_folder(path: Path) -> Subject:
+    """An incident's folder, or a job's: its newest incident counts."""
+    saved = read_incident(path)
+    if saved is not None:
+        return _with_output(saved, tuple(incidents_in(path.resolve().parent)))
+    inside = incidents_in(path)
+    if not inside:
+        raise click.UsageError(f"{path}: a folder without an incident in it. Type its files: srobust diagnose {path}/*")
+    left_out = f"{path} has {len(inside)} incidents; this is the newest"
+    return _with_output(inside[0], tuple(inside), (left_out,) if len(inside) > 1 else ())
+
+
+def _with_output(saved: SavedIncident, all_of_job: tuple[SavedIncident, ...], notes: tuple[str, ...] = ()) -> Subject:
+    """With the output file beside the job's folder, where it has sbatch's usual name."""
+    job = saved.incident.job if saved.incident is not None else ""
+    place = saved.folder.resolve().parent.parent
+    files = tuple(p for p in (place / f"slurm-{job}.out",) if job and p.is_file())
+    return Subject(files, saved, job, all_of_job, notes)
+
+
+def _of_job(traces: JobTraces) -> Subject:
+    if not traces.files and not traces.incidents:
+        raise NothingLeftError(
+            f"job {traces.job}: neither its output nor a folder slurm-robust-{traces.job} was found "
+            f"({'; '.join(traces.notes)}).\nWhere its output is, type the file itself: srobust diagnose FILE. "
+            f"What the daemon knows: srobust incidents {traces.job}"
+        )
+    return Subject(traces.files, None, traces.job, traces.incidents, traces.notes)
+
+
+def _of_incident(name: str, job: str, client: Callable[[], SlurmClient], journal: Sequence[dict[str, Any]]) -> Subject:
+    """By its job: a name has the job in it, and the journal knows the job of each."""
+    jobs = [str(i["job"]) for i in journal if i.get("id") == name]
+    refs = [ref for ref in map(_job_ref, dict.fromkeys([*jobs, job, job.replace("_", "+")])) if ref is not None]
+    traces = JobTraces(job)
+    for ref in refs:
+        traces = traces_of(ref, client(), journal, Path.cwd())
+        saved = next((one for one in traces.incidents if name in (one.id, one.folder.name)), None)
+        if saved is not None:
+            return Subject(traces.files, saved, traces.job, traces.incidents, traces.notes)
+    others = ", ".join(one.id for one in traces.incidents[:5])
+    raise NothingLeftError(
+        f"incident {name}: its folder was not found ({'; '.join(traces.notes) or 'the job has others: ' + others}).\n"
+        f"Where it is, type the folder itself: srobust diagnose slurm-robust-{job or 'JOBID'}/{name}. "
+        f"What the daemon knows: srobust incidents {name}"
+    )

@@ -1,0 +1,50 @@
+"""A CUDA error beside a GPU's own complaint: a fault that its node reported in the same minute decides the blame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from slurm_robust.diagnose.findings import matcher
+from slurm_robust.diagnose.root import Diagnosis
+from slurm_robust.diagnose.taxonomy import Blame
+from slurm_robust.model import Signal, SignalKind
+from slurm_robust.text import shortened
+
+WITHIN_S = 60.0
+_CUDA_ERROR = "cuda_error"
+_XID = re.compile(r"\bxid\b(?:\s*\([^()]*\))?[\s:#=-]{0,3}(\d{1,3})\b", re.IGNORECASE)
+
+
+def with_node_fault(diagnosis: Diagnosis, node: str, at_s: float, signals: Iterable[Signal]) -> tuple[Diagnosis, str]:
+    """The diagnosis, with the node to blame where its GPU complained too, and why; empty where nothing changes.
+
+    The category stays: the line says no more than it says. XIDs that a wrong program causes as well (13, 31, 43, …)
+    change nothing.
+
+    Args:
+        diagnosis: By the log alone.
+        node: Where the rank ran that printed the root; empty where it is not known, and then nothing changes.
+        at_s: When that was, in seconds since the epoch.
+        signals: What nodes reported.
+    """
+    if diagnosis.category.name != _CUDA_ERROR or diagnosis.blame is Blame.NODE or not node:
+        return diagnosis, ""
+    near = [s for s in signals if s.node == node and abs(s.at_s - at_s) <= WITHIN_S and _of_machine(s)]
+    if not near:
+        return diagnosis, ""
+    first = min(near, key=lambda s: abs(s.at_s - at_s))
+    apart_s = round(abs(first.at_s - at_s))
+    when = f"{apart_s} s {'before' if first.at_s <= at_s else 'after'} the error" if apart_s else "at the same moment"
+    why = f"node {node} reported {shortened(first.detail, 120)!r} {when}"
+    return replace(diagnosis, blame=Blame.NODE), why
+
+
+def _of_machine(signal: Signal) -> bool:
+    """Whether a node's fault names an XID that no program causes by itself."""
+    named = _XID.search(signal.detail) if signal.kind is SignalKind.NODE_FAULT else None
+    if named is None:
+        return False
+    rule = matcher().match(f"NVRM: Xid (PCI:0000:00:00): {named[1]}, {signal.detail}")
+    return rule is None or rule.blame is not Blame.EITHER

@@ -1,0 +1,58 @@
+"""A GPU's complaint beside a CUDA error."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_robust.diagnose.findings import findings
+from slurm_robust.diagnose.node_faults import with_node_fault
+from slurm_robust.diagnose.root import diagnose
+from slurm_robust.diagnose.taxonomy import Blame
+from slurm_robust.model import Signal, SignalKind
+
+CUDA = diagnose(findings(["RuntimeError: CUDA error: unspecified launch failure"]))
+
+
+def fault(detail: str, at_s: float = 100.0, node: str = "n2", kind: SignalKind = SignalKind.NODE_FAULT) -> Signal:
+    """What a node reported."""
+    return Signal(kind, at_s, "kernel", detail, node)
+
+
+@pytest.mark.parametrize(
+    "detail",
+    [
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.",
+        "XID 48: double-bit ECC error",
+        "Xid 46 GPU stopped processing",
+    ],
+)
+def test_the_node_is_to_blame_beside_an_xid(detail: str) -> None:
+    """The category stays, and the reason names node, fault and distance."""
+    told, why = with_node_fault(CUDA, "n2", 130.0, [fault("disk slow"), fault(detail)])
+    assert (told.blame, told.category.name, told.root) == (Blame.NODE, "cuda_error", CUDA.root)
+    assert "node n2 reported" in why
+    assert "30 s before the error" in why
+
+
+@pytest.mark.parametrize(
+    ("signal", "node"),
+    [
+        (fault("Xid 79", at_s=191.0), "n2"),
+        (fault("Xid 79", node="n3"), "n2"),
+        (fault("Xid 79"), ""),
+        (fault("NVRM: Xid (PCI:0000:3b:00): 31, pid=2, MMU Fault"), "n2"),
+        (fault("Xid 13"), "n2"),
+        (fault("link flapped 79 times"), "n2"),
+        (fault("Xid 79", kind=SignalKind.AGENT_SILENT), "n2"),
+    ],
+    ids=["later", "elsewhere", "no node known", "program's", "program's too", "no xid", "no fault"],
+)
+def test_nothing_else_changes_the_blame(signal: Signal, node: str) -> None:
+    """Another minute, another node, or an XID that programs cause."""
+    assert with_node_fault(CUDA, node, 130.0, [signal]) == (CUDA, "")
+
+
+def test_other_failures_are_left_alone() -> None:
+    """A `KeyError` beside an XID is still the program's."""
+    key = diagnose(findings(["KeyError: 'x'"]))
+    assert with_node_fault(key, "n2", 100.0, [fault("Xid 79")]) == (key, "")
