@@ -1,11 +1,11 @@
 """What broke, by logs of public failures with a labelled root: how often is the diagnosis right?
 
-    python benchmarks/diagnose.py [--half report|choose] [--wrong] [--json]
+    python benchmarks/diagnose.py [--half report|choose] [--wrong] [--json] [--nvrx PYTHON]
 
 The cases stand in benchmarks/causes, a file each with its public source, retold: error lines as the software prints
 them, everything else shortened or made anew. Rules were written with the half `choose`; `report` is only counted.
-Baselines in the same run: the first line that looks like an error, and what `localize` makes of the log as one rank's
-last lines.
+Baselines in the same run: the first line that looks like an error, what `localize` makes of the log as one rank's last
+lines, and NVRx's log analysis without its language model, where `--nvrx` names an interpreter that has it (`nvrx.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import lib
+import nvrx
 import yaml
 from campaign.score import Share
 from rich.console import Console
@@ -51,6 +52,12 @@ NOTES = (
     "logs and labels were retold from public threads; part of the lines around a root was composed",
     "a root line is right where the labelled line is named, or another one that by itself states the same failure",
     "those other lines were labelled by a second reader, from the logs alone, who did not see any tool's answer",
+)
+
+
+NVRX_SAYS = (
+    "NVRx's deterministic stage names a line and a failure class, no blame and none of our categories; "
+    "what its classes mean for the blame is written down in benchmarks/nvrx.py"
 )
 
 
@@ -98,6 +105,25 @@ WAYS: dict[str, Callable[[Sequence[str]], Answer]] = {
     "first line that looks bad": first_error,
     "as one rank's last lines": last_words,
 }
+
+
+def nvrx_ways(python: str, cases: Sequence[Case]) -> dict[str, Callable[[Sequence[str]], Answer]]:
+    """NVRx's answers to these cases: with a Python exception as the program's, and as undecided.
+
+    Raises:
+        nvrx.NvrxError: it cannot be asked.
+    """
+    told = nvrx.ask(python, [case.lines for case in cases])
+    by_log = {tuple(case.lines): answer for case, answer in zip(cases, told, strict=True)}
+
+    def way(of_exception: str) -> Callable[[Sequence[str]], Answer]:
+        def answered(lines: Sequence[str]) -> Answer:
+            answer = by_log[tuple(lines)]
+            return Answer(nvrx.blame(answer, of_exception), "", answer.line)
+
+        return answered
+
+    return {"NVRx, exceptions the program's": way("program"), "NVRx, exceptions undecided": way("either")}
 
 
 def read_cases(half: str) -> list[Case]:
@@ -159,6 +185,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--half", choices=HALVES, default="report", help="which cases (default: %(default)s)")
     parser.add_argument("--wrong", action="store_true", help="show what is wrong; only for the half `choose`")
     parser.add_argument("--json", action="store_true", help="figures for tools")
+    parser.add_argument("--nvrx", metavar="PYTHON", help="an interpreter that has NVRx's log analysis, as a baseline")
     args = parser.parse_args(argv)
     if args.wrong and args.half != "choose":
         parser.error("--wrong shows cases to write rules from: only with --half choose")
@@ -166,8 +193,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.wrong:
         print("\n".join(wrong(cases)))
         return 0
-    scores = {name: score(cases, way) for name, way in WAYS.items()}
-    report = lib.Report("diagnose", quick=False, notes=list(NOTES), machine=lib.machine())
+    ways, notes = dict(WAYS), list(NOTES)
+    try:
+        ways |= nvrx_ways(args.nvrx, cases) if args.nvrx else {}
+        notes.append(NVRX_SAYS if args.nvrx else "NVRx was not asked: --nvrx names no interpreter that has it")
+    except nvrx.NvrxError as error:
+        notes.append(f"NVRx was not there: {error}")
+    scores = {name: score(cases, way) for name, way in ways.items()}
+    report = lib.Report("diagnose", quick=False, notes=notes, machine=lib.machine())
     report.figures = {"half": args.half, "cases": len(cases), "ways": scores}
     own = scores["srobust diagnose"]
     report.targets = [
