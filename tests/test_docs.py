@@ -44,6 +44,10 @@ def keys_written(module: str, *functions: str) -> set[str]:
         ("srobust check", keys_written("nodecheck/engine/finding.py", "to_json")),
         ("srobust check", keys_written("nodecheck/catalogue/explain.py", "as_json")),
         ("srobust doctor", keys_written("cli/commands/doctor.py", "command")),
+        (
+            "srobust diagnose",
+            keys_written("cli/diagnosis/shown.py", "as_json", "_finding_json", "_incident_json", "_resemblance_json"),
+        ),
         ("srobust diagnose", keys_written("cli/commands/diagnose.py", "log")),
         ("srobust diagnose", keys_written("cli/hinting.py", "_json")),
         ("srobust diagnose", keys_written("cli/rule_review.py", "_json")),
