@@ -57,11 +57,15 @@ def save_incident(
     faults: Mapping[str, str] | None = None,
     cause: Mapping[str, str] | None = None,
     helped: bool = False,
+    ends: tuple[RankExit, ...] = (),
 ) -> Path:
-    """An incident in which rank 3 on n2 ended first, with these last lines; `faults` is what nodes reported."""
+    """An incident in which rank 3 on n2 ended first, with these last lines; `faults` is what nodes reported.
+
+    `ends` replaces those ends.
+    """
     folder = job_folder / name
     folder.mkdir(parents=True)
-    ends = (RankExit(3, "n2", AT_S, 1, 0, tuple(lines)), RankExit(0, "n1", AT_S + 2, 1, 0, ("exit barrier",)))
+    ends = ends or (RankExit(3, "n2", AT_S, 1, 0, tuple(lines)), RankExit(0, "n1", AT_S + 2, 1, 0, ("exit barrier",)))
     signals = tuple(Signal(SignalKind.NODE_FAULT, AT_S - 20, "kernel", d, n) for n, d in (faults or {}).items())
     evidence = Evidence(4, {0: "n1", 1: "n1", 2: "n2", 3: "n2"}, exits=ends, node_signals=signals)
     (folder / "circumstances.json").write_bytes(encode(evidence, (), {}))

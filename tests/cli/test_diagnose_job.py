@@ -12,6 +12,7 @@ from diagnosis_material import AT_S, CUDA, LOST, run, save_incident, slurm_of_sc
 from slurm_robust.cli.commands.diagnose import _completed
 from slurm_robust.diagnose.findings import findings
 from slurm_robust.diagnose.signature import signature
+from slurm_robust.localize.evidence import RankExit
 
 
 @pytest.fixture
@@ -146,3 +147,19 @@ def test_jobs_and_incidents_are_completed(site: Path, tmp_path: Path, monkeypatc
     save_incident(Path("slurm-robust-1234"), ["x"])
     assert [item.value for item in _completed(None, None, "12")] == ["1234", "1234-r0-1795228470"]  # type: ignore[arg-type]
     assert [item.type for item in _completed(None, None, "tr")] == ["file"]  # type: ignore[arg-type]
+
+
+def test_a_line_that_names_no_rank_is_of_the_only_node_whose_ranks_ended(site: Path, tmp_path: Path) -> None:
+    """Then the XID of that node counts; with ends on two nodes nobody knows whose line it is."""
+    for number, nodes in enumerate((("n2", "n2"), ("n1", "n2"))):
+        folder = save_incident(
+            tmp_path / "out" / "slurm-robust-1234",
+            [],
+            name=f"1234-r{number}-1795228470",
+            faults={"n2": LOST},
+            ends=tuple(RankExit(r, n, AT_S, 1, 0, (), shared_lines=("x", CUDA)) for r, n in enumerate(nodes)),
+        )
+        told = json.loads(run(folder.name, "--json", "--config", site).stdout)
+        assert (told["root"]["rank"], told["root"]["line"]) == (None, 2)
+        assert told["blame"] == ("node" if nodes[0] == nodes[1] else "either")
+    assert "line 2 of the last ones that name no rank" in run(folder.name, "--config", site).output

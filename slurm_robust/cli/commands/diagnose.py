@@ -191,7 +191,8 @@ def _resembling(diagnosis: Diagnosis, subject: Subject, journal: Sequence[dict[s
     root = diagnosis.root
     if root is None:
         return []
-    itself = subject.incident.id if subject.incident is not None else ""
+    newest = subject.incident or next(iter(subject.incidents), None)
+    itself = newest.id if newest is not None else ""
     beside = [*subject.files, *(one.folder.parent for one in subject.incidents)]
     past = past_incidents(journal, [*subject.incidents, *incidents_beside(beside)], itself)
     return resembling(signature(root), diagnosis.category.name, root.text, past)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class JobTraces:
     notes: tuple[str, ...] = ()
 
 
-def traces_of(ref: JobRef, client: SlurmClient, journal: Iterable[dict[str, Any]], here: Path) -> JobTraces:
+def traces_of(ref: JobRef, client: SlurmClient, journal: Sequence[dict[str, Any]], here: Path) -> JobTraces:
     """Look for a job's files: where Slurm, its accounting and the daemon's journal say, then here.
 
     `journal` has incidents as `srobust incidents --json` shows them; `here` is the current folder.
@@ -52,9 +52,11 @@ def traces_of(ref: JobRef, client: SlurmClient, journal: Iterable[dict[str, Any]
     names = _unique([ref.address, *([str(job.ref.job_id)] if job is not None else [])])
     files = files or _existing([glob.escape(str(p / f"slurm-{name}.out")) for p in places for name in names], [])
     folders = _unique([*(p / f"slurm-robust-{name}" for p in places for name in names), *reports])
-    incidents = {one.folder: one for folder in folders for one in incidents_in(folder)}
-    notes += _claimed(job, incidents.values())
-    newest_first = tuple(sorted(incidents.values(), key=lambda one: -one.at_s))
+    found = {one.folder: one for folder in folders for one in incidents_in(folder)}
+    outcomes = {i.get("id"): str(i.get("reason") or "") for i in journal}
+    incidents = [_with_outcome(one, outcomes.get(one.id, "")) for one in found.values()]
+    notes += _claimed(job, incidents)
+    newest_first = tuple(sorted(incidents, key=lambda one: -one.at_s))
     return JobTraces(ref.address, tuple(files), newest_first, tuple(notes))
 
 
@@ -94,6 +96,13 @@ def glob_text(pattern: str) -> str:
 
 def _is_of(incident: dict[str, Any], ref: JobRef) -> bool:
     return incident.get("job") == ref.address or (ref.array_task_id is None and incident.get("job_id") == ref.job_id)
+
+
+def _with_outcome(saved: SavedIncident, outcome: str) -> SavedIncident:
+    """The incident with what the journal says that it came to, where its supervisor did not live to see that."""
+    if saved.incident is None or saved.incident.outcome or not outcome:
+        return saved
+    return replace(saved, incident=replace(saved.incident, outcome=outcome))
 
 
 def _claimed(job: Job | None, saved: Iterable[SavedIncident]) -> list[str]:

@@ -32,13 +32,15 @@ class LinePlace(NamedTuple):
 
     Attributes:
         line: Its number: in the file, or of a saved rank among that rank's last lines.
-        rank: Whose saved last words it belongs to; None for a line of a file.
+        rank: Whose saved last words it belongs to; None for a line of a file, and for one that names no rank.
+        saved: It was saved in an incident, and `line` counts the last lines there.
     """
 
     file: str
     line: int
     rank: int | None = None
     node: str = ""
+    saved: bool = False
 
 
 @dataclass
@@ -91,9 +93,9 @@ def _add_last_words(reading: LogReading, saved: SavedIncident, matcher: Matcher)
     path = str(saved.folder / CIRCUMSTANCES_FILE)
     first = saved.exits[:_MOST_RANKS]
     for end in first:
-        _add(reading, end.last_lines, matcher, LinePlace(path, 0, end.rank, end.node))
+        _add(reading, end.last_lines, matcher, LinePlace(path, 0, end.rank, end.node, saved=True))
     for lines in dict.fromkeys(end.shared_lines for end in first):
-        _add(reading, lines, matcher, LinePlace(path, 0))
+        _add(reading, lines, matcher, LinePlace(path, 0, saved=True))
     reading.notes += saved.problems
 
 
@@ -153,10 +155,10 @@ def _beside_faults(
     if end is None and not only:
         return diagnosis, ""  # the output holds other incidents' lines too
     end = end or next((e for e in saved.exits if e.rank == rank), None)
+    if end is None and rank is None and len({e.node for e in saved.exits}) == 1:
+        end = saved.exits[0]  # a line that names no rank, and ranks of one node ended
     known = saved.circumstances.rank_nodes if saved.circumstances is not None else {}
-    nodes = set(known.values())
     node = node or (end.node if end is not None else "") or (known.get(rank, "") if rank is not None else "")
-    node = node or (next(iter(nodes)) if len(nodes) == 1 else "")
     at_s = end.at_s if end is not None else _fault_at_s(saved)
     return with_node_fault(diagnosis, node, at_s, saved.signals)
 

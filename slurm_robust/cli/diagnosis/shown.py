@@ -14,6 +14,7 @@ from slurm_robust.diagnose.findings import LogFinding
 from slurm_robust.diagnose.resembling import Resemblance
 from slurm_robust.diagnose.root import Diagnosis
 from slurm_robust.diagnose.signature import signature
+from slurm_robust.text import first_sentence
 
 _MAX_SHOWN = 6
 _MAX_INCIDENTS = 3
@@ -99,6 +100,8 @@ def _where(finding: LogFinding, places: Sequence[LinePlace]) -> str:
     own = f", in {finding.place}" if finding.place else ""
     if place.rank is not None:
         return f"rank {place.rank} on {place.node or '?'}, line {place.line} of its last ones ({place.file}){own}"
+    if place.saved:
+        return f"line {place.line} of the last ones that name no rank ({place.file}){own}"
     return f"{place.file}:{place.line}{own}"
 
 
@@ -106,9 +109,9 @@ def _incident_text(saved: SavedIncident) -> list[str]:
     incident = saved.incident
     lines = [f"{saved.id}, {clock(saved.at_s)} ({saved.folder})"]
     if incident is not None and incident.verdict is not None:
-        lines.append(f"{incident.verdict.conclusion.value}: {incident.verdict.reason}")
+        lines.append(f"{incident.verdict.conclusion.value}: {first_sentence(incident.verdict.reason)}")
     if incident is not None and incident.plan is not None:
-        lines.append(f"{incident.plan.road.value}: {incident.plan.reason}")
+        lines.append(f"{incident.plan.road.value}: {first_sentence(incident.plan.reason)}")
     if incident is not None:
         lines.append(f"came to: {incident.outcome or 'it is open'}")
     if saved.exits:
