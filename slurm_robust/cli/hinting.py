@@ -6,7 +6,7 @@ import getpass
 import itertools
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ import click
 from slurm_robust import config as configuration
 from slurm_robust.config import LlmConfig
 from slurm_robust.diagnose.findings import LogFinding
+from slurm_robust.diagnose.resembling import Resemblance
 from slurm_robust.diagnose.root import Diagnosis
 from slurm_robust.diagnose.rulebook import RuleBook
 from slurm_robust.hint.errors import HintError
+from slurm_robust.hint.masking import mask
 from slurm_robust.hint.page import LogPage, PageLines
 from slurm_robust.hint.prompt import question
 from slurm_robust.hint.vote import Hint, HintSample
@@ -30,6 +32,7 @@ class Hinting:
         self._lines = PageLines()
         self._llm = llm
         self._book = book
+        self._similar: list[str] = []
 
     def add(self, lines: Sequence[tuple[str, int, str]], found: Sequence[LogFinding]) -> None:
         """Keep what a page may need of all lines, each with its file and its number there."""
@@ -42,9 +45,13 @@ class Hinting:
             self._lines.add([text for _, _, text in lines[first : first + count]], of_file, first)
             first += count
 
+    def remember(self, resembles: Iterable[Resemblance]) -> None:
+        """Tell the model of past incidents of the same failure: what was done, and whether it helped."""
+        self._similar = [mask(_past_text(one), (*_names_here(), *one.past.nodes)) for one in resembles]
+
     def question(self, found: Sequence[LogFinding]) -> str:
         """All text that a hint would send."""
-        messages = question(self._page(found), self._book.categories)
+        messages = question(self._page(found), self._book.categories, self._similar)
         return "\n\n".join(message["content"] for message in messages)
 
     def hint(
@@ -68,10 +75,11 @@ class Hinting:
         size_bytes = sum(len(line.text.encode()) for line in page.lines)
         click.echo(
             f"srobust diagnose: asks {llm.model} at {where.name}, {llm.samples} times within {llm.timeout_s:g} s, "
-            f"and sends {len(page.lines)} masked lines of the log ({size_bytes} bytes); --hint-page shows them",
+            f"and sends {len(page.lines)} masked lines of the log ({size_bytes} bytes)"
+            f"{f' and {len(self._similar)} past incidents' if self._similar else ''}; --hint-page shows them",
             err=True,
         )
-        hint, agreed = ask_for_hint(where, llm, page, self._book.categories)
+        hint, agreed = ask_for_hint(where, llm, page, self._book.categories, self._similar)
         return _json(hint, places, *self._proposal(hint, agreed, page))
 
     def _page(self, found: Sequence[LogFinding]) -> LogPage:
@@ -139,6 +147,14 @@ def _names_here() -> list[str]:
     except (KeyError, OSError):
         names.append("")
     return [name for name in names if name]
+
+
+def _past_text(one: Resemblance) -> str:
+    """A past incident as a model may read it: the failure, and what came of it. Other jobs' free text stays here."""
+    past = one.past
+    helped = {True: "training came further after it", False: "it did not help", None: "not known to have helped"}
+    what = past.cause.get("line") or past.cause.get("category") or "the same message"
+    return f"{what}; done: {past.done or 'nothing'}; {helped[past.helped]}"
 
 
 def _json(hint: Hint, places: Sequence[tuple[str, int]], proposal: str = "", no_proposal: str = "") -> dict[str, Any]:

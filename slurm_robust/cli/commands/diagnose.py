@@ -138,15 +138,16 @@ def log(
     reading, diagnosis = read_subject(subject, book, matcher)
     for rule in matcher.slow_rules:
         click.echo(f"srobust diagnose: the rule {rule.id} ({rule.place}) took too long and was left out", err=True)
+    resembles = _resembling(diagnosis, subject, journal)
     if hinting is not None:
         hinting.add(reading.lines, reading.found)
+        hinting.remember(resembles)
     if hinting is not None and shows_page:
         click.echo(hinting.question(reading.found))
         return
     hint = (
         hinting.hint(diagnosis, reading.found, [place[:2] for place in reading.places]) if hinting is not None else None
     )
-    resembles = _resembling(diagnosis, subject, journal)
     if as_object:
         click.echo(json.dumps({**as_json(diagnosis, reading, subject, resembles), "hint": hint}, indent=1))
     else:
