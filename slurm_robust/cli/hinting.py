@@ -14,10 +14,11 @@ import click
 
 from slurm_robust import config as configuration
 from slurm_robust.config import LlmConfig
-from slurm_robust.diagnose.findings import LogFinding
+from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.diagnose.resembling import Resemblance
 from slurm_robust.diagnose.root import Diagnosis
 from slurm_robust.diagnose.rulebook import RuleBook
+from slurm_robust.diagnose.telling import telling_lines
 from slurm_robust.hint.errors import HintError
 from slurm_robust.hint.masking import mask
 from slurm_robust.hint.page import LogPage, PageLines
@@ -28,35 +29,34 @@ from slurm_robust.hint.vote import Hint, HintSample
 class Hinting:
     """What a hint needs of one run: the site's endpoint, the rules, and the lines of the log."""
 
-    def __init__(self, llm: LlmConfig, book: RuleBook) -> None:
+    def __init__(self, llm: LlmConfig, book: RuleBook, matcher: Matcher) -> None:
         self._lines = PageLines()
         self._llm = llm
         self._book = book
+        self._matcher = matcher
         self._similar: list[str] = []
 
-    def add(self, lines: Sequence[tuple[str, int, str]], found: Sequence[LogFinding]) -> None:
+    def add(self, lines: Sequence[tuple[str, int, str]]) -> None:
         """Keep what a page may need of all lines, each with its file and its number there."""
         runs = [(path, len(list(run))) for path, run in itertools.groupby(lines, key=lambda line: line[0])]
         if len(runs) > len({path for path, _ in runs}):  # files that were put in order by time are one stream
             runs = [("", len(lines))]
         first = 0
         for _, count in runs:
-            of_file = [finding for finding in found if first <= finding.number < first + count]
-            self._lines.add([text for _, _, text in lines[first : first + count]], of_file, first)
+            texts = [text for _, _, text in lines[first : first + count]]
+            self._lines.add(texts, telling_lines(texts, self._book, self._matcher), first)
             first += count
 
     def remember(self, resembles: Iterable[Resemblance]) -> None:
         """Tell the model of past incidents of the same failure: what was done, and whether it helped."""
         self._similar = [mask(_past_text(one), (*_names_here(), *one.past.nodes)) for one in resembles]
 
-    def question(self, found: Sequence[LogFinding]) -> str:
+    def question(self) -> str:
         """All text that a hint would send."""
-        messages = question(self._page(found), self._book.categories, self._similar)
+        messages = question(self._page(), self._book.categories, self._similar)
         return "\n\n".join(message["content"] for message in messages)
 
-    def hint(
-        self, diagnosis: Diagnosis, found: Sequence[LogFinding], places: Sequence[tuple[str, int]]
-    ) -> dict[str, Any]:
+    def hint(self, diagnosis: Diagnosis, places: Sequence[tuple[str, int]]) -> dict[str, Any]:
         """The hint as JSON has it. Without one its `reason` says why; the diagnosis stays as it is."""
         # A run without --hint pays for no TLS.
         from slurm_robust.hint.asking import ask_for_hint, wanted  # noqa: PLC0415
@@ -71,7 +71,7 @@ class Hinting:
             where = endpoint(llm.url, llm.model, llm.key_file)
         except HintError as error:
             return _json(Hint(reason=f"not asked: {error}"), places)
-        page = self._page(found)
+        page = self._page()
         size_bytes = sum(len(line.text.encode()) for line in page.lines)
         click.echo(
             f"srobust diagnose: asks {llm.model} at {where.name}, {llm.samples} times within {llm.timeout_s:g} s, "
@@ -82,8 +82,8 @@ class Hinting:
         hint, agreed = ask_for_hint(where, llm, page, self._book.categories, self._similar)
         return _json(hint, places, *self._proposal(hint, agreed, page))
 
-    def _page(self, found: Sequence[LogFinding]) -> LogPage:
-        return self._lines.page(found, _names_here(), self._llm.page_bytes)
+    def _page(self) -> LogPage:
+        return self._lines.page(_names_here(), self._llm.page_bytes)
 
     def _proposal(self, hint: Hint, agreed: Sequence[HintSample], page: LogPage) -> tuple[str, str]:
         """The file of the proposed rule, and why there is none."""
@@ -98,9 +98,9 @@ class Hinting:
             return "", str(error)
 
 
-def hinting_for(config: str | None, book: RuleBook) -> Hinting:
+def hinting_for(config: str | None, book: RuleBook, matcher: Matcher) -> Hinting:
     """With the site's configuration."""
-    return Hinting(llm_config(config), book)
+    return Hinting(llm_config(config), book, matcher)
 
 
 def llm_config(path: str | None) -> LlmConfig:

@@ -1,4 +1,4 @@
-"""Chooses the lines of a log that a question has room for: around what rules have found, and the last ones.
+"""Chooses the lines of a log that a question has room for: the most telling ones, those around them, and the last ones.
 
 Pure. The page holds masked lines alone; which lines of the log they are is kept beside them.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
-from slurm_robust.diagnose.findings import LogFinding, each_rule_once
 from slurm_robust.diagnose.lines import plain
 from slurm_robust.hint.masking import mask_lines
 
 AROUND = 8
-"""Lines before and after a finding."""
-MAX_FINDINGS = 12
-"""Windows: further findings are mostly the same ones on other ranks."""
+"""Lines before and after a telling one."""
+MAX_TELLING = 24
+"""Of each file; what a page of many files has room for is less."""
 LAST_LINES = 200
 """Of each file; fewer fit."""
 KEY_LINES = 60
@@ -49,16 +49,20 @@ class LogPage:
 
 
 class PageLines:
-    """The lines of the log from which a page may be made; of each file only those near findings and the end."""
+    """The lines of the log from which a page may be made; of each file only those near telling ones and the end."""
 
     def __init__(self) -> None:
         self._lines: dict[int, str] = {}
         self._last_of_files: list[int] = []
+        self._telling: list[list[int]] = []
 
-    def add(self, lines: Sequence[str], found: Iterable[LogFinding], first: int) -> None:
-        """Keep what a page may need of one file, whose first line has the number `first`."""
-        windows = [range(finding.number - first - AROUND - KEY_LINES, finding.number - first + AROUND + 1)
-                   for finding in each_rule_once(found)[:MAX_FINDINGS]]  # fmt: skip
+    def add(self, lines: Sequence[str], telling: Sequence[int], first: int) -> None:
+        """Keep what a page may need of one file, whose first line has the number `first`.
+
+        `telling` has the places of its most telling lines among `lines`, the best first.
+        """
+        windows = [range(place - AROUND - KEY_LINES, place + AROUND + 1) for place in telling[:MAX_TELLING]]
+        self._telling.append([first + place for place in telling[:MAX_TELLING]])
         windows.append(range(len(lines) - LAST_LINES - KEY_LINES, len(lines)))
         wanted = sorted({place for window in windows for place in window if 0 <= place < len(lines)})
         for place in wanted:
@@ -66,12 +70,12 @@ class PageLines:
                 self._lines[first + place] = plain(lines[place])
         self._last_of_files.append(first + len(lines) - 1)
 
-    def page(self, found: Sequence[LogFinding], names: Iterable[str], limit_bytes: int) -> LogPage:
-        """The most telling lines that fit: around findings in their order, then from the ends of the files."""
+    def page(self, names: Iterable[str], limit_bytes: int) -> LogPage:
+        """The most telling lines that fit, then those around them, then the ends of the files."""
         masked = self._masked(names)
         chosen: set[int] = set()
         used = 0
-        for number in self._by_worth(found):
+        for number in self._by_worth():
             if number in chosen or not masked.get(number, "").strip():
                 continue
             size = len(masked[number].encode("utf-8", "replace")) + _PER_LINE_BYTES
@@ -81,11 +85,12 @@ class PageLines:
             chosen.add(number)
         return LogPage(tuple(PageLine(n, masked[n], self._lines[n]) for n in sorted(chosen)))
 
-    def _by_worth(self, found: Sequence[LogFinding]) -> Iterator[int]:
-        windows = each_rule_once(found)[:MAX_FINDINGS]
-        yield from (finding.number for finding in windows)
-        for finding in windows:
-            yield from range(finding.number - AROUND, finding.number + AROUND + 1)
+    def _by_worth(self) -> Iterator[int]:
+        # The best of each file come before the second best of any.
+        telling = [number for best in zip_longest(*self._telling) for number in best if number is not None]
+        yield from telling
+        for number in telling:
+            yield from range(number - AROUND, number + AROUND + 1)
         for back in range(LAST_LINES):
             yield from (last - back for last in self._last_of_files)
 

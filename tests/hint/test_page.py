@@ -3,17 +3,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.diagnose.findings import findings
+from slurm_robust.diagnose.findings import matcher
 from slurm_robust.diagnose.rulebook import shipped
+from slurm_robust.diagnose.telling import telling_lines
 from slurm_robust.hint.page import LogPage, PageLines
 from slurm_robust.hint.prompt import numbered, question
 
 
 def page_of(lines: list[str], limit_bytes: int = 4000) -> LogPage:
     """The page of one file."""
-    kept, found = PageLines(), findings(lines)
-    kept.add(lines, found, 0)
-    return kept.page(found, (), limit_bytes)
+    kept = PageLines()
+    kept.add(lines, telling_lines(lines, shipped(), matcher()), 0)
+    return kept.page((), limit_bytes)
 
 
 def test_a_finding_in_the_middle_is_there_with_its_surroundings_and_the_end() -> None:
@@ -26,6 +27,14 @@ def test_a_finding_in_the_middle_is_there_with_its_surroundings_and_the_end() ->
     assert 1999 in numbers
     assert numbers == sorted(numbers)
     assert "\n…\n" in numbered(page)
+
+
+def test_an_error_that_no_rule_knows_is_there_before_all_that_followed() -> None:
+    """That is when a model is asked: no rule has found anything near it."""
+    lines = [f"step {n} fine" for n in range(2000)]
+    lines[700] = "FATAL flux capacitor lost its alignment"
+    page = page_of([*lines, *(f"rank {n} waits at the barrier" for n in range(1000))])
+    assert lines[700] in [line.text for line in page.lines]
 
 
 @given(st.lists(st.text(max_size=400), max_size=60), st.integers(0, 3000))

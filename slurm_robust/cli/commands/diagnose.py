@@ -131,7 +131,7 @@ def log(
     book = book_of(site_rules)
     matcher = Matcher(book)
     site = _site(config)
-    hinting = hinting_for(config, book) if wants_hint or shows_page else None
+    hinting = hinting_for(config, book, matcher) if wants_hint or shows_page else None
     journal = journal_incidents(site)
     with failing("diagnose", NothingLeftError):
         subject = subject_of(words, lambda: connect(site.slurm), journal)
@@ -140,14 +140,12 @@ def log(
         click.echo(f"srobust diagnose: the rule {rule.id} ({rule.place}) took too long and was left out", err=True)
     resembles = _resembling(diagnosis, subject, journal)
     if hinting is not None:
-        hinting.add(reading.lines, reading.found)
+        hinting.add(reading.lines)
         hinting.remember(resembles)
     if hinting is not None and shows_page:
-        click.echo(hinting.question(reading.found))
+        click.echo(hinting.question())
         return
-    hint = (
-        hinting.hint(diagnosis, reading.found, [place[:2] for place in reading.places]) if hinting is not None else None
-    )
+    hint = hinting.hint(diagnosis, [place[:2] for place in reading.places]) if hinting is not None else None
     if as_object:
         click.echo(json.dumps({**as_json(diagnosis, reading, subject, resembles), "hint": hint}, indent=1))
     else:

@@ -44,7 +44,7 @@ class LinePlace(NamedTuple):
 
 
 @dataclass
-class LogReading:
+class LinesRead:
     """What was read, and what rules recognise in it.
 
     Attributes:
@@ -63,12 +63,12 @@ class LogReading:
     faults: str = ""
 
 
-def read_subject(subject: Subject, book: RuleBook, matcher: Matcher) -> tuple[LogReading, Diagnosis]:
+def read_subject(subject: Subject, book: RuleBook, matcher: Matcher) -> tuple[LinesRead, Diagnosis]:
     """The root: of an incident by its last words, else by the output. What says no more than a consequence is no end.
 
     A job's output may hold earlier attempts' errors too, so an incident's own last words go first.
     """
-    reading = LogReading(notes=list(subject.notes))
+    reading = LinesRead(notes=list(subject.notes))
     saved = subject.incident or next(iter(subject.incidents), None)
     if subject.incident is not None:
         _add_last_words(reading, subject.incident, matcher)
@@ -89,7 +89,7 @@ def _consequence(diagnosis: Diagnosis) -> bool:
     return diagnosis.root is None or diagnosis.category.consequence
 
 
-def _add_last_words(reading: LogReading, saved: SavedIncident, matcher: Matcher) -> None:
+def _add_last_words(reading: LinesRead, saved: SavedIncident, matcher: Matcher) -> None:
     path = str(saved.folder / CIRCUMSTANCES_FILE)
     first = saved.exits[:_MOST_RANKS]
     for end in first:
@@ -99,7 +99,7 @@ def _add_last_words(reading: LogReading, saved: SavedIncident, matcher: Matcher)
     reading.notes += saved.problems
 
 
-def _add(reading: LogReading, lines: Sequence[str], matcher: Matcher, place: LinePlace) -> None:
+def _add(reading: LinesRead, lines: Sequence[str], matcher: Matcher, place: LinePlace) -> None:
     """The lines of one stream."""
     reading.found += findings(lines, place.rank, matcher, first=len(reading.lines))
     reading.places += [place._replace(line=number) for number in range(1, len(lines) + 1)]
@@ -107,7 +107,7 @@ def _add(reading: LogReading, lines: Sequence[str], matcher: Matcher, place: Lin
     reading.read[place.file] = reading.read.get(place.file, 0) + len(lines)
 
 
-def _add_files(reading: LogReading, files: Sequence[Path], book: RuleBook, matcher: Matcher) -> None:
+def _add_files(reading: LinesRead, files: Sequence[Path], book: RuleBook, matcher: Matcher) -> None:
     """All lines of output files, as one stream; of large ones, those that a rule may match."""
     first = len(reading.lines)
     if _size_bytes(files) > WHOLE_BYTES:
@@ -139,7 +139,7 @@ def _size_bytes(files: Sequence[Path]) -> int:
 
 
 def _beside_faults(
-    diagnosis: Diagnosis, reading: LogReading, saved: SavedIncident, *, only: bool
+    diagnosis: Diagnosis, reading: LinesRead, saved: SavedIncident, *, only: bool
 ) -> tuple[Diagnosis, str]:
     """The diagnosis with what nodes reported at that time, where the root is known to be of this incident."""
     root = diagnosis.root

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from slurm_robust.cli.diagnosis.reading import LinePlace, LogReading, shown_signals
+from slurm_robust.cli.diagnosis.reading import LinePlace, LinesRead, shown_signals
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident
 from slurm_robust.cli.diagnosis.subject import Subject
 from slurm_robust.cli.state import clock
@@ -28,7 +28,7 @@ _BLAME = {
 }
 
 
-def as_text(diagnosis: Diagnosis, reading: LogReading, subject: Subject, resembles: Sequence[Resemblance]) -> list[str]:
+def as_text(diagnosis: Diagnosis, reading: LinesRead, subject: Subject, resembles: Sequence[Resemblance]) -> list[str]:
     """For people. Nothing of a log reaches the terminal as a command."""
     lines = _root_text(diagnosis, reading)
     saved = [subject.incident] if subject.incident is not None else subject.incidents[:_MAX_INCIDENTS]
@@ -46,7 +46,7 @@ def as_text(diagnosis: Diagnosis, reading: LogReading, subject: Subject, resembl
 
 
 def as_json(
-    diagnosis: Diagnosis, reading: LogReading, subject: Subject, resembles: Sequence[Resemblance]
+    diagnosis: Diagnosis, reading: LinesRead, subject: Subject, resembles: Sequence[Resemblance]
 ) -> dict[str, Any]:
     """For tools: docs/json.md."""
     root = diagnosis.root
@@ -70,7 +70,7 @@ def as_json(
     }
 
 
-def _root_text(diagnosis: Diagnosis, reading: LogReading) -> list[str]:
+def _root_text(diagnosis: Diagnosis, reading: LinesRead) -> list[str]:
     root, category, places = diagnosis.root, diagnosis.category, reading.places
     if root is None:
         return [category.meaning, *_titled("what to do:", [category.remedy])]

@@ -89,7 +89,7 @@ class LogCompressor:
             self._begin_stream()
         self._forget_shapes()
         self._first_times.append(None)
-        reader, lines = LogReader(file.path), 0
+        reader, lines = LogReader(file.path, file.data), 0
         for chunk in reader.chunks():
             if not lines and file.labelled is None and not self._labels:
                 self._labels = labels_of(chunk.data[:CHUNK_BYTES].split(b"\n", 400)[:400])

@@ -11,6 +11,7 @@ UTF-16). A line longer than `LINE_BYTES` is read in pieces that overlap.
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import stat
 import zlib
@@ -43,12 +44,14 @@ class LogFile:
         speaker: Who prints into it, where that is one rank; labels of its lines come first.
         labelled: Its lines begin with a label of `srun --label`; None to tell by its first lines.
         continues: It goes on where the file before it was rotated away: the same speakers, steps and tracebacks.
+        data: Its content, where that was read already; the file is not opened then.
     """
 
     path: Path
     speaker: Speaker = NOBODY
     labelled: bool | None = None
     continues: bool = False
+    data: bytes | None = None
 
 
 def key_of(line: bytes) -> bytes:
@@ -104,14 +107,18 @@ class LogReader:
         year: Of its last change: for times that name none.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, data: bytes | None = None) -> None:
         self.path = path
+        self._data = data
         self.problem = ""
         self.size_bytes = 0
         self.year = 1970
 
     def chunks(self) -> Iterator[Chunk]:
         """All lines, in order. Nothing is raised: what cannot be read ends the file, and `problem` says so."""
+        if self._data is not None:
+            yield from self._cut(io.BytesIO(self._data), len(self._data))
+            return
         try:
             with open(_open(self.path), "rb", buffering=0) as file:
                 status = os.fstat(file.fileno())

@@ -56,6 +56,21 @@ def render(page: Page, max_bytes: int = DEFAULT_BYTES) -> str:
     return _cut("\n".join(part for part in (head, *body, foot) if part), max_bytes)
 
 
+def telling_places(page: Page, most: int) -> list[Place]:
+    """Where the most telling entries stand, the best first; of a traceback, its exception."""
+    exceptions = {trace.exception: _traceback_score(trace) for trace in page.tracebacks}
+    known = {entry.line for entry in page.entries}
+    last_step = max((e.last.order for e in page.entries if e.steps and e.routine), default=None)
+    scored = [(t.first, _traceback_score(t)) for t in page.tracebacks if t.exception not in known]
+    for entry in page.entries:
+        if entry.in_traceback:
+            scored += [(entry.first, exceptions[entry.line])] if entry.line in exceptions else []
+        elif not entry.routine:
+            scored.append((entry.first, _entry_score(entry, last_step)))
+    scored.sort(key=lambda told: (-told[1], told[0].order))
+    return [place for place, _ in scored[:most]]
+
+
 def _head(page: Page) -> str:
     lines = []
     for source in page.sources:

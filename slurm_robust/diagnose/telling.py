@@ -1,0 +1,25 @@
+"""Which of a log's lines tell most, when there is room for few: the compressor's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_robust.diagnose.findings import Matcher
+from slurm_robust.diagnose.large_files import interest_of
+from slurm_robust.diagnose.log.compress import compress
+from slurm_robust.diagnose.log.lines import LogFile
+from slurm_robust.diagnose.log.render import telling_places
+from slurm_robust.diagnose.rulebook import RuleBook
+
+MOST = 24
+
+
+def telling_lines(lines: Sequence[str], book: RuleBook, matcher: Matcher, most: int = MOST) -> list[int]:
+    """The places of the most telling lines of one file, the best first: what rules know, tracebacks, and other news.
+
+    Of lines that differ in numbers only, the first one counts; what healthy steps print does not.
+    """
+    text = "\n".join(line.replace("\r", " ").replace("\n", " ") for line in lines)
+    page = compress([LogFile(Path("lines"), data=text.encode("utf-8", "replace"))], interest_of(book, matcher))
+    return [place.line - 1 for place in telling_places(page, most)]
