@@ -35,6 +35,7 @@ class Hinting:
         self._book = book
         self._matcher = matcher
         self._similar: list[str] = []
+        self._names = _names_here()
 
     def add(self, lines: Sequence[tuple[str, int, str]]) -> None:
         """Keep what a page may need of all lines, each with its file and its number there."""
@@ -47,9 +48,10 @@ class Hinting:
             self._lines.add(texts, telling_lines(texts, self._book, self._matcher), first)
             first += count
 
-    def remember(self, resembles: Iterable[Resemblance]) -> None:
-        """Tell the model of past incidents of the same failure: what was done, and whether it helped."""
-        self._similar = [mask(_past_text(one), (*_names_here(), *one.past.nodes)) for one in resembles]
+    def remember(self, resembles: Iterable[Resemblance], nodes: Sequence[str] = ()) -> None:
+        """Tell the model of past incidents of the same failure, and mask the names of the job's nodes."""
+        self._names += nodes
+        self._similar = [mask(_past_text(one), (*self._names, *one.past.nodes)) for one in resembles]
 
     def question(self) -> str:
         """All text that a hint would send."""
@@ -83,7 +85,7 @@ class Hinting:
         return _json(hint, places, *self._proposal(hint, agreed, page))
 
     def _page(self) -> LogPage:
-        return self._lines.page(_names_here(), self._llm.page_bytes)
+        return self._lines.page(self._names, self._llm.page_bytes)
 
     def _proposal(self, hint: Hint, agreed: Sequence[HintSample], page: LogPage) -> tuple[str, str]:
         """The file of the proposed rule, and why there is none."""

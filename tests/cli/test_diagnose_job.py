@@ -114,6 +114,7 @@ def test_a_file_goes_first(site: Path, tmp_path: Path) -> None:
         (["nonsense"], 2, "no file of that name, no job id (123, 123_4, 123+0) and no incident's id"),
         (["."], 2, "a folder without an incident in it"),
         (["1234", "a.out"], 2, "1234: no such file. Type files of one job, or one JOBID, or one INCIDENT alone"),
+        (["x" * 300], 2, "cannot be read: File name too long"),
         (["1234"], 3, "job 1234: neither its output nor a folder slurm-robust-1234 was found"),
         (["77"], 3, "accounting storage is disabled"),
         (["77"], 3, "srobust diagnose FILE"),
@@ -126,6 +127,25 @@ def test_a_wrong_word_says_what_to_type_next(site: Path, words: list[str], code:
     done = run(*words, "--config", site)
     assert done.exit_code == code, done.output
     assert says in " ".join(done.stderr.split())
+
+
+def test_the_names_of_the_jobs_nodes_do_not_leave_the_machine(site: Path, tmp_path: Path) -> None:
+    """Also those that do not look like names of machines."""
+    folder = save_incident(tmp_path / "out" / "slurm-robust-1234", ["FluxError: n2 lost n1"])
+    shown = run(folder.name, "--hint-page", "--config", site).stdout
+    assert "FluxError: <name> lost <name>" in shown
+
+
+def test_without_slurm_the_folders_here_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is said."""
+    monkeypatch.chdir(tmp_path)
+    save_incident(tmp_path / "slurm-robust-1234", ["KeyError: 'x'"])
+    config = tmp_path / "robust.yaml"
+    config.write_text(f"slurm: {{bin_dir: {tmp_path}/none}}\n")
+    done = run("1234", "--config", config)
+    assert done.exit_code == 0, done.output
+    assert "key: A key is missing." in done.output
+    assert "none/squeue" in done.output
 
 
 def test_what_the_job_has_written_into_its_folder_is_no_trusted_text(site: Path, tmp_path: Path) -> None:

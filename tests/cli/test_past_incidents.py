@@ -58,7 +58,7 @@ def test_a_cause_comes_from_the_folder_of_the_journals_incident(tmp_path: Path) 
     folder = save_incident(tmp_path / "slurm-robust-1234", ["x"], name="a", cause={"signature": "s", "category": "c"})
     config = written(tmp_path, row("a", "resumed", report=str(folder.parent)), row("b", "ended"))
     rows = journal_incidents(config)
-    past = past_incidents(rows, incidents_in(folder.parent), without="b")
+    past = past_incidents(rows, incidents_in(folder.parent), without={"b"})
     assert [(one.incident, dict(one.cause)) for one in past] == [("a", {"signature": "s", "category": "c"})]
 
 
@@ -102,3 +102,24 @@ def test_an_incident_that_is_open_is_no_success(tmp_path: Path) -> None:
     opened = replace(row("a", ""), state="running")
     (past,) = past_incidents(journal_incidents(written(tmp_path, opened)), ())
     assert past.helped is None
+
+
+def test_a_report_that_may_not_be_read_is_no_page(tmp_path: Path) -> None:
+    """The journal's own words count then. A name that is too long fails as a home that is closed does."""
+    config = written(tmp_path, row("a", "resumed", report=f"/{'x' * 300}"))
+    assert [dict(one.cause) for one in past_incidents(journal_incidents(config), ())] == [{}]
+
+
+def test_a_jobs_log_does_not_resemble_its_own_newest_incident(tmp_path: Path) -> None:
+    """Earlier ones of the job are told: what was done then did not last."""
+    (found,) = findings([CUDA])
+    cause = {"category": "cuda_error", "signature": signature(found), "line": CUDA}
+    names = ("1234-r0-1795228470", "1234-r1-1795228999")
+    for place, name in enumerate(names):
+        folder = save_incident(tmp_path / "slurm-robust-1234", [CUDA], name=name, cause=cause)
+        page = json.loads((folder / "incident.json").read_text())
+        (folder / "incident.json").write_text(json.dumps({**page, "opened_at_s": AT_S + place}))
+    for log, told in (("slurm-1234.out", names[:1]), ("slurm-123.out", names[::-1])):
+        (tmp_path / log).write_text(f"{CUDA}\n")
+        shown = json.loads(run(tmp_path / log, "--json").stdout)["resembles"]
+        assert [one["incident"] for one in shown] == list(told)

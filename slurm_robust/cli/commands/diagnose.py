@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from slurm_robust import config as configuration
 from slurm_robust.cli.commands import diagnose_rules
 from slurm_robust.cli.commands.diagnose_rules import book_of
-from slurm_robust.cli.diagnosis.past import incidents_beside, journal_incidents, past_incidents
+from slurm_robust.cli.diagnosis.past import incidents_beside, journal_incidents, newest_of, past_incidents
 from slurm_robust.cli.diagnosis.reading import read_subject
 from slurm_robust.cli.diagnosis.shown import as_json, as_text
 from slurm_robust.cli.diagnosis.subject import NothingLeftError, Subject, subject_of
@@ -141,7 +141,7 @@ def log(
     resembles = _resembling(diagnosis, subject, journal)
     if hinting is not None:
         hinting.add(reading.lines)
-        hinting.remember(resembles)
+        hinting.remember(resembles, subject.nodes)
     if hinting is not None and shows_page:
         click.echo(hinting.question())
         return
@@ -191,7 +191,7 @@ def _resembling(diagnosis: Diagnosis, subject: Subject, journal: Sequence[dict[s
     if root is None:
         return []
     newest = subject.incident or next(iter(subject.incidents), None)
-    itself = newest.id if newest is not None else ""
-    beside = [*subject.files, *(one.folder.parent for one in subject.incidents)]
-    past = past_incidents(journal, [*subject.incidents, *incidents_beside(beside)], itself)
+    beside = incidents_beside([*subject.files, *(one.folder.parent for one in subject.incidents)])
+    itself = {newest.id} if newest is not None else newest_of(beside, subject.files)
+    past = past_incidents(journal, [*subject.incidents, *beside], itself)
     return resembling(signature(root), diagnosis.category.name, root.text, past)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,17 +36,19 @@ class JobTraces:
     notes: tuple[str, ...] = ()
 
 
-def traces_of(ref: JobRef, client: SlurmClient, journal: Sequence[dict[str, Any]], here: Path) -> JobTraces:
+def traces_of(
+    ref: JobRef, connect: Callable[[], SlurmClient], journal: Sequence[dict[str, Any]], here: Path
+) -> JobTraces:
     """Look for a job's files: where Slurm, its accounting and the daemon's journal say, then here.
 
     `journal` has incidents as `srobust incidents --json` shows them; `here` is the current folder.
     """
     notes: list[str] = []
-    job = _ask(ref, client, notes)
+    job = _ask(ref, connect, notes)
     patterns = output_patterns(job) if job is not None else ()
     files = _existing(patterns, notes)
     reports = [Path(i["report"]) for i in journal if _is_of(i, ref) and i.get("report")]
-    places = [Path(pattern).parent for pattern in patterns]
+    places = [Path(glob_text(pattern)).parent for pattern in patterns]
     places += [Path(job.work_dir)] if job is not None and job.work_dir.startswith("/") else []
     places = _unique([*places, *(report.parent for report in reports), here])
     names = _unique([ref.address, *([str(job.ref.job_id)] if job is not None else [])])
@@ -60,11 +62,12 @@ def traces_of(ref: JobRef, client: SlurmClient, journal: Sequence[dict[str, Any]
     return JobTraces(ref.address, tuple(files), newest_first, tuple(notes))
 
 
-def _ask(ref: JobRef, client: SlurmClient, notes: list[str]) -> Job | None:
+def _ask(ref: JobRef, connect: Callable[[], SlurmClient], notes: list[str]) -> Job | None:
     """The job by slurmctld, else by the accounting."""
-    for ask in (client.job, client.past_job):
+    for past in (False, True):
         try:
-            job = ask(ref)
+            client = connect()
+            job = client.past_job(ref) if past else client.job(ref)
         except SlurmError as error:
             words = slurm_words(error).splitlines()[0]
             if words not in notes:
@@ -84,7 +87,7 @@ def _existing(patterns: Sequence[str], notes: list[str]) -> list[Path]:
         there = map(Path, sorted(glob.glob(pattern)))  # noqa: PTH207 (the pattern is an absolute path)
         here = [path for path in there if path.is_file() and path not in found]
         if not here and pattern not in map(str, found):
-            notes.append(f"{glob_text(pattern)}: the job's output by Slurm, not there or no file")
+            notes.append(f"{glob_text(pattern)}: the job's output by Slurm, not there, or no file that you may read")
         found += here
     return found[:_MAX_FILES]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,9 @@ def journal_incidents(config: Config) -> list[dict[str, Any]]:
 
 
 def past_incidents(
-    journal: Sequence[dict[str, Any]], saved: Iterable[SavedIncident], without: str = ""
+    journal: Sequence[dict[str, Any]], saved: Iterable[SavedIncident], without: Container[str] = ()
 ) -> list[PastIncident]:
-    """All of them once, but for the incident that is diagnosed; the journal's own record goes first."""
+    """All of them once, but for incidents that are diagnosed themselves; the journal's own record goes first."""
     folders = {one.id: one for one in saved}
     found = {}
     for count, row in enumerate(journal):
@@ -61,7 +62,7 @@ def past_incidents(
     for name, one in folders.items():
         if name not in found and one.incident is not None:
             found[name] = _of_folder(one)
-    return [one for name, one in found.items() if name != without]
+    return [one for name, one in found.items() if name not in without]
 
 
 def incidents_beside(files: Iterable[Path]) -> list[SavedIncident]:
@@ -75,6 +76,17 @@ def incidents_beside(files: Iterable[Path]) -> list[SavedIncident]:
         for folder in job_folders:
             found += incidents_in(folder, whole=False)
     return found
+
+
+def newest_of(saved: Iterable[SavedIncident], files: Sequence[Path]) -> set[str]:
+    """The newest incident of each job that these files belong to by their names: it is the failure itself."""
+    newest: dict[str, SavedIncident] = {}
+    for one in saved:
+        job = one.incident.job if one.incident is not None else ""
+        of_job = re.compile(rf"(?<![0-9]){re.escape(job)}(?![0-9])")
+        if job and any(of_job.search(path.name) for path in files):
+            newest[job] = max(newest.get(job, one), one, key=lambda i: i.at_s)
+    return {one.id for one in newest.values()}
 
 
 def _page_of(row: dict[str, Any]) -> SavedIncident | None:

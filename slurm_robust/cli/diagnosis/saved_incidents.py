@@ -107,9 +107,9 @@ def cause_of(raw: object) -> dict[str, str]:
 
 
 def _read(path: Path, problems: list[str]) -> bytes:
-    if not path.is_file():  # a pipe under this name would wait for ever
-        return b""
     try:
+        if not path.is_file():  # a pipe under this name would wait for ever
+            return b""
         with path.open("rb") as stream:
             data = stream.read(_MAX_BYTES + 1)
     except OSError as error:

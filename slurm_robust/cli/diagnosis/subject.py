@@ -43,6 +43,13 @@ class Subject:
     incidents: tuple[SavedIncident, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of its incidents."""
+        saved = (self.incident, *self.incidents) if self.incident is not None else self.incidents
+        known = (one.circumstances.rank_nodes.values() for one in saved if one.circumstances is not None)
+        return tuple(sorted({node for nodes in known for node in nodes if node}))
+
 
 def subject_of(words: Sequence[str], client: Callable[[], SlurmClient], journal: Sequence[dict[str, Any]]) -> Subject:
     """What these words name. A file of a word's name goes first, then a folder, a job, an incident.
@@ -53,19 +60,19 @@ def subject_of(words: Sequence[str], client: Callable[[], SlurmClient], journal:
     Raises:
         NothingLeftError: the job or incident has left nothing that can be read.
     """
-    paths = [Path(word) for word in words]
-    if all(path.exists() and not path.is_dir() for path in paths):
-        return Subject(tuple(paths))
+    folders = {word: _is_folder(word) for word in words}
+    if not any(is_folder is not False for is_folder in folders.values()):
+        return Subject(tuple(Path(word) for word in words))
     if len(words) > 1:
-        wrong = next(word for word, path in zip(words, paths, strict=True) if not path.exists() or path.is_dir())
-        what = "is a folder" if Path(wrong).is_dir() else "no such file"
+        wrong = next(word for word in words if folders[word] is not False)
+        what = "is a folder" if folders[wrong] else "no such file"
         raise click.UsageError(f"{wrong}: {what}. Type files of one job, or one JOBID, or one INCIDENT alone")
-    word, path = words[0], paths[0]
-    if path.is_dir():
-        return _of_folder(path)
+    word = words[0]
+    if folders[word]:
+        return _of_folder(Path(word))
     ref = _job_ref(word)
     if ref is not None:
-        return _of_job(traces_of(ref, client(), journal, Path.cwd()))
+        return _of_job(traces_of(ref, client, journal, Path.cwd()))
     found = _KEY.fullmatch(word)
     name = found["id"] if found else word
     match = _INCIDENT.fullmatch(name)
@@ -75,6 +82,15 @@ def subject_of(words: Sequence[str], client: Callable[[], SlurmClient], journal:
             "See: ls *.out, squeue --me, srobust incidents"
         )
     return _of_incident(name, match["job"] if match else "", client, journal)
+
+
+def _is_folder(word: str) -> bool | None:
+    """Whether there is a folder of this name, and not a file; None where there is nothing."""
+    path = Path(word)
+    try:
+        return path.is_dir() if path.exists() else None
+    except OSError as error:
+        raise click.UsageError(f"{word}: cannot be read: {error.strerror}") from None
 
 
 def _job_ref(word: str) -> JobRef | None:
@@ -88,7 +104,7 @@ def _of_folder(path: Path) -> Subject:
     """An incident's folder, or a job's: its newest incident counts."""
     saved = read_incident(path)
     if saved is not None:
-        return _with_output(saved, tuple(incidents_in(path.resolve().parent)))
+        return _with_output(saved, tuple(incidents_in(path.resolve().parent, whole=False)))
     inside = incidents_in(path)
     if not inside:
         raise click.UsageError(f"{path}: a folder without an incident in it. Type its files: srobust diagnose {path}/*")
@@ -120,7 +136,7 @@ def _of_incident(name: str, job: str, client: Callable[[], SlurmClient], journal
     refs = [ref for ref in map(_job_ref, dict.fromkeys([*jobs, job, job.replace("_", "+")])) if ref is not None]
     traces = JobTraces(job)
     for ref in refs:
-        traces = traces_of(ref, client(), journal, Path.cwd())
+        traces = traces_of(ref, client, journal, Path.cwd())
         saved = next((one for one in traces.incidents if name in (one.id, one.folder.name)), None)
         if saved is not None:
             return Subject(traces.files, saved, traces.job, traces.incidents, traces.notes)
