@@ -158,7 +158,8 @@ class SlurmClient(Protocol):
     def past_job(self, job: JobRef) -> Job | None:
         """A job as the site's accounting remembers it; None where it does not.
 
-        Known of it are user, partition, name, state, work_dir, and from Slurm 24.05 on std_out and std_err.
+        Known of it are user, partition, name, state, work_dir, and from Slurm 24.05 on std_out and std_err (from
+        21.08 on, where they were given to sbatch on its command line).
         """
 
     def reservations(self) -> list[Reservation]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from slurm_robust.model import JobRef
@@ -177,9 +178,10 @@ JOB_FIELDS = ("jobid", "arrayjobid", "arraytaskid", "hetjoboffset", "state", "ba
 
 PAST_JOB_FIELDS = (
     ("JobID", "State", "User", "Partition", "JobName", "WorkDir", "StdOut", "StdErr"),
+    ("JobID", "State", "User", "Partition", "JobName", "WorkDir", "SubmitLine"),
     ("JobID", "State", "User", "Partition", "JobName", "WorkDir"),
 )
-"""sacct's fields, best first: an older Slurm does not have all of them."""
+"""sacct's fields, best first: the names of the files are there from Slurm 24.05 on, the command line from 21.08 on."""
 
 
 def parse_jobs(text: str, separator: str) -> list[Job]:
@@ -223,9 +225,22 @@ def parse_past_job(text: str, separator: str, fields: Sequence[str], job: JobRef
         partition=last["Partition"],
         name=last["JobName"],
         work_dir=plain(last["WorkDir"]),
-        std_out=plain(last.get("StdOut", "")),
-        std_err=plain(last.get("StdErr", "")),
+        std_out=plain(last.get("StdOut", "")) or _option(last.get("SubmitLine", ""), "-o", "--output"),
+        std_err=plain(last.get("StdErr", "")) or _option(last.get("SubmitLine", ""), "-e", "--error"),
     )
+
+
+def _option(line: str, short: str, long: str) -> str:
+    """An option's value on sbatch's command line; empty where it is not there, or was set in the script."""
+    words = [*line.split(), ""]  # a name with a blank in it is lost
+    for word, after in pairwise(words):
+        if word in (short, long):
+            return after
+        if word.startswith(f"{long}="):
+            return word.removeprefix(f"{long}=")
+        if word.startswith(short) and not word.startswith("--"):
+            return word.removeprefix(short)
+    return ""
 
 
 def _job(fields: dict[str, str]) -> Job:

@@ -16,6 +16,8 @@ Make = Callable[[str], CommandClient]
 RECORD = 'printf "123%sFAILED%sann%smain%sa\\nname%s/w%s/w/%%j.out%s/w/%%j.err\\n" "$d" "$d" "$d" "$d" "$d" "$d" "$d"'
 OLD = 'printf "123%sCANCELLED by 0%sann%smain%sname%s/w\\n" "$d" "$d" "$d" "$d" "$d"'
 
+REFUSE = 'case "$*" in {}) echo "sacct: error: Invalid field requested: x" >&2; exit 1;; esac'
+
 
 @pytest.fixture
 def sacct(tmp_path: Path) -> Make:
@@ -40,10 +42,26 @@ def test_a_job_and_its_files(sacct: Make) -> None:
     assert (found.work_dir, found.std_out, found.std_err) == ("/w", "/w/%j.out", "/w/%j.err")
 
 
+@pytest.mark.parametrize(
+    ("line", "files"),
+    [
+        ("sbatch -o a-%j.out --error b.err j.sh", ("a-%j.out", "b.err")),
+        ("sbatch -oa.out --error=b.err j.sh", ("a.out", "b.err")),
+        ("sbatch --output=a.out --export=ALL j.sh", ("a.out", "")),
+        ("sbatch -N2 j.sh -o", ("", "")),
+    ],
+)
+def test_from_21_08_on_the_command_line_tells_the_files(sacct: Make, line: str, files: tuple[str, str]) -> None:
+    """Where they were given there, in each of sbatch's ways."""
+    record = OLD.replace("/w", "/w%s%s") + f' "$d" "{line}"'
+    found = sacct(f"{REFUSE.format('*StdOut*')}\n{record}").past_job(JobRef(123))
+    assert found is not None
+    assert (found.work_dir, found.std_out, found.std_err) == ("/w", *files)
+
+
 def test_an_older_slurm_knows_the_folder_only(sacct: Make) -> None:
     """It refuses the newer fields; it is asked again without them."""
-    refuse = 'case "$*" in *StdOut*) echo "sacct: error: Invalid field requested: \\"StdOut\\"" >&2; exit 1;; esac'
-    found = sacct(f"{refuse}\n{OLD}").past_job(JobRef(123))
+    found = sacct(f"{REFUSE.format('*StdOut*|*SubmitLine*')}\n{OLD}").past_job(JobRef(123))
     assert found is not None
     assert (found.state, found.work_dir, found.std_out) == ("CANCELLED", "/w", "")
 
