@@ -58,16 +58,17 @@ def save_incident(
     cause: Mapping[str, str] | None = None,
     helped: bool = False,
     ends: tuple[RankExit, ...] = (),
+    raised: Mapping[int, tuple[str, ...]] | None = None,
 ) -> Path:
     """An incident in which rank 3 on n2 ended first, with these last lines; `faults` is what nodes reported.
 
-    `ends` replaces those ends.
+    `ends` replaces those ends; `raised` has the lines of ranks that had not ended yet.
     """
     folder = job_folder / name
     folder.mkdir(parents=True)
     ends = ends or (RankExit(3, "n2", AT_S, 1, 0, tuple(lines)), RankExit(0, "n1", AT_S + 2, 1, 0, ("exit barrier",)))
     signals = tuple(Signal(SignalKind.NODE_FAULT, AT_S - 20, "kernel", d, n) for n, d in (faults or {}).items())
-    evidence = Evidence(4, {0: "n1", 1: "n1", 2: "n2", 3: "n2"}, exits=ends, node_signals=signals)
+    evidence = Evidence(4, {0: "n1", 1: "n1", 2: "n2", 3: "n2"}, exits=ends, node_signals=signals, raised=raised or {})
     (folder / "circumstances.json").write_bytes(encode(evidence, (), {}))
     suspect = Suspect("n2", (3,), 0.7, "rank 3 on n2 ended first")
     times = {"fault": AT_S, **({"first_new_step": AT_S + 90} if helped else {})}

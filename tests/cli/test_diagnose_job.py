@@ -169,6 +169,14 @@ def test_jobs_and_incidents_are_completed(site: Path, tmp_path: Path, monkeypatc
     assert [item.type for item in _completed(None, None, "tr")] == ["file"]  # type: ignore[arg-type]
 
 
+def test_a_rank_that_raised_and_had_not_ended_is_read(site: Path, tmp_path: Path) -> None:
+    """Its lines are the root; the ends of others only followed."""
+    lines = ["Watchdog caught collective operation timeout"]
+    folder = save_incident(tmp_path / "out" / "slurm-robust-1234", lines, raised={2: ("KeyError: 'x'",)})
+    told = json.loads(run(folder.name, "--json", "--config", site).stdout)
+    assert (told["category"], told["root"]["rank"], told["root"]["node"]) == ("key", 2, "n2")
+
+
 def test_a_line_that_names_no_rank_is_of_the_only_node_whose_ranks_ended(site: Path, tmp_path: Path) -> None:
     """Then the XID of that node counts; with ends on two nodes nobody knows whose line it is."""
     for number, nodes in enumerate((("n2", "n2"), ("n1", "n2"))):
