@@ -186,10 +186,11 @@ def _job(fields: dict[str, Any]) -> Job:
     state, _, flags = fields["job_state"].replace(",", "+").partition("+")
     limit = fields["time_limit"]
     unlimited = not isinstance(limit, int)
-    same = ("partition", "name", "batch_host", "comment", "admin_comment", "std_out", "std_err", "work_dir")
+    same = ("partition", "name", "batch_host", "comment", "admin_comment", "std_out", "work_dir")
     texts = {key: fields[key] or "" for key in same}
     return Job(
         ref=_job_ref(fields),
+        std_err=fields.get("std_err") or "",
         state=state,
         completing="COMPLETING" in (state, *flags.split("+")),
         user=_user(fields["user_id"]),
