@@ -112,7 +112,7 @@ def usage_of(journal: Journal, recoveries: Recoveries, job: Job, now_s: float, s
 def report_folder(job: Job) -> str:
     """Where the wrapper writes its report: beside the job's output file. Text of the job's owner, only to be shown."""
     parent = PurePosixPath(job.std_out).parent if job.std_out.startswith("/") else PurePosixPath(job.work_dir or "/")
-    return printable(str(parent / f"slurm-robust-{job.ref.job_id}"))
+    return printable(str(parent / f"slurm-robust-{job.ref.address}"))
 
 
 class ClaimIntake:
