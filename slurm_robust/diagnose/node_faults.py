@@ -31,14 +31,19 @@ def with_node_fault(diagnosis: Diagnosis, node: str, at_s: float, signals: Itera
     """
     if diagnosis.category.name != _CUDA_ERROR or diagnosis.blame is Blame.NODE or not node:
         return diagnosis, ""
-    near = [s for s in signals if s.node == node and abs(s.at_s - at_s) <= WITHIN_S and _of_machine(s)]
-    if not near:
+    first = fault_beside(node, at_s, signals)
+    if first is None:
         return diagnosis, ""
-    first = min(near, key=lambda s: abs(s.at_s - at_s))
     apart_s = round(abs(first.at_s - at_s))
     when = f"{apart_s} s {'before' if first.at_s <= at_s else 'after'} the error" if apart_s else "at the same moment"
     why = f"node {node} reported {shortened(first.detail, 120)!r} {when}"
     return replace(diagnosis, blame=Blame.NODE), why
+
+
+def fault_beside(node: str, at_s: float, signals: Iterable[Signal]) -> Signal | None:
+    """The XID that this node reported nearest to this time, within a minute; None for none that tells anything."""
+    near = [s for s in signals if s.node == node and abs(s.at_s - at_s) <= WITHIN_S and _of_machine(s)]
+    return min(near, key=lambda s: abs(s.at_s - at_s), default=None)
 
 
 def _of_machine(signal: Signal) -> bool:

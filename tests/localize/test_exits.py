@@ -178,13 +178,18 @@ def test_what_a_living_rank_only_logged_is_no_end(lines: tuple[str, ...]) -> Non
 
 
 def test_a_cuda_error_beside_a_fault_that_its_node_reports_is_the_nodes() -> None:
-    """Within a minute; an older XID on that node, or one of another node, says nothing about it."""
+    """Within a minute. An older XID, another node's, or one that a wrong program causes too says nothing about it."""
     exits = (died(1, 1030.0, 1, 0, "RuntimeError: CUDA error: unspecified launch failure"),)
-    for node, at_s, theirs in (("n1", 1000.0, True), ("n1", 900.0, False), ("n2", 1000.0, False)):
-        xid = replace(signal(SignalKind.NODE_FAULT, node, "XID 31"), at_s=at_s)
+    for node, at_s, xid_number, theirs in (
+        ("n1", 1000.0, 79, True),
+        ("n1", 900.0, 79, False),
+        ("n2", 1000.0, 79, False),
+        ("n1", 1000.0, 31, False),
+    ):
+        xid = replace(signal(SignalKind.NODE_FAULT, node, f"XID {xid_number}"), at_s=at_s)
         verdict = judge(Evidence(4, NODES, exits=exits, node_signals=(xid,)))
         assert [(s.node, s.infrastructure) for s in verdict.suspects] == [("n1", theirs)]
-        assert ("its node reports XID 31" in verdict.reason) is theirs
+        assert ("its node reports XID 79" in verdict.reason) is theirs
 
 
 def test_a_shared_outage_names_nobody() -> None:

@@ -101,7 +101,11 @@ def command() -> None:
 @click.argument("words", nargs=-1, required=True, metavar="FILE…|JOBID|INCIDENT", shell_complete=_completed)
 @click.option("--json", "as_object", is_flag=True, help="The diagnosis as one JSON object.")
 @click.option(
-    "--rules", "site_rules", multiple=True, type=click.Path(path_type=Path), help="Rules of your own, tried first."
+    "--rules",
+    "site_rules",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Rules of your own, tried first (default: diagnose.rules).",
 )
 @click.option("--hint", "wants_hint", is_flag=True, help="Where no rule knows: ask the model of diagnose.llm.")
 @click.option("--hint-page", "shows_page", is_flag=True, help="Print what --hint would send; send nothing.")
@@ -128,9 +132,9 @@ def log(
     journal, and those beside the log. A gigabyte takes about half a minute; memory stays bounded. Nothing leaves this
     machine without --hint.
     """  # noqa: D301 (click's mark for text that is not wrapped)
-    book = book_of(site_rules)
-    matcher = Matcher(book)
     site = _site(config)
+    book = book_of(site_rules or tuple(Path(file) for file in site.diagnose.rules))
+    matcher = Matcher(book)
     hinting = hinting_for(config, book, matcher) if wants_hint or shows_page else None
     journal = journal_incidents(site)
     with failing("diagnose", NothingLeftError):

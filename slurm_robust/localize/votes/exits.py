@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from slurm_robust.diagnose.node_faults import fault_beside
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, hardware_line, in_words, known_ends
 from slurm_robust.localize.ranks import name
@@ -33,9 +34,6 @@ _BY_WORDS = (
 )
 """Causes that an error message shows, the surest first."""
 ROOTS = (*_BY_WORDS, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
-
-_BESIDE_S = 60.0
-"""A fault that its node reports within this time of an error is the reason for it."""
 
 _Ends = list[tuple[RankExit, ExitCause]]
 _LEFT_EARLY = "the program ended there too early, no node is at fault"
@@ -216,9 +214,10 @@ def _spoken_suspect(evidence: Evidence, node: str, here: _Ends) -> Suspect:
     why, cause = f"{name(e.rank for e, _ in here)} on {node} died first: {finding.detail}", finding.cause
     infrastructure = cause is Cause.HARDWARE
     if cause is Cause.EITHER:
-        beside = next((s.detail for s in _faults(evidence, node) if abs(s.at_s - first.at_s) <= _BESIDE_S), "")
-        infrastructure = bool(beside)
-        why += f"; its node reports {beside[:120]}" if beside else f"; {_NOTE_EITHER}"
+        gpu = finding.category == "cuda_error"
+        beside = fault_beside(node, first.at_s, evidence.node_signals) if gpu else None
+        infrastructure = beside is not None
+        why += f"; its node reports {beside.detail[:120]}" if beside is not None else f"; {_NOTE_EITHER}"
     unsure = CONFIDENCE_OOM if cause is Cause.OOM else CONFIDENCE_EITHER
     confidence = CONFIDENCE_HARDWARE if infrastructure else unsure
     return Suspect(node, tuple(sorted({e.rank for e, _ in here})), confidence, why, infrastructure=infrastructure)
