@@ -349,6 +349,14 @@ def test_a_line_that_names_no_rank_blames_no_node() -> None:
     assert any("which rank printed it" in what for what in verdict.missing)
 
 
+def test_a_line_that_is_the_reason_is_not_repeated() -> None:
+    """One node alone: its line without a label is its own."""
+    line = "RuntimeError: CUDA error: unspecified launch failure"
+    verdict = judge(Evidence(4, NODES, exits=(replace(died(1), shared_lines=(line,)),)))
+    assert verdict.reason.count("unspecified launch failure") == 1
+    assert verdict.missing == ()
+
+
 def test_an_unlabelled_line_speaks_for_the_job() -> None:
     """The program's own error, which no node is blamed for anyway, needs no label; a killed rank said nothing."""
     lines = ("ModuleNotFoundError: No module named 'apex'",)

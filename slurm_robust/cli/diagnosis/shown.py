@@ -32,8 +32,8 @@ def as_text(diagnosis: Diagnosis, reading: LinesRead, subject: Subject, resemble
     """For people. Nothing of a log reaches the terminal as a command."""
     lines = _root_text(diagnosis, reading)
     saved = [subject.incident] if subject.incident is not None else subject.incidents[:_MAX_INCIDENTS]
-    for incident in saved:
-        lines += _titled("incident:", _incident_text(incident))
+    for number, incident in enumerate(saved):
+        lines += _titled("incident:", _incident_text(incident) if not number else [_in_a_line(incident)])
     if subject.incident is None and len(subject.incidents) > _MAX_INCIDENTS:
         lines += _titled("", [f"and {len(subject.incidents) - _MAX_INCIDENTS} older"])
     lines += _titled("resembles:", [text for one in resembles for text in _resemblance_text(one)])
@@ -103,6 +103,13 @@ def _where(finding: LogFinding, places: Sequence[LinePlace]) -> str:
     if place.saved:
         return f"line {place.line} of the last ones that name no rank ({place.file}){own}"
     return f"{place.file}:{place.line}{own}"
+
+
+def _in_a_line(saved: SavedIncident) -> str:
+    incident = saved.incident
+    road = f"{incident.plan.road.value}; " if incident is not None and incident.plan is not None else ""
+    came = (incident.outcome or "it is open") if incident is not None else ""
+    return f"{saved.id}, {clock(saved.at_s)}: {road}{came}"
 
 
 def _incident_text(saved: SavedIncident) -> list[str]:

@@ -52,7 +52,7 @@ def judge_exits(evidence: Evidence) -> Verdict | None:
     found = _judged(evidence)
     shared = {id(e.shared_lines): e.shared_lines for e in evidence.exits}
     line_found = next((line for lines in shared.values() if (line := hardware_line(lines, evidence.rules))), "")
-    if found is None or not line_found or any(s.infrastructure for s in found.suspects):
+    if found is None or not line_found or line_found in found.reason or any(s.infrastructure for s in found.suspects):
         return found
     return replace(
         found,

@@ -15,6 +15,9 @@ from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 
+_NEW_OUTAGE_S = 60.0
+"""How long an outage is waited for before the training has done anything."""
+
 
 def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collection[str]) -> list[str]:
     """Nodes that are dead: down, or not responding to Slurm while their agent is silent too.
@@ -69,7 +72,8 @@ async def read_situation(
         restarts_in_place=known.restarts_in_place,
         fruitless=start.fruitless,
         fruitless_limit=settings.fruitless_attempts,
-        outage_wait_s=settings.outage_wait_s,
+        # A wrong name or address in a new program looks like an outage: a person waits for that answer.
+        outage_wait_s=settings.outage_wait_s if start.at_stake() else min(settings.outage_wait_s, _NEW_OUTAGE_S),
         full_disk=await _full_disk(session, attempt, failure),
         failed_launches=start.failed_launches,
         failed_launches_limit=settings.fruitless_launches_per_hour,
