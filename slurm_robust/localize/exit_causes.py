@@ -69,7 +69,8 @@ _GRES = re.compile(r"srun: error: Unable to create step for job \d+: Invalid gen
 _INTERRUPTED = re.compile(r"\b(KeyboardInterrupt|SignalException)\b(?::|\s*$)")
 _INTERRUPTIONS = {"KeyboardInterrupt": "SIGINT", "SignalException": "SIGTERM"}
 _BY_SLURM = ("slurm_error", "launch_failed")
-"""Of Slurm's own lines only these give a reason; the others repeat how tasks ended, which is known."""
+"""Of Slurm's own lines only these give a reason, and only why a step did not begin: for the end of a rank they repeat
+what is known (a task was killed, the connection to a dead node broke), or belong to another step."""
 _LOST_PEER = ("peer_lost", "comm_timeout", "nccl_error")
 """NCCL's errors without a reason mostly follow from another rank's end."""
 _OF_DEVICES = ("cuda_error", "rdma_error")
@@ -126,7 +127,8 @@ def exit_causes(exits: Iterable[RankExit], rules: Matcher | None = None) -> list
     nodes = {e.node for e in ended if e.exit_code != 0 or e.signal}
     # Ten thousand ranks share these lines: they are read once.
     texts = {id(lines): lines for e in ended for lines in (e.last_lines, e.shared_lines)}
-    read = {key: _reasons(lines, rules) for key, lines in texts.items()}
+    of_step = {id(e.last_lines) for e in ended if e.rank < 0}
+    read = {key: _reasons(lines, rules, of_step=key in of_step) for key, lines in texts.items()}
     lost = any(_lost_peer(f) for found in read.values() for f in found)
     alone = len(nodes) == 1 and "" not in nodes and not lost
     shared = {id(e.shared_lines): _from_shared(read[id(e.shared_lines)], alone=alone) for e in ended}
@@ -178,8 +180,8 @@ def path_of(detail: str) -> str:
     return (found[1] or found[2]) if found else ""
 
 
-def _reasons(lines: Sequence[str], rules: Matcher | None) -> list[LogFinding]:
-    """What in these lines may be the reason for an end."""
+def _reasons(lines: Sequence[str], rules: Matcher | None, *, of_step: bool = False) -> list[LogFinding]:
+    """What in these lines may be the reason for an end: of a rank, or of the whole step, which may never have begun."""
     kept: list[LogFinding] = []
     dropped = False
     if not lines:
@@ -187,7 +189,7 @@ def _reasons(lines: Sequence[str], rules: Matcher | None) -> list[LogFinding]:
     for finding in findings(lines, rules=rules):
         # What was raised while a lost peer was handled is no error of its own.
         dropped = finding.chained and (dropped or (bool(kept) and _lost_peer(kept[-1])))
-        if not dropped and not finding.mild and _may_be_reason(finding):
+        if not dropped and not finding.mild and _may_be_reason(finding, of_step=of_step):
             kept.append(finding)
     if any(f.in_traceback for f in kept):
         # The process ended by an exception; what it only logged before is no reason, unless it is about a machine.
@@ -195,9 +197,9 @@ def _reasons(lines: Sequence[str], rules: Matcher | None) -> list[LogFinding]:
     return kept
 
 
-def _may_be_reason(finding: LogFinding) -> bool:
+def _may_be_reason(finding: LogFinding, *, of_step: bool) -> bool:
     if _SLURMS.match(finding.text):
-        return finding.category.name in _BY_SLURM
+        return of_step and finding.category.name in _BY_SLURM
     if _INTERRUPTED.search(finding.text) is not None or _lost_peer(finding):
         return True
     return finding.blame is not Blame.NOBODY and finding.rule.weight >= _LEAST_WEIGHT

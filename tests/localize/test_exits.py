@@ -349,6 +349,17 @@ def test_a_line_that_names_no_rank_blames_no_node() -> None:
     assert any("which rank printed it" in what for what in verdict.missing)
 
 
+def test_slurms_lines_about_a_lost_node_hide_it_not() -> None:
+    """The connection to a node broke: no outage of Slurm's. Where the step never began, its line is the reason."""
+    lines = ("srun: error: step_launch_notify_io_failure: aborting, io error with slurmstepd on node 2",)
+    exits = (replace(died(2, 100.0, None), shared_lines=lines), died(0, 103.0, 1, 0, *GLOO_LOST))
+    silent = signal(SignalKind.AGENT_SILENT, "n2")
+    verdict = judge(Evidence(4, NODES, exits=exits, node_signals=(silent,)))
+    assert [(s.node, s.infrastructure) for s in verdict.suspects] == [("n2", True)]
+    down = RankExit(-1, "", 100.0, 1, 0, ("srun: error: Unable to contact slurm controller (connect failure)",))
+    assert "what nodes share is not available" in judge(Evidence(0, {}, exits=(down,))).reason
+
+
 def test_a_line_that_is_the_reason_is_not_repeated() -> None:
     """One node alone: its line without a label is its own."""
     line = "RuntimeError: CUDA error: unspecified launch failure"
