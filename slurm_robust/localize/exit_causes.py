@@ -228,6 +228,7 @@ def _from_own(found: Sequence[LogFinding]) -> ExitCause | None:
     return ExitCause(cause, text, _SIGNATURES.get(cause) or signature(root), root)
 
 
+_DOES_NOT_FIT = re.compile(r"state_dict|size mismatch|(?:missing|unexpected) key|parameter group", re.IGNORECASE)
 _BY_CATEGORY = {"disk_full": Cause.DISK_FULL, "host_oom": Cause.OOM, **dict.fromkeys(_LOST_PEER, Cause.PEER_LOST)}
 _BY_BLAME = {Blame.NODE: Cause.HARDWARE, Blame.PROGRAM: Cause.USER_CODE}
 _SIGNATURES = {Cause.LAUNCH: "launch", Cause.DISK_FULL: "disk full", Cause.OOM: "oom", Cause.PEER_LOST: "peer lost"}
@@ -244,4 +245,8 @@ def _cause(finding: LogFinding) -> Cause:
     # Also by its category: an error of the storage's may come from a local disk, but an outage evicts nobody.
     if Blame.SHARED in (category.blame, blame):
         return Cause.SHARED
-    return _BY_BLAME.get(blame) or (Cause.EITHER if finding.rule.weight >= _SPECIFIC_WEIGHT else Cause.FAILED)
+    if finding.rule.weight < _SPECIFIC_WEIGHT:
+        return Cause.HARDWARE if blame is Blame.NODE else Cause.FAILED  # it says too little to stop a job for
+    if category.name == "checkpoint_mismatch" and not _DOES_NOT_FIT.search(finding.text):
+        return Cause.FAILED  # a damaged one: the next attempt, or the one after it, is given an older one
+    return _BY_BLAME.get(blame, Cause.EITHER)

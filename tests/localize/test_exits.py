@@ -97,6 +97,15 @@ def died(
         ),
         (died(0, 0, 1, 0, "OSError: [Errno 28] No space left on device: '/scratch/x'"), Cause.DISK_FULL),
         (died(0, 0, 1, 0, "RuntimeError: something new"), Cause.FAILED),
+        (died(0, 0, 1, 0, "RuntimeError: DataLoader worker (pid(s) 1234) exited unexpectedly"), Cause.FAILED),
+        (
+            died(0, 0, 1, 0, "RuntimeError: PytorchStreamReader failed reading zip archive: invalid header"),
+            Cause.FAILED,
+        ),
+        (
+            died(0, 0, 1, 0, "RuntimeError: Error(s) in loading state_dict for GPT: size mismatch for x"),
+            Cause.USER_CODE,
+        ),
         (died(0, 0, 3), Cause.FAILED),
         (died(0, 0, None, 9), Cause.SIGNAL),
         (died(0, 0, 137), Cause.SIGNAL),
