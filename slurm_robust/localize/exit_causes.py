@@ -245,8 +245,9 @@ def _cause(finding: LogFinding) -> Cause:
     # Also by its category: an error of the storage's may come from a local disk, but an outage evicts nobody.
     if Blame.SHARED in (category.blame, blame):
         return Cause.SHARED
-    if finding.rule.weight < _SPECIFIC_WEIGHT:
-        return Cause.HARDWARE if blame is Blame.NODE else Cause.FAILED  # it says too little to stop a job for
-    if category.name == "checkpoint_mismatch" and not _DOES_NOT_FIT.search(finding.text):
-        return Cause.FAILED  # a damaged one: the next attempt, or the one after it, is given an older one
-    return _BY_BLAME.get(blame, Cause.EITHER)
+    # A line that says little stops no job. After a damaged checkpoint, a next attempt is given an older one.
+    vague = finding.rule.weight < _SPECIFIC_WEIGHT
+    damaged = category.name == "checkpoint_mismatch" and not _DOES_NOT_FIT.search(finding.text)
+    if blame is Blame.PROGRAM and (vague or damaged):
+        return Cause.FAILED
+    return _BY_BLAME.get(blame) or (Cause.FAILED if vague else Cause.EITHER)
