@@ -91,6 +91,14 @@ def test_code_in_boxes_names_errors_that_never_happened() -> None:
     assert [finding.category.name for finding in findings(lines)] == ["key"]
 
 
+def test_the_library_that_raised_it_may_change_what_an_error_means() -> None:
+    """A semaphore that cannot be made for want of space is no matter of disks."""
+    full = "OSError: [Errno 28] No space left on device"
+    queue = [FRAMES[0], '  File "/usr/lib/python3.12/multiprocessing/synchronize.py", line 57, in __init__', "    f()"]
+    assert ended([*queue, full])[0].category.name == "shared_memory"
+    assert ended([*FRAMES, full])[0].category.name == "disk_full"
+
+
 def test_a_signature_does_not_depend_on_the_label() -> None:
     """The same failure behind a collector's label is the same."""
     one, other = (ended([f"{label}{line}" for line in (*FRAMES, "KeyError: 'x'")])[0] for label in ("", "[rank3]: "))
