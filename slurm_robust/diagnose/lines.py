@@ -8,12 +8,19 @@ MAX_CHARS = 2000
 """Longer lines are cut: no message needs more."""
 _COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*(?:\x07|$)|[()][A-Za-z0-9])")
 _TIME = r"\[?\d{4}-\d\d-\d\d[T _]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?"
-_RANK = r"\[?(?:default|rank)\d+\]?|\[\d+(?:,\d+)?\](?:<std(?:err|out)>)?|\[?[Rr]ank[ _]?\d+\]?"
+_DATE = r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=\[)|\d\d:\d\d:\d\d(?:[.,]\d+ | (?=[\[(A-Z]))"
+_RANK = r"\[?(?:default|rank)\d+\]?|\[\d+(?:,[^\]\s]{1,40})?\](?:<std(?:err|out)>)?|\[?[Rr]ank[ _=]?\d+\]?"
 _ACTOR = r"\([^()]*\bpid=\d+[^()]*\)"
-_HOST = r"[\w.-]{1,40}: (?=\[?rank|Traceback|\[\d)"
-_LABELS = re.compile(rf"^\s*(?:(?:\d{{1,6}}: |(?:{_RANK}|{_ACTOR}):? ?|{_TIME}[:,]? ?|{_HOST}))+")
-"""Of srun, torchrun, mpirun, Ray and loggers."""
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>\S+))?|^frame #\d|^\s+at \S+\(')
+_HOST = r"(?!\S*(?:Error|Exception|Failure): )[\w.-]{1,40}: (?=\[?rank|Traceback|\[\d)"
+_LEVEL = r"(?:INFO|WARNING|ERROR|CRITICAL|DEBUG)"
+_LOGGER = rf"- [\w.]{{1,60}} - {_LEVEL} - |{_LEVEL} \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]+:\d+\] "
+_COLLECTOR = r"[\w./-]{1,60} +\| |[0-9a-f]{8} (?:\[rank=\d+\] )?\|\| |std(?:err|out): |[\w.-]{1,60}/\d+ (?=\[)"
+_LABELS = re.compile(
+    rf"^\s*(?:(?:\d{{1,6}}: |(?:{_RANK}|{_ACTOR}):? ?|{_TIME}[:,]? ?|{_DATE}|{_HOST}|{_LOGGER}|{_COLLECTOR}))+"
+)
+"""Of srun, torchrun, mpirun, Ray, loggers, and what collects the output of containers."""
+_CLOCK = re.compile(rf"{_TIME}|\d\d:\d\d:\d\d(?:[.,]\d+)?")
+_FRAME = re.compile(r'^[\s>]*File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>\S+))?|^frame #\d|^\s+at \S+\(')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<|/torch/|frozen ")
 _VALUES = (
     (re.compile(r"0x[0-9a-f]+", re.IGNORECASE), "#"),
@@ -35,6 +42,11 @@ def plain(line: str) -> str:
 def unlabelled(line: str) -> str:
     """A plain line without the labels before it: `[rank3]: KeyError: 'x'` becomes `KeyError: 'x'`."""
     return _LABELS.sub("", line, count=1)
+
+
+def speaker_of(label: str) -> str:
+    """Who prints lines with this label: the label without its time."""
+    return _CLOCK.sub("", label).strip() if ":" in label else label
 
 
 def place_of(text: str) -> str | None:

@@ -51,5 +51,5 @@ def _of_machine(signal: Signal) -> bool:
     named = _XID.search(signal.detail) if signal.kind is SignalKind.NODE_FAULT else None
     if named is None:
         return False
-    rule = matcher().match(f"NVRM: Xid (PCI:0000:00:00): {named[1]}, {signal.detail}")
+    rule = matcher().match(f"NVRM: Xid (PCI:0000:00:00): {named[1]}, ")
     return rule is None or rule.blame is not Blame.EITHER

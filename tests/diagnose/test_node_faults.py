@@ -9,6 +9,7 @@ from slurm_robust.diagnose.node_faults import with_node_fault
 from slurm_robust.diagnose.root import diagnose
 from slurm_robust.diagnose.taxonomy import Blame
 from slurm_robust.model import Signal, SignalKind
+from slurm_robust.nodecheck.catalogue import xids
 
 CUDA = diagnose(findings(["RuntimeError: CUDA error: unspecified launch failure"]))
 
@@ -56,3 +57,10 @@ def test_other_failures_are_left_alone() -> None:
     """A `KeyError` beside an XID is still the program's."""
     key = diagnose(findings(["KeyError: 'x'"]))
     assert with_node_fault(key, "n2", 100.0, [fault("Xid 79")]) == (key, "")
+
+
+@pytest.mark.parametrize("code", sorted(code for code, xid in xids.CATALOGUE.items() if xid.grade is xids.Grade.FAIL))
+def test_each_xid_that_makes_a_node_unfit_is_the_nodes_here_too(code: int) -> None:
+    """The node checks have the catalogue; the rules for logs must not say less."""
+    told, why = with_node_fault(CUDA, "n2", 130.0, [fault(f"Xid {code} {xids.CATALOGUE[code].name}")])
+    assert told.blame is Blame.NODE, why

@@ -1,0 +1,134 @@
+"""Follows Python's tracebacks through the lines of a log in which several ranks and loggers may speak in turn."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from slurm_robust.diagnose.lines import is_code, place_of, speaker_of
+
+BEGINS = "Traceback (most recent call last)"
+_CHAINED = re.compile("During handling of the above exception|The above exception was the direct cause")
+_HARMLESS = re.compile(r"Exception ignored in|Error in atexit\._run_exitfuncs|Error in sys\.excepthook")
+_NAMED = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Failure|Expired|Iteration|Timeout)(?::|\(|\s*$)"
+)
+_AFTER_CODE = re.compile(r"^(?:(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*(?::\s|\s*$)|[A-Z]\w+:\s)")
+"""Directly after a traceback's last place, any name of a class is the exception's."""
+_TELLING = re.compile(r'File "[^"]*?\b(multiprocessing/\w+\.py)"')
+"""Libraries in which a usual exception means something else than elsewhere."""
+_RAISES = re.compile(r"^\s*raise [\w.]+\(?")
+_BOX = ("│", "╭", "╰", "└")
+"""Rich and loguru draw code and values in boxes."""
+_DIGITS = re.compile(r"\d")
+_SPEAKERS = 4096
+
+
+@dataclass
+class _Traceback:
+    """What one speaker is in the middle of."""
+
+    open: bool = False
+    prefix: str = ""
+    after_place: bool = False
+    place: str = ""
+    library: str = ""
+    chained: bool = False
+    harmless: bool = False
+    last_weight: int | None = None
+
+
+class Tracebacks:
+    """Reads lines in their order; after each, says how the last one stands to its speaker's traceback.
+
+    Attributes:
+        ends: It is the last line of a traceback: the exception.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, _Traceback] = {}
+        self._now = _Traceback()
+        self.ends = False
+
+    def read(self, text: str, line: str) -> str | None:
+        """The message in a line, None if it belongs to a traceback and says nothing by itself.
+
+        Args:
+            text: The line without the labels that launchers put before.
+            line: The plain line.
+        """
+        now = self._speaker(line[: len(line) - len(text)])
+        self.ends = False
+        if (begins := text.find(BEGINS)) >= 0:
+            now.open, now.prefix, now.after_place, now.place, now.library = True, text[:begins], False, "", ""
+            return None
+        if now.prefix and _same_shape(text[: len(now.prefix)], now.prefix):
+            text = text[len(now.prefix) :]
+        if not text.strip():
+            now.after_place = False
+            return None
+        if _shows_place(text, now) or _joins(text, now):
+            return None
+        after, now.after_place = now.after_place, False
+        self.ends = now.open and bool(_NAMED.match(text) or (after and _AFTER_CODE.match(text)))
+        return text
+
+    @property
+    def place(self) -> str:
+        """The innermost place of the traceback that is the program's own; empty without one."""
+        return self._now.place
+
+    @property
+    def handled(self) -> int | None:
+        """The weight of the exception that was being handled when this one was raised; None without one."""
+        return self._now.last_weight if self._now.chained else None
+
+    @property
+    def harmless(self) -> bool:
+        """The interpreter only reports the exception and goes on."""
+        return self._now.harmless and self._now.open
+
+    def with_place(self, text: str) -> str:
+        """The exception as rules see it: behind the library where it was raised, if it means something else there."""
+        return f"{self._now.library}: {text}" if self._now.library else text
+
+    def end(self, weight: int) -> None:
+        """The traceback has ended with an exception of this weight."""
+        now = self._now
+        now.last_weight = weight if now.last_weight is None or not now.chained else max(weight, now.last_weight)
+        now.open = now.chained = now.harmless = False
+        now.place = now.library = ""
+
+    def _speaker(self, label: str) -> _Traceback:
+        who = speaker_of(label)
+        if who not in self._of:
+            if len(self._of) >= _SPEAKERS:
+                self._of.clear()
+            self._of[who] = _Traceback()
+        self._now = self._of[who]
+        return self._now
+
+
+def _shows_place(text: str, now: _Traceback) -> bool:
+    """Whether the line is a place of a stack, or the code there."""
+    if (place := place_of(text)) is not None:
+        telling = _TELLING.search(text)
+        now.after_place, now.place, now.library = True, place or now.place, telling[1] if telling else ""
+        return True
+    boxed = now.open and text.lstrip().startswith(_BOX)
+    return boxed or (now.after_place and is_code(text)) or _RAISES.match(text) is not None
+
+
+def _joins(text: str, now: _Traceback) -> bool:
+    """Whether the line tells how the next traceback stands to the last one."""
+    if "xception" not in text and "Error in" not in text:
+        return False
+    chained, harmless = _CHAINED.search(text) is not None, _HARMLESS.search(text) is not None
+    if chained:
+        now.chained = now.last_weight is not None
+    now.harmless = now.harmless or harmless
+    return chained or harmless
+
+
+def _same_shape(one: str, other: str) -> bool:
+    return len(one) == len(other) and (one == other or _DIGITS.sub("0", one) == _DIGITS.sub("0", other))
