@@ -102,8 +102,8 @@ def last_words(lines: Sequence[str]) -> Answer:
 
 WAYS: dict[str, Callable[[Sequence[str]], Answer]] = {
     "srobust diagnose": ours,
-    "first line that looks bad": first_error,
-    "as one rank's last lines": last_words,
+    "first bad line": first_error,
+    "as last lines": last_words,
 }
 
 

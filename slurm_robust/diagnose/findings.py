@@ -30,6 +30,8 @@ _MILD = re.compile(
 )
 _LEVEL = re.compile(r"\[[IW][ \d]|[IW]\d{4} |.{0,80}?(?<![=\w])(?:INFO|DEBUG)\b")
 _NOT_MILD = re.compile(r"NCCL WARN|\bXid\b")
+_OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: ")
+"""Our own lines in a job's output quote what others have printed."""
 _DETAIL = "Last error:"
 """NCCL's sentence before the line that says what failed."""
 _LINE_END = r"\n"
@@ -176,7 +178,10 @@ def findings(
     found: list[LogFinding] = []
     message = _OpenedMessage()
     for number, line in _plain_lines(lines, first):
-        text = tracebacks.read(unlabelled(line), line)
+        bare = unlabelled(line)
+        if _OURS.match(bare):
+            continue
+        text = tracebacks.read(bare, line)
         if text is None or message.reads(text, number, found):
             continue
         ends = tracebacks.ends

@@ -118,3 +118,13 @@ def test_no_text_breaks_it(lines: list[str]) -> None:
     """Any lines at all: the root, if there is one, is one of them."""
     found = diagnose(findings(lines))
     assert found.root is None or 0 <= found.root.number < len(lines)
+
+
+def test_our_own_lines_are_not_read() -> None:
+    """The story in a job's output quotes what ranks have printed."""
+    lines = [
+        "srobust: 21:22:59 stopped, exit code 139: the same failure (died: SIGSEGV) came on n2 and now on n3",
+        "0: srobust run: KeyError: 'x'",
+        "RuntimeError: CUDA error: unspecified launch failure",
+    ]
+    assert [finding.number for finding in findings(lines)] == [2]
