@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RankCapture, RankExit
+from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RaisedException, RankCapture, RankExit
 from slurm_robust.localize.ranks import fold, unfold
 from slurm_robust.model import Signal, SignalKind
 
@@ -23,8 +23,9 @@ TOO_SLOW = "its node was too slow to send its stack"
 MAX_WITH_LINES = 4096
 """Ends whose last lines are kept, the earliest: whoever ended later followed."""
 
+_MAX_LINES = 4096
 _Word = Annotated[str, msgspec.Meta(max_length=512)]
-_Lines = Annotated[list[Annotated[str, msgspec.Meta(max_length=65536)]], msgspec.Meta(max_length=4096)]
+_Lines = Annotated[list[Annotated[str, msgspec.Meta(max_length=65536)]], msgspec.Meta(max_length=_MAX_LINES)]
 _Rank = Annotated[int, msgspec.Meta(ge=-1, lt=10_000_000)]
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
@@ -64,7 +65,7 @@ class Circumstances:
     exits: tuple[RankExit, ...] = ()
     signals: tuple[Signal, ...] = ()
     ras_at_s: Mapping[str, float] = field(default_factory=dict)
-    raised: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    raised: Mapping[int, RaisedException] = field(default_factory=dict)
 
 
 def saved_round(number: int, capture: Capture, slow_nodes: Iterable[str]) -> SavedRound:
@@ -90,7 +91,7 @@ def encode(evidence: Evidence, rounds: Sequence[SavedRound], ras_at_s: Mapping[s
     for count, end in enumerate(sorted(evidence.exits, key=lambda e: e.at_s)):
         at = shared.setdefault(end.shared_lines, len(shared))
         told = {"rank": end.rank, "node": end.node, "at_s": end.at_s, "exit_code": end.exit_code}
-        lines = list(end.last_lines) if count < MAX_WITH_LINES else []
+        lines = list(end.last_lines[-_MAX_LINES:]) if count < MAX_WITH_LINES else []
         exits.append({**told, "signal": end.signal, "oom": end.oom_killed, "lines": lines, "shared": at})
     signals = [
         {"kind": s.kind.value, "at_s": s.at_s, "source": s.source, "detail": s.detail, "node": s.node, "rank": s.rank}
@@ -105,7 +106,10 @@ def encode(evidence: Evidence, rounds: Sequence[SavedRound], ras_at_s: Mapping[s
         "shared_lines": [list(lines) for lines in shared],
         "signals": signals,
         "ras_at_s": dict(ras_at_s),
-        "raised": {rank: list(lines) for rank, lines in sorted(evidence.raised.items())[:MAX_WITH_LINES]},
+        "raised": [
+            {"rank": rank, "at_s": raised.at_s, "lines": raised.lines[-_MAX_LINES:]}
+            for rank, raised in sorted(evidence.raised.items())[:MAX_WITH_LINES]
+        ],
     }
     return json.dumps(body).encode()
 
@@ -137,6 +141,12 @@ class _Signal(msgspec.Struct, frozen=True):
     rank: _Rank | None = None
 
 
+class _Raised(msgspec.Struct, frozen=True):
+    rank: _Rank
+    at_s: float
+    lines: _Lines = []
+
+
 class _File(msgspec.Struct, frozen=True):
     v: int
     world_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
@@ -146,7 +156,7 @@ class _File(msgspec.Struct, frozen=True):
     shared_lines: list[_Lines] = []
     signals: list[_Signal] = []
     ras_at_s: dict[_Word, float] = {}
-    raised: Annotated[dict[_Rank, _Lines], msgspec.Meta(max_length=MAX_WITH_LINES)] = {}
+    raised: Annotated[list[_Raised], msgspec.Meta(max_length=MAX_WITH_LINES)] = []
 
 
 def decode(data: bytes) -> Circumstances:
@@ -172,7 +182,7 @@ def decode(data: bytes) -> Circumstances:
     )  # fmt: skip
     signals = tuple(Signal(s.kind, s.at_s, s.source, s.detail, s.node, s.rank) for s in raw.signals)
     rounds = tuple(SavedRound(r.number, r.at_s, tuple(r.missing), tuple(r.unseen)) for r in raw.rounds)
-    raised = {rank: tuple(told) for rank, told in raw.raised.items()}
+    raised = {told.rank: RaisedException(told.at_s, tuple(told.lines)) for told in raw.raised}
     return Circumstances(raw.world_size, rank_nodes, rounds, exits, signals, raw.ras_at_s, raised)
 
 

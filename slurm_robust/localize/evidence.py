@@ -126,6 +126,19 @@ class RankExit:
     shared_lines: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class RaisedException:
+    """An exception that a rank has raised and nobody caught, as PyTorch's hook prints it.
+
+    Attributes:
+        at_s: When it was read, seconds since the epoch.
+        lines: The rank's lines from that traceback on, oldest first.
+    """
+
+    at_s: float
+    lines: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """Everything known about one incident. Each is itself alone, so that what was read of it can be remembered.
@@ -140,8 +153,8 @@ class Evidence:
         recorder: Flight-recorder dumps of the ranks that left one.
         timings: How long steps took each rank, None where not reported.
         ras: What NCCL's own service reported of the job, oldest first.
-        raised: The last lines of ranks that have raised an exception which nobody caught, as PyTorch labels them, ended
-            or not: tearing a process group down may take minutes, or for ever.
+        raised: Rank → the exception that it has raised after its last progress, whether it has ended or not: tearing
+            a process group down may take minutes, or for ever.
         rules: By which last lines are read; None for the package's own.
     """
 
@@ -155,5 +168,5 @@ class Evidence:
     layout_order: str = ""
     timings: StepTimings | None = None
     ras: tuple[RasView, ...] = ()
-    raised: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    raised: Mapping[int, RaisedException] = field(default_factory=dict)
     rules: Matcher | None = field(default=None, repr=False)

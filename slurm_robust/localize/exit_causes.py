@@ -16,7 +16,9 @@ from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
 from slurm_robust.diagnose.root import diagnose
 from slurm_robust.diagnose.signature import signature
 from slurm_robust.diagnose.taxonomy import AboutNode, Blame
-from slurm_robust.localize.evidence import Evidence, RankExit
+from slurm_robust.localize.evidence import Evidence, RaisedException, RankExit
+from slurm_robust.localize.stacks.motion import moving, spinning
+from slurm_robust.model import SignalKind
 
 
 class Cause(enum.Enum):
@@ -73,6 +75,7 @@ _BY_SLURM = ("slurm_error", "launch_failed")
 what is known (a task was killed, the connection to a dead node broke), or belong to another step."""
 _LOST_PEER = ("peer_lost", "comm_timeout", "nccl_error")
 """NCCL's errors without a reason mostly follow from another rank's end."""
+_TOGETHER_S = 30.0
 _OF_DEVICES = ("cuda_error", "rdma_error")
 _LEAST_WEIGHT = 10
 """A line that says less is no reason for an end."""
@@ -105,16 +108,33 @@ def known_ends(evidence: Evidence) -> list[tuple[RankExit, ExitCause]]:
 
     Several votes ask for it, and reading the lines of ten thousand ranks takes seconds.
     """
-    exits = [replace(e, last_lines=e.last_lines or evidence.raised.get(e.rank, ())) for e in evidence.exits]
-    first_s = min((e.at_s for e in exits), default=0.0)
+    nothing = RaisedException(0.0, ())
+    exits = [replace(e, last_lines=e.last_lines or evidence.raised.get(e.rank, nothing).lines) for e in evidence.exits]
     ended = {e.rank for e in exits}
     exits += [
-        RankExit(rank, evidence.rank_nodes.get(rank, ""), first_s, 1, last_lines=lines)
-        for rank, lines in evidence.raised.items()
-        if rank not in ended
+        RankExit(rank, evidence.rank_nodes.get(rank, ""), raised.at_s, 1, last_lines=raised.lines)
+        for rank, raised in evidence.raised.items()
+        if rank not in ended and _goes_no_further(evidence, rank, raised.at_s)
     ]
     found = exit_causes(exits, evidence.rules)
-    return [(e, f) for e, f in found if e.rank in ended or (f.finding is not None and f.finding.in_traceback)]
+    return [(e, f) for e, f in found if e.rank in ended or _ends_it(f)]
+
+
+def _goes_no_further(evidence: Evidence, rank: int, raised_at_s: float) -> bool:
+    """Whether a rank that has raised an exception is at its end: some handler may have printed it, and gone on.
+
+    Two captures show that it stands still, or others have ended soon after.
+    """
+    if any(s.kind is SignalKind.NODE_DOWN for s in evidence.node_signals):
+        return False  # a dead node explains whatever others have raised
+    if len(evidence.captures) > 1:
+        return rank not in moving(evidence.captures, [rank]) or rank in spinning(evidence.captures, [rank])
+    return any(abs(e.at_s - raised_at_s) <= _TOGETHER_S for e in evidence.exits)
+
+
+def _ends_it(cause: ExitCause) -> bool:
+    """Whether an exception that this line ends is a reason to count its rank as ended."""
+    return cause.finding is not None and cause.finding.in_traceback and cause.cause not in _NO_REASON
 
 
 def exit_causes(exits: Iterable[RankExit], rules: Matcher | None = None) -> list[tuple[RankExit, ExitCause]]:
@@ -194,12 +214,16 @@ def _reasons(lines: Sequence[str], rules: Matcher | None, *, of_step: bool = Fal
     if any(f.in_traceback for f in kept):
         # The process ended by an exception; what it only logged before is no reason, unless it is about a machine.
         kept = [f for f in kept if f.in_traceback or f.blame in (Blame.NODE, Blame.EITHER)]
+    elif any(map(_lost_peer, kept)):
+        # A service that did not answer was logged, and training went on until a peer was lost.
+        kept = [f for f in kept if f.blame is not Blame.SHARED]
     return kept
 
 
 def _may_be_reason(finding: LogFinding, *, of_step: bool) -> bool:
     if _SLURMS.match(finding.text):
-        return of_step and finding.category.name in _BY_SLURM
+        of_others = finding.blame in (Blame.NODE, Blame.SHARED)
+        return of_step and (of_others or finding.category.name in _BY_SLURM)
     if _INTERRUPTED.search(finding.text) is not None or _lost_peer(finding):
         return True
     return finding.blame is not Blame.NOBODY and finding.rule.weight >= _LEAST_WEIGHT
@@ -228,8 +252,15 @@ def _from_own(found: Sequence[LogFinding]) -> ExitCause | None:
     return ExitCause(cause, text, _SIGNATURES.get(cause) or signature(root), root)
 
 
+_HALF_READ = ("checkpoint_mismatch", "bad_data", "shared_memory")
+_NO_REASON = (Cause.PEER_LOST, Cause.ENDED_FROM_OUTSIDE, Cause.FINISHED)
 _DOES_NOT_FIT = re.compile(r"state_dict|size mismatch|(?:missing|unexpected) key|parameter group", re.IGNORECASE)
-_BY_CATEGORY = {"disk_full": Cause.DISK_FULL, "host_oom": Cause.OOM, **dict.fromkeys(_LOST_PEER, Cause.PEER_LOST)}
+_BY_CATEGORY = {
+    "disk_full": Cause.DISK_FULL,
+    "host_oom": Cause.OOM,
+    "launch_failed": Cause.FAILED,  # nothing has run: another try costs little, and no node is known
+    **dict.fromkeys(_LOST_PEER, Cause.PEER_LOST),
+}
 _BY_BLAME = {Blame.NODE: Cause.HARDWARE, Blame.PROGRAM: Cause.USER_CODE}
 _SIGNATURES = {Cause.LAUNCH: "launch", Cause.DISK_FULL: "disk full", Cause.OOM: "oom", Cause.PEER_LOST: "peer lost"}
 
@@ -243,11 +274,12 @@ def _cause(finding: LogFinding) -> Cause:
     if category.consequence:
         return Cause.ENDED_FROM_OUTSIDE
     # Also by its category: an error of the storage's may come from a local disk, but an outage evicts nobody.
-    if Blame.SHARED in (category.blame, blame):
+    if blame is not Blame.NODE and Blame.SHARED in (category.blame, blame):
         return Cause.SHARED
-    # A line that says little stops no job. After a damaged checkpoint, a next attempt is given an older one.
+    # A line that says little stops no job, nor does what was only half read: the next attempt may read it whole, or be
+    # given an older checkpoint.
     vague = finding.rule.weight < _SPECIFIC_WEIGHT
-    damaged = category.name == "checkpoint_mismatch" and not _DOES_NOT_FIT.search(finding.text)
-    if blame is Blame.PROGRAM and (vague or damaged):
+    half_read = category.name in _HALF_READ and not _DOES_NOT_FIT.search(finding.text)
+    if blame is Blame.PROGRAM and (vague or half_read):
         return Cause.FAILED
     return _BY_BLAME.get(blame) or (Cause.FAILED if vague else Cause.EITHER)

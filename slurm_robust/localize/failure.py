@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.diagnose.signature import signature
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, known_ends, path_of, root_of_all
@@ -64,9 +65,9 @@ def words_of(evidence: Evidence, verdict: Verdict) -> dict[str, str]:
     }
 
 
-def disk_path(exits: Iterable[RankExit]) -> str:
+def disk_path(exits: Iterable[RankExit], rules: Matcher | None = None) -> str:
     """The path on a full disk that a rank's last lines name; empty where they name none."""
-    of_node = (path_of(f.detail) for _, f in exit_causes(exits) if f.cause is Cause.DISK_FULL)
+    of_node = (path_of(f.detail) for _, f in exit_causes(exits, rules) if f.cause is Cause.DISK_FULL)
     return next((path for path in of_node if path), "")
 
 

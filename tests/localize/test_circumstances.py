@@ -19,7 +19,7 @@ from slurm_robust.localize.circumstances import (
     saved_round,
     unseen_rank,
 )
-from slurm_robust.localize.evidence import Evidence, RankExit
+from slurm_robust.localize.evidence import Evidence, RaisedException, RankExit
 from slurm_robust.localize.evidence_folder import read_folder
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.stacks import archive
@@ -29,6 +29,9 @@ from slurm_robust.model import Conclusion, SignalKind
 NODES = {n: f"n{n}" for n in range(4)}
 LOST = ("RuntimeError: Connection closed by peer [10.0.0.1]:41234",)
 WORDS = ("Traceback (most recent call last):", "TypeError: forward() got an unexpected keyword argument")
+
+
+RAISED = ("[rank1]: Traceback (most recent call last):", "[rank1]: TypeError: boom")
 
 
 def save(folder: Path, live: Evidence, *, slow: str = "", clock_s: float = -3.0) -> None:
@@ -59,7 +62,7 @@ def looks(*missing: str, times: int = 3) -> Evidence:
         replace(looks(), exits=(RankExit(1, "n1", 999.0, 1, 0, WORDS),)),
         replace(looks(), exits=(RankExit(1, "n1", 999.0, 1, 0, (), oom_killed=True),)),
         replace(looks(), exits=(RankExit(1, "n1", 999.0, 1, 0, (), shared_lines=WORDS),)),
-        replace(looks(), raised={1: ("[rank1]: Traceback (most recent call last):", "[rank1]: TypeError: boom")}),
+        replace(looks(), raised={1: RaisedException(990.0, RAISED)}),
         replace(looks(), node_signals=(signal(SignalKind.NODE_FAULT, "n3", "XID 79"),)),
         evidence(exits=[RankExit(2, "n2", 999.0, None, 9)], nodes=NODES),
         evidence(*(capture(t, *(waiting(n) for n in (0, 1)), rank(2)) for t in (1.0, 9.0)), nodes=NODES),

@@ -13,6 +13,7 @@ from slurm_robust.model import Failure, FailureCause, Road
 from slurm_robust.policy.job import outage
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.situation import JobFacts, Situation
+from slurm_robust.supervise.recover.lineage import Lineage
 
 STALE = Failure("died: storage: OSError: Stale file handle", ("n2",), FailureCause.SHARED, "storage")
 OTHER = Failure("died: SIGKILL", ("n2",))
@@ -29,7 +30,7 @@ def test_each_pause_is_twice_the_one_before() -> None:
     plans = [decide(failed(*[STALE] * n)) for n in range(3)]
     assert [plan.pause_s for plan in plans] == [5.0, 10.0, 20.0]
     assert {(plan.road, plan.evict) for plan in plans} == {(Road.RESTART_IN_PLACE, ())}
-    assert "Wait 20 s (waited so far: 15 s; limit 1800 s, supervise.outage_wait_s)" in plans[2].reason
+    assert "Wait 20 s (waited so far: 15 s; limit 1800 s)" in plans[2].reason
 
 
 @given(st.integers(0, 60), st.floats(0, 1e5, allow_nan=False))
@@ -82,6 +83,27 @@ def test_what_several_nodes_have_missed_evicts_nobody(nodes: tuple[str, ...]) ->
     assert (plan.road, plan.evict, plan.pause_s) == (Road.RESTART_IN_PLACE, (), 0.0)
     last = replace(after_the_wait(everywhere, everywhere, failure=everywhere), restarts_in_place=2)
     assert decide(last).road is Road.STOP
+
+
+@pytest.mark.parametrize("nodes", [("n1", "n2", "n3"), ("n2",), ()])
+@pytest.mark.parametrize("limit_s", [60.0, 1800.0, 0.0])
+def test_an_outage_that_does_not_end_ends_the_job(nodes: tuple[str, ...], limit_s: float) -> None:
+    """Once the waiting is over, the attempts count as any others do: what is remembered decides, and it stops."""
+    failure, known, waited_s = replace(STALE, nodes=nodes), Lineage("a", reached=100), 0.0
+    for _ in range(40):
+        now = replace(
+            failed(*known.failures, failure=failure, restarts_in_place=known.restarts_in_place),
+            outage_wait_s=limit_s,
+            fruitless=known.fruitless + 1,
+        )
+        plan = decide(now)
+        if plan.road is Road.STOP:
+            break
+        waited_s += plan.pause_s
+        in_place = plan.road is Road.RESTART_IN_PLACE
+        known = known.after(100, -1, failure, in_place=in_place, waited=plan.pause_s > 0)
+    assert plan.road is Road.STOP
+    assert waited_s == limit_s
 
 
 def test_the_same_outage_on_other_nodes_is_no_programs() -> None:

@@ -45,9 +45,10 @@ def test_an_outage_counts_neither_against_the_training_nor_against_its_checkpoin
     """It is remembered, so that the next pause is longer."""
     outage = Failure("died: storage: Stale file handle", ("n1",), FailureCause.SHARED, "storage")
     before = Lineage("a", reached=120, fruitless=1, start_step=100, failed_starts=1, restarts_in_place=1)
-    after = before.after(-1, 100, outage, in_place=True)
+    after = before.after(-1, 100, outage, in_place=True, waited=True)
     assert after == replace(before, failures=(outage,))
-    assert after.after(130, 100, outage, in_place=True).failures == (outage,)
+    assert after.after(130, 100, outage, in_place=True, waited=True).failures == (outage,)
+    assert before.after(-1, 100, outage, in_place=True).fruitless == 2, "once nothing is waited for any more, it counts"
 
 
 def test_a_requeued_run_goes_on_from_its_own_words() -> None:

@@ -96,9 +96,9 @@ def _add_last_words(reading: LinesRead, saved: SavedIncident, matcher: Matcher) 
         _add(reading, end.last_lines, matcher, LinePlace(path, 0, end.rank, end.node, saved=True))
     known = saved.circumstances
     raised = list(known.raised.items())[:_MOST_RANKS] if known is not None else []
-    for rank, lines in raised:  # of ranks that had not ended yet
+    for rank, one in raised:  # of ranks that had not ended yet
         if known is not None and all(rank != end.rank for end in first):
-            _add(reading, lines, matcher, LinePlace(path, 0, rank, known.rank_nodes.get(rank, ""), saved=True))
+            _add(reading, one.lines, matcher, LinePlace(path, 0, rank, known.rank_nodes.get(rank, ""), saved=True))
     for lines in dict.fromkeys(end.shared_lines for end in first):
         _add(reading, lines, matcher, LinePlace(path, 0, saved=True))
     reading.notes += saved.problems

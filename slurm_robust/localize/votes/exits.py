@@ -86,9 +86,19 @@ def _judged(evidence: Evidence) -> Verdict | None:
         return _left_early(left, failed) or _no_root(failed)
     early = [(e, f) for e, f in roots if e.at_s <= roots[0][0].at_s + SAME_MOMENT_S]
     for cause in _BY_WORDS:
-        if chosen := [(e, f) for e, f in early if f.cause is cause]:
+        chosen = [(e, f) for e, f in early if f.cause is cause]
+        if chosen and not (cause is Cause.SHARED and _killed_before(early, chosen[0][0].at_s)):
             return _by_message(evidence, cause, chosen, failed)
     return _without_message(evidence, _likely_first(early), failed)
+
+
+def _killed_before(early: _Ends, at_s: float) -> bool:
+    """A kill or a crash takes a rank at once: whatever others could not reach from then on may be that rank.
+
+    Not SIGBUS: a file system that is away causes it.
+    """
+    killed = [e for e, f in early if f.cause is Cause.SIGNAL and f.signature not in ("SIGABRT", "SIGBUS")]
+    return any(e.at_s <= at_s for e in killed)
 
 
 def _likely_first(early: _Ends) -> _Ends:
@@ -198,10 +208,11 @@ def _of_nobody(cause: Cause, who: str, finding: ExitCause, after: str) -> Verdic
         return Verdict(Conclusion.UNDETERMINED, reason)
     if cause is Cause.DISK_FULL:
         reason = f"{who} found a full disk ({finding.detail}): several nodes may share it, so none is blamed{after}"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("which file system is full",))
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("which file system is full",), corroborated=True)
     if cause is Cause.SHARED:
         reason = f"{who} ended with {finding.detail!r}: what nodes share is not available, no node is at fault{after}"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("which service or file system it is",))
+        missing = ("which service or file system it is",)
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, corroborated=True)
     return None
 
 
@@ -211,7 +222,9 @@ _NOTE_EITHER = "a broken node and a wrong program both cause this, so its node s
 def _spoken_suspect(evidence: Evidence, node: str, here: _Ends) -> Suspect:
     """The node of ranks that gave a reason for their end. It is at fault where the machine itself reports a fault."""
     first, finding = here[0]
-    why, cause = f"{name(e.rank for e, _ in here)} on {node} died first: {finding.detail}", finding.cause
+    ended = any(e in evidence.exits for e, _ in here)
+    how = "died first" if ended else "raised this, and has not ended"
+    why, cause = f"{name(e.rank for e, _ in here)} on {node} {how}: {finding.detail}", finding.cause
     infrastructure = cause is Cause.HARDWARE
     if cause is Cause.EITHER:
         gpu = finding.category == "cuda_error"

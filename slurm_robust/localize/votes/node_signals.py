@@ -86,7 +86,8 @@ def judge_lost_all(evidence: Evidence) -> Verdict | None:
     code or its last lines, is left to the vote on exits. Ranks that are gone may also have finished, so the verdict is
     only corroborated where the others wait for them.
     """
-    ends = known_ends(evidence)
+    ended = {e.rank for e in evidence.exits}
+    ends = [(e, f) for e, f in known_ends(evidence) if e.rank in ended]
     if any(finding.cause is not Cause.VANISHED for _, finding in ends):
         return None
     ended_s = {e.rank: e.at_s for e, _ in ends}

@@ -74,7 +74,12 @@ def _due(s: Situation) -> bool:
     """
     if s.ended or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes:
         return True
-    return s.verdict.conclusion in (Conclusion.CULPRIT, Conclusion.USER_CODE) and s.verdict.corroborated
+    return s.verdict.conclusion is not Conclusion.NONE and s.verdict.corroborated
+
+
+def _settled(s: Situation) -> bool:
+    """The attempt has ended, or cannot go on: what a rank has raised is certain at once."""
+    return s.ended or s.verdict.corroborated
 
 
 def _no_launch(s: Situation) -> Plan | None:
@@ -95,20 +100,21 @@ def _no_launch(s: Situation) -> Plan | None:
 
 def _full_disk(s: Situation) -> Plan | None:
     """The next attempt would fail in the same way, wherever it runs."""
-    if not s.full_disk or not s.ended:
+    if not s.full_disk or not _settled(s):
         return None
     return Plan(Road.STOP, f"{_finding(s)}. No restart and no requeue helps: {s.full_disk}", exit_code=_own_code(s))
 
 
 def _outage(s: Situation) -> Plan | None:
     """No other node would do better, and the allocation is worth more than the minutes: wait in it."""
-    if s.failure is None or s.failure.cause is not FailureCause.SHARED or not s.ended or s.dead_nodes:
+    if s.failure is None or s.failure.cause is not FailureCause.SHARED or not _settled(s) or s.dead_nodes:
         return None
     before = outage.attempts_lost(s.earlier_failures)
     pause_s, waited_s = outage.pause_s(before, s.outage_wait_s), outage.waited_s(before)
     if pause_s <= 0:
         return None
-    so_far = f" (waited so far: {waited_s:g} s; limit {s.outage_wait_s:g} s, supervise.outage_wait_s)" if before else ""
+    limit = f"limit {s.outage_wait_s:g} s" + ("" if s.at_stake else " before the training's first step")
+    so_far = f" (waited so far: {waited_s:g} s; {limit})" if before else ""
     reason = f"{_finding(s)}. Wait {pause_s:g} s{so_far}"
     if s.outside and not s.job.requeueable:
         return _alert_only(_finding(s))
@@ -308,6 +314,9 @@ def _by_requeue(s: Situation, why: str, rest: str, evict: tuple[str, ...] = ()) 
 
 def _no_node(s: Situation) -> Plan:
     why = _finding(s)
+    if s.failure is not None and s.failure.cause is FailureCause.SHARED:
+        waited_s = outage.waited_s(outage.attempts_lost(s.earlier_failures))
+        why += f"; it was waited for, {min(waited_s, s.outage_wait_s):g} s in all" if waited_s else ""
     if s.verdict.conclusion is not Conclusion.CULPRIT:
         why = f"{why}; no node is known to be at fault"
     elif "node is at fault" not in why:

@@ -9,7 +9,7 @@ from slurm_robust.model import Failure, FailureCause
 _VARIED = ("cuda_error",)
 """Categories of which one broken device gives another message each time."""
 _UNCOUNTED = (FailureCause.SHARED, FailureCause.SLURM)
-"""No attempt is counted as fruitless for these: nothing of the program was tried."""
+"""Attempts that ended so are not counted as fruitless while an outage is waited for, or nothing was started."""
 
 
 def same(one: Failure, other: Failure) -> bool:

@@ -107,5 +107,5 @@ async def _full_disk(session: Session, attempt: AttemptState, failure: Failure |
     command = session.attached.arguments if session.attached is not None else ()
     if session.command is not None:
         command = session.command.command
-    named = disk_path(attempt.exits.values())
+    named = disk_path(attempt.exits.values(), session.rules)
     return await full_disk.full(named, attempt.resume_point.path, session.checkpoint_dir, command)

@@ -69,16 +69,18 @@ class Lineage:
             older=tuple(worded[-_MAX_FAILURES:]),
         )
 
-    def after(self, step: int, start_step: int, failure: Failure | None, *, in_place: bool) -> Lineage:
+    def after(
+        self, step: int, start_step: int, failure: Failure | None, *, in_place: bool, waited: bool = False
+    ) -> Lineage:
         """What is remembered once an attempt has ended.
 
         `start_step` is the checkpoint that it started from, -1 for none; `failure` is None where it cannot be compared.
-        With `in_place` the step is restarted on the same nodes.
+        With `in_place` the step is restarted on the same nodes; with `waited` after a pause, for an outage.
         """
         if failure is not None and failure.cause is FailureCause.SLURM:
             return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
         base = self.until(step)
-        if failure is not None and failure.cause is FailureCause.SHARED:
+        if waited and failure is not None:
             # Neither the program nor its checkpoint has failed.
             kept = (*base.failures, failure)[-_MAX_FAILURES:]
             return replace(base, fruitless=0 if step > self.reached else self.fruitless, failures=kept)

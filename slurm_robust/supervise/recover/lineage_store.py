@@ -72,14 +72,14 @@ class LineageStore:
         return again
 
     def attempt_failed(
-        self, before: Lineage, step: int, offered: int, failure: Failure | None, *, in_place: bool
+        self, before: Lineage, step: int, offered: int, failure: Failure | None, *, in_place: bool, waited: bool
     ) -> None:
         """Remember that an attempt has failed.
 
         As in `Lineage.after`; `before` is the lineage, as it compares with the attempt's own numbers.
         """
         self._tally = self._tally.after(before, step, self._session.clock.now_s())
-        self.lineage = before.after(step, offered, failure, in_place=in_place)
+        self.lineage = before.after(step, offered, failure, in_place=in_place, waited=waited)
         self._save(self.lineage)
 
     def went_back(self, step: int) -> None:

@@ -38,7 +38,8 @@ class PlanExecutor:
         folder, resume_point = session.folder, attempt.resume_point
         in_place = plan.road is Road.RESTART_IN_PLACE
         before = replace(start.remembered(), incident=self._log.incident.id)
-        store.attempt_failed(before, attempt.step, resume_point.step, order.failure, in_place=in_place)
+        waited = plan.pause_s > 0
+        store.attempt_failed(before, attempt.step, resume_point.step, order.failure, in_place=in_place, waited=waited)
         demotion = self._demotion(attempt)
         await self._end_attempt(plan, attempt)
         self._log.set_time("stopped")

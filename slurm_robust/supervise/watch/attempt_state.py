@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize import ranks as rank_names
-from slurm_robust.localize.evidence import RankExit
+from slurm_robust.localize.evidence import RaisedException, RankExit
 from slurm_robust.model import Signal, SignalKind
 from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.clock import Clock
@@ -191,9 +191,20 @@ class AttemptState:
         self._last_words.add_to(self.exits, lines)
 
     @property
-    def raised(self) -> dict[int, tuple[str, ...]]:
-        """The last lines of ranks that have raised an exception which nobody caught, whether they have ended or not."""
-        return self._last_words.raised([line for output in self._outputs for _, line in output.lines])
+    def raised(self) -> dict[int, RaisedException]:
+        """Rank → the exception that it has raised after its last progress, whether it has ended or not.
+
+        A rank that has made a step since has gone on: some handler of its program printed the exception.
+        """
+        found = self._last_words.raised([item for output in self._outputs for item in output.lines])
+        return {rank: one for rank, one in found.items() if self._last_sign_of(rank) <= one.at_s + _SETTLE_S}
+
+    def _last_sign_of(self, rank: int) -> float:
+        """The time of this rank's last sign of progress; that of the log's, where ranks report none."""
+        info = self.fleet.ranks.get(rank)
+        if info is not None and info.progress is not None:
+            return info.progress.at_s
+        return self._log_step[1] if self._log_step is not None and not self.has_progress else 0.0
 
     @property
     def has_progress(self) -> bool:

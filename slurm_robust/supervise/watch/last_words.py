@@ -11,7 +11,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
-from slurm_robust.localize.evidence import RankExit
+from slurm_robust.localize.evidence import RaisedException, RankExit
 from slurm_robust.localize.torchrun_table import WorkerEnd, read_tables
 from slurm_robust.supervise.watch.fleet import Fleet
 
@@ -19,6 +19,9 @@ _LABEL = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]:")
 _RAISED = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]: ?Traceback \(most recent call last\)")
 """As PyTorch's hook for exceptions that nobody caught prints it."""
 _MOST_RAISED = 64
+_AT_ONCE_S = 2.0
+"""A traceback is printed at once; output is read several times a second."""
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _TASK_LABEL = re.compile(r"^\s*(\d{1,7}): ")
 _OOM_STEP = re.compile(r"^slurmstepd(?:-(\S+?))?: .*StepId=(\d+\.\d+)")
 
@@ -61,16 +64,20 @@ class LastWords:
             oom = e.oom_killed or (e.signal == signal.SIGKILL and self._was_killed_for_memory(e.node))
             exits[rank] = replace(e, last_lines=own, shared_lines=shared, oom_killed=oom)
 
-    def raised(self, lines: Sequence[str]) -> dict[int, tuple[str, ...]]:
-        """Rank → its lines, for the first ranks of which these lines show an exception that nobody caught."""
-        seen = dict.fromkeys(int(found[1]) for line in lines if (found := _RAISED.match(line)) is not None)
+    def raised(self, lines: Sequence[tuple[float, str]]) -> dict[int, RaisedException]:
+        """Rank → the exception that it has raised last, for the first ranks of which these lines show one.
+
+        `lines` come with the time at which each was read. A rank that has written something else later has gone on.
+        """
+        seen = dict.fromkeys(int(found[1]) for _, line in lines if (found := _RAISED.match(line)) is not None)
         ranks = [rank for rank in seen if rank in self._fleet.ranks][:_MOST_RAISED]
-        own: dict[int, list[str]] = {rank: [] for rank in ranks}
-        for line in lines if ranks else ():
+        own: dict[int, list[tuple[float, str]]] = {rank: [] for rank in ranks}
+        for at_s, line in lines if ranks else ():
             label = _LABEL.search(line)
             if label is not None and int(label[1]) in own:
-                own[int(label[1])].append(line)
-        return {rank: tuple(of_rank) for rank, of_rank in own.items()}
+                own[int(label[1])].append((at_s, line))
+        last = {rank: _last_exception(of_rank) for rank, of_rank in own.items()}
+        return {rank: raised for rank, raised in last.items() if raised is not None}
 
     def _by_rank(
         self, lines: list[str], tasks: dict[int, list[int]]
@@ -144,3 +151,17 @@ class LastWords:
         killed = task.oom_killed and worker.signal == signal.SIGKILL
         node = self._fleet.ranks[worker.rank].node
         return RankExit(worker.rank, node, at_s, worker.code, worker.signal, oom_killed=killed)
+
+
+def _last_exception(lines: Sequence[tuple[float, str]]) -> RaisedException | None:
+    """The last traceback in one rank's lines, with those that it followed from; None where other lines came later."""
+    begins = [number for number, (_, line) in enumerate(lines) if _RAISED.match(line)]
+    first = begins.pop()
+    while begins and any(text in line for _, line in lines[begins[-1] : first] for text in _CHAINED):
+        first = begins.pop()
+    at_s = lines[first][0]
+    later = [line for read_s, line in lines[first:] if read_s > at_s + _AT_ONCE_S]
+    # PyTorch's own messages, `[rank1]:[W1122 …`, may follow for as long as the teardown takes.
+    if any(not _LABEL.sub("", line, count=1).lstrip().startswith("[") for line in later):
+        return None
+    return RaisedException(at_s, tuple(line for _, line in lines[first:]))

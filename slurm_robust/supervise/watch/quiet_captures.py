@@ -163,7 +163,7 @@ class QuietCaptures:
 def _proves(verdict: Verdict, *, finished: bool = False) -> bool:
     if finished and verdict.conclusion is Conclusion.USER_CODE:
         return True
-    return verdict.conclusion in (Conclusion.CULPRIT, Conclusion.USER_CODE) and verdict.corroborated
+    return verdict.conclusion is not Conclusion.NONE and verdict.corroborated
 
 
 def _no_rank(waited_s: float, job_id: int, silent_nodes: Sequence[str]) -> str:
