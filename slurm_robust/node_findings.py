@@ -11,7 +11,7 @@ import json
 import math
 import os
 import stat
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Sequence
 
 FILE_NAME = "findings.jsonl"
 VERSION = 1
@@ -49,9 +49,9 @@ class NodeFinding(NamedTuple):
     kind: str
     urgency: str
     text: str
-    gpus: Tuple[int, ...] = ()
+    gpus: tuple[int, ...] = ()
     port: str = ""
-    code: Optional[int] = None
+    code: int | None = None
 
 
 def boot_id() -> str:
@@ -66,7 +66,7 @@ def boot_id() -> str:
 def encode(findings: Sequence[NodeFinding], boot: str) -> bytes:
     """The file with the last of these findings, within `MAX_FINDINGS` and `MAX_BYTES`."""
     header = json.dumps({"v": VERSION, "boot": boot})
-    lines: List[str] = []
+    lines: list[str] = []
     size = len(header) + 1
     for finding in reversed(findings[-MAX_FINDINGS:]):
         line = json.dumps(finding._replace(text=finding.text[:MAX_TEXT_CHARS])._asdict())
@@ -77,7 +77,7 @@ def encode(findings: Sequence[NodeFinding], boot: str) -> bytes:
     return ("\n".join([header, *reversed(lines)]) + "\n").encode("ascii")
 
 
-def decode(data: bytes, boot: str) -> List[NodeFinding]:
+def decode(data: bytes, boot: str) -> list[NodeFinding]:
     """The findings of this boot, in their order. Lines that are none, of any version, are skipped."""
     lines = data[:MAX_BYTES].split(b"\n")
     header = _object(lines[0])
@@ -87,7 +87,7 @@ def decode(data: bytes, boot: str) -> List[NodeFinding]:
     return [finding for finding in found if finding is not None]
 
 
-def read(folder: str, boot: str, owners: Sequence[int] = (0,)) -> List[NodeFinding]:
+def read(folder: str, boot: str, owners: Sequence[int] = (0,)) -> list[NodeFinding]:
     """The findings in this folder; none where there is no file.
 
     Args:
@@ -131,7 +131,7 @@ def _check(path: str, info: os.stat_result, owners: Sequence[int]) -> None:
         raise UntrustedRingError("{}: writable by others (mode {:o})".format(path, stat.S_IMODE(info.st_mode)))
 
 
-def _object(line: bytes) -> Dict[str, Any]:
+def _object(line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -139,7 +139,7 @@ def _object(line: bytes) -> Dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _finding(raw: Dict[str, Any]) -> Optional[NodeFinding]:
+def _finding(raw: dict[str, Any]) -> NodeFinding | None:
     """One line as it can be believed; None where any of its fields cannot."""
     seq, at_s, gpus, code = raw.get("seq"), raw.get("at_s"), raw.get("gpus", []), raw.get("code")
     words = [raw.get(key, "") for key in ("source", "kind", "urgency", "port")]
@@ -153,6 +153,7 @@ def _finding(raw: Dict[str, Any]) -> Optional[NodeFinding]:
     if not isinstance(gpus, list) or len(gpus) > _MAX_GPUS or not all(_whole(gpu) for gpu in gpus):
         return None
     shown = "".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT_CHARS])
+    assert isinstance(seq, int)
     return NodeFinding(seq, float(at_s), words[0], words[1], words[2], shown, tuple(gpus), words[3], code)
 
 
