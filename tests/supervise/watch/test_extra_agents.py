@@ -25,6 +25,7 @@ class Watch:
         self.handler = handler
         self.nodes: tuple[str, ...] = ()
         self.attempt = ""
+        self.watched_since_s: float | None = 100.0
         self.made.append(self)
 
     async def start(self, nodes: Sequence[str], attempt: str) -> None:

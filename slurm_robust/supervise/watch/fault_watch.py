@@ -1,0 +1,119 @@
+"""When does a job leave a node that has reported a fault? Now, after the next verified checkpoint, or at a limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_robust.model import Signal
+from slurm_robust.policy.job.node_faults import fault_text
+from slurm_robust.supervise.launch.attempt_settings import look_up
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.text import joined, shortened
+
+_COST_SHARE = 10.0
+"""A look at the checkpoints is followed by a pause this many times as long."""
+
+
+@dataclass(frozen=True)
+class FaultsDue:
+    """Nodes to leave now.
+
+    Attributes:
+        nodes: Node → the reason.
+        signals: What they reported.
+        urgent: They are left at once, and the step may be at work; otherwise it has just saved, or the limit is over.
+        storm: So many nodes reported at once that none is left: only to be announced.
+        when: Why now, for the story; empty where the reasons say it.
+    """
+
+    nodes: Mapping[str, str]
+    signals: tuple[Signal, ...]
+    urgent: bool = True
+    storm: bool = False
+    when: str = ""
+
+    @property
+    def text(self) -> str:
+        """What it is about, in a sentence."""
+        if not self.storm:
+            return joined([*(self.nodes[node] for node in sorted(self.nodes)), *([self.when] if self.when else [])])
+        names, first = shortened(", ".join(sorted(self.nodes)), 60), self.signals[0]
+        many = f"{len(self.nodes)} nodes report faults at once ({names}), more than half: a cause that they share"
+        return f"{many}, so none is left; the first: {fault_text(first)}"
+
+
+class FaultWatch:
+    """Watches the faults of one attempt's nodes."""
+
+    def __init__(self, session: Session, attempt: AttemptState) -> None:
+        self._session = session
+        self._attempt = attempt
+        self._waits_since_s: float | None = None
+        self._step_before = -1
+        self._next_look_s = 0.0
+
+    async def poll(self) -> FaultsDue | None:
+        """What is to be done now about faults, if anything."""
+        due = urgent_faults(self._session, self._attempt)
+        return due if due is not None else await self._after_checkpoint()
+
+    async def _after_checkpoint(self) -> FaultsDue | None:
+        """Nodes that are left after a checkpoint, once it is there or the wait is over."""
+        session, faults = self._session, self._session.node_faults
+        used = nodes_in_use(session, self._attempt)
+        later = {n: why for n, why in faults.faulty(used, used).leave_later.items() if faults.unhandled(n)}
+        if not later:
+            self._waits_since_s = None
+            return None
+        now_s = session.clock.monotonic_s()
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+            self._step_before = (await asyncio.to_thread(look_up, session.checkpoint_dir)).step
+            self._report_wait(later)
+        if not session.checkpoint_dir:
+            return None
+        when = await self._reached(now_s)
+        return FaultsDue(later, faults.of(later), urgent=False, when=when) if when else None
+
+    async def _reached(self, now_s: float) -> str:
+        """Why the wait is over; empty while it is not."""
+        session, clock, limit_s = self._session, self._session.clock, self._session.settings.fault_wait_s
+        assert self._waits_since_s is not None
+        if now_s - self._waits_since_s >= limit_s:
+            return f"no newer checkpoint is verified after {limit_s:g} s (supervise.fault_wait_s)"
+        if now_s < self._next_look_s:
+            return ""
+        found = await asyncio.to_thread(look_up, session.checkpoint_dir)
+        took_s = clock.monotonic_s() - now_s
+        self._next_look_s = now_s + took_s * (1 + _COST_SHARE)
+        return f"the checkpoint of step {found.step} is verified" if found.step > self._step_before else ""
+
+    def _report_wait(self, later: Mapping[str, str]) -> None:
+        session, names = self._session, ", ".join(sorted(later))
+        wait = (
+            f"the job leaves {names} after its next verified checkpoint, in {session.settings.fault_wait_s:g} s at most"
+        )
+        if not session.checkpoint_dir:
+            wait = f"{names} stays in use: no checkpoint folder is known, and leaving the node could lose all progress"
+        session.folder.log_event("note", wait)
+
+
+def nodes_in_use(session: Session, attempt: AttemptState) -> frozenset[str]:
+    """The nodes that train; all that may be used while no rank was found."""
+    usable = session.allocation.nodes
+    return frozenset(attempt.fleet.rank_nodes.values()).intersection(usable) or frozenset(usable)
+
+
+def urgent_faults(session: Session, attempt: AttemptState) -> FaultsDue | None:
+    """Nodes that are left at once, or a storm to announce; each once."""
+    faults, used = session.node_faults, nodes_in_use(session, attempt)
+    found = faults.faulty(used, used)
+    now = {node: why for node, why in found.leave_now.items() if faults.unhandled(node)}
+    if now:
+        return FaultsDue(now, faults.of(now))
+    if not faults.is_news(found.storm):
+        return None
+    return FaultsDue(dict.fromkeys(sorted({s.node for s in found.storm}), ""), found.storm, storm=True)
