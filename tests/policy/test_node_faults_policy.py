@@ -12,7 +12,7 @@ from situations import NODES, UNDETERMINED, USER_CODE, culprit, situation
 from slurm_robust.model import Conclusion, Failure, FailureCause, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide, max_evictions
 from slurm_robust.policy.job.node_faults import AT_ONCE_S, REPEAT_WITHIN_S, urgency_of_drain, weigh
-from slurm_robust.policy.job.situation import JobFacts
+from slurm_robust.policy.job.situation import JobFacts, Situation
 
 URGENCIES = ("now", "if_repeated", "at_next_checkpoint", "note")
 
@@ -114,41 +114,33 @@ ENDS = st.sampled_from(
 FAILURES = st.none() | st.builds(Failure, st.sampled_from(["a", "b"]), st.just(("n2",)), st.sampled_from(FailureCause))
 
 
-@given(
+def _launch_failed(failure: Failure | None) -> bool:
+    """Another allocation is wanted, with or without the node."""
+    return failure is not None and failure.cause is FailureCause.SLURM
+
+
+SITUATIONS = st.builds(
+    situation,
     ENDS,
-    FAILURES,
-    st.lists(FAILURES.filter(bool), max_size=2),
-    st.integers(0, 2),
-    st.booleans(),
-    st.booleans(),
-    st.sampled_from([True, False, None]),
+    failure=FAILURES,
+    earlier_failures=st.lists(FAILURES.filter(bool), max_size=2).map(tuple),
+    restarts_in_place=st.integers(0, 2),
+    job=st.builds(JobFacts, st.booleans()),
+    ended=st.booleans(),
+    resumes=st.sampled_from([True, False, None]),
+    outage_wait_s=st.just(1800.0),
+    faulty_nodes=st.just(REPORTED),
 )
-def test_no_attempt_starts_again_on_a_node_that_has_reported_a_fault(
-    verdict: Verdict,
-    failure: Failure | None,
-    earlier: list[Failure],
-    tried: int,
-    requeueable: bool,
-    ended: bool,
-    resumes: bool | None,
-) -> None:
+
+
+@given(SITUATIONS)
+def test_no_attempt_starts_again_on_a_node_that_has_reported_a_fault(s: Situation) -> None:
     """Whatever ended the attempt: a plan that starts another one leaves the node, or nothing is started."""
-    s = situation(
-        verdict,
-        failure=failure,
-        earlier_failures=tuple(earlier),
-        restarts_in_place=tried,
-        job=JobFacts(requeueable=requeueable),
-        ended=ended,
-        resumes=resumes,
-        outage_wait_s=1800.0,
-        faulty_nodes=REPORTED,
-    )
     plan = decide(s)
     assert len(plan.evict) <= max_evictions(len(NODES))
-    if plan.road not in (Road.STOP, Road.ALERT_ONLY) and not (failure and failure.cause is FailureCause.SLURM):
+    if plan.road not in (Road.STOP, Road.ALERT_ONLY) and not _launch_failed(s.failure):
         assert "n2" in plan.evict, plan
-    if not ended and not verdict.corroborated:
+    if not s.ended and not s.verdict.corroborated:
         assert plan.road is Road.ALERT_ONLY
 
 

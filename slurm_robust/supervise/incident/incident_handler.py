@@ -212,7 +212,7 @@ class IncidentHandler:
         return await self._conclude(attempt, order, of_nodes=True)
 
     async def _capture_briefly(self, attempt: AttemptState, investigation: Investigation) -> FaultsDue | None:
-        """Take stacks for people; returns the nodes to leave then: what nodes share reaches us from each in a second."""
+        """Take stacks, and wait for what other nodes report of the same event; returns what is due then."""
         await asyncio.gather(investigation.capture(within_s=_STACKS_S), self._settle(attempt))
         return urgent_faults(self._session, attempt)
 

@@ -62,6 +62,10 @@ class Agents:
         self._started_at = self._clock.monotonic_s()
         await self._main.start(nodes, attempt)
 
+    def look_back(self, seconds: float) -> None:
+        """Have the first agents read what their nodes have found for so long: another supervisor has watched them."""
+        self._main.watched_since_s = self._clock.monotonic_s() - seconds
+
     async def stop(self) -> None:
         """End all agents."""
         await self._drop_extras()

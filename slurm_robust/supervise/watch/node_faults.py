@@ -94,7 +94,8 @@ class NodeFaults:
             return
         self._told_at_s[key] = signal.at_s
         text = f"{policy.fault_text(signal)} ({_MEANING[str(evidence['urgency'])]})"
-        folder.log_event("node-fault", text, node=signal.node, source=signal.source, **evidence)
+        data = {"fault" if name == "kind" else name: value for name, value in evidence.items()}
+        folder.log_event("node-fault", text, node=signal.node, source=signal.source, **data)
 
     # -- weighing -----------------------------------------------------------------------------------------------------
 

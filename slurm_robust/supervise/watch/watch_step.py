@@ -64,7 +64,7 @@ def environment(base: dict[str, str]) -> dict[str, str]:
 
 
 def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float, *ring: str) -> list[str]:
-    """The command line of a watch step on `nodes`; `ring`: its agents' folder of findings, and how far they look back."""
+    """The command line of a watch step on `nodes`; `ring`: folder of node findings, how far to look back."""
     root = str(Path(slurm_robust.__file__).resolve().parent.parent)
     return [
         "srun",

@@ -71,9 +71,9 @@ class AgentStage:
             "from slurm_robust.supervise.agent.main import main; main(sys.argv[1:])"
         )
         env = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "1", "SROBUST_WATCH": "1"}
+        arguments = [self.job, "1.0.1", "0.1", py_spy or py_spy_path(), ring, "0"]
         self.agent = subprocess.Popen(
-            [sys.executable, "-S", "-s", "-E", "-c", boot, self.job, "1.0.1", "0.1"]
-            + [py_spy or py_spy_path(), ring, "0"],
+            [sys.executable, "-S", "-s", "-E", "-c", boot, *arguments],
             env=env,
             text=True,
             stdin=subprocess.PIPE,

@@ -74,6 +74,22 @@ ANYTHING = st.recursive(
 )
 def test_any_json_is_a_message_or_malformed(kind: str, data: st.DataObject) -> None:
     """Never an error."""
-    keys = ("n", "rank", "pid", "r", "at", "marks", "layout", "first", "s", "step_id", "world", "blob", "id", "left")
-    raw = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(keys, ANYTHING)))
+    keys = (
+        "n",
+        "rank",
+        "pid",
+        "r",
+        "at",
+        "marks",
+        "layout",
+        "first",
+        "s",
+        "step_id",
+        "world",
+        "blob",
+        "id",
+        "left",
+        "findings",
+    )
+    raw = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys((*keys, "findings"), ANYTHING)))
     assert isinstance(m.from_agent({**raw, "t": kind}), m.FromAgent.__args__)
