@@ -215,7 +215,8 @@ class Supervisor:
             last = running.rpartition(".")[2]
             self._launches = int(last) if last.isdecimal() else 1
             self._begin_attempt(running, seen=False)
-            session.agents.look_back(session.clock.now_s() - session.job.info.start_at_s)
+            run = session.job.attempt
+            session.agents.look_back(session.clock.now_s() - run.start_at_s)
             session.folder.log_event("note", "the supervisor was started anew; the training was not touched")
             return
         self._launch(channel, first_launch(session.command, keep_evidence=session.acting), {})

@@ -127,7 +127,8 @@ def test_a_pending_row_remap_moves_the_job_after_its_checkpoint_and_no_step_is_c
 ) -> None:
     """The node is left between the checkpoint and the end of the step that follows it."""
     dev = cluster()
-    job = submit(dev, steps=14, sbatch=("--gres=gpu:2",), arguments="--step-time-s 2.5")
+    slow = {"kind": "slow_rank", "rank": 0, "step": 1, "seconds": 2.0}
+    job = submit(dev, steps=14, sbatch=("--gres=gpu:2",), fault=slow, again=True)
     trains(job, 2)
     victim = job.rank_node(1)
     Rings(dev).add(victim, **REMAP)

@@ -38,6 +38,9 @@ class Training:
         self.launches = self.step = self.seq = 0
         self.at_s = 0.0
         self.computed: list[int] = []
+        self.stalls_at = 10**6
+        self.at_stall: Callable[[], None] | None = None
+        """What happens half a minute after training has stalled."""
         self.world.clock.on_sleep = self.goes_on
 
     def goes_on(self) -> None:
@@ -51,6 +54,11 @@ class Training:
             self.step = max(0, int(channel.launched[-1][1].get("SROBUST_RESUME_STEP", "0")))
             self.at_s = world.clock.at_s
         if channel.ended is not None or not self.launches or world.clock.at_s < self.at_s + 1:
+            return
+        if self.step >= self.stalls_at and self.launches == 1:
+            if self.at_stall is not None and world.clock.at_s > self.at_s + 30:
+                self.at_stall()
+                self.at_stall = None
             return
         if self.step >= self.last_step:
             channel.ended = 0
@@ -163,6 +171,41 @@ def test_a_rank_that_ends_meanwhile_is_not_started_again_on_the_node(tmp_path: P
     supervisor = Supervisor(job.world.session)
     assert asyncio.run(supervisor.run()) == 0
     assert job.excluded == ["n2"]
+
+
+def test_a_fault_during_a_silence_ends_the_waiting(tmp_path: Path) -> None:
+    """The stacks explain nothing, and the limit is far: the node's own report is enough."""
+    job = Training(tmp_path, {})
+    job.stalls_at, job.at_stall = 20, lambda: job.finds("n2", gpus=(3,), code=79)
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.excluded == ["n2"]
+    (incident,) = job.world.incidents
+    assert incident["plan"]["reason"].startswith("node n2 reports XID 79")
+    (told,) = [line for line in job.world.story if line["kind"] == "node-fault"]
+    (decided,) = [line for line in job.world.story if line["kind"] == "decided"]
+    assert decided["at_s"] - told["at_s"] <= 3.0
+
+
+def test_a_job_that_can_go_nowhere_is_told_once_and_watched_on(tmp_path: Path) -> None:
+    """No spare and no requeue; the suspicion that was announced is withdrawn."""
+    job = Training(tmp_path, {12: lambda: job.finds("n3"), 14: lambda: job.finds("n2")}, job={"requeueable": False})
+    assert job.ends() == 0
+    assert job.excluded == []
+    assert job.world.kinds.count("decided") == 1
+    assert "more than half" in job.world.text("decided")
+    assert job.world.job.claim.suspected_at_s == 0.0
+
+
+def test_a_job_without_requeue_and_spare_stays(tmp_path: Path) -> None:
+    """The spare was evicted before."""
+    job = Training(tmp_path, {12: lambda: job.finds("n2")}, job={"requeueable": False})
+    assert job.world.channel is not None
+    job.world.channel.evicted = ("n3",)
+    assert job.ends() == 0
+    assert job.excluded == []
+    assert "may not be requeued" in job.world.text("decided")
+    assert job.world.kinds.count("decided") == 1
 
 
 def test_faults_on_all_nodes_are_one_alert(tmp_path: Path) -> None:

@@ -182,6 +182,12 @@ def _reported(s: Situation) -> dict[str, str]:
     return {node: why for node, why in s.faulty_nodes.items() if node in s.allocation_nodes}
 
 
+def _only_reported(s: Situation) -> bool:
+    """Whether nothing is wrong with the training itself: nodes have reported faults, and it runs on them."""
+    over = s.ended or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes
+    return bool(s.faulty_nodes) and not over and {x.node for x in s.verdict.suspects} <= set(s.faulty_nodes)
+
+
 def _blamed(s: Situation) -> dict[str, str]:
     """The nodes that are at fault for this incident: here it is decided whose fault it is."""
     nodes: dict[str, str] = {}
@@ -274,6 +280,8 @@ def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
         f"{len(faults)} of {len(s.allocation_nodes)} nodes are suspected ({shortened(', '.join(sorted(faults)), 60)})"
     )
     reason = f"{suspected}, more than half: a cause that they share, so none is evicted; {_finding(s)}"
+    if _only_reported(s):
+        return Plan(Road.ALERT_ONLY, f"{reason}. Nothing is done while the training goes on")
     usable = not s.dead_nodes and not s.faulty_nodes
     if usable and s.restarts_tried == 0 and not s.outside and not _lost_inside(s):
         return Plan(Road.RESTART_IN_PLACE, f"{reason}. Restart in place once")
@@ -288,7 +296,7 @@ def _cannot_requeue(s: Situation, why: str, names: str, inside: str) -> Plan:
     if s.outside:
         return _alert_only(why)
     dead = set(s.dead_nodes) & set(s.allocation_nodes)
-    if s.faulty_nodes and not (s.ended or dead or s.action_limit_reached):
+    if _only_reported(s):
         return Plan(Road.ALERT_ONLY, f"{why}. Nothing is done: the job may not be requeued, and {inside}")
     if not dead and not s.faulty_nodes and s.restarts_tried == 0:
         reason = f"{why}. The job may not be requeued and has no place for it inside ({inside}): restart in place once"

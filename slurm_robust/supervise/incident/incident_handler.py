@@ -190,7 +190,7 @@ class IncidentHandler:
         if due.storm and log.current is not None:
             # The open incident is that of the attempt before; it ends with the first new step.
             session.node_faults.announced(due.signals)
-            session.folder.log_event("alert", text)
+            session.folder.log_event("note", text)
             return None
         log.open(attempt.name, min(s.at_s for s in due.signals), text, nodes=sorted(due.nodes))
         investigation = Investigation(session, attempt, log)

@@ -69,6 +69,22 @@ def test_an_extra_agent_goes_when_the_watch_steps_own_answers_again(watches: lis
     asyncio.run(story())
 
 
+def test_agents_look_back_as_far_as_their_nodes_are_watched(watches: list[Watch]) -> None:
+    """An extra agent to the start of the first one; after another supervisor, to the start of the job."""
+    heard = {"n1": time.time() - 60}
+    agents = Agents(5, 0.5, lambda _: None, lambda _: None)
+    agents.look_back(30.0)
+
+    async def story() -> None:
+        await agents.start(["n1"], "a")
+        await agents.look_after(["n1"], heard, 7.0)
+
+    asyncio.run(story())
+    main, extra = watches
+    assert extra.watched_since_s == main.watched_since_s
+    assert time.monotonic() - 32 < float(main.watched_since_s or 0) < time.monotonic() - 29
+
+
 def test_a_watch_step_that_outlives_its_kill_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its srun hangs in a file system: neither the end of the supervisor nor a requeue waits for it."""
     monkeypatch.setattr(watch_step, "_END_S", 0.01)

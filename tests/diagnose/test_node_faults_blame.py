@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurm_robust.diagnose.findings import findings
@@ -56,3 +58,22 @@ def test_other_failures_are_left_alone() -> None:
     """A `KeyError` beside an XID is still the program's."""
     key = diagnose(findings(["KeyError: 'x'"]))
     assert with_node_fault(key, "n2", 100.0, [fault("Xid 79")]) == (key, "")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "blamed"),
+    [
+        ({"urgency": "now", "code": 119, "gpus": (3,)}, True),
+        ({"urgency": "now", "code": None, "gpus": (3,)}, True),
+        ({"urgency": "at_next_checkpoint", "code": 63, "gpus": (3,)}, True),
+        ({"urgency": "at_next_checkpoint", "code": None, "gpus": (3,)}, False),
+        ({"urgency": "if_repeated", "code": None, "gpus": ()}, False),
+        ({"urgency": "note", "code": 79, "gpus": (3,)}, False),
+    ],
+    ids=["xid", "lost gpu", "remap", "hot", "link", "application"],
+)
+def test_what_the_nodes_own_catalogue_says_decides(evidence: dict[str, object], blamed: bool) -> None:
+    """A finding of the node's service: its urgency is the judgement, whatever its sentence says."""
+    found = replace(fault("Xid 79: as a program causes it"), evidence=evidence)
+    told, _ = with_node_fault(CUDA, "n2", 130.0, [found])
+    assert (told.blame is Blame.NODE) is blamed
