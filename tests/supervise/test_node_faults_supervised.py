@@ -70,11 +70,11 @@ class Training:
         if happens is not None:
             happens()
 
-    def finds(self, node: str, urgency: str = "now", **more: Any) -> None:
-        """The agent of a node sends a finding."""
+    def finds(self, node: str, urgency: str = "now", ago_s: float = 0.0, **more: Any) -> None:
+        """The agent of a node sends a finding of so long ago."""
         self.seq += 1
         made = {"source": "kmsg", "kind": "xid", "text": "XID 79: GPU has fallen off the bus", **more}
-        finding = NodeFinding(**made, seq=self.seq, at_s=self.world.clock.at_s, urgency=urgency)
+        finding = NodeFinding(**made, seq=self.seq, at_s=self.world.clock.at_s - ago_s, urgency=urgency)
         self.world.session.receive(NodeFindings(node, (finding,)))
 
     def ends(self) -> int:
@@ -187,6 +187,21 @@ def test_a_fault_during_a_silence_ends_the_waiting(tmp_path: Path) -> None:
     assert decided["at_s"] - told["at_s"] <= 3.0
 
 
+@pytest.mark.parametrize(("ago_s", "left"), [(0.0, ["n2"]), (400.0, [])])
+def test_a_fault_explains_the_hang_that_follows_it_within_minutes(
+    tmp_path: Path, ago_s: float, left: list[str]
+) -> None:
+    """A link was down, once; then nothing moves, and the stacks explain nothing."""
+    flap = {"kind": "link", "port": "mlx5_0/1", "text": "link down"}
+    script = {18: lambda: job.finds("n2", "if_repeated", ago_s, **flap)}
+    job = Training(tmp_path, script, supervise={"action_limit_s": 120.0})
+    job.stalls_at = 20
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.launches == 2
+    assert job.excluded == left
+
+
 def test_a_job_that_can_go_nowhere_is_told_once_and_watched_on(tmp_path: Path) -> None:
     """No spare and no requeue; the suspicion that was announced is withdrawn."""
     job = Training(tmp_path, {12: lambda: job.finds("n3"), 14: lambda: job.finds("n2")}, job={"requeueable": False})
@@ -206,6 +221,14 @@ def test_a_job_without_requeue_and_spare_stays(tmp_path: Path) -> None:
     assert job.excluded == []
     assert "may not be requeued" in job.world.text("decided")
     assert job.world.kinds.count("decided") == 1
+
+
+def test_a_training_that_ends_well_in_that_second_is_not_brought_back(tmp_path: Path) -> None:
+    """The last step is done when its node reports the fault."""
+    job = Training(tmp_path, {40: lambda: job.finds("n2")})
+    assert job.ends() == 0
+    assert job.excluded == []
+    assert job.world.kinds[-1] == "finished"
 
 
 def test_faults_on_all_nodes_are_one_alert(tmp_path: Path) -> None:
@@ -253,11 +276,11 @@ def test_an_application_xid_is_told_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_finding_that_is_sent_again_is_taken_once(tmp_path: Path) -> None:
-    """By an agent that was started anew; a service that has lost its numbers is heard."""
+    """By an agent that was started anew. A lower number is news: of a GPU, held back, or of a service begun anew."""
     world = World(tmp_path, command="python train.py")
     first = NodeFinding(5, world.clock.at_s, "link", "link", "if_repeated", "link down", (), "mlx5_0/1")
     signals: list[Signal] = []
-    for finding in (first, first, first._replace(seq=1, at_s=first.at_s + 9)):
+    for finding in (first, first, first._replace(seq=1, at_s=first.at_s + 9), first):
         world.session.receive(NodeFindings("n1", (finding,)))
         world.clock.at_s += 10
         world.session.node_faults.pass_on(signals, world.session.folder)

@@ -194,11 +194,12 @@ class IncidentHandler:
             return None
         log.open(attempt.name, min(s.at_s for s in due.signals), text, nodes=sorted(due.nodes))
         investigation = Investigation(session, attempt, log)
+        self._dead_nodes = []  # of an earlier incident; Slurm is not asked, since nothing may delay this one
         if due.urgent and not due.storm:
             due = await self._capture_briefly(attempt, investigation) or due
         log.update(signals=due.signals)
-        if attempt.cancelled:
-            log.close("The step was cancelled; nothing was done.")
+        if attempt.cancelled or session.srun_exit_code == 0:
+            log.close("The step was over meanwhile; nothing was done.")
             session.job.withdraw_suspicion()
             return None
         verdict = self._blame(attempt, investigation, due)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
 from slurm_robust.model import Signal, SignalKind
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.node_findings import MAX_FINDINGS, NodeFinding
 from slurm_robust.policy.job import node_faults as policy
 from slurm_robust.policy.job.node_faults import FaultyNodes
 from slurm_robust.slurm.client import Node
@@ -34,8 +34,8 @@ class NodeFaults:
         self._storm_at_s = -math.inf
         self._new: list[Signal] = []
         self._problems: list[tuple[str, str]] = []
-        self._last: dict[str, tuple[int, float]] = {}
-        """Node → number and time of its last finding: an agent that is started anew sends some again."""
+        self._taken: dict[str, deque[tuple[int, float]]] = {}
+        """Node → numbers and times of its last findings: an agent that is started anew sends some again."""
         self._drains: set[tuple[str, int, str]] = set()
         self._told_at_s: dict[tuple[object, ...], float] = {}
 
@@ -46,9 +46,9 @@ class NodeFaults:
         if message.problem:
             self._problems.append((message.node, message.problem))
         for finding in message.findings:
-            seq, at_s = self._last.get(message.node, (-1, 0.0))
-            if finding.seq > seq or finding.at_s > at_s:
-                self._last[message.node] = finding.seq, max(at_s, finding.at_s)
+            taken = self._taken.setdefault(message.node, deque(maxlen=2 * MAX_FINDINGS))
+            if (finding.seq, finding.at_s) not in taken:
+                taken.append((finding.seq, finding.at_s))
                 self._new.append(_signal(message.node, finding, now_s))
 
     def take_drains(self, nodes: Iterable[Node], in_use: Collection[str], since_s: float, now_s: float) -> None:
