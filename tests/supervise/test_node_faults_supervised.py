@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Mode, Signal, SignalKind
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent.messages import NodeFindings
+from slurm_robust.supervise.launch.attempt_settings import ResumePoint
 from slurm_robust.supervise.supervisor import Supervisor
+from slurm_robust.supervise.watch import fault_watch
 
 NODES = ("n1", "n2", "n3")
 
@@ -146,6 +149,22 @@ def test_a_fault_that_can_wait_moves_the_job_at_the_limit(tmp_path: Path) -> Non
     assert job.excluded == ["n2"]
     assert max(job.computed[: job.computed.index(11, 1)]) in (19, 20)
     assert "supervise.fault_wait_s" in job.world.text("suspected")
+
+
+def test_a_storage_that_hangs_does_not_stop_the_supervision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the checkpoints are looked at, another fault of the node is urgent."""
+    gate = threading.Event()
+
+    def hangs(directory: str) -> ResumePoint:
+        gate.wait(30)
+        return ResumePoint()
+
+    monkeypatch.setattr(fault_watch, "look_up", hangs)
+    script = {12: lambda: job.finds("n2", "at_next_checkpoint"), 14: lambda: job.finds("n2"), 39: gate.set}
+    job = Training(tmp_path, script)
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.excluded == ["n2"]
 
 
 def test_a_job_whose_checkpoints_are_not_known_stays(tmp_path: Path) -> None:

@@ -127,9 +127,9 @@ class NodeFaults:
 
 
 _MEANING = {
-    policy.NOW: "the job leaves the node at once",
-    policy.IF_REPEATED: f"the job leaves the node if it comes again within {policy.REPEAT_WITHIN_S / 60:.0f} min",
-    policy.AT_NEXT_CHECKPOINT: "the job leaves the node after its next checkpoint",
+    policy.NOW: "to be left at once",
+    policy.IF_REPEATED: f"to be left if it comes again within {policy.REPEAT_WITHIN_S / 60:.0f} min",
+    policy.AT_NEXT_CHECKPOINT: "to be left after the next checkpoint",
     policy.NOTE: "nothing is done about it",
 }
 
