@@ -88,6 +88,8 @@ class SuperviseConfig(_Section, frozen=True):
     outage_wait_s: NonNegative = 1800.0
     """How long all pauses together may be while something that nodes share (storage, names, network) is not available;
     0 waits for nothing."""
+    fault_wait_s: NonNegative = 1800.0
+    """How long a job stays on a node whose fault is not urgent until a checkpoint is verified; then it leaves."""
     log_pattern: str = ""
     """A site's own regex for log lines that show progress, with a group named `step`."""
 

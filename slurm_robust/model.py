@@ -112,7 +112,6 @@ class SignalKind(str, enum.Enum):
     NODE_NOT_RESPONDING = "node_not_responding"
     NODE_FAULT = "node_fault"
     OOM_KILL = "oom_kill"
-    NAN = "nan"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "claim": frozenset({"model", "text"}),
     "drain_permit": frozenset(),
     "progress": frozenset(),
+    "node_findings": frozenset(),
     "config": frozenset({"model"}),
     "policy": BASE | VALUES_OF_SLURM,
     "diagnose": BASE,
@@ -34,13 +35,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "slurm": BASE,
     "checkpoint": BASE,
     # Where there is no daemon, prolog and health check keep its breaker's bounds themselves.
+    # The service that watches a node: its judgement is that of the node checks.
+    "nodewatch": BASE | {"node_findings", "nodecheck"},
     "nodecheck": BASE | {"drain_permit", "slurm", "policy.cluster.breaker"},
-    "supervise": BASE | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint"},
+    "supervise": BASE | {"progress", "node_findings", "slurm", "diagnose", "localize", "policy", "checkpoint"},
     "daemon": BASE | {"drain_permit", "slurm", "policy"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"diagnose", "hint", "daemon", "devcluster", "doctor"},
+    | {"diagnose", "hint", "nodewatch", "daemon", "devcluster", "doctor"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
@@ -60,7 +63,7 @@ IMPURE = ACTING | {
 }
 CALENDAR = frozenset({"time.gmtime", "time.strftime"})
 """Arithmetic on a time that is given to them; they read no clock."""
-AGENT = (*sorted((PACKAGE / "supervise" / "agent").glob("*.py")), PACKAGE / "progress.py")
+AGENT = (*sorted((PACKAGE / "supervise" / "agent").glob("*.py")), PACKAGE / "progress.py", PACKAGE / "node_findings.py")
 HEAVY = ("torch", "numpy", "aiohttp", "rich", "pyslurm", "prometheus_client", "asyncio")
 
 MAX_LINES = 400

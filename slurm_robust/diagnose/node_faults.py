@@ -14,6 +14,7 @@ from slurm_robust.text import shortened
 
 WITHIN_S = 60.0
 _CUDA_ERROR = "cuda_error"
+_NOW, _NOTE = "now", "note"
 _XID = re.compile(r"\bxid\b(?:\s*\([^()]*\))?[\s:#=-]{0,3}(\d{1,3})\b", re.IGNORECASE)
 
 
@@ -46,9 +47,19 @@ def fault_beside(node: str, at_s: float, signals: Iterable[Signal]) -> Signal | 
     return min(near, key=lambda s: abs(s.at_s - at_s), default=None)
 
 
+def blames_node(signal: Signal) -> bool:
+    """Whether this is a node's fault that may explain a failure: not one on which the node's service does nothing."""
+    return signal.kind is SignalKind.NODE_FAULT and signal.evidence.get("urgency") != _NOTE
+
+
 def _of_machine(signal: Signal) -> bool:
-    """Whether a node's fault names an XID that no program causes by itself."""
-    named = _XID.search(signal.detail) if signal.kind is SignalKind.NODE_FAULT else None
+    """Whether a node's fault names an XID that no program causes by itself, or the loss of a GPU."""
+    if not blames_node(signal):
+        return False
+    if urgency := signal.evidence.get("urgency"):
+        # The node's own catalogue has judged it.
+        return signal.evidence.get("code") is not None or bool(urgency == _NOW and signal.evidence.get("gpus"))
+    named = _XID.search(signal.detail)
     if named is None:
         return False
     rule = matcher().match(f"NVRM: Xid (PCI:0000:00:00): {named[1]}, ")

@@ -94,7 +94,15 @@ def encode(evidence: Evidence, rounds: Sequence[SavedRound], ras_at_s: Mapping[s
         lines = list(end.last_lines[-_MAX_LINES:]) if count < MAX_WITH_LINES else []
         exits.append({**told, "signal": end.signal, "oom": end.oom_killed, "lines": lines, "shared": at})
     signals = [
-        {"kind": s.kind.value, "at_s": s.at_s, "source": s.source, "detail": s.detail, "node": s.node, "rank": s.rank}
+        {
+            "kind": s.kind.value,
+            "at_s": s.at_s,
+            "source": s.source,
+            "detail": s.detail,
+            "node": s.node,
+            "rank": s.rank,
+            "evidence": dict(s.evidence),
+        }
         for s in evidence.node_signals
     ]
     body: dict[str, Any] = {
@@ -139,6 +147,7 @@ class _Signal(msgspec.Struct, frozen=True):
     detail: Annotated[str, msgspec.Meta(max_length=65536)] = ""
     node: _Word = ""
     rank: _Rank | None = None
+    evidence: Annotated[dict[_Word, Any], msgspec.Meta(max_length=16)] = {}
 
 
 class _Raised(msgspec.Struct, frozen=True):
@@ -180,7 +189,7 @@ def decode(data: bytes) -> Circumstances:
                  lines[e.shared] if e.shared < len(lines) else ())
         for e in raw.exits
     )  # fmt: skip
-    signals = tuple(Signal(s.kind, s.at_s, s.source, s.detail, s.node, s.rank) for s in raw.signals)
+    signals = tuple(Signal(s.kind, s.at_s, s.source, s.detail, s.node, s.rank, s.evidence) for s in raw.signals)
     rounds = tuple(SavedRound(r.number, r.at_s, tuple(r.missing), tuple(r.unseen)) for r in raw.rounds)
     raised = {told.rank: RaisedException(told.at_s, tuple(told.lines)) for told in raw.raised}
     return Circumstances(raw.world_size, rank_nodes, rounds, exits, signals, raw.ras_at_s, raised)

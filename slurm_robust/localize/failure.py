@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from slurm_robust.diagnose.findings import Matcher
+from slurm_robust.diagnose.node_faults import blames_node
 from slurm_robust.diagnose.signature import signature
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, known_ends, path_of, root_of_all
@@ -93,7 +94,8 @@ def _telling(finding: ExitCause) -> bool:
 
 
 def _node_signature(evidence: Evidence, nodes: tuple[str, ...]) -> str:
-    kinds = sorted({s.kind.value for s in evidence.node_signals if s.node in nodes and s.kind in _NODE_KINDS})
+    told = [s for s in evidence.node_signals if s.node in nodes and (s.kind in _GONE_KINDS or blames_node(s))]
+    kinds = sorted({s.kind.value for s in told})
     if kinds:
         return f"node: {kinds[0]}"
     if not evidence.captures:
@@ -104,7 +106,7 @@ def _node_signature(evidence: Evidence, nodes: tuple[str, ...]) -> str:
     return "node: stopped process" if any(r.node in nodes and stopped(r) is not None for r in last.ranks) else ""
 
 
-_NODE_KINDS = (SignalKind.NODE_DOWN, SignalKind.NODE_NOT_RESPONDING, SignalKind.NODE_FAULT)
+_GONE_KINDS = (SignalKind.NODE_DOWN, SignalKind.NODE_NOT_RESPONDING)
 
 
 def _hang_signature(evidence: Evidence, suspects: set[int]) -> str:

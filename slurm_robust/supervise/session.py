@@ -13,7 +13,7 @@ from pathlib import Path
 from slurm_robust.config import Config, SuperviseConfig
 from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.model import Mode
-from slurm_robust.supervise.agent.messages import FromAgent
+from slurm_robust.supervise.agent.messages import FromAgent, NodeFindings
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.job import SupervisedJob
@@ -23,6 +23,7 @@ from slurm_robust.supervise.launch.srun_command import SrunCommand
 from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.watch.node_faults import NodeFaults
 
 
 @dataclass
@@ -67,6 +68,7 @@ class Session:
         environment: The environment that srun starts from.
         fleet: Of the current attempt; it takes the agents' messages.
         agents: Started on the nodes of the job.
+        node_faults: What the nodes report of themselves; over all attempts.
         rules: By which last lines are read; None before they were needed.
     """
 
@@ -84,6 +86,7 @@ class Session:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Clock = field(default_factory=Clock)
     fleet: Fleet = field(default_factory=lambda: Fleet(""))
+    node_faults: NodeFaults = field(default_factory=NodeFaults)
     rules: Matcher | None = None
     agents: Agents = field(init=False)
     allocation: Allocation = field(init=False)
@@ -96,11 +99,14 @@ class Session:
             self.receive,
             lambda text: self.folder.log_event("note", text),
             clock=self.clock,
+            ring_folder=self.config.nodecheck.cache_dir,
         )
 
     def receive(self, message: FromAgent) -> None:
         """Take one agent's message."""
         self.fleet.feed(message, self.clock.now_s())
+        if isinstance(message, NodeFindings):
+            self.node_faults.take(message, self.clock.now_s())
 
     @property
     def settings(self) -> SuperviseConfig:

@@ -27,6 +27,7 @@ from slurm_robust.supervise.recover.resumption import Resumption
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attached_end import AttachedEnd
 from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState, Observer
+from slurm_robust.supervise.watch.fault_watch import FaultWatch
 from slurm_robust.supervise.watch.losses import Losses
 from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
 from slurm_robust.supervise.watch.slowness import Slowness
@@ -80,6 +81,7 @@ class Supervisor:
         self._resumption = Resumption(session, attempt, self._start, self._store, self._log)
         self._quiet_captures = QuietCaptures(session, attempt)
         self._slowness = Slowness(session, attempt)
+        self._fault_watch = FaultWatch(session, attempt)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -162,6 +164,9 @@ class Supervisor:
             return await self._handler.step_failed(attempt, start, session.srun_exit_code)
         if attempt.exits:
             return await self._handler.rank_died(attempt, start)
+        due = await self._fault_watch.poll()
+        if due is not None:
+            return await self._handler.node_faults(attempt, start, due)
         assessment = attempt.assess(session.settings)
         level = assessment.level
         suspect = level is SilenceLevel.OVERDUE or (level is SilenceLevel.SUSPECT and not self._log.full)
@@ -210,6 +215,8 @@ class Supervisor:
             last = running.rpartition(".")[2]
             self._launches = int(last) if last.isdecimal() else 1
             self._begin_attempt(running, seen=False)
+            run = session.job.attempt
+            session.agents.look_back(session.clock.now_s() - run.start_at_s)
             session.folder.log_event("note", "the supervisor was started anew; the training was not touched")
             return
         self._launch(channel, first_launch(session.command, keep_evidence=session.acting), {})

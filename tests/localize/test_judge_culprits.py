@@ -25,7 +25,7 @@ from localize_scenes import (
     with_peers,
 )
 
-from slurm_robust.localize.evidence import Evidence, RankCapture
+from slurm_robust.localize.evidence import Evidence, RankCapture, RankExit
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Conclusion, SignalKind
 
@@ -157,6 +157,21 @@ def test_node_fault_while_all_wait() -> None:
     assert named(verdict) == [("n2", (2,))]
     assert verdict.corroborated
     assert "XID 79" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("urgency", "blamed"), [("now", True), ("if_repeated", True), ("at_next_checkpoint", True), ("note", False)]
+)
+def test_an_application_xid_blames_no_node(urgency: str, blamed: bool) -> None:
+    """The node's own service calls it a note: it explains neither a hang, nor a crash, nor a loader that stands."""
+    told = replace(signal(SignalKind.NODE_FAULT, "n1", "XID 31"), evidence={"urgency": urgency, "code": 31})
+    hang = judge(repeated(*(waiting(n) for n in range(4)), signals=[told]))
+    assert (named(hang) == [("n1", (1,))]) is blamed
+    loader = judge(repeated(*with_peers(in_loader(1, process(WORKER_LOCK))), signals=[told]))
+    assert [s.infrastructure for s in loader.suspects] == [blamed]
+    died = RankExit(1, "n1", told.at_s, 1, 0, ("RuntimeError: CUDA error: unspecified launch failure",))
+    crash = judge(Evidence(2, {0: "n0", 1: "n1"}, exits=(died,), node_signals=(told,)))
+    assert [s.infrastructure for s in crash.suspects] == [blamed]
 
 
 def test_visible_culprit_beats_a_fault_report_elsewhere() -> None:

@@ -62,6 +62,7 @@ situations = st.builds(
     over=st.booleans(),
     resumes=st.sampled_from([True, False, None]),
     at_stake=st.booleans(),
+    faulty_nodes=st.dictionaries(names, st.just("it reports a fault"), max_size=3),
 )
 
 
@@ -85,7 +86,7 @@ def test_whatever_the_situation(s: Situation) -> None:
     if s.outside:
         assert plan.road is not Road.RESTART_IN_PLACE
     if s.verdict.conclusion is not Conclusion.CULPRIT:
-        assert set(plan.evict) <= set(s.dead_nodes)
+        assert set(plan.evict) <= {*s.dead_nodes, *s.faulty_nodes}
     if s.verdict.conclusion is Conclusion.USER_CODE:
         assert plan.road in (Road.STOP, Road.ALERT_ONLY)
         assert plan.evict == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slurm_robust.diagnose.node_faults import fault_beside
+from slurm_robust.diagnose.node_faults import blames_node, fault_beside
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, hardware_line, in_words, known_ends
 from slurm_robust.localize.ranks import name
@@ -238,7 +238,7 @@ def _spoken_suspect(evidence: Evidence, node: str, here: _Ends) -> Suspect:
 
 def _faults(evidence: Evidence, node: str) -> list[Signal]:
     """What this node itself reports."""
-    return [s for s in evidence.node_signals if s.node == node and s.kind is SignalKind.NODE_FAULT]
+    return [s for s in evidence.node_signals if s.node == node and blames_node(s)]
 
 
 def _without_message(evidence: Evidence, early: _Ends, failed: _Ends) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from slurm_robust.diagnose.node_faults import blames_node
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.exit_causes import Cause, known_ends
 from slurm_robust.localize.ranks import name
@@ -113,13 +114,14 @@ def judge_lost_all(evidence: Evidence) -> Verdict | None:
 def _told_of(evidence: Evidence) -> set[str]:
     """Nodes of which a signal or a silent agent says more than that their ranks are gone."""
     absent = evidence.captures[-1].missing_nodes if evidence.captures else ()
-    return {*absent, *(s.node for s in evidence.node_signals)}
+    told = (s for s in evidence.node_signals if s.kind is not SignalKind.NODE_FAULT or blames_node(s))
+    return {*absent, *(s.node for s in told)}
 
 
 def judge_faults(evidence: Evidence) -> Verdict | None:
     """A verdict where a node reports a fault of its own while nothing moves; None otherwise."""
     nodes = set(evidence.rank_nodes.values())
-    faults = {s.node: s.detail for s in evidence.node_signals if s.kind is SignalKind.NODE_FAULT and s.node in nodes}
+    faults = {s.node: s.detail for s in evidence.node_signals if blames_node(s) and s.node in nodes}
     on_the_move, spin = _moving_ranks(evidence)
     if not faults or len(faults) > max(1, len(nodes) // 2) or on_the_move:
         return None
@@ -129,6 +131,15 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
     suspects = _suspects(evidence, whys, dict.fromkeys(faults, confidence))
     missing = () if sure else _spin_missing(spin) or ("a second capture, to see whether anything moves",)
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
+
+
+def name_reported(rank_nodes: Mapping[int, str], whys: Mapping[str, str]) -> Verdict:
+    """The verdict on nodes that are left for their own reports, whatever the ranks do."""
+    suspects = tuple(
+        Suspect(node, tuple(sorted(r for r, n in rank_nodes.items() if n == node)), CONFIDENCE_FAULT, whys[node])
+        for node in sorted(whys)
+    )
+    return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), suspects, corroborated=True)
 
 
 def _suspects(evidence: Evidence, whys: Mapping[str, str], confidence: Mapping[str, float]) -> tuple[Suspect, ...]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from slurm_robust.diagnose.node_faults import blames_node
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import BLOCKED, CONFIDENCE_ONE_CAPTURE, LIKELY, Blocking, Patience, blocking
@@ -16,7 +17,7 @@ from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
 from slurm_robust.localize.votes.busy_ranks import Observation, verdict_at_work, verdict_unsure
 from slurm_robust.localize.votes.held_ranks import gil_held, gone_for_good, in_lock, seen_held
 from slurm_robust.localize.votes.progress import left_behind
-from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
+from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined
 
 MAX_UNSEEN_SHARE = 0.1
@@ -261,7 +262,7 @@ def _minority(evidence: Evidence, parts: _Partition, gil: frozenset[int]) -> Ver
 
 def _reported_fault(evidence: Evidence, node: str) -> str:
     """What the node itself reports; empty where it reports nothing."""
-    faults = (s for s in evidence.node_signals if s.kind is SignalKind.NODE_FAULT and s.node == node)
+    faults = (s for s in evidence.node_signals if blames_node(s) and s.node == node)
     return next((f"the node itself reports {s.detail[:120]}" for s in faults), "")
 
 

@@ -16,8 +16,9 @@ The rules, in order:
 9. A step that was not launched by us ended without a new step, and only an exit code is known: stop with that code,
    since the script that started the step may be waiting for it.
 10. The same failure has occurred on other nodes: stop with its own exit code; no node is blamed.
-11. Nodes are at fault (`_at_fault`: by verdict, death, or the same failure again on the same node): evict them, by the
-    best road (`_evict`). Never more than half of the job's nodes (`max_evictions`).
+11. Nodes are at fault (`_at_fault`: by verdict, death, or the same failure again on the same node), or have reported a
+    fault of their own (`faulty_nodes`): evict them, by the best road (`_evict`). Never more than half of the job's
+    nodes (`max_evictions`); if these are too many, at least those that reported a fault.
 12. Everything else: restart in place once; if that fails, requeue without naming a node; if that fails, stop.
 
 If a restart with the same command may begin from zero and overwrite what was saved, the job is requeued instead of
@@ -47,16 +48,7 @@ def decide(situation: Situation) -> Plan:
         return Plan(Road.ALERT_ONLY, f"the job is {what}, which is only alerted on; {_finding(situation)}")
     if not _due(situation):
         return Plan(Road.ALERT_ONLY, f"waiting: {_finding(situation)}{_missing(situation)}")
-    for rule in (
-        _no_launch,
-        _full_disk,
-        _outage,
-        _fruitless,
-        _bad_loss,
-        _own_end,
-        _left_to_script,
-        _repeated_elsewhere,
-    ):
+    for rule in _RULES:
         plan = rule(situation)
         if plan is not None:
             return plan
@@ -124,7 +116,8 @@ def _outage(s: Situation) -> Plan | None:
         if lost
         else Plan(Road.RESTART_IN_PLACE, f"{reason}, then restart in place")
     )
-    return replace(plan, pause_s=pause_s)
+    # The outage blames no node, but a node with a fault of its own is not used again.
+    return replace((_evict(s) if s.faulty_nodes else None) or plan, pause_s=pause_s)
 
 
 def _fruitless(s: Situation) -> Plan | None:
@@ -155,7 +148,7 @@ def _bad_loss(s: Situation) -> Plan | None:
 def _own_end(s: Situation) -> Plan | None:
     if s.verdict.conclusion is Conclusion.USER_CODE:
         return Plan(Road.STOP, f"{_finding(s)}; no node is blamed", exit_code=_own_code(s))
-    if s.ended and s.verdict.conclusion is Conclusion.NONE and not _at_fault(s):
+    if s.ended and s.verdict.conclusion is Conclusion.NONE and not _blamed(s):
         code = EXIT_STOPPED_FOR_GOOD if s.exit_code is None else s.exit_code
         return Plan(Road.STOP, f"{_finding(s)}; nothing to recover from", exit_code=code)
     return None
@@ -174,7 +167,7 @@ def _repeated_elsewhere(s: Situation) -> Plan | None:
     """The same failure on other nodes comes from the program or its data, whatever the single verdict is."""
     if s.failure is None or not s.failure.nodes or s.failure.cause is FailureCause.NODE:
         return None
-    if set(s.failure.nodes) & set(s.dead_nodes):
+    if set(s.failure.nodes) & {*s.dead_nodes, *s.faulty_nodes}:
         return None
     earlier = repeats.elsewhere(s.failure, s.earlier_failures)
     if earlier is None:
@@ -186,7 +179,23 @@ def _repeated_elsewhere(s: Situation) -> Plan | None:
 
 
 def _at_fault(s: Situation) -> dict[str, str]:
-    """The nodes of the allocation to evict, each with its reason: here it is decided whose fault it is."""
+    """The nodes of the allocation to evict, each with its reason."""
+    return {**_reported(s), **_blamed(s)}
+
+
+def _reported(s: Situation) -> dict[str, str]:
+    """Nodes that have reported a fault of their own: whatever else is wrong, no attempt is started on them again."""
+    return {node: why for node, why in s.faulty_nodes.items() if node in s.allocation_nodes}
+
+
+def _only_reported(s: Situation) -> bool:
+    """Whether nothing is wrong with the training itself: nodes have reported faults, and it runs on them."""
+    over = s.ended or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes
+    return bool(s.faulty_nodes) and not over and {x.node for x in s.verdict.suspects} <= set(s.faulty_nodes)
+
+
+def _blamed(s: Situation) -> dict[str, str]:
+    """The nodes that are at fault for this incident: here it is decided whose fault it is."""
     nodes: dict[str, str] = {}
     for node in s.dead_nodes:
         nodes[node] = f"{node} is dead or still has processes after SIGKILL"
@@ -226,8 +235,12 @@ def _evict(s: Situation) -> Plan | None:
     faults = _at_fault(s)
     if not faults:
         return None
-    if len(faults) > max_evictions(len(s.allocation_nodes)):
-        return _too_many(s, faults)
+    bound = max_evictions(len(s.allocation_nodes))
+    if len(faults) > bound:
+        reported = _reported(s)
+        if not 0 < len(reported) <= bound:
+            return _too_many(s, faults)
+        faults = reported
     evict = tuple(sorted(faults))
     why = joined(faults[node] for node in evict)
     names = shortened(", ".join(evict), 60)
@@ -273,7 +286,10 @@ def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
         f"{len(faults)} of {len(s.allocation_nodes)} nodes are suspected ({shortened(', '.join(sorted(faults)), 60)})"
     )
     reason = f"{suspected}, more than half: a cause that they share, so none is evicted; {_finding(s)}"
-    if not s.dead_nodes and s.restarts_tried == 0 and not s.outside and not _lost_inside(s):
+    if _only_reported(s):
+        return Plan(Road.ALERT_ONLY, f"{reason}. Nothing is done while the training goes on")
+    usable = not s.dead_nodes and not s.faulty_nodes
+    if usable and s.restarts_tried == 0 and not s.outside and not _lost_inside(s):
         return Plan(Road.RESTART_IN_PLACE, f"{reason}. Restart in place once")
     if s.outside and not s.job.requeueable:
         return _alert_only(reason)
@@ -286,7 +302,9 @@ def _cannot_requeue(s: Situation, why: str, names: str, inside: str) -> Plan:
     if s.outside:
         return _alert_only(why)
     dead = set(s.dead_nodes) & set(s.allocation_nodes)
-    if not dead and s.restarts_tried == 0:
+    if _only_reported(s):
+        return Plan(Road.ALERT_ONLY, f"{why}. Nothing is done: the job may not be requeued, and {inside}")
+    if not dead and not s.faulty_nodes and s.restarts_tried == 0:
         reason = f"{why}. The job may not be requeued and has no place for it inside ({inside}): restart in place once"
         return Plan(Road.RESTART_IN_PLACE, reason)
     reason = f"{why}. No road without {names}: the job may not be requeued, and {inside}. Submit it with --requeue"

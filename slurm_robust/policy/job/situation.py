@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_robust.model import Failure, Mode, Verdict
@@ -64,6 +65,8 @@ class Situation:
         older_failures: Error messages from before the last new step: they count against the node that they came from.
         full_disk: The disk that ended the attempt and is still full, and what to do; else empty.
         over: Nothing of an attempt that ended is left: no rank waits for others.
+        faulty_nodes: Nodes of the allocation that reported a fault for which the job should leave them → the reason.
+            No attempt is started on them again, whatever the incident is about.
     """
 
     verdict: Verdict
@@ -96,6 +99,7 @@ class Situation:
     older_failures: tuple[Failure, ...] = ()
     full_disk: str = ""
     over: bool = False
+    faulty_nodes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def used_nodes(self) -> frozenset[str]:

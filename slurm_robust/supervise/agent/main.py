@@ -13,6 +13,7 @@ import threading
 
 from slurm_robust.supervise.agent import messages, wire
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.supervise.agent.node_ring import NodeRing
 from slurm_robust.supervise.agent.persisters import PersisterHost
 from slurm_robust.supervise.agent.rank_table import RankTable
 from slurm_robust.supervise.agent.ranks import Target
@@ -24,15 +25,28 @@ _HEARTBEAT_S = 2.0
 
 
 class Agent:
-    """One node's agent."""
+    """One node's agent.
 
-    def __init__(self, target: Target, tick_s: float, py_spy: str, clock: SystemClock = CLOCK) -> None:
+    It reads the ring of node findings in `ring_folder`, from `look_back_s` before its start on.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        tick_s: float,
+        py_spy: str,
+        *,
+        ring_folder: str = "",
+        look_back_s: float = 0.0,
+        clock: SystemClock = CLOCK,
+    ) -> None:
         self._node = target.node
         self._tick_s = tick_s
         self._clock = clock
         self._table = RankTable(target, self.send, clock)
         self._requests = RequestRunner(target, self._table, self.send, py_spy, clock)
         self._persister = PersisterHost(target, clock)
+        self._ring = NodeRing(target.node, ring_folder, clock.now_s() - look_back_s, self.send, clock)
         self._sigterm = SigtermState(clock)
         self._selector = selectors.DefaultSelector()
         self._persister_fd = -1
@@ -81,6 +95,7 @@ class Agent:
                 next_scan_s = now_s + _RESCAN_S
             if now_s >= next_tick_s:
                 self._table.poll()
+                self._ring.poll(self._table.ranks.values())
                 next_tick_s = now_s + self._tick_s
             if now_s - self._sent_at_s >= _HEARTBEAT_S:
                 self.send(messages.Heartbeat(self._node, len(self._table.ranks)))
@@ -125,10 +140,14 @@ class Agent:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY"])`; the rest is in Slurm's environment."""
+    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY", "RING_FOLDER", "LOOK_BACK_S"])`.
+
+    The last two may be left out; the rest is in Slurm's environment.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # srun ends us, not a key on the user's terminal
-    job_id, attempt, tick_s, py_spy = argv
+    job_id, attempt, tick_s, py_spy, *ring = argv
+    folder, look_back_s = ring or ("", "0")
     env = os.environ
     node = env.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
     target = Target(job_id, node, attempt, env.get("SLURM_STEP_ID", ""), env.get("SLURM_CLUSTER_NAME", ""))
-    Agent(target, float(tick_s), py_spy).run()
+    Agent(target, float(tick_s), py_spy, ring_folder=folder, look_back_s=float(look_back_s)).run()

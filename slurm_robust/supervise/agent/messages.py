@@ -12,6 +12,7 @@ import json
 import zlib
 from typing import Any, Callable, Mapping, NamedTuple, Union
 
+from slurm_robust.node_findings import URGENCIES, NodeFinding
 from slurm_robust.supervise.agent.codec import Codec
 
 MAX_UNPACKED_BYTES = 256 << 20
@@ -165,6 +166,18 @@ class Cleaned(NamedTuple):
     left: tuple[int, ...]
 
 
+class NodeFindings(NamedTuple):
+    """What the root service of a node has found, as far as it concerns this job.
+
+    Attributes:
+        problem: Why the service's file is not believed; empty where it is.
+    """
+
+    node: str
+    findings: tuple[NodeFinding, ...] = ()
+    problem: str = ""
+
+
 class Flushing(NamedTuple):
     """An agent that ends still has checkpoints to write."""
 
@@ -185,7 +198,7 @@ class Malformed(NamedTuple):
 
 FromAgent = Union[
     Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskEnded, CaptureTaken,
-    RasTaken, Cleaned, Flushing, Flushed, Malformed,
+    RasTaken, Cleaned, NodeFindings, Flushing, Flushed, Malformed,
 ]  # fmt: skip
 Handler = Callable[[FromAgent], None]
 
@@ -244,6 +257,19 @@ def _timings(entries: Any) -> tuple[TimingEntry, ...]:
     return tuple(TimingEntry(int(rank), int(step), *seconds) for rank, step, *seconds in entries)
 
 
+def _findings(entries: Any) -> tuple[NodeFinding, ...]:
+    found = tuple(
+        NodeFinding(
+            int(seq), float(at_s), str(source), str(kind), str(urgency), str(text), tuple(map(int, gpus)), str(port),
+            None if code is None else int(code),
+        )
+        for seq, at_s, source, kind, urgency, text, gpus, port, code in entries
+    )  # fmt: skip
+    if any(finding.urgency not in URGENCIES for finding in found):
+        raise ValueError("an unknown urgency")
+    return found
+
+
 _KEYS = {
     "node": "n",
     "step_ids": "steps",
@@ -265,6 +291,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "FirstStep": lambda first: FirstStep(int(first[0]), float(first[1])),
     "tuple[ProgressEntry, ...]": _progress,
     "tuple[TimingEntry, ...]": _timings,
+    "tuple[NodeFinding, ...]": _findings,
 }
 _FROM_AGENT: Codec[FromAgent] = Codec(
     "t",
@@ -281,6 +308,7 @@ _FROM_AGENT: Codec[FromAgent] = Codec(
         "cap": CaptureTaken,
         "ras": RasTaken,
         "clean": Cleaned,
+        "found": NodeFindings,
         "flushing": Flushing,
         "flushed": Flushed,
     },

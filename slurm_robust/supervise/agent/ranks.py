@@ -57,6 +57,8 @@ class StepProcess(NamedTuple):
     """The same of the dump itself."""
     exits: str = ""
     """File in which the SPANK plugin records how tasks of the step ended; empty without the plugin."""
+    gpus: tuple[int, ...] | None = None
+    """Numbers of the GPUs that it was given; None where its environment does not say."""
 
 
 class Rank(NamedTuple):
@@ -152,7 +154,21 @@ class ProcessFinder:
             dump_pipe=env.get("TORCH_FR_DUMP_PIPE_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") or "",
             dump_stem=env.get("TORCH_FR_DUMP_TEMP_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") or "",
             exits=env.get("SROBUST_EXITS", ""),
+            gpus=gpus_of(env),
         )
+
+
+def gpus_of(environment: dict[str, str]) -> tuple[int, ...] | None:
+    """The numbers of the GPUs that a process with this environment was given; None where it does not say.
+
+    CUDA_VISIBLE_DEVICES comes last: Slurm counts it from 0 where a cgroup shows the job its own GPUs alone.
+    """
+    for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
+        text = environment.get(name, "")
+        if text:
+            words = text.split(",")
+            return tuple(int(word) for word in words) if all(word.isdigit() for word in words) else None
+    return None
 
 
 def is_training_step(step_id: str) -> bool:

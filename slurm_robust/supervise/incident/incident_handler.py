@@ -10,7 +10,8 @@ from dataclasses import replace
 from signal import SIGKILL, SIGTERM
 
 from slurm_robust.diagnose.findings import matcher_with
-from slurm_robust.model import Conclusion, Mode, Road, Signal, SignalKind, Verdict
+from slurm_robust.localize.votes.node_signals import name_reported
+from slurm_robust.model import Conclusion, Failure, FailureCause, Mode, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.incident.incident_log import IncidentLog
@@ -21,6 +22,7 @@ from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import SILENT_AGENT_S, AttemptState, Observer
+from slurm_robust.supervise.watch.fault_watch import FaultsDue, nodes_in_use, urgent_faults
 from slurm_robust.supervise.watch.losses import Losses
 from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion
 from slurm_robust.supervise.watch.suspicion import Assessment, SilenceLevel
@@ -28,6 +30,8 @@ from slurm_robust.supervise.watch.suspicion import Assessment, SilenceLevel
 _GRACE_S = 1.0
 """From the first rank's death to the verdict: the other ranks' last lines are on their way."""
 _PAUSE_S = 0.1
+_STACKS_S = 1.0
+"""For the stacks of a job whose node is left at once."""
 _EARLY_CAPTURES = 7
 """Captured often for the first half minute, which tells most hangs from pauses; then now and then."""
 _WITHOUT_THE_DAEMON = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION, Road.STOP, Road.ALERT_ONLY)
@@ -71,13 +75,17 @@ class IncidentHandler:
             if await self._silence_ends(attempt, pause_s, assessment.level):
                 self._drop(attempt)
                 return None
-            await investigation.capture()
+            due = self._urgent_faults(attempt)
+            if due is None:
+                await investigation.capture()
+            else:
+                due = await self._capture_briefly(attempt, investigation)
             await self._find_dead_nodes(attempt)
             if attempt.raised:
                 await self._read_rules()
-            verdict = investigation.judge()
+            verdict = investigation.judge() if due is None else self._blame(attempt, investigation, due)
             assessment = attempt.assess(settings)
-            if assessment.level is SilenceLevel.QUIET:
+            if assessment.level is SilenceLevel.QUIET and due is None:
                 self._drop(attempt)
                 return None
             overdue = assessment.level is SilenceLevel.OVERDUE
@@ -111,7 +119,7 @@ class IncidentHandler:
             reached = attempt.assess(session.settings).level
             if reached is SilenceLevel.QUIET:
                 return True
-            if reached > level:
+            if reached > level or self._urgent_faults(attempt) is not None:
                 return False
         return False
 
@@ -175,6 +183,66 @@ class IncidentHandler:
         ended = suspicion.finished and verdict.conclusion is Conclusion.USER_CODE
         return await self._conclude(attempt, await self._decide(attempt, start, investigation, verdict, ended=ended))
 
+    async def node_faults(self, attempt: AttemptState, start: AttemptStart, due: FaultsDue) -> Outcome:
+        """Leave nodes for what they have reported, without waiting for a hang."""
+        session, log = self._session, self._log
+        text = due.text
+        if due.storm and log.current is not None:
+            # The open incident is that of the attempt before; it ends with the first new step.
+            session.node_faults.announced(due.signals)
+            session.folder.log_event("note", text)
+            return None
+        log.open(attempt.name, min(s.at_s for s in due.signals), text, nodes=sorted(due.nodes))
+        investigation = Investigation(session, attempt, log)
+        self._dead_nodes = []  # of an earlier incident; Slurm is not asked, since nothing may delay this one
+        if due.urgent and not due.storm:
+            due = await self._capture_briefly(attempt, investigation) or due
+        log.update(signals=due.signals)
+        if attempt.cancelled or session.srun_exit_code == 0:
+            log.close("The step was over meanwhile; nothing was done.")
+            session.job.withdraw_suspicion()
+            return None
+        verdict = self._blame(attempt, investigation, due)
+        ended = session.srun_exit_code is not None
+        if due.storm:
+            plan = Plan(Road.ALERT_ONLY, due.text)
+            log.update(plan=plan)
+            order = ExecutePlan(verdict, plan, None)
+        else:
+            order = await self._decide(attempt, start, investigation, verdict, ended=ended)
+        return await self._conclude(attempt, order, of_nodes=True)
+
+    async def _capture_briefly(self, attempt: AttemptState, investigation: Investigation) -> FaultsDue | None:
+        """Take stacks, and wait for what other nodes report of the same event; returns what is due then."""
+        await asyncio.gather(investigation.capture(within_s=_STACKS_S), self._settle(attempt))
+        return urgent_faults(self._session, attempt)
+
+    async def _settle(self, attempt: AttemptState) -> None:
+        """Wait until the reports of other nodes about the same event are here."""
+        clock = self._session.clock
+        deadline = clock.monotonic_s() + _STACKS_S
+        while clock.monotonic_s() < deadline:
+            await clock.sleep(_PAUSE_S)
+            await self._observer.poll(attempt)
+
+    def _urgent_faults(self, attempt: AttemptState) -> FaultsDue | None:
+        """Nodes to leave at once; a storm is announced later."""
+        due = urgent_faults(self._session, attempt)
+        return due if due is not None and not due.storm else None
+
+    def _blame(self, attempt: AttemptState, investigation: Investigation, due: FaultsDue) -> Verdict:
+        """The verdict on nodes that have reported a fault; what they reported so far counts as handled."""
+        faults, nodes = self._session.node_faults, tuple(sorted(due.nodes))
+        if due.storm:
+            faults.announced(due.signals)
+            verdict = Verdict(Conclusion.UNDETERMINED, due.text, missing=("what these nodes share",))
+            investigation.conclude(verdict, None)
+            return verdict
+        faults.handled(nodes)
+        verdict = name_reported(attempt.fleet.rank_nodes, due.nodes)
+        investigation.conclude(verdict, Failure("node: node_fault", nodes, FailureCause.NODE))
+        return verdict
+
     async def _judge_end(self, attempt: AttemptState, start: AttemptStart, investigation: Investigation) -> Outcome:
         await self._find_dead_nodes(attempt)
         order = await self._decide(attempt, start, investigation, investigation.judge(), ended=True)
@@ -221,6 +289,9 @@ class IncidentHandler:
             nodes = await asyncio.to_thread(client.nodes)
             answering = attempt.fleet.heard_within(now_s, SILENT_AGENT_S)
             self._dead_nodes = lost_nodes(session.allocation.nodes, nodes, answering)
+            used = nodes_in_use(session, attempt)
+            session.node_faults.take_drains(nodes, used, attempt.began_at_s, now_s)
+            session.node_faults.pass_on(attempt.signals, session.folder)
         except SlurmError as error:
             session.folder.log_event("note", f"Slurm could not be asked about the job's nodes: {error}")
             self._dead_nodes = []
@@ -253,8 +324,11 @@ class IncidentHandler:
         self._log.update(plan=plan)
         return ExecutePlan(verdict, plan, investigation.failure)
 
-    async def _conclude(self, attempt: AttemptState, order: ExecutePlan) -> Outcome:
-        """Report verdict and plan; returns the plan where it is to be executed."""
+    async def _conclude(self, attempt: AttemptState, order: ExecutePlan, *, of_nodes: bool = False) -> Outcome:
+        """Report verdict and plan; returns the plan where it is to be executed.
+
+        `of_nodes`: nodes have reported faults, and nothing is known to be wrong with the training.
+        """
         session, log, plan = self._session, self._log, order.plan
         self._report_verdict(order.verdict)
         log.set_time("decided")
@@ -269,13 +343,14 @@ class IncidentHandler:
             await session.job.report(log.incident, Mode.OBSERVE)
             text = f"observe mode: would take {plan.road.value}: {plan.reason}"
             session.folder.log_event("observed", text, incident=log.incident.id)
-            return self._leave_alone(attempt, log.incident.outcome)
+            return self._leave_alone(attempt, log.incident.outcome, of_nodes=of_nodes)
         log.save()
         session.folder.log_event("decided", f"{plan.road.value}: {plan.reason}", road=plan.road.value, evict=plan.evict)
         if plan.road in _WITHOUT_THE_DAEMON:
             await session.job.report(log.incident, Mode.ACT)
         if plan.road is Road.ALERT_ONLY:
-            return self._leave_alone(attempt, "Alert only: nothing was done.", session.settings.recapture_s)
+            outcome = "Alert only: nothing was done."
+            return self._leave_alone(attempt, outcome, session.settings.recapture_s, of_nodes=of_nodes)
         return order
 
     def _report_verdict(self, verdict: Verdict) -> None:
@@ -297,13 +372,18 @@ class IncidentHandler:
                 incident=incident,
             )
 
-    def _leave_alone(self, attempt: AttemptState, outcome: str, quiet_s: float | None = None) -> Exit | None:
+    def _leave_alone(
+        self, attempt: AttemptState, outcome: str, quiet_s: float | None = None, *, of_nodes: bool = False
+    ) -> Exit | None:
         """Do nothing. For a while the same silence is not handled again: the result would be the same.
 
         The announced suspicion stays until training moves again, since nothing was done about it.
         """
         session = self._session
         self._log.close(outcome)
+        if of_nodes:  # a silence or an end of the training is handled next
+            session.job.withdraw_suspicion()
+            return None
         self._log.count_idle_suspicion()
         attempt.exits.clear()
         quiet_s = session.settings.action_limit_s if quiet_s is None else quiet_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ from slurm_robust.supervise.watch.fleet import RankInfo
 
 _POLL_S = 0.02
 _KEPT_CAPTURES = 8
+_FAULT_BEFORE_S = 300.0
+"""A node's fault explains a silence or an end that begins at most this long after it."""
 _GRACE_S = 1.0
 """For agents slower than the capture's own limit, before they count as missing."""
 
@@ -57,12 +60,13 @@ class Investigation:
         self._problem_reported = self._layout_kept = False
         self._began_s = self._kept_s = session.clock.now_s()
 
-    async def capture(self, *, keep: bool = True) -> Capture:
+    async def capture(self, *, keep: bool = True, within_s: float = math.inf) -> Capture:
         """Take all stacks now. Wait for every node for the capture's time, and as long again while its agent answers.
 
         A node whose agent is silent is missing. A node whose agent answers without sending stacks is only slow: its
         ranks are unseen, and nothing is held against it. With `keep`, the capture is written down and reported, and
         NCCL and the ranks' flight recorders are asked too: a quiet capture of a healthy job must cost the job nothing.
+        What has not arrived within `within_s` is not waited for.
         """
         self.rounds += 1
         number, fleet, clock = self.rounds, self._attempt.fleet, self._session.clock
@@ -72,9 +76,9 @@ class Investigation:
         archives = fleet.expect(key)
         # One answer of NCCL's covers the whole job. Another node is asked each time, since one may be the faulty one.
         ras_node = sorted(want)[number % len(want)] if want and keep else ""
-        timeout_s = self._session.settings.capture_timeout_s
+        timeout_s = min(self._session.settings.capture_timeout_s, within_s)
         self._session.agents.send(messages.TakeCapture(key, number, timeout_s, ras_node, with_recorder=keep))
-        deadline = began + 2 * timeout_s + _GRACE_S
+        deadline = began + min(2 * timeout_s + _GRACE_S, within_s)
         # A node whose agent is silent anyway must not delay the others.
         while not want - set(archives) <= self._silent() and clock.monotonic_s() < deadline:
             await clock.sleep(_POLL_S)
@@ -157,27 +161,7 @@ class Investigation:
 
     def judge(self) -> Verdict:
         """The verdict on the evidence so far."""
-        attempt, fleet, now_s = self._attempt, self._attempt.fleet, self._session.clock.now_s()
-        layout, order = attempt.layout, attempt.sources.layout_order
-        self._keep_layout(layout, order)
-        missing = self.captures[-1].missing_nodes if self.captures else ()
-        silent = [
-            Signal(SignalKind.AGENT_SILENT, now_s, "watch", f"the agent of {n} does not answer", node=n)
-            for n in missing
-        ]
-        evidence = Evidence(
-            world_size=max(fleet.world, len(fleet.ranks)),
-            rank_nodes=fleet.rank_nodes,
-            captures=tuple(self.captures),
-            # srun's report of ended ranks is surer than their absence, which may show a second earlier.
-            exits=tuple((attempt.exits or attempt.vanished).values()),
-            node_signals=(*attempt.signals, *silent),
-            layout=layout,
-            layout_order=order,
-            recorder=self.recorder,
-            raised=attempt.raised,
-            rules=self._session.rules,
-        )
+        evidence = self._evidence()
         cause: Mapping[str, str] = {}
         try:
             evidence = replace(evidence, ras=self._views())
@@ -189,10 +173,46 @@ class Investigation:
         if self._log is not None:
             self._log.set_verdict(verdict)
             self._log.update(cause=cause)
+        self._keep_circumstances(evidence)
+        return verdict
+
+    def conclude(self, verdict: Verdict, failure: Failure | None) -> None:
+        """Keep a verdict that needs no weighing: nodes have reported a fault of their own."""
+        self.failure = failure
+        if self._log is not None:
+            self._log.set_verdict(verdict)
+        self._keep_circumstances(self._evidence())
+
+    def _evidence(self) -> Evidence:
+        """What is known now, but for NCCL's answers."""
+        attempt, fleet, now_s = self._attempt, self._attempt.fleet, self._session.clock.now_s()
+        layout, order = attempt.layout, attempt.sources.layout_order
+        self._keep_layout(layout, order)
+        missing = self.captures[-1].missing_nodes if self.captures else ()
+        silent = [
+            Signal(SignalKind.AGENT_SILENT, now_s, "watch", f"the agent of {n} does not answer", node=n)
+            for n in missing
+        ]
+        since_s = attempt.last_sign_s - _FAULT_BEFORE_S
+        told = [s for s in attempt.signals if s.kind is not SignalKind.NODE_FAULT or s.at_s >= since_s]
+        return Evidence(
+            world_size=max(fleet.world, len(fleet.ranks)),
+            rank_nodes=fleet.rank_nodes,
+            captures=tuple(self.captures),
+            # srun's report of ended ranks is surer than their absence, which may show a second earlier.
+            exits=tuple((attempt.exits or attempt.vanished).values()),
+            node_signals=(*told, *silent),
+            layout=layout,
+            layout_order=order,
+            recorder=self.recorder,
+            raised=attempt.raised,
+            rules=self._session.rules,
+        )
+
+    def _keep_circumstances(self, evidence: Evidence) -> None:
         if self._id:
             body = circumstances.encode(evidence, self._saved_rounds, self._ras_at_s)
             self._session.folder.write(f"{self._id}/{CIRCUMSTANCES_FILE}", body)
-        return verdict
 
 
 class MergedArchives(NamedTuple):

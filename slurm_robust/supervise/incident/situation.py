@@ -50,8 +50,9 @@ async def read_situation(
     job, settings, fleet, nodes = session.job.info, session.settings, attempt.fleet, session.allocation.nodes
     command = session.command if session.channel is not None else None
     used = set(fleet.rank_nodes.values()) or set(nodes)
-    unusable = used.union(session.allocation.silent_nodes, dead_nodes)
-    candidates = {s.node for s in verdict.suspects}.union(dead_nodes)
+    faulty = session.node_faults.faulty(nodes, used).all
+    candidates = {s.node for s in verdict.suspects}.union(dead_nodes, faulty)
+    unusable = used.union(session.allocation.silent_nodes, dead_nodes, faulty)
     named = {n for n in candidates if command is not None and named_hosts(command, session.environment, [n])}
     known = start.remembered().until(attempt.step)
     return Situation(
@@ -64,6 +65,7 @@ async def read_situation(
         dead_nodes=tuple(dead_nodes),
         batch_node=job.batch_host,
         excluded_named=frozenset(named),
+        faulty_nodes=faulty,
         over=session.srun_exit_code is not None or not fleet.alive,
         exit_code=_exit_code(session, attempt),
         failure=failure,

@@ -23,14 +23,22 @@ class Agents:
     """Starts agents where they are wanted, and sends messages to all of them."""
 
     def __init__(
-        self, job_id: int, tick_s: float, handler: messages.Handler, log: Callable[[str], None], *, clock: Clock = CLOCK
+        self,
+        job_id: int,
+        tick_s: float,
+        handler: messages.Handler,
+        log: Callable[[str], None],
+        *,
+        clock: Clock = CLOCK,
+        ring_folder: str = "",
     ) -> None:
-        self._new: Callable[[], WatchStep] = functools.partial(WatchStep, job_id, tick_s, handler, log, clock=clock)
+        start = functools.partial(WatchStep, job_id, tick_s, log=log, clock=clock, ring_folder=ring_folder)
+        self._new: Callable[[], WatchStep] = functools.partial(start, handler)
         self._log = log
         self._clock = clock
         self._handler = handler
         self._main_heard_at: dict[str, float] = {}
-        self._main = WatchStep(job_id, tick_s, self._from_main, log, clock=clock)
+        self._main = start(self._from_main)
         self._extra: dict[str, tuple[WatchStep, float]] = {}
         self._started_at = 0.0
 
@@ -53,6 +61,10 @@ class Agents:
         await self._drop_extras()
         self._started_at = self._clock.monotonic_s()
         await self._main.start(nodes, attempt)
+
+    def look_back(self, seconds: float) -> None:
+        """Have the first agents read what their nodes have found for so long: another supervisor has watched them."""
+        self._main.watched_since_s = self._clock.monotonic_s() - seconds
 
     async def stop(self) -> None:
         """End all agents."""
@@ -97,6 +109,7 @@ class Agents:
             if node not in self._extra and len(self._extra) < _MAX_EXTRAS:
                 self._log(f"the agent of {node} is silent; starting another one there")
                 watch = self._new()
+                watch.watched_since_s = self._main.watched_since_s
                 self._extra[node] = (watch, now)
                 await watch.start([node], self._main.attempt)
         return silent

@@ -274,6 +274,7 @@ class Observer:
         attempt.read_outputs()
         attempt.confirm_exits(ended=session.srun_exit_code is not None)
         attempt.note_vanished()
+        session.node_faults.pass_on(attempt.signals, session.folder)
         if restarted := attempt.restarted_inside():
             who = rank_names.name(restarted)
             text = f"{who} started anew inside the step, by their parent (torchrun?): the attempt goes on"

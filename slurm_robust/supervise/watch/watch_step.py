@@ -63,8 +63,8 @@ def environment(base: dict[str, str]) -> dict[str, str]:
     return env
 
 
-def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float) -> list[str]:
-    """The command line of a watch step on `nodes`."""
+def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float, *ring: str) -> list[str]:
+    """The command line of a watch step on `nodes`; `ring`: folder of node findings, how far to look back."""
     root = str(Path(slurm_robust.__file__).resolve().parent.parent)
     return [
         "srun",
@@ -97,15 +97,29 @@ def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float) -> list
         attempt,
         f"{tick_s:g}",
         py_spy_path(),
+        *ring,
     ]
 
 
 class WatchStep:
-    """Keeps a watch step alive on a set of nodes, and carries messages."""
+    """Keeps a watch step alive on a set of nodes, and carries messages.
+
+    Attributes:
+        watched_since_s: Since when its nodes are watched, on the monotonic clock; None before its first agents start.
+    """
 
     def __init__(
-        self, job_id: int, tick_s: float, handler: messages.Handler, log: Callable[[str], None], *, clock: Clock = CLOCK
+        self,
+        job_id: int,
+        tick_s: float,
+        handler: messages.Handler,
+        log: Callable[[str], None],
+        *,
+        clock: Clock = CLOCK,
+        ring_folder: str = "",
     ) -> None:
+        self.watched_since_s: float | None = None
+        self._ring_folder = ring_folder
         self.job_id = job_id
         self.tick_s = tick_s
         self.nodes: tuple[str, ...] = ()
@@ -219,9 +233,12 @@ class WatchStep:
         self._stderr_tail = []
         self._flushing.clear()
         self.starts += 1
+        now_s = self._clock.monotonic_s()
+        self.watched_since_s = now_s if self.watched_since_s is None else self.watched_since_s
+        look_back_s = now_s - self.watched_since_s  # what nodes reported while no agent was there is news, too
         try:
             self._process = process = await asyncio.create_subprocess_exec(
-                *argv(self.job_id, self.nodes, self.attempt, self.tick_s),
+                *argv(self.job_id, self.nodes, self.attempt, self.tick_s, self._ring_folder, f"{look_back_s:.1f}"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent import messages as m
 
 SENT: list[m.FromAgent] = [
@@ -26,6 +27,9 @@ SENT: list[m.FromAgent] = [
     m.CaptureTaken("n1", 4, m.pack({"v": 1})),
     m.RasTaken("n1", 4, m.pack({"json": None})),
     m.Cleaned("n1", 5, (7, 8)),
+    m.NodeFindings("n1", (NodeFinding(7, 1.5, "kmsg", "xid", "now", "XID 79", (0, 3), "", 79),)),
+    m.NodeFindings("n1", (NodeFinding(8, 2.5, "link", "link", "if_repeated", "down", (), "mlx5_0/1", None),)),
+    m.NodeFindings("n1", problem="findings.jsonl: owned by user 1000"),
     m.Flushing("n1"),
     m.Flushed("n1"),
 ]
@@ -65,9 +69,27 @@ ANYTHING = st.recursive(
 )
 
 
-@given(st.sampled_from(["hello", "rank", "gone", "p", "t", "marks", "state", "exit", "cap", "clean"]), st.data())
+@given(
+    st.sampled_from(["hello", "rank", "gone", "p", "t", "marks", "state", "exit", "cap", "clean", "found"]), st.data()
+)
 def test_any_json_is_a_message_or_malformed(kind: str, data: st.DataObject) -> None:
     """Never an error."""
-    keys = ("n", "rank", "pid", "r", "at", "marks", "layout", "first", "s", "step_id", "world", "blob", "id", "left")
-    raw = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(keys, ANYTHING)))
+    keys = (
+        "n",
+        "rank",
+        "pid",
+        "r",
+        "at",
+        "marks",
+        "layout",
+        "first",
+        "s",
+        "step_id",
+        "world",
+        "blob",
+        "id",
+        "left",
+        "findings",
+    )
+    raw = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys((*keys, "findings"), ANYTHING)))
     assert isinstance(m.from_agent({**raw, "t": kind}), m.FromAgent.__args__)

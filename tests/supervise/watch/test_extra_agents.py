@@ -25,6 +25,7 @@ class Watch:
         self.handler = handler
         self.nodes: tuple[str, ...] = ()
         self.attempt = ""
+        self.watched_since_s: float | None = 100.0
         self.made.append(self)
 
     async def start(self, nodes: Sequence[str], attempt: str) -> None:
@@ -66,6 +67,22 @@ def test_an_extra_agent_goes_when_the_watch_steps_own_answers_again(watches: lis
         assert len(watches) == 3
 
     asyncio.run(story())
+
+
+def test_agents_look_back_as_far_as_their_nodes_are_watched(watches: list[Watch]) -> None:
+    """An extra agent to the start of the first one; after another supervisor, to the start of the job."""
+    heard = {"n1": time.time() - 60}
+    agents = Agents(5, 0.5, lambda _: None, lambda _: None)
+    agents.look_back(30.0)
+
+    async def story() -> None:
+        await agents.start(["n1"], "a")
+        await agents.look_after(["n1"], heard, 7.0)
+
+    asyncio.run(story())
+    main, extra = watches
+    assert extra.watched_since_s == main.watched_since_s
+    assert time.monotonic() - 32 < float(main.watched_since_s or 0) < time.monotonic() - 29
 
 
 def test_a_watch_step_that_outlives_its_kill_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

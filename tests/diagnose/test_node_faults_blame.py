@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slurm_robust.diagnose.findings import findings
@@ -64,3 +66,22 @@ def test_each_xid_that_makes_a_node_unfit_is_the_nodes_here_too(code: int) -> No
     """The node checks have the catalogue; the rules for logs must not say less."""
     told, why = with_node_fault(CUDA, "n2", 130.0, [fault(f"Xid {code} {xids.CATALOGUE[code].name}")])
     assert told.blame is Blame.NODE, why
+
+
+@pytest.mark.parametrize(
+    ("evidence", "blamed"),
+    [
+        ({"urgency": "now", "code": 119, "gpus": (3,)}, True),
+        ({"urgency": "now", "code": None, "gpus": (3,)}, True),
+        ({"urgency": "at_next_checkpoint", "code": 63, "gpus": (3,)}, True),
+        ({"urgency": "at_next_checkpoint", "code": None, "gpus": (3,)}, False),
+        ({"urgency": "if_repeated", "code": None, "gpus": ()}, False),
+        ({"urgency": "note", "code": 79, "gpus": (3,)}, False),
+    ],
+    ids=["xid", "lost gpu", "remap", "hot", "link", "application"],
+)
+def test_what_the_nodes_own_catalogue_says_decides(evidence: dict[str, object], blamed: bool) -> None:
+    """A finding of the node's service: its urgency is the judgement, whatever its sentence says."""
+    found = replace(fault("Xid 79: as a program causes it"), evidence=evidence)
+    told, _ = with_node_fault(CUDA, "n2", 130.0, [found])
+    assert (told.blame is Blame.NODE) is blamed

@@ -1,0 +1,168 @@
+"""Findings about a node, from the root service that watches it to the agents of jobs that run there: one small file.
+
+`findings.jsonl` in `nodecheck.cache_dir` holds the last findings of this boot: a header line, then a line each. Root
+writes it whole and renames it into place, so that a reader sees either the old or the new one. It is readable by all,
+and believed only if nobody but root could have written it. Agents read it: Python 3.8 and the standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from typing import Any, NamedTuple, Sequence
+
+FILE_NAME = "findings.jsonl"
+VERSION = 1
+MAX_FINDINGS = 256
+MAX_BYTES = 256 << 10
+MAX_TEXT_CHARS = 400
+URGENCIES = ("now", "if_repeated", "at_next_checkpoint", "note")
+"""What a job does about it: leave the node at once; when it comes again soon; after its next checkpoint; nothing."""
+_MAX_WORD_CHARS = 64
+_MAX_GPUS = 64
+
+
+class UntrustedRingError(Exception):
+    """The file, or the way to it, could have been written by somebody else; the message says which and why."""
+
+
+class NodeFinding(NamedTuple):
+    """One finding.
+
+    Attributes:
+        seq: Its number; numbers rise by one, also across restarts of the service within a boot.
+        at_s: When it was seen, seconds since the epoch.
+        source: Where it was seen: `kmsg`, `nvml`, `link`, `rdma`, `poll`.
+        kind: The kind of fault, by the name of the check or kernel message that judges it.
+        urgency: One of `URGENCIES`.
+        text: A sentence for people.
+        gpus: Numbers (NVML's) of the GPUs that are affected; empty for all of the node, or where no GPU is.
+        port: The network device and port that is affected, `mlx5_0/1`; empty for none.
+        code: The XID or SXID; None where there is none.
+    """
+
+    seq: int
+    at_s: float
+    source: str
+    kind: str
+    urgency: str
+    text: str
+    gpus: tuple[int, ...] = ()
+    port: str = ""
+    code: int | None = None
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot; empty where it cannot be read."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read(64).strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def encode(findings: Sequence[NodeFinding], boot: str) -> bytes:
+    """The file with the last of these findings, within `MAX_FINDINGS` and `MAX_BYTES`."""
+    header = json.dumps({"v": VERSION, "boot": boot})
+    lines: list[str] = []
+    size = len(header) + 1
+    for finding in reversed(findings[-MAX_FINDINGS:]):
+        line = json.dumps(finding._replace(text=finding.text[:MAX_TEXT_CHARS])._asdict())
+        size += len(line) + 1
+        if size > MAX_BYTES:
+            break
+        lines.append(line)
+    return ("\n".join([header, *reversed(lines)]) + "\n").encode("ascii")
+
+
+def decode(data: bytes, boot: str) -> list[NodeFinding]:
+    """The findings of this boot, in their order. Lines that are none, of any version, are skipped."""
+    lines = data[:MAX_BYTES].split(b"\n")
+    header = _object(lines[0])
+    if header.get("v") != VERSION or header.get("boot") != boot:
+        return []
+    found = (_finding(_object(line)) for line in lines[1:])
+    return [finding for finding in found if finding is not None]
+
+
+def read(folder: str, boot: str, owners: Sequence[int] = (0,)) -> list[NodeFinding]:
+    """The findings in this folder; none where there is no file.
+
+    Args:
+        folder: `nodecheck.cache_dir`.
+        boot: The present boot's id: findings of another boot are left out.
+        owners: User ids that may own folder and file.
+
+    Raises:
+        UntrustedRingError: somebody else could have written it.
+    """
+    try:
+        with_folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UntrustedRingError("{}: {}".format(folder, error.strerror)) from None
+    try:
+        _check(folder, os.fstat(with_folder), owners)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        path = os.path.join(folder, FILE_NAME)
+        try:
+            fd = os.open(FILE_NAME, flags, dir_fd=with_folder)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UntrustedRingError("{}: {}".format(path, error.strerror)) from None
+        with os.fdopen(fd, "rb") as file:
+            info = os.fstat(fd)
+            _check(path, info, owners)
+            if not stat.S_ISREG(info.st_mode):
+                raise UntrustedRingError("{}: no plain file".format(path))
+            return decode(file.read(MAX_BYTES), boot)
+    finally:
+        os.close(with_folder)
+
+
+def _check(path: str, info: os.stat_result, owners: Sequence[int]) -> None:
+    if info.st_uid not in owners:
+        raise UntrustedRingError("{}: owned by user {}".format(path, info.st_uid))
+    if info.st_mode & 0o022:
+        raise UntrustedRingError("{}: writable by others (mode {:o})".format(path, stat.S_IMODE(info.st_mode)))
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _finding(raw: dict[str, Any]) -> NodeFinding | None:
+    """One line as it can be believed; None where any of its fields cannot."""
+    seq, at_s, gpus, code = raw.get("seq"), raw.get("at_s"), raw.get("gpus", []), raw.get("code")
+    words = [raw.get(key, "") for key in ("source", "kind", "urgency", "port")]
+    text = raw.get("text")
+    if not _whole(seq) or isinstance(at_s, bool) or not isinstance(at_s, (int, float)) or not _finite(at_s):
+        return None
+    if not all(isinstance(word, str) and len(word) <= _MAX_WORD_CHARS and word.isprintable() for word in words):
+        return None
+    if words[2] not in URGENCIES or not isinstance(text, str) or not (code is None or _whole(code)):
+        return None
+    if not isinstance(gpus, list) or len(gpus) > _MAX_GPUS or not all(_whole(gpu) for gpu in gpus):
+        return None
+    shown = "".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT_CHARS])
+    assert isinstance(seq, int)
+    return NodeFinding(seq, float(at_s), words[0], words[1], words[2], shown, tuple(gpus), words[3], code)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # a whole number of 400 digits
+        return False

@@ -1,0 +1,94 @@
+"""Reads the ring in which a root service writes what it finds about this node, and sends what concerns this job."""
+
+from __future__ import annotations
+
+import os
+from typing import Iterable
+
+from slurm_robust import node_findings
+from slurm_robust.node_findings import NodeFinding, UntrustedRingError
+from slurm_robust.supervise.agent import messages
+from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.supervise.agent.ranks import Rank
+
+_PER_MESSAGE = 16
+
+
+class NodeRing:
+    """The findings about one node, each sent once.
+
+    `folder` is `nodecheck.cache_dir`, with `%n` for the node; empty for no ring. Findings that are older than
+    `since_s` (seconds since the epoch, on this node's clock) belong to earlier jobs.
+    """
+
+    def __init__(
+        self, node: str, folder: str, since_s: float, send: messages.Handler, clock: SystemClock = CLOCK
+    ) -> None:
+        self._node = node
+        self._folder = folder.replace("%n", node)
+        self._since_s = since_s
+        self._send = send
+        self._clock = clock
+        self._boot = node_findings.boot_id()
+        self._stamp: tuple[int, int, int] | None = None
+        self._last_seq: int | None = None
+        self._last_at_s = since_s
+        self._waiting: list[NodeFinding] = []
+        """Findings about GPUs, while no rank has shown which GPUs are this job's."""
+        self._gpus: frozenset[int] | None = frozenset()
+        """Those that the ranks found last were given; None for all, empty before a rank was found."""
+        self._doubted = False
+
+    def poll(self, ranks: Iterable[Rank]) -> None:
+        """Send the new findings that concern the job of these ranks."""
+        if not self._folder:
+            return
+        self._learn_gpus(ranks)
+        found = [*self._waiting, *self._read_new()]
+        ready = [f for f in found if self._concerns(f)]
+        known = self._gpus is None or self._gpus
+        self._waiting = [] if known else [f for f in found if f.gpus][-node_findings.MAX_FINDINGS :]
+        for at in range(0, len(ready), _PER_MESSAGE):
+            self._send(messages.NodeFindings(self._node, tuple(ready[at : at + _PER_MESSAGE])))
+
+    def _learn_gpus(self, ranks: Iterable[Rank]) -> None:
+        # A rank that a lost GPU has killed is no longer there when its finding comes: the last ranks count.
+        given = [rank.main.gpus for rank in ranks]
+        if given:
+            known = [gpus for gpus in given if gpus is not None]
+            self._gpus = frozenset().union(*known) if len(known) == len(given) else None
+
+    def _concerns(self, finding: NodeFinding) -> bool:
+        return not finding.gpus or self._gpus is None or bool(self._gpus & set(finding.gpus))
+
+    def _read_new(self) -> list[NodeFinding]:
+        try:
+            info = os.stat(os.path.join(self._folder, node_findings.FILE_NAME), follow_symlinks=False)
+        except OSError:
+            return []  # no service, or one that is not for us to read
+        stamp = info.st_ino, info.st_mtime_ns, info.st_size
+        if stamp == self._stamp:
+            return []
+        self._stamp = stamp
+        try:
+            found = node_findings.read(self._folder, self._boot)
+        except UntrustedRingError as error:
+            if not self._doubted:
+                self._doubted = True
+                self._send(messages.NodeFindings(self._node, (), str(error)))
+            return []
+        except OSError:
+            self._stamp = None  # a failed reading is tried again
+            return []
+        return self._newer(found)
+
+    def _newer(self, found: list[NodeFinding]) -> list[NodeFinding]:
+        highest = max((f.seq for f in found), default=0)
+        if self._last_seq is None or highest < self._last_seq:
+            # The first reading, or a service that has lost its numbers: times must do.
+            new = [f for f in found if f.at_s >= self._last_at_s]
+        else:
+            new = [f for f in found if f.seq > self._last_seq]
+        self._last_seq = highest
+        self._last_at_s = max([self._last_at_s, *(f.at_s for f in new)])
+        return new

@@ -1,0 +1,140 @@
+"""When does a job leave a node that has reported a fault? Now, after the next verified checkpoint, or at a limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_robust.model import Signal
+from slurm_robust.policy.job.node_faults import fault_text
+from slurm_robust.supervise.launch.attempt_settings import ResumePoint, look_up
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.text import joined, shortened
+
+_COST_SHARE = 10.0
+"""A look at the checkpoints is followed by a pause this many times as long."""
+_LOOK_S = 0.1
+"""A longer look at them is awaited beside the supervision."""
+
+
+@dataclass(frozen=True)
+class FaultsDue:
+    """Nodes to leave now.
+
+    Attributes:
+        nodes: Node → the reason.
+        signals: What they reported.
+        urgent: They are left at once, and the step may be at work; otherwise it has just saved, or the limit is over.
+        storm: So many nodes reported at once that none is left: only to be announced.
+        when: Why now, for the story; empty where the reasons say it.
+    """
+
+    nodes: Mapping[str, str]
+    signals: tuple[Signal, ...]
+    urgent: bool = True
+    storm: bool = False
+    when: str = ""
+
+    @property
+    def text(self) -> str:
+        """What it is about, in a sentence."""
+        if not self.storm:
+            return joined([*(self.nodes[node] for node in sorted(self.nodes)), *([self.when] if self.when else [])])
+        names, first = shortened(", ".join(sorted(self.nodes)), 60), self.signals[0]
+        many = f"{len(self.nodes)} nodes report faults at once ({names}), more than half: a cause that they share"
+        return f"{many}, so none is left; the first: {fault_text(first)}"
+
+
+class FaultWatch:
+    """Watches the faults of one attempt's nodes."""
+
+    def __init__(self, session: Session, attempt: AttemptState) -> None:
+        self._session = session
+        self._attempt = attempt
+        self._waits_since_s: float | None = None
+        self._step_before: int | None = None
+        self._look: asyncio.Task[tuple[ResumePoint, float]] | None = None
+        self._next_look_s = 0.0
+
+    async def poll(self) -> FaultsDue | None:
+        """What is to be done now about faults, if anything."""
+        due = urgent_faults(self._session, self._attempt)
+        return due if due is not None else await self._after_checkpoint()
+
+    async def _after_checkpoint(self) -> FaultsDue | None:
+        """Nodes that are left after a checkpoint, once it is there or the wait is over."""
+        session, faults = self._session, self._session.node_faults
+        used = nodes_in_use(session, self._attempt)
+        later = {n: why for n, why in faults.faulty(used, used).leave_later.items() if faults.unhandled(n)}
+        if not later:
+            self._waits_since_s = None
+            return None
+        now_s = session.clock.monotonic_s()
+        if self._waits_since_s is None:
+            self._waits_since_s, self._step_before = now_s, None
+            self._report_wait(later)
+        if not session.checkpoint_dir:
+            return None
+        when = await self._reached(now_s)
+        return FaultsDue(later, faults.of(later), urgent=False, when=when) if when else None
+
+    async def _reached(self, now_s: float) -> str:
+        """Why the wait is over; empty while it is not."""
+        limit_s = self._session.settings.fault_wait_s
+        assert self._waits_since_s is not None
+        if now_s - self._waits_since_s >= limit_s:
+            return f"no newer checkpoint is verified after {limit_s:g} s (supervise.fault_wait_s)"
+        step = await self._newest_step(now_s)
+        if step is not None and self._step_before is None:
+            self._step_before = step
+        newer = step is not None and self._step_before is not None and step > self._step_before
+        return f"the checkpoint of step {step} is verified" if newer else ""
+
+    async def _newest_step(self, now_s: float) -> int | None:
+        """The step of the newest verified checkpoint, -1 for none; None while it is not known."""
+        if self._look is None and now_s >= self._next_look_s:
+            self._look = asyncio.create_task(asyncio.to_thread(self._look_up))
+        if self._look is None:
+            return None
+        # A storage that hangs must not stop the supervision.
+        await asyncio.wait({self._look}, timeout=_LOOK_S)
+        if not self._look.done():
+            return None
+        (found, took_s), self._look = self._look.result(), None
+        self._next_look_s = now_s + took_s * (1 + _COST_SHARE)
+        return found.step if found.searched else None
+
+    def _look_up(self) -> tuple[ResumePoint, float]:
+        """The newest verified checkpoint, and how long it took to find."""
+        session = self._session
+        began_s = session.clock.monotonic_s()
+        return look_up(session.checkpoint_dir), session.clock.monotonic_s() - began_s
+
+    def _report_wait(self, later: Mapping[str, str]) -> None:
+        session, names = self._session, ", ".join(sorted(later))
+        leaves = "leaves" if session.acting else "would leave"
+        limit = f"in {session.settings.fault_wait_s:g} s at most"
+        wait = f"the job {leaves} {names} after its next verified checkpoint, {limit}"
+        if not session.checkpoint_dir:
+            wait = f"{names} stays in use: no checkpoint folder is known, and leaving the node could lose all progress"
+        session.folder.log_event("note", wait)
+
+
+def nodes_in_use(session: Session, attempt: AttemptState) -> frozenset[str]:
+    """The nodes that train; all that may be used while no rank was found."""
+    usable = session.allocation.nodes
+    return frozenset(attempt.fleet.rank_nodes.values()).intersection(usable) or frozenset(usable)
+
+
+def urgent_faults(session: Session, attempt: AttemptState) -> FaultsDue | None:
+    """Nodes that are left at once, or a storm to announce; each once."""
+    faults, used = session.node_faults, nodes_in_use(session, attempt)
+    found = faults.faulty(used, used)
+    now = {node: why for node, why in found.leave_now.items() if faults.unhandled(node)}
+    if now:
+        return FaultsDue(now, faults.of(now))
+    if not faults.is_news(found.storm):
+        return None
+    return FaultsDue(dict.fromkeys(sorted({s.node for s in found.storm}), ""), found.storm, storm=True)

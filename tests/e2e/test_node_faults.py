@@ -1,0 +1,182 @@
+"""Nodes report faults of their own through the ring of their root service: the job goes on elsewhere, or stays."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Submit, Training  # type: ignore[import-not-found]
+from helpers import wait_until
+
+from slurm_robust import config, node_findings
+from slurm_robust.devcluster.cluster import DevCluster
+from slurm_robust.node_findings import NodeFinding, encode
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
+Cluster = Callable[..., DevCluster]
+
+GPU_LOST: dict[str, Any] = {
+    "source": "kmsg",
+    "kind": "xid",
+    "urgency": "now",
+    "text": "XID 79: GPU has fallen off the bus",
+    "code": 79,
+}
+FLAP: dict[str, Any] = {
+    "source": "link",
+    "kind": "link_flap",
+    "urgency": "if_repeated",
+    "text": "mlx5_0/1 was down",
+    "port": "mlx5_0/1",
+}
+REMAP: dict[str, Any] = {
+    "source": "poll",
+    "kind": "row_remap",
+    "urgency": "at_next_checkpoint",
+    "text": "a row remap of GPU 1 is pending",
+    "gpus": (1,),
+}
+
+
+class Rings:
+    """What the root services of a cluster's nodes have found."""
+
+    def __init__(self, cluster: DevCluster) -> None:
+        self._folder = config.load(cluster.env["SROBUST_CONFIG"]).nodecheck.cache_dir
+        self._found: dict[str, list[NodeFinding]] = {}
+
+    def add(self, node: str, **finding: Any) -> float:
+        """A node finds something; returns when."""
+        found = self._found.setdefault(node, [])
+        at_s = time.time()
+        found.append(NodeFinding(**finding, seq=len(found) + 1, at_s=at_s))
+        folder = Path(self._folder.replace("%n", node))
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        new = folder / "findings.new"
+        new.write_bytes(encode(found, node_findings.boot_id()))
+        new.chmod(0o644)
+        new.rename(folder / node_findings.FILE_NAME)
+        return at_s
+
+
+def trains(job: Training, step: int) -> None:
+    """Wait until training is at this step."""
+    job.hears("training")
+    wait_until(lambda: f"step {step}/" in job.output(), 60, f"step {step}")
+
+
+def silences(job: Training) -> list[str]:
+    """Suspicions of a hang."""
+    return [line["text"] for line in job.told("suspected") if "silence" in line["text"]]
+
+
+def test_xid_79_in_mid_training_moves_the_job_before_any_hang_is_suspected(cluster: Cluster, submit: Submit) -> None:
+    """The GPU of a rank falls off the bus, and the job leaves the node at once; stacks are there all the same."""
+    dev = cluster()
+    job = submit(dev, steps=80, sbatch=("--gres=gpu:2",))
+    trains(job, 8)
+    victim = job.rank_node(1)
+    at_s = Rings(dev).add(victim, **GPU_LOST, gpus=(1,))
+    decided = job.hears("decided")
+    assert decided["evict"] == [victim], job.everything()
+    assert decided["at_s"] - at_s < 5, job.everything()
+    assert "XID 79" in decided["text"]
+    job.hears("resumed")
+    assert victim not in job.job().nodes
+    assert silences(job) == []
+    assert len(job.told("captured")) == 1, job.everything()
+    assert job.ends().state == "COMPLETED", job.everything()
+    incident = job.incident_closed()
+    assert incident["plan"]["evict"] == [victim]
+    job.assert_clean_slurm()
+
+
+def test_a_link_flap_is_nothing_and_the_second_one_in_five_minutes_moves_the_job(
+    cluster: Cluster, submit: Submit
+) -> None:
+    """Before that, a GPU that the job does not use is lost: nothing."""
+    dev = cluster()
+    job = submit(dev, steps=120, sbatch=("--gres=gpu:1",))
+    trains(job, 8)
+    victim = job.rank_node(2)
+    rings = Rings(dev)
+    rings.add(victim, **GPU_LOST, gpus=(1,))
+    rings.add(victim, **FLAP)
+    told = job.hears("node-fault")
+    assert (told["node"], told["kind"]) == (victim, "node-fault")
+    step = re.findall(r"step (\d+)/", job.output())[-1]
+    trains(job, int(step) + 20)
+    assert job.told("suspected") == [], job.everything()
+    assert [line["port"] for line in job.told("node-fault")] == ["mlx5_0/1"], job.everything()
+    rings.add(victim, **FLAP)
+    decided = job.hears("decided")
+    assert decided["evict"] == [victim], job.everything()
+    assert "for the second time" in decided["text"]
+    job.hears("resumed")
+    assert victim not in job.job().nodes
+    assert job.ends().state == "COMPLETED", job.everything()
+    job.assert_clean_slurm()
+
+
+def test_a_pending_row_remap_moves_the_job_after_its_checkpoint_and_no_step_is_computed_twice(
+    cluster: Cluster, submit: Submit
+) -> None:
+    """The node is left between the checkpoint and the end of the step that follows it."""
+    dev = cluster()
+    slow = {"kind": "slow_rank", "rank": 0, "step": 1, "seconds": 2.0}
+    job = submit(dev, steps=14, sbatch=("--gres=gpu:2",), fault=slow, again=True)
+    trains(job, 2)
+    victim = job.rank_node(1)
+    Rings(dev).add(victim, **REMAP)
+    job.hears("node-fault")
+    decided = job.hears("decided")
+    assert decided["evict"] == [victim], job.everything()
+    assert "step 5/" in job.output(), job.everything()
+    resumed = job.hears("resumed")
+    assert (resumed["resume_step"], resumed["step"]) == (5, 6), job.everything()
+    assert victim not in job.job().nodes
+    assert job.ends().state == "COMPLETED", job.everything()
+    steps = [int(n) for n in re.findall(r"step (\d+)/14 loss", job.output())]
+    assert steps == list(range(1, 15)), job.everything()
+    assert silences(job) == []
+    job.assert_clean_slurm()
+
+
+def test_faults_on_all_nodes_at_once_are_one_alert(cluster: Cluster, submit: Submit) -> None:
+    """A cause that they share: another node would not help."""
+    dev = cluster()
+    job = submit(dev, steps=80)
+    trains(job, 8)
+    rings = Rings(dev)
+    nodes = job.job().nodes
+    for node in nodes:
+        rings.add(node, **GPU_LOST)
+    decided = job.hears("decided")
+    assert (decided["road"], decided["evict"]) == ("alert_only", []), job.everything()
+    assert "more than half" in decided["text"]
+    for node in nodes:
+        rings.add(node, **GPU_LOST)
+    ended = job.ends()
+    assert (ended.state, ended.restart_count, ended.nodes) == ("COMPLETED", 0, nodes), job.everything()
+    assert len(job.told("decided")) == 1, job.everything()
+    assert len(job.told("suspected")) == 1, job.everything()
+
+
+def test_observe_mode_only_says_what_it_would_do(cluster: Cluster, submit: Submit) -> None:
+    """The same lost GPU: words, and the training ends as if nothing had been."""
+    dev = cluster(mode="observe")
+    job = submit(dev, steps=60)
+    trains(job, 8)
+    victim = job.rank_node(1)
+    Rings(dev).add(victim, **GPU_LOST)
+    observed = job.hears("observed")
+    assert "would take" in observed["text"]
+    assert victim in observed["text"]
+    ended = job.ends()
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 0), job.everything()
+    assert job.told("decided") == []
+    assert len(job.told("observed")) == 1, job.everything()

@@ -1,0 +1,167 @@
+"""node_faults: which nodes a job leaves for what they report, and what `decide` makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from situations import NODES, UNDETERMINED, USER_CODE, culprit, situation
+
+from slurm_robust.model import Conclusion, Failure, FailureCause, Road, Signal, SignalKind, Verdict
+from slurm_robust.policy.job.decide import decide, max_evictions
+from slurm_robust.policy.job.node_faults import AT_ONCE_S, REPEAT_WITHIN_S, urgency_of_drain, weigh
+from slurm_robust.policy.job.situation import JobFacts, Situation
+
+URGENCIES = ("now", "if_repeated", "at_next_checkpoint", "note")
+
+
+def fault(node: str, urgency: str = "now", at_s: float = 100.0, kind: str = "xid", port: str = "") -> Signal:
+    """A fault that a node reports."""
+    evidence = {"kind": kind, "urgency": urgency, "gpus": (), "port": port, "code": None}
+    return Signal(SignalKind.NODE_FAULT, at_s, "kmsg", f"a {kind} fault", node, evidence=evidence)
+
+
+faults = st.builds(
+    fault,
+    st.sampled_from([*NODES, "elsewhere"]),
+    st.sampled_from(URGENCIES),
+    st.floats(0, 2000),
+    st.sampled_from(["xid", "link"]),
+    st.sampled_from(["", "mlx5_0/1"]),
+)
+
+
+@given(st.lists(faults, max_size=8))
+def test_whatever_nodes_report(signals: list[Signal]) -> None:
+    """A note moves nothing, no node of others is left, a storm leaves none, and the order does not matter."""
+    found = weigh(signals, NODES, NODES)
+    assert weigh(list(reversed(signals)), NODES, NODES).all.keys() == found.all.keys()
+    assert set(found.all) <= set(NODES)
+    assert not set(found.leave_now) & set(found.leave_later)
+    acting = {s.node for s in signals if s.evidence["urgency"] != "note"}
+    assert set(found.all) | {s.node for s in found.storm} <= acting
+    assert set(found.leave_later) <= {s.node for s in signals if s.evidence["urgency"] == "at_next_checkpoint"}
+    for node in found.leave_now:
+        own = [s for s in signals if s.node == node]
+        assert any(s.evidence["urgency"] == "now" for s in own) or len(own) > 1
+    assert all(why.startswith(f"node {node} reports ") for node, why in found.all.items())
+    if found.storm:
+        assert len({s.node for s in found.storm}) > max_evictions(len(NODES))
+
+
+def test_each_urgency_has_its_time() -> None:
+    """At once, after a checkpoint, never; one link flap is nothing."""
+    assert weigh([fault("n1")], NODES, NODES).leave_now == {"n1": "node n1 reports a xid fault"}
+    assert weigh([fault("n1", "at_next_checkpoint")], NODES, NODES).leave_later == {"n1": "node n1 reports a xid fault"}
+    assert weigh([fault("n1", "note"), fault("n1", "if_repeated")], NODES, NODES).all == {}
+
+
+@pytest.mark.parametrize(
+    ("second", "left"),
+    [
+        (fault("n1", "if_repeated", 100 + REPEAT_WITHIN_S, "link", "mlx5_0/1"), True),
+        (fault("n1", "if_repeated", 101 + REPEAT_WITHIN_S, "link", "mlx5_0/1"), False),
+        (fault("n1", "if_repeated", 160, "link", "mlx5_1/1"), False),
+        (fault("n2", "if_repeated", 160, "link", "mlx5_0/1"), False),
+        (fault("n1", "if_repeated", 160, "xid", "mlx5_0/1"), False),
+    ],
+)
+def test_a_fault_that_is_repeated_is_the_same_on_one_node_and_port_within_five_minutes(
+    second: Signal, left: bool
+) -> None:
+    """Another port, another node, another kind or a later one begins to count anew."""
+    first = fault("n1", "if_repeated", 100, "link", "mlx5_0/1")
+    assert bool(weigh([first, second], NODES, NODES).leave_now) is left
+
+
+def test_faults_on_more_than_half_of_the_nodes_at_once_leave_no_node() -> None:
+    """And a node that reports the same later, alone, is left."""
+    storm = [fault(node, at_s=100 + n) for n, node in enumerate(NODES[:3])]
+    found = weigh(storm, NODES, NODES)
+    assert (found.all, found.storm) == ({}, tuple(storm))
+    alone = fault("n4", at_s=200 + AT_ONCE_S)
+    assert set(weigh([*storm, alone], NODES, NODES).leave_now) == {"n4"}
+    assert set(weigh(storm[:2], NODES, NODES).leave_now) == {"n1", "n2"}
+    assert set(weigh([fault("n1")], ["n1"], ["n1"]).leave_now) == {"n1"}
+
+
+def test_unlike_faults_on_many_nodes_are_a_storm_only_where_all_are_urgent() -> None:
+    """A GPU is lost on one node, links flap once on two others: only the first is left."""
+    flaps = [fault(node, "if_repeated", kind="link") for node in NODES[:2]]
+    assert set(weigh([*flaps, fault("n3")], NODES, NODES).leave_now) == {"n3"}
+    kinds = [fault(node, kind=f"kind{node}") for node in NODES[:3]]
+    assert len(weigh(kinds, NODES, NODES).storm) == 3
+
+
+def test_a_drain_by_a_person_is_a_note_and_one_of_ours_waits_for_the_checkpoint() -> None:
+    """Who drains a node by hand wants its job to finish."""
+    assert urgency_of_drain("srobust: gpu_lost") == "at_next_checkpoint"
+    assert urgency_of_drain("swap the fans, bob") == "note"
+
+
+REPORTED = {"n2": "node n2 reports XID 79"}
+ENDS = st.sampled_from(
+    [
+        culprit("n1"),
+        culprit("n1", infrastructure=False),
+        culprit("n1", "n3", "n4"),
+        UNDETERMINED,
+        Verdict(Conclusion.CULPRIT, "cuda", culprit("n2", infrastructure=False).suspects),
+    ]
+)
+FAILURES = st.none() | st.builds(Failure, st.sampled_from(["a", "b"]), st.just(("n2",)), st.sampled_from(FailureCause))
+
+
+def _launch_failed(failure: Failure | None) -> bool:
+    """Another allocation is wanted, with or without the node."""
+    return failure is not None and failure.cause is FailureCause.SLURM
+
+
+SITUATIONS = st.builds(
+    situation,
+    ENDS,
+    failure=FAILURES,
+    earlier_failures=st.lists(FAILURES.filter(bool), max_size=2).map(tuple),
+    restarts_in_place=st.integers(0, 2),
+    job=st.builds(JobFacts, st.booleans()),
+    ended=st.booleans(),
+    resumes=st.sampled_from([True, False, None]),
+    outage_wait_s=st.just(1800.0),
+    faulty_nodes=st.just(REPORTED),
+)
+
+
+@given(SITUATIONS)
+def test_no_attempt_starts_again_on_a_node_that_has_reported_a_fault(s: Situation) -> None:
+    """Whatever ended the attempt: a plan that starts another one leaves the node, or nothing is started."""
+    plan = decide(s)
+    assert len(plan.evict) <= max_evictions(len(NODES))
+    if plan.road not in (Road.STOP, Road.ALERT_ONLY) and not _launch_failed(s.failure):
+        assert "n2" in plan.evict, plan
+    if not s.ended and not s.verdict.corroborated:
+        assert plan.road is Road.ALERT_ONLY
+
+
+def test_an_outage_is_waited_for_and_the_node_is_left() -> None:
+    """The pause of the outage, on the road without the node."""
+    shared = Failure("storage", ("n1",), FailureCause.SHARED)
+    plan = decide(situation(UNDETERMINED, failure=shared, ended=True, outage_wait_s=1800.0, faulty_nodes=REPORTED))
+    assert (plan.road, plan.evict, plan.pause_s) == (Road.SPARE_IN_ALLOCATION, ("n2",), 5.0)
+
+
+def test_a_fault_does_not_bring_back_what_ended_by_itself() -> None:
+    """The program's own error, and a training that has finished."""
+    done = Verdict(Conclusion.NONE, "every rank ended with exit code 0")
+    for verdict in (USER_CODE, done):
+        plan = decide(situation(verdict, ended=True, exit_code=3, faulty_nodes=REPORTED))
+        assert (plan.road, plan.exit_code) == (Road.STOP, 3)
+
+
+def test_a_job_that_cannot_leave_the_node_is_left_running() -> None:
+    """No spare, no requeue: the fault is announced, and the training goes on while it can."""
+    s = situation(culprit("n2"), healthy_spares=(), training_node_count=5, faulty_nodes=REPORTED)
+    alone = replace(s, training_nodes=NODES, job=JobFacts(requeueable=False))
+    assert decide(alone).road is Road.ALERT_ONLY
+    assert decide(replace(alone, ended=True, exit_code=1)).road is Road.STOP

@@ -1,0 +1,324 @@
+"""A supervisor whose nodes report faults: what it does at once, after a checkpoint, and not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervised import World
+
+from slurm_robust import checkpoint
+from slurm_robust.config import Config
+from slurm_robust.localize.evidence import RankExit
+from slurm_robust.model import Mode, Signal, SignalKind
+from slurm_robust.node_findings import NodeFinding
+from slurm_robust.supervise.agent.messages import NodeFindings
+from slurm_robust.supervise.launch.attempt_settings import ResumePoint
+from slurm_robust.supervise.supervisor import Supervisor
+from slurm_robust.supervise.watch import fault_watch
+
+NODES = ("n1", "n2", "n3")
+
+
+class Training:
+    """A training on n1 and n2 with the spare n3; a step a second, and nothing is wrong with it.
+
+    Attributes:
+        script: Step → what happens then.
+    """
+
+    def __init__(
+        self, folder: Path, script: dict[int, Callable[[], None]], last_step: int = 40, **changes: Any
+    ) -> None:
+        more = {"checkpoint_dir": str(folder / "ck"), **changes}
+        self.world = World(folder / "story", command="-N2 python train.py", nodes=NODES, **more)
+        self.script, self.last_step = script, 40
+        self.launches = self.step = self.seq = 0
+        self.at_s = 0.0
+        self.computed: list[int] = []
+        self.stalls_at = 10**6
+        self.at_stall: Callable[[], None] | None = None
+        """What happens half a minute after training has stalled."""
+        self.world.clock.on_sleep = self.goes_on
+
+    def goes_on(self) -> None:
+        """What the ranks do while the supervisor sleeps."""
+        world, channel = self.world, self.world.channel
+        assert channel is not None
+        if len(channel.launched) > self.launches and channel.ended is None:
+            self.launches = len(channel.launched)
+            excluded = [word.partition("=")[2] for word in channel.launched[-1][0] if word.startswith("--exclude")]
+            world.finds_ranks(nodes=tuple(n for n in NODES if n not in excluded)[:2])
+            self.step = max(0, int(channel.launched[-1][1].get("SROBUST_RESUME_STEP", "0")))
+            self.at_s = world.clock.at_s
+        if channel.ended is not None or not self.launches or world.clock.at_s < self.at_s + 1:
+            return
+        if self.step >= self.stalls_at and self.launches == 1:
+            if self.at_stall is not None and world.clock.at_s > self.at_s + 30:
+                self.at_stall()
+                self.at_stall = None
+            return
+        if self.step >= self.last_step:
+            channel.ended = 0
+            return
+        self.step, self.at_s = self.step + 1, world.clock.at_s
+        self.computed.append(self.step)
+        world.steps(self.step)
+        happens = self.script.pop(self.step, None)
+        if happens is not None:
+            happens()
+
+    def finds(self, node: str, urgency: str = "now", ago_s: float = 0.0, **more: Any) -> None:
+        """The agent of a node sends a finding of so long ago."""
+        self.seq += 1
+        made = {"source": "kmsg", "kind": "xid", "text": "XID 79: GPU has fallen off the bus", **more}
+        finding = NodeFinding(**made, seq=self.seq, at_s=self.world.clock.at_s - ago_s, urgency=urgency)
+        self.world.session.receive(NodeFindings(node, (finding,)))
+
+    def ends(self) -> int:
+        """Run the supervisor to the end."""
+        return asyncio.run(Supervisor(self.world.session).run())
+
+    def saves(self, step: int) -> None:
+        """A checkpoint is written and verified."""
+        checkpoint.save(self.world.session.checkpoint_dir, step, {"x": 1})
+
+    @property
+    def excluded(self) -> list[str]:
+        """Nodes that each launch after the first leaves out."""
+        assert self.world.channel is not None
+        launched = self.world.channel.launched[1:]
+        return [word.partition("=")[2] for argv, _, _ in launched for word in argv if word.startswith("--exclude")]
+
+
+def test_a_lost_gpu_moves_the_job_at_once(tmp_path: Path) -> None:
+    """No silence is waited for; the stacks are taken, and the incident tells of the fault."""
+    job = Training(tmp_path, {20: lambda: job.finds("n2", gpus=(3,), code=79)})
+    job.saves(10)
+    assert job.ends() == 0
+    world = job.world
+    assert job.excluded == ["n2"]
+    assert max(job.computed[: job.computed.index(11, 1)]) <= 22
+    (incident,) = world.incidents
+    (signal,) = incident["signals"]
+    assert (signal["kind"], signal["source"], signal["node"]) == ("node_fault", "kmsg", "n2")
+    assert signal["evidence"] == {"kind": "xid", "urgency": "now", "gpus": [3], "port": "", "code": 79}
+    assert incident["verdict"]["suspects"][0]["ranks"] == [1]
+    assert incident["times"]["decided"] - incident["times"]["fault"] <= 2.0
+    assert world.kinds.count("captured") == 1
+    assert "XID 79" in world.text("node-fault")
+    assert "XID 79" in world.text("decided")
+
+
+def test_one_link_flap_is_a_line_in_the_story_and_two_move_the_job(tmp_path: Path) -> None:
+    """The second one within five minutes."""
+    flap = {"urgency": "if_repeated", "kind": "link", "port": "mlx5_0/1", "text": "link down"}
+    once = Training(tmp_path / "once", {20: lambda: once.finds("n2", **flap)})
+    assert once.ends() == 0
+    assert once.excluded == []
+    assert once.world.incidents == []
+    assert once.world.kinds.count("node-fault") == 1
+    job = Training(tmp_path, {15: lambda: job.finds("n2", **flap), 25: lambda: job.finds("n2", **flap)})
+    assert job.ends() == 0
+    assert job.excluded == ["n2"]
+    assert max(job.computed) == 40
+    assert "link down, for the second time in 12 s" in job.world.text("decided")
+
+
+def test_a_fault_that_can_wait_moves_the_job_after_its_checkpoint(tmp_path: Path) -> None:
+    """Between the checkpoint and the end of the next step: not one step is computed twice."""
+    job = Training(tmp_path, {12: lambda: job.finds("n2", "at_next_checkpoint"), 25: lambda: job.saves(25)})
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.excluded == ["n2"]
+    assert job.computed == list(range(11, 41))
+    assert "the checkpoint of step 25 is verified" in job.world.text("suspected")
+    assert "captured" not in job.world.kinds
+
+
+def test_a_fault_that_can_wait_moves_the_job_at_the_limit(tmp_path: Path) -> None:
+    """No newer checkpoint comes."""
+    job = Training(tmp_path, {12: lambda: job.finds("n2", "at_next_checkpoint")}, supervise={"fault_wait_s": 10.0})
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.excluded == ["n2"]
+    assert max(job.computed[: job.computed.index(11, 1)]) in (19, 20)
+    assert "supervise.fault_wait_s" in job.world.text("suspected")
+
+
+def test_a_storage_that_hangs_does_not_stop_the_supervision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the checkpoints are looked at, another fault of the node is urgent."""
+    gate = threading.Event()
+
+    def hangs(directory: str) -> ResumePoint:
+        gate.wait(30)
+        return ResumePoint()
+
+    monkeypatch.setattr(fault_watch, "look_up", hangs)
+    script = {12: lambda: job.finds("n2", "at_next_checkpoint"), 14: lambda: job.finds("n2"), 39: gate.set}
+    job = Training(tmp_path, script)
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.excluded == ["n2"]
+
+
+def test_a_job_whose_checkpoints_are_not_known_stays(tmp_path: Path) -> None:
+    """Leaving the node could lose all that it has computed."""
+    fault = {12: lambda: job.finds("n2", "at_next_checkpoint")}
+    job = Training(tmp_path, fault, checkpoint_dir="", supervise={"fault_wait_s": 5.0})
+    assert job.ends() == 0
+    assert job.excluded == []
+    assert "no checkpoint folder is known" in job.world.text("note")
+
+
+def test_a_rank_that_ends_meanwhile_is_not_started_again_on_the_node(tmp_path: Path) -> None:
+    """The fault could wait; the program's crash does not, and nothing else says that the node is at fault."""
+
+    def crashes() -> None:
+        assert supervisor is not None
+        job.world.loses(1)
+        supervisor.attempt.exits[1] = RankExit(1, "n2", job.world.clock.at_s, None, 11)
+        job.world.agents.processes = lambda _: []
+
+    job = Training(tmp_path, {12: lambda: job.finds("n2", "at_next_checkpoint"), 15: crashes})
+    job.saves(10)
+    supervisor = Supervisor(job.world.session)
+    assert asyncio.run(supervisor.run()) == 0
+    assert job.excluded == ["n2"]
+
+
+def test_a_fault_during_a_silence_ends_the_waiting(tmp_path: Path) -> None:
+    """The stacks explain nothing, and the limit is far: the node's own report is enough."""
+    job = Training(tmp_path, {})
+    job.stalls_at, job.at_stall = 20, lambda: job.finds("n2", gpus=(3,), code=79)
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.excluded == ["n2"]
+    (incident,) = job.world.incidents
+    assert incident["plan"]["reason"].startswith("node n2 reports XID 79")
+    (told,) = [line for line in job.world.story if line["kind"] == "node-fault"]
+    (decided,) = [line for line in job.world.story if line["kind"] == "decided"]
+    assert decided["at_s"] - told["at_s"] <= 3.0
+
+
+@pytest.mark.parametrize(("ago_s", "left"), [(0.0, ["n2"]), (400.0, [])])
+def test_a_fault_explains_the_hang_that_follows_it_within_minutes(
+    tmp_path: Path, ago_s: float, left: list[str]
+) -> None:
+    """A link was down, once; then nothing moves, and the stacks explain nothing."""
+    flap = {"kind": "link", "port": "mlx5_0/1", "text": "link down"}
+    script = {18: lambda: job.finds("n2", "if_repeated", ago_s, **flap)}
+    job = Training(tmp_path, script, supervise={"action_limit_s": 120.0})
+    job.stalls_at = 20
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.launches == 2
+    assert job.excluded == left
+
+
+def test_a_job_that_can_go_nowhere_is_told_once_and_watched_on(tmp_path: Path) -> None:
+    """No spare and no requeue; the suspicion that was announced is withdrawn."""
+    job = Training(tmp_path, {12: lambda: job.finds("n3"), 14: lambda: job.finds("n2")}, job={"requeueable": False})
+    assert job.ends() == 0
+    assert job.excluded == []
+    assert job.world.kinds.count("decided") == 1
+    assert "more than half" in job.world.text("decided")
+    assert job.world.job.claim.suspected_at_s == 0.0
+
+
+def test_a_job_without_requeue_and_spare_stays(tmp_path: Path) -> None:
+    """The spare was evicted before."""
+    job = Training(tmp_path, {12: lambda: job.finds("n2")}, job={"requeueable": False})
+    assert job.world.channel is not None
+    job.world.channel.evicted = ("n3",)
+    assert job.ends() == 0
+    assert job.excluded == []
+    assert "may not be requeued" in job.world.text("decided")
+    assert job.world.kinds.count("decided") == 1
+
+
+def test_a_training_that_ends_well_in_that_second_is_not_brought_back(tmp_path: Path) -> None:
+    """The last step is done when its node reports the fault."""
+    job = Training(tmp_path, {40: lambda: job.finds("n2")})
+    assert job.ends() == 0
+    assert job.excluded == []
+    assert job.world.kinds[-1] == "finished"
+
+
+def test_faults_on_all_nodes_are_one_alert(tmp_path: Path) -> None:
+    """Though they come one after the other, and again."""
+    script = {
+        12: lambda: [job.finds("n1"), job.finds("n2")],
+        14: lambda: [job.finds("n1"), job.finds("n2")],
+        80: lambda: None,
+    }
+    job = Training(tmp_path, script)  # type: ignore[arg-type]
+    assert job.ends() == 0
+    assert job.excluded == []
+    (incident,) = job.world.incidents
+    assert incident["plan"]["road"] == "alert_only"
+    assert "more than half" in incident["plan"]["reason"]
+    assert job.world.kinds.count("decided") == 1
+
+
+def test_observe_mode_has_words_only_and_goes_on_watching(tmp_path: Path) -> None:
+    """A rank's end after it is judged as ever: the fault has not made the supervisor deaf."""
+    job = Training(tmp_path, {12: lambda: job.finds("n2")}, config=Config(mode=Mode.OBSERVE))
+    assert job.ends() == 0
+    assert job.excluded == []
+    assert job.world.kinds.count("observed") == 1
+    assert "would take spare_in_allocation" in job.world.text("observed")
+    assert job.world.job.claim.suspected_at_s == 0.0
+
+
+def test_an_application_xid_is_told_and_nothing_else(tmp_path: Path) -> None:
+    """Once, though the same comes again and again; and a ring that is not believed is a note."""
+
+    def again() -> None:
+        job.finds("n2", "note", text="XID 31", code=31)
+        job.finds("n2", "note", text="XID 31", code=31)
+        job.world.session.receive(NodeFindings("n1", (), "/run/x: owned by user 7"))
+
+    job = Training(tmp_path, {12: again})
+    assert job.ends() == 0
+    assert job.excluded == []
+    assert job.world.incidents == []
+    assert job.world.kinds.count("node-fault") == 1
+    assert "nothing is done" in job.world.text("node-fault")
+    notes = [line["text"] for line in job.world.story if line["kind"] == "note"]
+    assert "the findings of n1 are not believed: /run/x: owned by user 7" in notes
+
+
+def test_a_finding_that_is_sent_again_is_taken_once(tmp_path: Path) -> None:
+    """By an agent that was started anew. A lower number is news: of a GPU, held back, or of a service begun anew."""
+    world = World(tmp_path, command="python train.py")
+    first = NodeFinding(5, world.clock.at_s, "link", "link", "if_repeated", "link down", (), "mlx5_0/1")
+    signals: list[Signal] = []
+    for finding in (first, first, first._replace(seq=1, at_s=first.at_s + 9), first):
+        world.session.receive(NodeFindings("n1", (finding,)))
+        world.clock.at_s += 10
+        world.session.node_faults.pass_on(signals, world.session.folder)
+    assert [s.at_s for s in signals] == [first.at_s, first.at_s + 9]
+    assert world.session.node_faults.faulty(NODES, NODES).leave_now
+
+
+@pytest.mark.parametrize(("reason", "left"), [("srobust: gpu_lost on GPU 3", True), ("fans, bob", False)])
+def test_a_node_that_is_drained_is_told(tmp_path: Path, reason: str, left: bool) -> None:
+    """Ours waits for the checkpoint; a person wants the job to finish. Older drains are no news."""
+    world = World(tmp_path, command="python train.py")
+    now_s, faults, signals = world.clock.at_s, world.session.node_faults, []  # type: ignore[var-annotated]
+    n1, n2, n3 = (n for n in world.slurm.nodes() if n.name in NODES)
+    drained = replace(n2, flags=frozenset({"DRAIN"}), reason=reason, reason_user="root", reason_at_s=int(now_s) + 5)
+    old = replace(n3, flags=frozenset({"DRAIN"}), reason=reason, reason_at_s=int(now_s) - 5)
+    for _ in range(2):
+        faults.take_drains([n1, drained, old], NODES, now_s, now_s + 9)
+        faults.pass_on(signals, world.session.folder)
+    (signal,) = signals
+    assert (signal.kind, signal.source, signal.node) == (SignalKind.NODE_FAULT, "slurm", "n2")
+    assert set(faults.faulty(NODES, NODES).leave_later) == ({"n2"} if left else set())
+    assert reason in world.text("node-fault")
