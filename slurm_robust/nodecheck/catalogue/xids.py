@@ -186,8 +186,8 @@ _RLW_NOTHING = {
     "RLW_SRC_TRACK": 0x2,
     "RLW_TAGSTATE": 0x1_0001,
 }
-"""Bits of 145's second register, its error status, by unit: of hardware faults after which the GPU must be reset, and of
-corrected ones (catalogue, NVLink 5 table). The rest follows from software, and a 154 says what it needs."""
+"""Bits of 145's second register, its error status, by unit: of hardware faults after which the GPU must be reset, and
+of those that need nothing (catalogue, NVLink 5 table). The rest comes of software, or a 154 says what it needs."""
 _ASKS_FOR_RESET = 550
 """Drivers before this one never log 154."""
 

@@ -15,6 +15,7 @@ from slurm_robust.nodecheck.checks.host import kernel_log
 from slurm_robust.nodecheck.engine import registry, runner
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.registry import CheckError
+from slurm_robust.nodecheck.sources import shared_kernel_log
 
 LINES: dict[str, list[str]] = {
     "oom_kill": [
@@ -29,6 +30,11 @@ LINES: dict[str, list[str]] = {
     "nfs_server": [
         "nfs: server nas1.cluster not responding, still trying",
         "nfs: server 10.0.0.5 not responding, timed out",
+    ],
+    "lnet_timeout": [
+        "LNetError: 2431:0:(o2iblnd_cb.c:3422:kiblnd_check_txs_locked()) Timed out tx: active_txs, 1 seconds",
+        "LNetError: 2431:0:(o2iblnd_cb.c:3498:kiblnd_check_conns()) Timed out RDMA with 10.1.1.1@o2ib (5): c: 8, oc: 0",
+        "LNet: 2431:0:(o2iblnd_cb.c:3174:kiblnd_check_conns()) Timed out tx for 172.31.126.87@o2ib: 403055 seconds",
     ],
     "lustre_lost": [
         "Lustre: scratch-OST0003-osc-ffff9d: Connection to scratch-OST0003 (at 10.1.1.2@o2ib) was lost; in progress",
@@ -80,10 +86,17 @@ LINES: dict[str, list[str]] = {
         "mlx5_core 0000:3b:00.0: poll_health:821:(pid 0): Fatal error 1 detected",
         "mlx5_core 0000:3b:00.0: poll_health:825:(pid 0): device's health compromised - reached miss count",
         "mlx5_core 0000:3b:00.0: wait_func:1137:(pid 7): ACCESS_REG(0x805) timeout. Will cause a leak of a command",
+        "mlx5_core 0000:3b:00.0: print_health_info:431:(pid 0): Health issue observed, firmware internal error, "
+        "severity(3) ERROR:",
+        "mlx5_core 0000:3b:00.1: mlx5_health_try_recover:381:(pid 1): health recovery flow aborted, PCI reads still not",
     ],
     "gpu_driver": [
         "NVRM: GPU 0000:9b:00.0: RmInitAdapter failed! (0x62:0x40:2393)",
         "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.",
+        "NVRM: The NVIDIA GPU 0000:9b:00.0\\x0aNVRM: (PCI ID: 10de:2330) installed in this system has\\x0aNVRM: fallen "
+        "off the bus and is not responding to commands.",
+        "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned",
+        "NVRM: GPU0 nvCheckOkFailedNoLog: Check failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned",
         "NVRM: The NVIDIA probe routine failed for 1 device(s).",
         "NVRM: None of the NVIDIA devices were initialized.",
     ],
@@ -121,6 +134,11 @@ LINES: dict[str, list[str]] = {
         "INFO: rcu_preempt detected stalls on CPUs/tasks:",
         "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 3-.... }",
     ],
+    "lustre_bug": [
+        "LustreError: 4711:0:(osc_cache.c:2519:osc_teardown_async_page()) LBUG",
+        "LustreError: 4711:0:(osc_cache.c:2519:osc_teardown_async_page()) ASSERTION( ext->oe_state == 9 ) failed: bad",
+        "LNetError: 99:0:(lib-md.c:60:lnet_md_unlink()) LBUG",
+    ],
     "oops": [
         "BUG: unable to handle page fault for address: ffffa1",
         "Oops: 0000 [#1] SMP NOPTI",
@@ -142,6 +160,8 @@ LINES: dict[str, list[str]] = {
     "machine_check": [
         "mce: [Hardware Error]: Uncorrected error, 1 severity",
         "mce: [Hardware Error]: CPU 2: Machine Check Exception: 5 Bank 3: be00000000800400",
+        "mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 5: be00000000800400",
+        "mce: [Hardware Error]: CPU 7: Machine Check: 0 Bank 12: ac00004000010092",
         "mce: Uncorrected hardware memory error in user-access at 10a0d6000",
         "{3}[Hardware Error]: event severity: recoverable",
         "EDAC MC0: 1 UE memory read error on CPU",
@@ -155,7 +175,19 @@ LINES: dict[str, list[str]] = {
 QUIET = [
     "mce: [Hardware Error]: Machine check events logged",
     "mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 7: 8c00004000010092",
+    "mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 7: cc00004000010092",
+    "mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 7: 9c2000400001017a",
+    "mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 7: 3e00000000800400",
     "mce: CPU0: Machine Check Exception reporting enabled",
+    "mlx5_core 0000:3b:00.0: print_health_info:431:(pid 0): Health issue observed, firmware internal error, severity(6) "
+    "INFO:",
+    "mlx5_core 0000:3b:00.0: mlx5_health_try_recover:330:(pid 9): starting health recovery flow",
+    "mlx5_core 0000:3b:00.0: mlx5_health_try_recover:340:(pid 9): health recovery succeeded",
+    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Invalid argument [NV_ERR_INVALID_ARGUMENT] (0x0000001F) returned",
+    "Lustre: Lustre: Build Version: 2.15.5",
+    "LNet: Added LNI 10.1.1.2@o2ib [8/256/0/180]",
+    "LNet: 2431:0:(o2iblnd_cb.c:3174:kiblnd_check_conns()) Skipped 24 previous similar messages",
+    "LustreError: 11-0: fs-MDT0000-mdc-ffff9d: operation obd_ping to node 10.1.1.2@o2ib failed: rc = -107",
     "blk_update_request: I/O error, dev sr0, sector 0",
     "I/O error, dev loop3, sector 0 op 0x0:(READ)",
     "Buffer I/O error on dev nbd0, logical block 0, async page read",
@@ -329,6 +361,36 @@ def test_a_file_system_that_shut_down_fails_while_it_is_mounted(tmp_path: Path) 
     assert node.look() == ("fail", "fs_shutdown")
     node.say("XFS (dm-0): Unmounting Filesystem 4e1b", "XFS (dm-0): Mounting V5 Filesystem 4e1b")
     assert node.look() == ("pass", "quiet")
+
+
+@pytest.mark.parametrize("kind", ["pcie_corrected", "nic_firmware", "limit_reached"])
+def test_a_storm_of_one_error_warns_in_time(tmp_path: Path, kind: str) -> None:
+    """8 MiB of one line are counted up to a limit; what else was said before it is still found."""
+    node = Node(tmp_path)
+    node.say(LINES["stall"][0])
+    node.say(*LINES[kind][:1] * ((8 << 20) // (len(LINES[kind][0]) + 1) - 100))
+    finding = runner.run([kernel_log.check], node.context, {"kernel_log": {"often": {kind: 90_000}}}, 10.0)
+    assert {kind, "stall"} == set(finding.results[0].finding.evidence["seen"])
+    assert f"{kind} ×{shared_kernel_log.MOST_LINES} or more" in finding.results[0].finding.sentence
+    assert finding.results[0].finding.status.value == "warn"
+    assert node.look() == ("pass", "quiet")
+
+
+def test_each_line_is_sorted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood is not gone through twice, and a server that answered after it is taken back."""
+    sorted_lines: list[str] = []
+    sort = kernel_patterns.sort
+
+    def noted(text: str) -> tuple[str, str, bool] | None:
+        sorted_lines.append(text)
+        return sort(text)
+
+    monkeypatch.setattr(kernel_patterns, "sort", noted)
+    node = Node(tmp_path)
+    node.say(*[LINES["nfs_server"][0]] * 20_000, "nfs: server nas1.cluster OK")
+    facts = kernel_log.probe(node.context, kernel_log.check.settings({}))
+    assert facts["seen"] == {}
+    assert len(sorted_lines) == shared_kernel_log.MOST_LINES
 
 
 def test_a_state_file_that_is_not_ours_is_not_believed(tmp_path: Path) -> None:
