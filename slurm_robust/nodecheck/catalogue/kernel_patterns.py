@@ -2,9 +2,9 @@
 
 No kind alone makes a node unfit: a job that eats all memory is killed on a healthy node, corrected errors are daily
 bread, and whatever broke for good is seen by the check that looks at it now. Words are those of Linux 4.18 to 6.12
-(mlx5: drivers/net/ethernet/mellanox/mlx5/core/health.c), of Lustre 2.12 to 2.15 and of NVIDIA's open driver 595, matched
-at the beginning of a message, where no process writes its name. Pure; patterns are compiled only when a line holds the
-plain word beside them.
+(mlx5: drivers/net/ethernet/mellanox/mlx5/core/health.c), of Lustre 2.12 to 2.15 and of NVIDIA's open driver 595,
+matched at the beginning of a message, where no process writes its name. Pure; patterns are compiled only when a line
+holds the plain word beside them.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ _DISK = r"(?P<name>(?!sr\d|fd\d|loop\d|nbd\d|ram\d)[\w-]+)"
 _GHES = r"(?:\{\d+\}|mce: )?\[Hardware Error\]: "
 _TARGET = r"(?P<name>[\w.-]{1,80})"
 _LIBCFS = r"(?:Lustre|LNet)(?:Error)?: \d+:\d+:\([\w.-]{1,40}:\d+:\w{1,60}\(\)\) "
+_UC = r"[abef][0-9a-f]{15}\b"
+"""A bank's status that is valid (bit 63) and uncorrected (bit 61): IA32_MCi_STATUS, Intel SDM volume 3B."""
 _MEMORY = "have the memory looked at if it repeats"
 _DISKS = "look at the disk: `smartctl -a` or `nvme smart-log`"
 _NIC = "look at the adapter, its cable and slot; reset or update it if it repeats"
@@ -241,11 +243,7 @@ KINDS: dict[str, Trouble] = {
         (
             ("Uncorrected", rf"{_GHES}.*Uncorrected"),
             ("uncorrected", rf"{_GHES}.*uncorrected"),
-            # After the bank: its status, valid (bit 63) and uncorrected (bit 61): Intel SDM volume 3B, IA32_MCi_STATUS.
-            (
-                "Machine Check",
-                rf"{_GHES}CPU \d+: Machine Check(?: Exception)?: (?:[1-9a-f]|0 Bank \d+: [abef]\w{{15}}\b)",
-            ),
+            ("Machine Check", rf"{_GHES}CPU \d+: Machine Check(?: Exception)?: (?:[1-9a-f]|0 Bank \d+: {_UC})"),
             ("event severity", rf"{_GHES}event severity: (?:fatal|recoverable)"),
             ("Uncorrected hardware", r"(?:mce: )?Uncorrected hardware memory error"),
             ("achine check:", r"(?:mce: )?(?:CPU \d+ )?Machine check: .*[Ff]atal"),

@@ -100,10 +100,8 @@ class KernelLog:
             record = parse(line.decode("utf-8", "replace"))
             if record is None:
                 continue
-            if booted_at_s is not None and record.wall_s is not None:
-                if record.wall_s + 2 * _CLOCK_STEP_S < booted_at_s:
-                    continue
-            if wanted(record.text):
+            of_now = booted_at_s is None or record.wall_s is None or record.wall_s + 2 * _CLOCK_STEP_S >= booted_at_s
+            if of_now and wanted(record.text):
                 records.append(record)
         end = self.start + self.data.rfind(b"\n") + 1  # a line still being written is read again
         return LogReading(tuple(records), {"file": self.name, "at": end}, capped=capped)

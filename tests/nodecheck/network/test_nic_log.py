@@ -36,8 +36,7 @@ WORDS = {
     "card_unhealthy": [
         "mlx5_core 0000:61:00.0: poll_health:739:(pid 0): device's health compromised - reached miss count",
         "mlx5_core 0000:61:00.0: poll_health:751:(pid 0): Fatal error 3 detected",
-        "mlx5_core 0000:61:00.0: print_health_info:431:(pid 0): Health issue observed, firmware internal error, "
-        "severity(3) ERROR:",
+        "mlx5_core 0000:61:00.0: Health issue observed, firmware internal error, severity(3) ERROR:",
         "mlx5_core 0000:61:00.0: health recovery flow aborted, PCI reads still not working",
     ],
 }
@@ -48,7 +47,7 @@ HARMLESS = [
     "mlx5_core 0000:13:00.0: mlx5_pcie_event:297:(pid 11): PCIe slot power capability was not advertised.",
     "mlx5_core 0000:63:00.0: 504.112 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 link)",
     "mlx5_core 0000:61:00.0 ens10f0: Link up",
-    "mlx5_core 0000:61:00.0: print_health_info:431:(pid 0): Health issue observed, firmware internal error, severity(6)",
+    "mlx5_core 0000:61:00.0: Health issue observed, firmware internal error, severity(6) INFO:",
     "mlx5_core 0000:61:00.0: mlx5_health_try_recover:330:(pid 9): starting health recovery flow",
     "mlx5_core 0000:61:00.0: firmware version: 28.41.1000",
     "python[4711]: mlx5_core 0000:61:00.0: Port module event[error]: I only say so",
