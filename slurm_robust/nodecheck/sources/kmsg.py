@@ -22,6 +22,8 @@ _MAX_RECORD_BYTES = 8192  # the kernel's own limit for one read of /dev/kmsg
 _BOOT_LINE = ("Linux version ", "-- Reboot --", "-- Boot ")
 _CLOCK_STEP_S = 60.0
 _PLAIN = re.compile(rb"\[ *([0-9]{1,12}\.[0-9]{1,9})\](?! ?-- )")
+_TELLS = re.compile(rb"\[ *[0-9]{1,12}\.[0-9]|[0-9]{1,5},[0-9]{1,20},[0-9]{1,20},|Linux version |-- (?:Reboot|Boot) ")
+"""Every line that says how long the machine runs, or that it began to, has one of these."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def _last_boot(data: bytes) -> int:
     for line in data.split(b"\n"):
         # By far the most lines are of dmesg's plain shape and say only when.
         plain = _PLAIN.match(line) if b"Linux version " not in line else None
-        record = None if plain else parse(line.decode("utf-8", "replace"))
+        record = None if plain or not _TELLS.search(line) else parse(line.decode("utf-8", "replace"))
         uptime_s = float(plain[1]) if plain else record.uptime_s if record else None
         if uptime_s is not None:
             if uptime_s + _CLOCK_STEP_S < before_s:
