@@ -136,7 +136,9 @@ def _lines(data: bytes, begin: int, end: bytes, words: Iterable[str], most: int)
     found: dict[int, int] = {}
     capped = set()
     for name, word in wanted.items():
-        at, count = data.rfind(word, begin), 0
+        # Forwards first: that is several times as fast where there is nothing.
+        oldest = data.find(word, begin)
+        at, count = (data.rfind(word, oldest) if oldest >= 0 else -1), 0
         while at >= 0:
             if count == most > 0:
                 capped.add(name)
@@ -144,7 +146,7 @@ def _lines(data: bytes, begin: int, end: bytes, words: Iterable[str], most: int)
             first = data.rfind(end, begin, at) + 1 or begin
             last = data.find(end, at)
             found[first] = len(data) if last < 0 else last
-            at, count = data.rfind(word, begin, first), count + 1
+            at, count = (data.rfind(word, oldest, first) if first > oldest else -1), count + 1
     return [data[first:last] for first, last in sorted(found.items())], frozenset(capped)
 
 
