@@ -290,7 +290,7 @@ def kinds_of(words: Collection[str]) -> set[str]:
     return {kind for word, _, kind, over in _TABLE if word in words and not over}
 
 
-class Tally:
+class TroubleTally:
     """Lines by kind, each looked at once.
 
     Attributes:
@@ -330,8 +330,8 @@ class Tally:
 
 
 def count(texts: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[list[str]]]:
-    """`Tally.seen` and `Tally.back` of these lines."""
-    tally = Tally()
+    """`TroubleTally.seen` and `back` of these lines."""
+    tally = TroubleTally()
     for text in texts:
         tally.add(text)
     return tally.seen, tally.back

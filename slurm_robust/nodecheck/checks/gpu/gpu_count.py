@@ -113,7 +113,8 @@ def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 _DEFAULT_GLOB = "/dev/nvidia[0-9]*"
 check = Check(
     **Check.parts_of(__name__),
-    reads="/proc/driver/nvidia, /sys/bus/pci/devices/*/{vendor,class,device,driver}, /dev/nvidia*, SLURM_JOB_GPUS, slurm.conf",
+    reads="/proc/driver/nvidia, /sys/bus/pci/devices/*/{vendor,class,device,driver}, /dev/nvidia*, SLURM_JOB_GPUS, "
+    "slurm.conf",
     cost="a few hundred small reads, 1–5 ms",
     lane="files",
     options={

@@ -32,7 +32,7 @@ def probe(context: Context, options: Options) -> Facts:
         for kind in options[name]:
             if kind not in kernel_patterns.KINDS or (name == "often" and type(options[name][kind]) is not int):
                 raise CheckError(f"nodecheck.options.kernel_log.{name}: {kind!r} is no kind, or its number is none")
-    tally = kernel_patterns.Tally()
+    tally = kernel_patterns.TroubleTally()
     most = shared_kernel_log.MOST_LINES
     news = shared_kernel_log.news(context, check.name, tally.add, kernel_patterns.WORDS, most)
     log = news.log
