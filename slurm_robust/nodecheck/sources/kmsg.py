@@ -157,6 +157,8 @@ def _last_boot(data: bytes) -> int:
     """
     boot = position = 0
     before_s = 0.0
+    if _TELLS.search(data) is None:
+        return 0
     for line in data.split(b"\n"):
         # By far the most lines are of dmesg's plain shape and say only when.
         plain = _PLAIN.match(line) if b"Linux version " not in line else None

@@ -12,6 +12,8 @@ from slurm_robust.nodecheck.engine import runner
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.sources import shared_kernel_log
 
+ENOUGH_S = 60.0
+"""On a machine that is busy with other tests; alone it takes a second."""
 RARE = "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:4711]\n"
 STORMS = {
     "pcie_corrected": "pcieport 0000:00:01.0: AER: Corrected error received: 0000:01:00.0\n",
@@ -31,11 +33,11 @@ def test_a_storm_of_one_error_warns_in_time(tmp_path: Path, kind: str) -> None:
     """8 MiB of one line warn, whatever number the site waits for; the line before them is told, too."""
     context = node(tmp_path, RARE + STORMS[kind] * (((8 << 20) - len(RARE)) // len(STORMS[kind])))
     options = {"kernel_log": {"often": {kind: 1_000_000}}}
-    finding = runner.run([kernel_log.check], context, options, 10.0).results[0].finding
+    finding = runner.run([kernel_log.check], context, options, ENOUGH_S).results[0].finding
     assert set(finding.evidence["seen"]) == {kind, "stall"}
     assert f"{kind} ×{shared_kernel_log.MOST_LINES} or more" in finding.sentence
     assert finding.status.value == "warn"
-    assert runner.run([kernel_log.check], context, {}, 10.0).results[0].finding.reason == "quiet"
+    assert runner.run([kernel_log.check], context, {}, ENOUGH_S).results[0].finding.reason == "quiet"
 
 
 def test_fewer_lines_than_the_limit_are_counted_exactly(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_storm_of_one_card_warns_in_time(tmp_path: Path) -> None:
     text = WORDS["cable_error"][0] + "\n" + storm * ((8 << 20) // len(storm) - 10)
     write(tmp_path, {"/kmsg": text, BOOT: "b1"})
     context = Context("n1", "full", tmp_path, tmp_path / "kmsg")
-    finding = runner.run([nic_log.check], context, {}, 10.0).results[0].finding
+    finding = runner.run([nic_log.check], context, {}, 60.0).results[0].finding
     assert (finding.status.value, finding.reason) == ("warn", "power_insufficient")
     assert f"power_insufficient ×{shared_kernel_log.MOST_LINES} or more" in finding.sentence
     assert finding.evidence["seen"]["cable_error"]["count"] == 1
