@@ -11,12 +11,18 @@ import stat
 
 from slurm_robust import __version__
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 VERDICT = "fresh"
 """The cached verdict's file in `nodecheck.cache_dir`."""
 FORMAT = f"srobust-fresh 1 {__version__}"
 DEFAULT_CONFIG = "/etc/slurm_robust/robust.yaml"
 DEFAULT_CACHE_DIR = "/run/slurm_robust"
 _MAX_BYTES = 1 << 20
+_MAX_LINKS = 40  # the kernel's own limit
+_ELOOP = 40  # of errno, which costs a module
 
 
 class UntrustedState(Exception):  # noqa: N818 (not a fault: the state is ignored, and the message says why)
@@ -73,6 +79,57 @@ def open_own(folder: str) -> int:
 def others_may_write(info: os.stat_result) -> bool:
     """True where anybody but the owner and root's group may write it."""
     return bool(info.st_mode & 0o002 or (info.st_mode & 0o020 and info.st_gid not in (0, os.getegid())))
+
+
+def foreign_place(path: str, is_owner: Callable[[int], bool]) -> str:
+    """The file or the first folder on the way to it that others may write, or that another user owns; empty: none.
+
+    The folders in which links lie count like those of what they lead to: whoever may replace a link chooses where it
+    leads. In a sticky folder (/tmp) nobody can put something else in the place of another user's file.
+
+    Args:
+        path: The file.
+        is_owner: Tells by its number whether a user may own it and the folders.
+
+    Raises:
+        OSError: it does not exist.
+    """
+    for place in _way(path):
+        info = os.stat(place)
+        sticky = stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX
+        if not is_owner(info.st_uid) or (others_may_write(info) and not sticky):
+            return place
+    return ""
+
+
+def is_ours(uid: int) -> bool:
+    """True for root, and for who runs this."""
+    return uid in (0, os.geteuid())
+
+
+def _way(path: str) -> list[str]:
+    """Every folder that the kernel passes on the way to a file, in its order, and the file."""
+    at, passed, links = "/", ["/"], 0
+    left = os.path.join(os.getcwd(), path).split("/")[::-1]
+    while left:
+        name = left.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        place = os.path.join(at, name)
+        if not os.path.islink(place):
+            at = place
+            passed.append(place)
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(_ELOOP, os.strerror(_ELOOP), path)
+        target = os.readlink(place)
+        at = "/" if target.startswith("/") else at
+        left += target.split("/")[::-1]
+    return passed
 
 
 def read_own(folder: str, name: str) -> str:

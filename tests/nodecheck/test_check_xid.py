@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xid_node import GPU, Node, line, with_two_gpus
 
 from slurm_robust.nodecheck.checks.gpu import xid
 from slurm_robust.nodecheck.engine import runner
 from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.engine.finding import Finding, Fitness, Status
+from slurm_robust.nodecheck.engine.finding import Fitness, Status
 
 # `../shared/data` beside the repository, or beside the folder of its worktrees.
 SAVED = next(
@@ -22,34 +23,6 @@ SAVED = next(
     ),
     None,
 )
-GPU = "0000:9b:00"
-
-
-def line(code: int, words: str = "", gpu: str = GPU) -> str:
-    """A line of NVIDIA's driver."""
-    return f"NVRM: Xid (PCI:{gpu}): {code}, pid=4711, name=python, {words}\n"
-
-
-class Node:
-    """A node with a kernel log and a boot id that a test writes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.log = folder / "kmsg"
-        self.log.write_text("Linux version 6.1.0\n")
-        self.boot = folder / "root/proc/sys/kernel/random/boot_id"
-        self.boot.parent.mkdir(parents=True)
-        self.boot.write_text("boot-1\n")
-        self.context = Context("n1", "prolog", folder / "root", self.log, folder / "cache")
-
-    def say(self, text: str) -> None:
-        """Append to the kernel log."""
-        with self.log.open("a") as file:
-            file.write(text)
-
-    def look(self, stage: str = "prolog") -> Finding:
-        """Run the check once."""
-        report = runner.run([xid.check], replace(self.context, stage=stage), {}, 10.0)
-        return report.results[0].finding
 
 
 @pytest.fixture
@@ -163,8 +136,10 @@ def switch_line(code: int, severity: str, switch: int = 3) -> str:
         (24007, "Non-fatal", Status.PASS, "xid_harmless"),
         (11012, "Non-fatal", Status.PASS, "xid_harmless"),
         (20034, "Fatal", Status.WARN, "sxid_20034"),
-        (12028, "Non-fatal", Status.WARN, "sxid_12028"),
-        (19084, "Non-fatal", Status.WARN, "sxid_19084"),
+        (12028, "Non-fatal", Status.FAIL, "sxid_12028"),
+        (19084, "Non-fatal", Status.FAIL, "sxid_19084"),
+        (20012, "Non-fatal", Status.WARN, "sxid_20012"),
+        (15008, "Correctable", Status.PASS, "xid_harmless"),
         (29999, "Fatal", Status.WARN, "sxid_29999"),
         (29999, "Non-fatal", Status.PASS, "xid_harmless"),
         (23001, "Fatal", Status.FAIL, "sxid_23001"),
@@ -195,13 +170,8 @@ def test_a_switch_error_latches_and_is_cleared_by_its_switch(node: Node) -> None
 
 @pytest.fixture
 def two_gpus(node: Node) -> Node:
-    """The node has two GPUs whose device files are 0 and 1, and the job was given the second."""
-    for minor, name in enumerate(("0000:1b:00.0", "0000:9b:00.0")):
-        folder = node.context.root / "proc/driver/nvidia/gpus" / name
-        folder.mkdir(parents=True)
-        (folder / "information").write_text(f"Model: \t\t NVIDIA H100\nDevice Minor: \t {minor}\n")
-    node.context = replace(node.context, job_gpus=(1,))
-    return node
+    """Two GPUs, of which the job was given the second."""
+    return with_two_gpus(node)
 
 
 @pytest.mark.parametrize("code", [95, 48, 64, 154])

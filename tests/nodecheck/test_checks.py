@@ -44,6 +44,7 @@ GPUS = {
     "driver": True,
     "bound": 8,
     "on_bus": 8,
+    "unbound": [],
     "devices": [f"nvidia{n}" for n in range(8)],
     "mig": False,
     "job_gpus": [],

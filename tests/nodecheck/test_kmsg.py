@@ -14,6 +14,29 @@ XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, name=train, GPU has fallen off the
 ANY_XID = re.compile("NVRM: Xid")
 
 
+@pytest.mark.parametrize("device", [False, True])
+def test_of_a_flood_the_newest_lines_are_read_and_the_rest_is_said(device: bool) -> None:
+    """A word's lines beyond the limit are left out, the oldest first; those of other words are all read."""
+    texts = ["rare 0", *[f"storm {n}" for n in range(50)], "rare 1"]
+    if device:
+        log = kmsg.KernelLog("".join(f"4,{n},{n},-;{text}\0" for n, text in enumerate(texts)).encode())
+    else:
+        log = kmsg.KernelLog("".join(f"{text}\n" for text in texts).encode(), name="1:2")
+    reading = log.since(lambda text: True, {}, words=("storm", "rare"), most=10)
+    assert [record.text for record in reading.records] == ["rare 0", *[f"storm {n}" for n in range(40, 50)], "rare 1"]
+    assert reading.capped == {"storm"}
+    assert reading.cursor == log.since(lambda text: True, {}).cursor
+    assert log.since(lambda text: True, {}, words=("rare",), most=2).capped == frozenset()
+
+
+def test_an_earlier_boot_is_not_even_offered() -> None:
+    """Whoever counts in `wanted` counts only lines of this boot."""
+    log = kmsg.KernelLog(b"2025-02-23T16:24:18Z n kernel: old\n2025-02-24T16:24:18Z n kernel: new\n", name="1:2")
+    offered: list[str] = []
+    log.since(offered.append, {}, booted_at_s=1740400000.0)
+    assert offered == ["new"]
+
+
 @pytest.mark.parametrize(
     ("line", "seq", "uptime_s"),
     [

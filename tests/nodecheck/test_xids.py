@@ -104,6 +104,39 @@ def test_a_link_that_software_took_down_is_told_only(registers: str, grade: Grad
     assert xids.grade(149, message) is grade
 
 
+@pytest.mark.parametrize(
+    ("message", "grade"),
+    [
+        ("RLW_REMAP Nonfatal XC0 i0 Link 00 (0x00000004 0x00000040 0x00000000)", Grade.FAIL),
+        ("RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000018 0x00000000)", Grade.FAIL),
+        ("RLW_TAGSTATE Nonfatal XC0 i0 Link 00 (0x00000008 0x00020000 0x00000000)", Grade.FAIL),
+        ("RLW_RSPCOL Fatal XC0 i0 Link 00 (0x00000005 0x00000002 0x00000000)", Grade.FAIL),
+        ("RLW_SRC_TRACK Fatal XC0 i1 Link 00 (0x00000001 0x00000008)", Grade.FAIL),
+        ("RLW_SRC_TRACK Nonfatal XC1 i0 Link 12 (0x040988e2 0x00000008 0x00000000)", Grade.WARN),
+        ("RLW_REMAP Nonfatal XC1 i0 Link 07 (0x00000004 0x00000004 0x0)", Grade.WARN),
+        ("RLW_CTRL Nonfatal XC0 i0 Link 00 (0x00000003 0x80000000 0x00000000)", Grade.WARN),
+        ("RLW_RXPIPE Nonfatal XC0 i0 Link 00 (0x00000006 0x00000001 0x00000000)", Grade.WARN),
+        ("RLW_REMAP Nonfatal XC0 i0 Link 00 (0x00000004 0x00000100 0x00000000)", Grade.NOTE),
+        ("RLW_TAGSTATE Nonfatal XC0 i0 Link 00 (0x00000008 0x00010001 0x00000000)", Grade.NOTE),
+        ("RLW_REMAP Nonfatal XC0 i0 Link 00 (0x00000004 0x00000104 0x00000000)", Grade.WARN),
+        ("RLW_NEW Nonfatal XC0 i0 Link 00 (0x00000004 0x00000040 0x00000000)", Grade.WARN),
+        ("RLW_REMAP Nonfatal", Grade.WARN),
+    ],
+)
+def test_145_is_what_its_error_status_says(message: str, grade: Grade) -> None:
+    """Hardware faults fail though the line says `Nonfatal`; corrected ones are notes; what software did warns."""
+    assert xids.grade(145, message) is grade
+
+
+@pytest.mark.parametrize(
+    ("driver", "grade"), [(535, Grade.FAIL), (549, Grade.FAIL), (550, Grade.WARN), (0, Grade.WARN)]
+)
+def test_109_fails_where_no_154_can_follow(driver: int, grade: Grade) -> None:
+    """Newer drivers say by themselves whether the GPU needs its reset; no other code changes with the driver."""
+    assert xids.grade(109, "pid=4711, name=python, Ch 00000008, errorString CTX SWITCH TIMEOUT", driver) is grade
+    assert xids.grade(31, "", driver) is Grade.NOTE
+
+
 def test_what_was_corrected_is_no_fault() -> None:
     """121: corrected errors between Grace and its GPU, which have no consequence."""
     assert xids.grade(121, "") is Grade.NOTE

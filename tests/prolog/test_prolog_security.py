@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from slurm_robust.nodecheck.engine import choices
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.sources import slurm_conf
 from slurm_robust.nodecheck.stages import stage_run
 
 HOME = Path(__file__).parents[2]
@@ -30,7 +32,8 @@ class Trap:
         self.evil.mkdir()
         self.kmsg = folder / "kmsg"
         self.kmsg.write_text(f"Linux version 6.1.0\n{XID_79}")
-        self.config = folder / "robust.yaml"
+        self.config = folder / "site/robust.yaml"
+        self.config.parent.mkdir()
         self.config.write_text(
             f"mode: observe\nnodecheck: {{kmsg: {self.kmsg}, cache_dir: {folder}/cache/%n, deadline_s: 30, "
             "disable: [ethernet, filesystem, shm]}\n"
@@ -108,7 +111,8 @@ def test_no_variable_leads_anywhere_else(trap: Trap, script: Path, env: Callable
 @pytest.mark.skipif(not os.access("/bin/bash", os.X_OK), reason="no bash here, and it is not this machine's sh")
 def test_nor_where_sh_is_bash(trap: Trap) -> None:
     """As on Red Hat's and its kin, where functions come in with the environment."""
-    names = ("cd", "echo", "env", "find", "logger", "read", "timeout", "unset", "export", "exit", "say", "[", "test")
+    names = ["cd", "echo", "env", "find", "logger", "read", "readlink", "timeout", "umask", "say", "[", "test"]
+    names += ["unset", "export", "exit", "set"]
     functions = {f"BASH_FUNC_{name}%%": f"() {{ touch {trap.mark}; }}" for name in names}
     rc = {"BASH_ENV": str(trap.trap("rc")), "ENV": str(trap.evil / "rc"), "SHELLOPTS": "xtrace", "IFS": "/ln"}
     done = trap.run(SCRIPTS[0], "/bin/bash", **functions | rc)
@@ -158,7 +162,25 @@ SPOILS: dict[str, Callable[[Trap], object]] = {
     "a group's": lambda trap: (os.chown(trap.settings, 0, 1000), trap.settings.chmod(0o664)),
     "in everyone's folder": lambda trap: trap.settings.parent.chmod(0o777),
     "in their folder": lambda trap: os.chown(trap.settings.parent, 1000, -1),
+    "below everyone's folder": lambda trap: trap.folder.chmod(0o777),
+    "below their folder": lambda trap: os.chown(trap.folder, 1000, -1),
+    "below a group's folder": lambda trap: (os.chown(trap.folder, 0, 1000), trap.folder.chmod(0o770)),
+    "by a link of theirs": lambda trap: by_link(trap, theirs=True),
+    "by a link to theirs": lambda trap: by_link(trap, theirs=False),
 }
+
+
+def by_link(trap: Trap, *, theirs: bool) -> None:
+    """Put a link in the place of the settings; the folder on one end of it is a user's."""
+    user = trap.folder / "user"
+    user.mkdir()
+    real = trap.folder / "root-s" if theirs else user / "deep"
+    real.mkdir()
+    trap.settings.rename(real / "env")
+    link = (user if theirs else trap.settings.parent) / "link"
+    link.symlink_to(real / "env")
+    os.chown(user, 1000, 1000)
+    trap.settings = link
 
 
 @root_only
@@ -189,15 +211,14 @@ def test_settings_in_a_sticky_folder_are_read(trap: Trap) -> None:
         lambda trap: trap.config.chmod(0o666),
         lambda trap: os.chown(trap.config, 1000, -1),
         lambda trap: (os.chown(trap.config, -1, 1000), trap.config.chmod(0o664)),
-        lambda trap: trap.folder.chmod(0o777),
-        lambda trap: os.chown(trap.folder, 1000, -1),
+        lambda trap: trap.config.parent.chmod(0o777),
+        lambda trap: os.chown(trap.config.parent, 1000, -1),
     ],
 )
 def test_a_configuration_that_others_may_write_or_replace_is_refused(trap: Trap, spoil: Callable[[Trap], None]) -> None:
     """Also where only a folder on the way is theirs; the job starts, and the log says what to type."""
     spoil(trap)
     done = trap.run(SCRIPTS[0])
-    trap.folder.chmod(0o700)
     assert done.returncode == 0
     assert "others may write it" in done.stderr
     assert "chown root:root" in done.stderr
@@ -214,7 +235,12 @@ def test_a_path_through_a_user_s_link_is_judged_by_where_it_leads(trap: Trap) ->
     link.symlink_to(theirs / "robust.yaml")
     (trap.folder / "root.yaml").write_text("mode: act\n")
     (theirs / "to-root.yaml").symlink_to(trap.folder / "root.yaml")
-    for path in (link, trap.evil / "../theirs/robust.yaml", theirs / "to-root.yaml"):
+    (trap.folder / "chain.yaml").symlink_to(theirs / "to-root.yaml")
+    (trap.folder / "by-folder").symlink_to(theirs / "to-folder")
+    (theirs / "to-folder").symlink_to(trap.folder)
+    through = (trap.folder / "chain.yaml", trap.folder / "by-folder/root.yaml")
+    choices.distrust(str(trap.folder / "root.yaml"))
+    for path in (link, trap.evil / "../theirs/robust.yaml", theirs / "to-root.yaml", *through):
         with pytest.raises(choices.ConfigRejected, match="others may write"):
             choices.distrust(str(path))
 
@@ -278,10 +304,45 @@ def test_slurm_conf_of_a_person_is_forgotten(tmp_path: Path) -> None:
 
 
 @root_only
+def test_slurm_conf_below_a_person_s_folder_is_forgotten(tmp_path: Path) -> None:
+    """Who may write a folder on the way may replace the file; Slurm's own user may own one. A log line says why."""
+    conf = tmp_path / "etc/slurm/slurm.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text("")
+    folder = conf.parents[1]
+    cases = ((0, 0o755, True), (64030, 0o755, False), (106, 0o755, True), (0, 0o777, False), (0, 0o1777, True))
+    for owner, mode, kept in cases:
+        os.chown(folder, owner, 0)
+        folder.chmod(mode)
+        env, lines = {"SLURM_CONF": str(conf)}, list[str]()
+        stage_run.distrust_slurm_conf(env, lines.append)
+        assert ("SLURM_CONF" in env, bool(lines)) == (kept, not kept), (owner, mode)
+        assert all(str(folder) in line for line in lines)
+    folder.chmod(0o770)
+    os.chown(folder, 0, 1000)
+    stage_run.distrust_slurm_conf(env)
+    assert env == {}
+
+
+@root_only
+def test_a_check_reads_no_slurm_conf_below_a_person_s_folder(tmp_path: Path) -> None:
+    """It is a user who says where it lies; the usual places come next."""
+    conf = tmp_path / "site/slurm.conf"
+    conf.parent.mkdir()
+    conf.write_text("SlurmctldHost=evil\n")
+    env = {"SLURM_CONF": str(conf)}
+    assert "evil" in slurm_conf.read(Context("n1"), "", env)
+    for owner, mode in ((1000, 0o755), (0, 0o777)):
+        os.chown(conf.parent, owner, 0)
+        conf.parent.chmod(mode)
+        assert "evil" not in slurm_conf.read(Context("n1"), "", env)
+
+
+@root_only
 def test_a_slurm_conf_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """It often lies on a file server, and the node is looked at because something is wrong with it."""
     monkeypatch.setattr(stage_run, "CONF_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(stage_run, "_owned_by_system", lambda path: time.sleep(30))
+    monkeypatch.setattr(stage_run, "_not_the_system_s", lambda path: time.sleep(30))
     env = {"SLURM_CONF": "/nfs/slurm.conf"}
     started_s = time.monotonic()
     stage_run.distrust_slurm_conf(env)

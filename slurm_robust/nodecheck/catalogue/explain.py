@@ -85,13 +85,22 @@ def as_markdown(checks: Sequence[Check]) -> str:
     lines += [
         f"| `{kind}` | {trouble.often} | {_cell(trouble.remedy)} |" for kind, trouble in kernel_patterns.KINDS.items()
     ]
-    lines += ["", "## The XIDs", "", "| XID | meaning | at fault | what to do | for us |", "|---|---|---|---|---|"]
+    lines += [
+        "",
+        "## The XIDs",
+        "",
+        _XID_SOURCE,
+        "",
+        "| XID | meaning | at fault | what to do | for us |",
+        "|---|---|---|---|---|",
+    ]
     for code, entry in sorted(xids.CATALOGUE.items()):
         lines.append(f"| {code} | {entry.name} | {entry.fault.value} | {entry.act.value} | {_grade(code)} |")
-    lines += ["", "## The SXIDs (errors of NVSwitches)", ""]
-    lines += ["| SXID | meaning | what to do | for us, where it says `Fatal` | `Non-fatal` |", "|---|---|---|---|---|"]
+    lines += ["", "## The SXIDs (errors of NVSwitches)", "", _SXID_SOURCE, ""]
+    lines += ["| SXID | meaning | what to do | for us, where it says `Fatal` | `Non-fatal` | neither |"]
+    lines += ["|---|---|---|---|---|---|"]
     for code, entry in sorted(sxids.CATALOGUE.items()):
-        words = (_WORDS[sxids.grade(code, fatal=fatal).value] for fatal in (True, False))
+        words = (_WORDS[sxids.grade(code, fatal=fatal).value] for fatal in (True, False, None))
         lines.append(f"| {code} | {entry.name} | {entry.act.value} | {' | '.join(words)} |")
     return "\n".join([*lines, ""])
 
@@ -100,12 +109,27 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+_XID_SOURCE = (
+    "Codes, meanings and actions: NVIDIA's [catalogue](https://docs.nvidia.com/deploy/xid-errors/"
+    "analyzing-xid-catalog.html) as of driver 580, with its NVLink 5 table; older codes: its listing as of r535."
+)
+_SXID_SOURCE = (
+    "Classes, effects and recovery: NVIDIA's Fabric Manager guide (DU-09883-001, appendix D.4 to D.7). Other codes, "
+    "and lines without `Fatal` or `Non-fatal`: NVIDIA's open driver 595 (`src/common/nvswitch`)."
+)
 _WORDS = {"fail": "**unfit**", "warn": "warn", "note": "harmless"}
 
 
 def _grade(code: int) -> str:
+    if code == 109:
+        return "warn; **unfit** on drivers before R550, which have no 154"
+    if code == 145:
+        return "**unfit** where it says `Fatal` or its error status does; harmless where all was corrected; else warn"
     if code == 154:
-        return "**unfit** where it wants a reset or reboot; harmless where it says `None`; else warn"
+        return (
+            "**unfit** where it wants a reset or reboot, before a job also where it wants `Drain P2P`; "
+            "harmless where it says `None`; else warn"
+        )
     if 144 <= code <= 150:
         return "**unfit** where it says `Fatal`, else warn"
     return _WORDS[xids.grade(code, "").value]

@@ -1,7 +1,8 @@
 """What the kernel says when something is wrong: the words of each kind of trouble, and what to do about it.
 
 No kind alone makes a node unfit: a job that eats all memory is killed on a healthy node, corrected errors are daily
-bread, and whatever broke for good is seen by the check that looks at it now. Words are those of Linux 4.18 to 6.12,
+bread, and whatever broke for good is seen by the check that looks at it now. Words are those of Linux 4.18 to 6.12
+(mlx5: drivers/net/ethernet/mellanox/mlx5/core/health.c), of Lustre 2.12 to 2.15 and of NVIDIA's open driver 595,
 matched at the beginning of a message, where no process writes its name. Pure; patterns are compiled only when a line
 holds the plain word beside them.
 """
@@ -9,7 +10,7 @@ holds the plain word beside them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 _MAX_EXAMPLE_CHARS = 200
@@ -38,6 +39,9 @@ _FS = r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs)"
 _DISK = r"(?P<name>(?!sr\d|fd\d|loop\d|nbd\d|ram\d)[\w-]+)"
 _GHES = r"(?:\{\d+\}|mce: )?\[Hardware Error\]: "
 _TARGET = r"(?P<name>[\w.-]{1,80})"
+_LIBCFS = r"(?:Lustre|LNet)(?:Error)?: \d+:\d+:\([\w.-]{1,40}:\d+:\w{1,60}\(\)\) "
+_UC = r"[abef][0-9a-f]{15}\b"
+"""A bank's status that is valid (bit 63) and uncorrected (bit 61): IA32_MCi_STATUS, Intel SDM volume 3B."""
 _MEMORY = "have the memory looked at if it repeats"
 _DISKS = "look at the disk: `smartctl -a` or `nvme smart-log`"
 _NIC = "look at the adapter, its cable and slot; reset or update it if it repeats"
@@ -57,6 +61,10 @@ KINDS: dict[str, Trouble] = {
         "look at the file server and the way to it",
         (("nfs: server", r"nfs: server (?P<name>\S{1,200}) (?:not responding|timed out)"),),
         over=("nfs: server", r"nfs: server (?P<name>\S{1,200}) OK"),
+    ),
+    "lnet_timeout": Trouble(
+        "look at the way to the Lustre servers: `lnetctl net show -v`, `lnetctl peer show`",
+        (("Timed out ", rf"{_LIBCFS}Timed out (?:tx|RDMA|AH)\b(?:.{{0,20}}? (?P<name>[\w.:-]{{1,60}}@\w{{2,10}}))?"),),
     ),
     "lustre_lost": Trouble(
         "look at the Lustre servers and the way to them: `lfs check servers`",
@@ -133,6 +141,12 @@ KINDS: dict[str, Trouble] = {
             ("Fatal error", r"mlx[45]_core " + _PCI + r": .*Fatal error \d+ detected"),
             ("health compromised", r"mlx[45]_core " + _PCI + r": .*health compromised"),
             ("internal error", r"mlx[45]_core " + _PCI + r": .*[Ii]nternal error (?:state|detected)"),
+            # Its severity is syslog's: from 5 on it is told and is no error.
+            (
+                "Health issue observed",
+                r"mlx5_core " + _PCI + r": .*Health issue observed, firmware internal error(?!, severity\([5-7]\))",
+            ),
+            ("recovery flow aborted", r"mlx5_core " + _PCI + r": .*health recovery flow aborted"),
             ("timeout. Will cause a leak", r"mlx[45]_core " + _PCI + r": .*timeout\. Will cause a leak"),
             ("firmware", rf"bnxt_en {_PCI}.*(?:[Ff]irmware (?:not responding|fatal|reset)|fw fatal)"),
         ),
@@ -142,7 +156,8 @@ KINDS: dict[str, Trouble] = {
         (
             ("nitAdapter failed", rf"NVRM: (?:GPU {_PCI}: )?RmInitAdapter failed"),
             ("rm_init_adapter failed", r"NVRM: .*rm_init_adapter failed"),
-            ("fallen off the bus", rf"NVRM: (?:GPU at )?(?:GPU {_PCI}: )?(?!Xid).*fallen off the bus"),
+            ("fallen off the bus", rf"NVRM: (?:(?:The NVIDIA )?GPU (?:at )?{_PCI}\b)?(?!Xid).*fallen off the bus"),
+            ("NV_ERR_RESET_REQUIRED", r"NVRM: .*\[NV_ERR_RESET_REQUIRED\]"),
             ("probe routine failed", r"NVRM: The NVIDIA probe routine failed"),
             (
                 "devices were initialized",
@@ -194,6 +209,10 @@ KINDS: dict[str, Trouble] = {
             ("detected", r"(?:rcu: )?INFO: rcu_\w+ (?:self-)?detected (?:expedited )?stall"),
         ),
     ),
+    "lustre_bug": Trouble(
+        "the Lustre client met a bug of its own and its thread never ends: reboot; report the lines behind it",
+        (("LBUG", rf"{_LIBCFS}LBUG"), ("ASSERTION(", rf"{_LIBCFS}ASSERTION\(.{{0,200}}failed")),
+    ),
     "oops": Trouble(
         "the kernel met a bug of its own and goes on without surety: reboot; report the lines behind it",
         (
@@ -222,8 +241,9 @@ KINDS: dict[str, Trouble] = {
     "machine_check": Trouble(
         f"read `journalctl -k | grep -i 'hardware error'`; {_MEMORY}",
         (
-            ("[Hardware Error]", rf"{_GHES}.*[Uu]ncorrected"),
-            ("Machine Check", rf"{_GHES}CPU \d+: Machine Check(?: Exception)?: [1-9a-f]"),
+            ("Uncorrected", rf"{_GHES}.*Uncorrected"),
+            ("uncorrected", rf"{_GHES}.*uncorrected"),
+            ("Machine Check", rf"{_GHES}CPU \d+: Machine Check(?: Exception)?: (?:[1-9a-f]|0 Bank \d+: {_UC})"),
             ("event severity", rf"{_GHES}event severity: (?:fatal|recoverable)"),
             ("Uncorrected hardware", r"(?:mce: )?Uncorrected hardware memory error"),
             ("achine check:", r"(?:mce: )?(?:CPU \d+ )?Machine check: .*[Ff]atal"),
@@ -265,27 +285,53 @@ def sort(text: str) -> tuple[str, str, bool] | None:
     return None
 
 
-def count(texts: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[list[str]]]:
-    """Lines by kind: how many, one example, the devices or servers they name; and (kind, name) of what was taken back.
+def kinds_of(words: Collection[str]) -> set[str]:
+    """The kinds whose lines hold one of these words."""
+    return {kind for word, _, kind, over in _TABLE if word in words and not over}
 
-    What was taken back behind its last line (a server that answers again) is not counted.
+
+class TroubleTally:
+    """Lines by kind, each looked at once.
+
+    Attributes:
+        seen: How many, one example, the devices or servers they name, by kind. What was taken back behind its last line
+            (a server that answers again) is not counted.
     """
-    seen: dict[str, dict[str, Any]] = {}
-    back: list[list[str]] = []
-    for text in texts:
+
+    def __init__(self) -> None:
+        self.seen: dict[str, dict[str, Any]] = {}
+        self._back: list[list[str]] = []
+
+    @property
+    def back(self) -> list[list[str]]:
+        """(kind, name) of what was taken back, the last ones."""
+        return self._back[-_MAX_NAMES:]
+
+    def add(self, text: str) -> None:
+        """Count one line."""
         said = sort(text)
         if said is None:
-            continue
+            return
         kind, name, over = said
         if over:
-            back.append([kind, name])
-            if kind in seen and name in seen[kind]["names"]:
-                seen[kind]["names"].remove(name)
-                if not seen[kind]["names"]:
-                    del seen[kind]
-            continue
-        entry = seen.setdefault(kind, {"count": 0, "example": text[:_MAX_EXAMPLE_CHARS], "names": []})
+            self._take_back(kind, name)
+            return
+        entry = self.seen.setdefault(kind, {"count": 0, "example": text[:_MAX_EXAMPLE_CHARS], "names": []})
         entry["count"] += 1
         if name and name not in entry["names"] and len(entry["names"]) < _MAX_NAMES:
             entry["names"].append(name)
-    return seen, back[-_MAX_NAMES:]
+
+    def _take_back(self, kind: str, name: str) -> None:
+        self._back.append([kind, name])
+        if kind in self.seen and name in self.seen[kind]["names"]:
+            self.seen[kind]["names"].remove(name)
+            if not self.seen[kind]["names"]:
+                del self.seen[kind]
+
+
+def count(texts: Iterable[str]) -> tuple[dict[str, dict[str, Any]], list[list[str]]]:
+    """`TroubleTally.seen` and `back` of these lines."""
+    tally = TroubleTally()
+    for text in texts:
+        tally.add(text)
+    return tally.seen, tally.back

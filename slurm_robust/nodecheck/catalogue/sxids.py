@@ -1,9 +1,13 @@
 """NVSwitch errors (SXIDs): what each means and what it makes of the node.
 
-Codes and their classes are those of NVIDIA's Fabric Manager guide (DU-09883-001, appendix D), names of further codes
-those of NVIDIA's open driver. It has three classes: *non-fatal*; *fatal* for one port, where the GPU behind it logs
-XID 74 itself; and *always fatal*, where GPUs and switches must all be reset. Only the last, and only where the driver's
-own line says `Fatal`, makes a node unfit by itself: an uncoordinated reset of one GPU gives fatal port errors too.
+Sources: classes, effects and recovery are those of NVIDIA's Fabric Manager guide (DU-09883-001, appendix D.4 to D.7);
+names of further codes, and what the driver prints without a class, those of NVIDIA's open driver (595,
+src/common/nvswitch/interface/ctrl_dev_nvswitch.h and the calls of NVSWITCH_PRINT_SXID).
+
+The guide has three classes: *non-fatal*; *fatal* for one port, where the GPU behind it logs XID 74 itself; and *always
+fatal*, where GPUs and switches must all be reset. The last makes a node unfit where the driver's own line says `Fatal`:
+an uncoordinated reset of one GPU gives fatal port errors too. A few codes make it unfit whatever the line calls itself,
+or where it calls itself nothing: the guide says that GPU access hangs after them, or the switch itself has stopped.
 """
 
 from __future__ import annotations
@@ -59,20 +63,43 @@ _FATAL_PORT = {
     **dict.fromkeys((24004, 24005, 24006), "source tracking double-bit error"),
     24007: "source tracking timeout",
 }
+_HANGS = {
+    12028: "egress privileged access error",
+    19084: "link heartbeat timeout",
+}
+"""D.4 calls them non-fatal: after 12028 the GPU's access hangs, and 19084 asks for a reset of all GPUs and switches."""
+_STOPPED = {
+    10006: "switch shut down for heat",
+    10007: "switch does not answer",
+    26006: "switch's own micro-controller halted",
+}
+"""The driver prints them without a class: the switch shuts down, every register reads 0xbadf…, its firmware is dead."""
 _LOOK = {
     10001: "switch privileged access error",
     10002: "switch privileged access timeout",
     10003: "switch interrupt that nothing handled",
     10004: "switch is too hot",
-    10006: "switch shut down for heat",
-    10007: "switch does not answer",
     11004: "packet outside the fabric's partition",
-    12028: "egress privileged access error",
-    19084: "link heartbeat timeout",
     20012: "broken or inconsistent link",
+    25010: "link training failed",
+    26001: "switch's own micro-controller could not be reset",
+    26002: "switch's own micro-controller could not be started",
+    26003: "switch's own micro-controller takes no commands",
+    26004: "switch's own micro-controller does not answer",
+    26005: "switch's own micro-controller could not be shut down",
+    26007: "switch's own micro-controller met an external error",
+    26008: "watchdog of the switch's own micro-controller",
+    27005: "faulty cable module",
+    27006: "cable module did not start",
+    27007: "cable module could not be recovered",
+    28001: "cable module is too hot",
+    28003: "cable module is hot enough to shut down",
+    28005: "cable module shut down: its heat is no longer watched",
 }
 _HARMLESS = {
     10005: "switch cooled down again",
+    28002: "cable module cooled down again",
+    28004: "cable module cooled down below its limit again",
     **dict.fromkeys((11012, 11021, 11022, 11023, 12021, 12023, 15008, 15011), "corrected single-bit errors"),
     **dict.fromkeys((19049, 19055, 19057, 19059, 19062, 19065, 19068, 19071), "corrected single-bit errors"),
     **dict.fromkeys((24001, 24002, 24003), "corrected single-bit errors"),
@@ -88,6 +115,8 @@ def _entries(names: dict[int, str], act: Act, grade: Grade) -> dict[int, Xid]:
 
 CATALOGUE: dict[int, Xid] = {
     **_entries(_ALWAYS_FATAL, Act.RESET_FABRIC, Grade.FAIL),
+    **_entries(_HANGS, Act.RESET_FABRIC, Grade.FAIL),
+    **_entries(_STOPPED, Act.REBOOT, Grade.FAIL),
     **_entries(_FATAL_PORT, Act.LOOK, Grade.WARN),
     **_entries(_LOOK, Act.LOOK, Grade.WARN),
     **_entries(_HARMLESS, Act.NONE, Grade.NOTE),
@@ -100,10 +129,22 @@ def lookup(code: int) -> Xid:
     return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's guide", FaultSource.NONE, Act.LOOK, Grade.WARN)
 
 
-def grade(code: int, *, fatal: bool) -> Grade:
-    """What a line makes of the node, given whether it calls itself fatal."""
+def grade(code: int, *, fatal: bool | None, message: str = "") -> Grade:
+    """What a line makes of the node.
+
+    Args:
+        code: The SXID.
+        fatal: Whether the line calls itself fatal; None where it says neither `Fatal` nor anything else of that kind.
+        message: The rest of the line.
+    """
     entry = lookup(code)
+    if code in _HANGS or code in _STOPPED or (code == _TOO_HOT and _SHUTS_DOWN in message):
+        return Grade.FAIL
     if fatal:
         # A line that calls itself fatal is told, whatever the guide says of its code.
         return Grade.WARN if entry.grade is Grade.NOTE else entry.grade
     return entry.grade if code in _LOOK else Grade.NOTE
+
+
+_TOO_HOT, _SHUTS_DOWN = 10004, "Shutting Down"
+"""The open driver prints a shutdown that the board's power manager asks for under the code of a warning."""

@@ -5,13 +5,15 @@ Codes, meanings and immediate actions are those of NVIDIA's own catalogue
 older listing (https://docs.nvidia.com/deploy/xid-errors/, r535 and before) for codes that the catalogue calls unused.
 What makes a node unfit is ours: a code whose documented action is a reset, a reboot or a repair **and** which no
 application can bring about by itself. Where an application can (109, 155, …) it is a warning, and the driver's own
-word decides: it logs 154 when the GPU does need a reset.
+word decides: it logs 154 when the GPU does need a reset. Drivers before R550 have no such word (in NVIDIA's open driver
+154 came after 560): there the catalogue's action for 109, a reset, is all that anybody says.
 """
 
 from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -160,7 +162,7 @@ CATALOGUE: dict[int, Xid] = {
 }
 """Every code that NVIDIA's catalogue or driver names: 1–172 as of driver 580."""
 
-ONE_GPU_ONLY = frozenset({46, 48, 62, 64, 95, 110, 140, 143, 158})
+ONE_GPU_ONLY = frozenset({46, 48, 62, 64, 95, 109, 110, 140, 143, 158})
 """Faults that leave the node's other GPUs as they are; those of links, of the bus and of firmware do not."""
 
 _SEVEN = re.compile(r"\(0x[0-9a-fA-F]{1,8}(?:, ?0x[0-9a-fA-F]{1,8}){6}\)")
@@ -173,6 +175,21 @@ _FATAL = re.compile(r"\bfatal\b", re.IGNORECASE)
 _NON_FATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 _RECOVERY = re.compile(r"changed from .*? to 0x[0-9a-f]+ \(([^)]{1,60})\)|changed to \(?(\w[\w ]{0,40})", re.IGNORECASE)
 _WANTS_RESET = re.compile(r"reset|reboot|\bflr\b", re.IGNORECASE)
+
+
+_RLW = re.compile(r"\b(RLW_\w{3,12})\b[^(]{0,60}\(0x[0-9a-fA-F]{1,8},? (0x[0-9a-fA-F]{1,8})\b")
+_RLW_RESET = {"RLW_REMAP": 0xC0, "RLW_RSPCOL": 0x2, "RLW_SRC_TRACK": 0x31, "RLW_TAGSTATE": 0x12_0002}
+_RLW_NOTHING = {
+    "RLW_REMAP": 0x300,
+    "RLW_RSPCOL": 0x1,
+    "RLW_RXPIPE": 0x8,
+    "RLW_SRC_TRACK": 0x2,
+    "RLW_TAGSTATE": 0x1_0001,
+}
+"""Bits of 145's second register, its error status, by unit: of hardware faults after which the GPU must be reset, and
+of those that need nothing (catalogue, NVLink 5 table). The rest comes of software, or a 154 says what it needs."""
+_ASKS_FOR_RESET = 550
+"""Drivers before this one never log 154."""
 
 
 def lookup(code: int) -> Xid:
@@ -190,7 +207,7 @@ def other_gpus_work(code: int, message: str) -> bool:
     """True where this fault is one GPU's own affair: a job that was not given that GPU may run."""
     if code == 154:
         action = recovery_action(message).lower()
-        return "reset" in action and "reboot" not in action
+        return wants_peers_ended(code, message) or ("reset" in action and "reboot" not in action)
     return code in ONE_GPU_ONLY
 
 
@@ -211,19 +228,44 @@ def _of_nvlink5(message: str) -> Grade:
     return Grade.WARN if down and int(down[1], 16) >> 20 & 0x3F in _TAKEN_DOWN else Grade.FAIL
 
 
-def grade(code: int, message: str) -> Grade:
+def _of_rlw(message: str) -> Grade:
+    """145: the unit and its error status, beside the word that it calls itself."""
+    match = _RLW.search(message)
+    unit, status = (match[1], int(match[2], 16)) if match else ("", 0)
+    if status & _RLW_RESET.get(unit, 0) or _of_nvlink5(message) is Grade.FAIL:
+        return Grade.FAIL
+    corrected = _RLW_NOTHING.get(unit, 0)
+    return Grade.NOTE if status and not status & ~corrected else Grade.WARN
+
+
+def wants_peers_ended(code: int, message: str) -> bool:
+    """True for a 154 after which no peer-to-peer traffic may begin until the driver withdraws it (`Drain P2P`)."""
+    return code == 154 and recovery_action(message).lower() == "drain p2p"
+
+
+def _of_recovery(message: str) -> Grade:
+    """154 names the action that the driver now wants, `None` among them."""
+    action = recovery_action(message)
+    if action.lower() == "none":
+        return Grade.NOTE
+    return Grade.FAIL if _WANTS_RESET.search(action) else Grade.WARN
+
+
+_BY_MESSAGE: dict[int, Callable[[str], Grade]] = {
+    74: _of_nvlink,
+    154: _of_recovery,
+    **dict.fromkeys(_NVLINK5, _of_nvlink5),
+    145: _of_rlw,
+}
+"""Codes that say in their words or registers how bad it is."""
+
+
+def grade(code: int, message: str, driver: int = 0) -> Grade:
     """What this line makes of the node.
 
-    Some codes say it in their words: 154 names the action that the driver now wants, `None` among them; those of NVLink
-    print registers, of which NVIDIA documents what needs nothing.
+    `driver` is the major number of NVIDIA's driver, 0 where it is not known.
     """
-    if code == 74:
-        return _of_nvlink(message)
-    if code == 154:
-        action = recovery_action(message)
-        if action.lower() == "none":
-            return Grade.NOTE
-        return Grade.FAIL if _WANTS_RESET.search(action) else Grade.WARN
-    if code in _NVLINK5:
-        return _of_nvlink5(message)
-    return lookup(code).grade
+    if code == 109 and 0 < driver < _ASKS_FOR_RESET:
+        return Grade.FAIL
+    judge = _BY_MESSAGE.get(code)
+    return judge(message) if judge else lookup(code).grade

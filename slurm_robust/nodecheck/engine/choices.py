@@ -7,7 +7,6 @@ with the identity of the file, and read from there as long as the file is the sa
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -125,27 +124,13 @@ def distrust(path: str) -> None:
     """
     if os.geteuid() != 0:
         return
-    real = os.path.realpath(path)
     try:
-        _own(path, os.stat(real))
-        # The folders of a link, too: whoever may replace it chooses where it leads.
-        for folder in dict.fromkeys((*_above(real), *_above(os.path.abspath(path)))):
-            info = os.stat(folder)
-            # In a sticky folder (/tmp) nobody can put something else in the place of root's file.
-            if info.st_uid != 0 or (state_folder.others_may_write(info) and not info.st_mode & stat.S_ISVTX):
-                raise ConfigRejected(
-                    f"{folder}: others may write it, and {path} lies below; chown root:root and chmod go-w it"
-                )
+        place = state_folder.foreign_place(path, state_folder.is_ours)
     except OSError:
         return  # it does not exist: reading it reports that
-
-
-def _above(path: str) -> list[str]:
-    """The folders on the way to it, up to `/`."""
-    folders = [os.path.dirname(path)]
-    while folders[-1] != os.path.dirname(folders[-1]):
-        folders.append(os.path.dirname(folders[-1]))
-    return folders
+    if place:
+        below = "" if place == path else f", and {path} lies there"
+        raise ConfigRejected(f"{place}: others may write it{below}; chown root:root and chmod go-w it")
 
 
 def _own(path: str, info: os.stat_result) -> None:

@@ -26,8 +26,9 @@ def take(context: Context, *names: str, kept_as: str = "") -> Facts:
     its facts also have those of `check_state.since`.
 
     Returns:
-        state, detail, hung, system as in `Session`; stage; gpus: index, bus, minor, uuid, model, lost, profile, and of
-        the names asked for `values` and `errors` (NVML's error by name).
+        state, detail, hung, system as in `Session`; stage; gpus: index, bus, minor, uuid, model, lost, lost_meanwhile
+        (True where no earlier check tells of it), profile, and of the names asked for `values` and `errors` (NVML's
+        error by name).
     """
     end_s = time.monotonic() + limit_s(context)
     session = of(context)
@@ -38,15 +39,16 @@ def take(context: Context, *names: str, kept_as: str = "") -> Facts:
         "hung": dict(session.hung),
         "system": dict(session.system),
         "stage": context.stage,
-        "gpus": [_gpu(gpu, names, context) for gpu in session.gpus],
+        "gpus": [_gpu(gpu, names, context, session.told_lost) for gpu in session.gpus],
     }
     if kept_as:
         facts.update(check_state.since(context, kept_as))
     return facts
 
 
-def _gpu(gpu: dict[str, Any], names: tuple[str, ...], context: Context) -> dict[str, Any]:
+def _gpu(gpu: dict[str, Any], names: tuple[str, ...], context: Context, told_lost: frozenset[int]) -> dict[str, Any]:
     told = {key: gpu[key] for key in ("index", "bus", "minor", "uuid", "model", "lost")}
+    told["lost_meanwhile"] = bool(gpu["lost"]) and gpu["index"] not in told_lost
     told["profile"] = profiles.of(gpu["model"], context.gpu_profiles)
     told["values"] = {name: gpu["values"][name] for name in names if name in gpu["values"]}
     told["errors"] = {name: gpu["errors"][name] for name in names if name in gpu["errors"]}

@@ -11,10 +11,13 @@ from slurm_robust.nodecheck.engine.finding import Finding, Status
 from slurm_robust.nodecheck.engine.registry import Facts, Options
 
 __all__ = [
+    "LOST_REMEDY",
+    "LOST_WORDS",
     "Fault",
     "conclude_gpus",
     "has_mig",
     "label",
+    "lost_gpus",
     "needs_gpus",
     "outliers",
     "reported",
@@ -27,6 +30,13 @@ Judge = Callable[[Facts, Options], Finding]
 _NOT_HERE = frozenset({"not_supported", "invalid_argument"})
 """The board has no such thing; fields that an older driver does not know come as `invalid_argument`."""
 _MAX_TEXTS = 3
+LOST_WORDS = {
+    "gpu_is_lost": "lost (fallen off the bus, or it does not answer)",
+    "reset_required": "a reset is required",
+    "insufficient_power": "power cables are not attached",
+    "irq_issue": "its interrupts do not arrive",
+}
+LOST_REMEDY = "drain; read `dmesg | grep -e NVRM -e Xid`; reset the GPU or power-cycle; repair if it comes back"
 
 
 def label(gpu: Mapping[str, Any]) -> str:
@@ -35,7 +45,7 @@ def label(gpu: Mapping[str, Any]) -> str:
 
 
 def unanswered(facts: Mapping[str, Any]) -> Finding | None:
-    """The finding where NVML did not answer; None where there are GPUs to judge."""
+    """The finding where NVML did not answer, or where a GPU was lost meanwhile; None where there are GPUs to judge."""
     if facts["state"] == "no_driver":
         return Finding(Status.SKIP, "no_driver", "no NVIDIA driver is loaded")
     if facts["state"] == "saved_tree":
@@ -50,7 +60,14 @@ def unanswered(facts: Mapping[str, Any]) -> Finding | None:
         )
     if not facts["gpus"]:
         return Finding(Status.SKIP, "no_gpu", "the driver has no GPU")
-    return None
+    lost = lost_gpus(facts, "lost_meanwhile")
+    return conclude_gpus(lost, ("", "")) if lost else None
+
+
+def lost_gpus(facts: Mapping[str, Any], which: str = "lost") -> list[Fault]:
+    """A fault for each GPU that cannot be worked with; `which` may be `lost_meanwhile`."""
+    lost = [gpu for gpu in facts["gpus"] if gpu.get(which)]
+    return [Fault.fail("gpu_lost", LOST_WORDS[gpu["lost"]], LOST_REMEDY, gpu) for gpu in lost]
 
 
 def reported(facts: Mapping[str, Any], name: str) -> list[tuple[Facts, Any]]:

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from slurm_robust.nodecheck import state_folder
+
 if TYPE_CHECKING:
     import ctypes
 
@@ -67,12 +69,9 @@ def trust(library: str) -> None:
     """Refuse a library that somebody else could have put there: it is run with this process's rights.
 
     Raises:
-        PermissionError: its owner or mode, or its folder's, let others write it.
+        PermissionError: its owner or mode, or those of a folder on the way to it, let others write it.
         OSError: it is not there.
     """
-    path = os.path.realpath(library)
-    for name in (path, os.path.dirname(path)):  # noqa: PTH120 (no Path: time)
-        info = os.stat(name)  # noqa: PTH116 (the same)
-        sticky = name != path and info.st_mode & 0o1000
-        if info.st_uid not in (0, os.geteuid()) or (info.st_mode & 0o002 and not sticky):
-            raise PermissionError(f"{name}: others may write it; chown root and chmod go-w it")
+    place = state_folder.foreign_place(library, state_folder.is_ours)
+    if place:
+        raise PermissionError(f"{place}: others may write it; chown root and chmod go-w it")

@@ -63,6 +63,8 @@ class NvmlSession:
         hung: The call that did not come back, empty where all did: call, gpu (index or None), after_s, task_state.
         gpus: One record a GPU, in NVML's order: index, bus, minor, uuid, model, values, errors, lost.
         system: Of the node: driver, cuda.
+        told_lost: Indices of the GPUs that were lost when the session was opened or when `gpu_driver` looked: that
+            check tells of them. Whichever check finds another one lost later has to tell of it.
     """
 
     def __init__(self) -> None:
@@ -71,6 +73,7 @@ class NvmlSession:
         self.hung: dict[str, Any] = {}
         self.gpus: list[dict[str, Any]] = []
         self.system: dict[str, Any] = {}
+        self.told_lost: frozenset[int] = frozenset()
         self._nvml: Any = None
         self._handles: dict[int, Any] = {}
         self._call: tuple[str, int | None] = ("", None)
@@ -92,6 +95,11 @@ class NvmlSession:
             self.state, self.detail = "no_library", f"libnvidia-ml.so.1 cannot be loaded: {error}"
             return
         self._run(self._find, limit_s)
+        self.tell_lost()
+
+    def tell_lost(self) -> None:
+        """Take the GPUs that are lost by now as told of."""
+        self.told_lost = frozenset(gpu["index"] for gpu in self.gpus if gpu["lost"])
 
     def read(self, names: Sequence[str], limit_s: float) -> None:
         """Read these fields of every GPU, those that were not read before."""

@@ -22,6 +22,8 @@ _MAX_RECORD_BYTES = 8192  # the kernel's own limit for one read of /dev/kmsg
 _BOOT_LINE = ("Linux version ", "-- Reboot --", "-- Boot ")
 _CLOCK_STEP_S = 60.0
 _PLAIN = re.compile(rb"\[ *([0-9]{1,12}\.[0-9]{1,9})\](?! ?-- )")
+_TELLS = re.compile(rb"\[ *[0-9]{1,12}\.[0-9]|[0-9]{1,5},[0-9]{1,20},[0-9]{1,20},|Linux version |-- (?:Reboot|Boot) ")
+"""Every line that says how long the machine runs, or that it began to, has one of these."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,14 @@ class LogReading:
         cursor: Where the next reading may go on; plain JSON.
         error: Why nothing could be read; empty where all is well.
         errno: The same as a number, 0 where all is well.
+        capped: Words that stood in more lines than were to be read; the oldest of them were left out.
     """
 
     records: tuple[KernelRecord, ...] = ()
     cursor: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
     errno: int = 0
+    capped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -70,20 +74,22 @@ class KernelLog:
         cursor: Mapping[str, Any],
         booted_at_s: float | None = None,
         words: Iterable[str] = (),
+        most: int = 0,
     ) -> LogReading:
         """The wanted records after the cursor.
 
         Args:
-            wanted: Tells by its text whether to keep a record.
+            wanted: Tells by its text whether to keep a record; called once for each, oldest first.
             cursor: Of an earlier reading of the same boot; empty takes the whole boot.
             booted_at_s: When this boot began, for files that hold several and name dates.
             words: Only a record with one of these words can be wanted; saves a closer look at the others. None named:
                 any can.
+            most: Of the lines with a word only so many are read, the newest; 0 reads all.
         """
         if self.error:
             return LogReading(error=self.error, errno=self.errno)
         if not self.name:
-            return self._of_device(wanted, cursor, words)
+            return self._of_device(wanted, cursor, words, most)
         size = self.start + len(self.data)
         after = cursor.get("at") if cursor.get("file") == self.name else 0
         # A file that shrank was rotated in place.
@@ -91,47 +97,57 @@ class KernelLog:
         # A line that ends behind the cursor is new as a whole.
         begin = self.data.rfind(b"\n", 0, max(0, after - self.start)) + 1
         records = []
-        for line in _lines(self.data, max(self.boot, begin), b"\n", words):
+        lines, capped = _lines(self.data, max(self.boot, begin), b"\n", words, most)
+        for line in lines:
             record = parse(line.decode("utf-8", "replace"))
-            if record is None or not wanted(record.text):
+            if record is None:
                 continue
-            if booted_at_s is None or record.wall_s is None or record.wall_s + 2 * _CLOCK_STEP_S >= booted_at_s:
+            of_now = booted_at_s is None or record.wall_s is None or record.wall_s + 2 * _CLOCK_STEP_S >= booted_at_s
+            if of_now and wanted(record.text):
                 records.append(record)
         end = self.start + self.data.rfind(b"\n") + 1  # a line still being written is read again
-        return LogReading(tuple(records), {"file": self.name, "at": end})
+        return LogReading(tuple(records), {"file": self.name, "at": end}, capped=capped)
 
     def _of_device(
-        self, wanted: Callable[[str], object], cursor: Mapping[str, Any], words: Iterable[str]
+        self, wanted: Callable[[str], object], cursor: Mapping[str, Any], words: Iterable[str], most: int
     ) -> LogReading:
         after = cursor.get("seq")
         after = after if isinstance(after, int) else -1
         records = []
-        for data in _lines(self.data, 0, b"\0", words):
+        lines, capped = _lines(self.data, 0, b"\0", words, most)
+        for data in lines:
             record = parse(data.decode("utf-8", "replace"))
             if record is not None and record.seq is not None and record.seq > after and wanted(record.text):
                 records.append(record)
         newest = parse(self.data[:-1].rpartition(b"\0")[2].decode("utf-8", "replace"))
-        return LogReading(tuple(records), {"seq": max(after, newest.seq if newest and newest.seq is not None else -1)})
+        seq = max(after, newest.seq if newest and newest.seq is not None else -1)
+        return LogReading(tuple(records), {"seq": seq}, capped=capped)
 
 
-def _lines(data: bytes, begin: int, end: bytes, words: Iterable[str]) -> list[bytes]:
-    """The lines behind `begin` with one of these words, or all, in their order.
+def _lines(data: bytes, begin: int, end: bytes, words: Iterable[str], most: int) -> tuple[list[bytes], frozenset[str]]:
+    """The lines behind `begin` with one of these words, or all, in their order; and the words of more than `most`.
 
-    A word is looked for in the whole at once: line by line that takes ten times as long.
+    A word is looked for in the whole at once: line by line that takes ten times as long. The search goes backwards, so
+    that of too many lines the newest are found.
     """
-    wanted = [word.encode() for word in words]
+    wanted = {word: word.encode() for word in words}
     if not wanted:
-        return data[begin:].split(end)
-    found = {}
-    for word in wanted:
-        at = data.find(word, begin)
+        return data[begin:].split(end), frozenset()
+    found: dict[int, int] = {}
+    capped = set()
+    for name, word in wanted.items():
+        # Forwards first: that is several times as fast where there is nothing.
+        oldest = data.find(word, begin)
+        at, count = (data.rfind(word, oldest) if oldest >= 0 else -1), 0
         while at >= 0:
+            if count == most > 0:
+                capped.add(name)
+                break
             first = data.rfind(end, begin, at) + 1 or begin
             last = data.find(end, at)
-            last = len(data) if last < 0 else last
-            found[first] = last
-            at = data.find(word, last)
-    return [data[first:last] for first, last in sorted(found.items())]
+            found[first] = len(data) if last < 0 else last
+            at, count = (data.rfind(word, oldest, first) if first > oldest else -1), count + 1
+    return [data[first:last] for first, last in sorted(found.items())], frozenset(capped)
 
 
 def _last_boot(data: bytes) -> int:
@@ -141,10 +157,12 @@ def _last_boot(data: bytes) -> int:
     """
     boot = position = 0
     before_s = 0.0
+    if _TELLS.search(data) is None:
+        return 0
     for line in data.split(b"\n"):
         # By far the most lines are of dmesg's plain shape and say only when.
         plain = _PLAIN.match(line) if b"Linux version " not in line else None
-        record = None if plain else parse(line.decode("utf-8", "replace"))
+        record = None if plain or not _TELLS.search(line) else parse(line.decode("utf-8", "replace"))
         uptime_s = float(plain[1]) if plain else record.uptime_s if record else None
         if uptime_s is not None:
             if uptime_s + _CLOCK_STEP_S < before_s:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from slurm_robust.nodecheck.sources import kmsg
 
 LANE = "kernel_log"
+MOST_LINES = 10_000
+"""So many lines with one word are counted: of a storm nobody needs the exact number, and it must not outlast a check's
+deadline."""
 
 
 class News(NamedTuple):
@@ -34,7 +37,9 @@ class News(NamedTuple):
     cursor: Mapping[str, Any]
 
 
-def news(context: Context, name: str, wanted: Callable[[str], object], words: Iterable[str] = ()) -> News:
+def news(
+    context: Context, name: str, wanted: Callable[[str], object], words: Iterable[str] = (), most: int = 0
+) -> News:
     """The wanted records since this check's last look that counted; arguments as `kmsg.KernelLog.since`."""
     from slurm_robust.nodecheck.sources import kmsg  # noqa: PLC0415 (only the lane's own process pays for it)
 
@@ -47,7 +52,7 @@ def news(context: Context, name: str, wanted: Callable[[str], object], words: It
         # The kernel counts its records anew; a plain file goes on.
         cursor = {key: value for key, value in cursor.items() if key != "seq"}
     source = context.once("kernel_log", lambda: kmsg.load(context.kmsg))
-    log = source.since(wanted, cursor, booted_at_s(context), words)
+    log = source.since(wanted, cursor, booted_at_s(context), words, most)
     return News(log, boot_id, kept if same_boot else {}, cursor)
 
 
@@ -62,6 +67,11 @@ def booted_at_s(context: Context) -> float | None:
         return None
     match = re.search(r"^btime (\d+)$", small_files.read_text(context.path("/proc/stat")), re.MULTILINE)
     return float(match[1]) if match else None
+
+
+def times(count: int, *, flooded: bool) -> str:
+    """`×3`, or `×10000 or more` of what was not counted to its end."""
+    return f"×{count} or more" if flooded else f"×{count}"
 
 
 def unreadable(facts: Mapping[str, Any], *, needed: bool) -> Finding:

@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Callable, Mapping
 
+from slurm_robust.nodecheck import state_folder
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.sources import host_names, small_files
 
@@ -34,7 +35,7 @@ def read(context: Context, named: str, env: Mapping[str, str]) -> str:
     """The text of slurm.conf: of the file that the site names, of `SLURM_CONF`, or of a usual place.
 
     Users influence the environment: `SLURM_CONF` counts only if it names a plain file, no link, that root or this user
-    owns and that nobody else may write.
+    owns and that nobody else may write or replace.
     """
     if named:
         return small_files.read_text(context.path(named), _MAX_BYTES)
@@ -53,6 +54,7 @@ def _own(path: str) -> str:
     try:
         info = os.fstat(fd)
         mine = info.st_uid in {0, os.geteuid()} and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        mine = mine and not state_folder.foreign_place(path, state_folder.is_ours)
         return os.read(fd, _MAX_BYTES).decode("utf-8", "replace") if stat.S_ISREG(info.st_mode) and mine else ""
     except OSError:
         return ""

@@ -143,14 +143,16 @@ def _second_run(
 def _act(report: NodeReport, config: str, log: Log) -> int:
     """Act on an unfit node: that needs Slurm, and the whole configuration."""
     whole = choices.read(config)
-    distrust_slurm_conf(os.environ)
+    distrust_slurm_conf(os.environ, log)
     from slurm_robust.nodecheck.stages import gate  # noqa: PLC0415 (a fit node needs no Slurm)
 
     return gate.act(report, whole, log, job_id=job_of(os.environ))
 
 
-def distrust_slurm_conf(env: os._Environ[str] | dict[str, str]) -> None:
-    """Unset `SLURM_CONF` where it names a file that a person may write: Slurm's commands load the plugins it names.
+def distrust_slurm_conf(env: os._Environ[str] | dict[str, str], log: Log | None = None) -> None:
+    """Unset `SLURM_CONF` where it names a file that a person may write or replace.
+
+    Slurm's commands load the plugins that it names. `log` gets a line that says which place is a person's.
 
     slurmd sets it for its scripts, so this matters only where somebody else controls the environment.
     """
@@ -158,15 +160,21 @@ def distrust_slurm_conf(env: os._Environ[str] | dict[str, str]) -> None:
     if path is None or os.geteuid() != 0:
         return
     # In a process of its own: the file may be on a file server that does not answer.
-    task = isolate.Task(lambda: _owned_by_system(path), CONF_TIMEOUT_S)
-    if not isolate.run_all({"conf": task})["conf"].value:
-        del env["SLURM_CONF"]
+    task = isolate.Task(lambda: _not_the_system_s(path), CONF_TIMEOUT_S)
+    place = isolate.run_all({"conf": task})["conf"].value
+    if place == "":
+        return
+    del env["SLURM_CONF"]
+    if log is not None:
+        why = f"others may write {place}" if place else "it cannot be read"
+        log(f"SLURM_CONF={path} is not used: {why}")
 
 
-def _owned_by_system(path: str) -> bool:
-    """True for a file that no person owns or may write."""
-    info = os.stat(path)  # noqa: PTH116 (a path from outside, taken as it is)
-    return path.startswith("/") and info.st_uid < FIRST_USER_ID and not state_folder.others_may_write(info)
+def _not_the_system_s(path: str) -> str:
+    """The file itself or a folder on the way to it that a person owns or may write; empty where there is none."""
+    if not path.startswith("/"):
+        return path or "it"
+    return state_folder.foreign_place(path, lambda uid: uid < FIRST_USER_ID)
 
 
 def logger(name: str, env: Mapping[str, str]) -> Log:

@@ -204,6 +204,57 @@ def test_any_tree_gives_findings_and_no_fault(tmp_path: Path, seed: int) -> None
         assert result.finding.status is not Status.FAIL, result.finding
 
 
+def bus(driver_of: dict[str, str]) -> dict[str, str]:
+    """GPUs on the bus, and device files for all of them: they stay where a driver once was."""
+    files = {DRIVER: CLOSED}
+    for number, (name, driver) in enumerate(driver_of.items()):
+        files |= {f"/sys/bus/pci/devices/{name}/vendor": "0x10de\n", f"/sys/bus/pci/devices/{name}/device": "0x2330\n"}
+        files |= {f"/sys/bus/pci/devices/{name}/class": "0x030200\n", f"/dev/nvidia{number}": ""}
+        if driver == "nvidia":
+            files[f"/proc/driver/nvidia/gpus/{name}/information"] = ""
+    return files
+
+
+def link_drivers(root: Path, driver_of: dict[str, str]) -> None:
+    """The links that a bound device has."""
+    for name, driver in driver_of.items():
+        if driver:
+            (root / f"sys/bus/pci/devices/{name}/driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
+
+
+SISTERS = {"0000:1b:00.0": "nvidia", "0000:2b:00.0": "nvidia", "0000:9b:00.0": ""}
+
+
+def test_a_gpu_without_a_driver_is_named_though_its_device_file_is_there(tmp_path: Path) -> None:
+    """Device files outlast a driver that let go of its GPU; the sisters of the same model have theirs."""
+    context = tree(tmp_path, bus(SISTERS))
+    link_drivers(tmp_path, SISTERS)
+    finding = runner.run([gpu_count.check], context, {}, 10.0).results[0].finding
+    assert (finding.status.value, finding.reason) == ("warn", "gpu_unbound")
+    assert "0000:9b:00.0" in finding.sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("driver_override", "vfio-pci\n"), ("physfn", ""), ("device", "0x1db6\n"), ("class", "0x068000\n")],
+)
+def test_a_gpu_that_is_meant_to_have_no_driver_is_no_trouble(tmp_path: Path, name: str, text: str) -> None:
+    """One on its way to a guest, a virtual function, a board of another model, a bridge."""
+    context = tree(tmp_path, bus(SISTERS))
+    link_drivers(tmp_path, SISTERS)
+    (tmp_path / "sys/bus/pci/devices/0000:9b:00.0" / name).write_text(text)
+    assert runner.run([gpu_count.check], context, {}, 10.0).results[0].finding.reason == "gpus_present"
+
+
+@pytest.mark.parametrize("driver", ["nvidia", "", "vfio-pci"])
+def test_gpus_that_all_have_the_same_are_no_trouble(tmp_path: Path, driver: str) -> None:
+    """All bound, none bound, all of a guest: no sister says that one is missing."""
+    drivers = dict.fromkeys(SISTERS, driver)
+    context = tree(tmp_path, bus(drivers))
+    link_drivers(tmp_path, drivers)
+    assert runner.run([gpu_count.check], context, {}, 10.0).results[0].finding.reason == "gpus_present"
+
+
 @pytest.mark.parametrize(
     ("driver", "expected"),
     [("nvidia", "gpu_unbound"), ("", "gpu_unbound"), ("vfio-pci", "gpus_present"), ("pci-stub", "gpus_present")],

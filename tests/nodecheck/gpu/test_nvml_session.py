@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -132,6 +133,45 @@ def test_a_foreign_library_is_refused(gpus: FakeGpus) -> None:
     assert taken(gpus, "temperature")["state"] == "no_library"
     gpus.library.unlink()
     assert taken(gpus, "temperature")["state"] == "no_library"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_library_below_somebody_else_s_folder_is_refused(gpus: FakeGpus) -> None:
+    """Who may write any folder on the way, or its group, may put another library there; a sticky folder is safe."""
+    deep = gpus.folder / "opt/nvidia/lib"
+    deep.mkdir(parents=True)
+    gpus.library = gpus.library.rename(deep / gpus.library.name)
+    (gpus.folder / "scenario").rename(deep / "scenario")
+    above = deep.parents[1]
+    for owner, group, mode, state in (
+        (0, 0, 0o755, ""),
+        (1000, 0, 0o755, "untrusted_library"),
+        (0, 0, 0o757, "untrusted_library"),
+        (0, 1000, 0o775, "untrusted_library"),
+        (0, 0, 0o1777, ""),
+        (0, 0, 0o775, ""),
+    ):
+        os.chown(above, owner, group)
+        above.chmod(mode)
+        assert taken(gpus, "temperature")["state"] == state, (owner, group, oct(mode))
+    os.chown(gpus.library, 0, 1000)
+    gpus.library.chmod(0o664)
+    assert taken(gpus, "temperature")["state"] == "untrusted_library"
+    os.chown(gpus.library, 1000, 0)
+    gpus.library.chmod(0o644)
+    assert taken(gpus, "temperature")["state"] == "untrusted_library"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_library_behind_somebody_else_s_link_is_refused(gpus: FakeGpus) -> None:
+    """Whoever may replace the link chooses where it leads."""
+    theirs = gpus.folder / "theirs"
+    theirs.mkdir()
+    (theirs / "libnvidia-ml.so.1").symlink_to(gpus.library)
+    gpus.library = theirs / "libnvidia-ml.so.1"
+    assert taken(gpus, "temperature")["state"] == ""
+    os.chown(theirs, 1000, 1000)
+    assert taken(gpus, "temperature")["state"] == "untrusted_library"
 
 
 def test_a_saved_tree_asks_no_gpu_of_this_machine(gpus: FakeGpus, tmp_path: Path) -> None:

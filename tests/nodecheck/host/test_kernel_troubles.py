@@ -30,6 +30,11 @@ LINES: dict[str, list[str]] = {
         "nfs: server nas1.cluster not responding, still trying",
         "nfs: server 10.0.0.5 not responding, timed out",
     ],
+    "lnet_timeout": [
+        "LNetError: 2431:0:(o2iblnd_cb.c:3422:kiblnd_check_txs_locked()) Timed out tx: active_txs, 1 seconds",
+        "LNetError: 2431:0:(o2iblnd_cb.c:3498:kiblnd_check_conns()) Timed out RDMA with 10.1.1.1@o2ib (5): c: 8, oc: 0",
+        "LNet: 2431:0:(o2iblnd_cb.c:3174:kiblnd_check_conns()) Timed out tx for 172.31.126.87@o2ib: 403055 seconds",
+    ],
     "lustre_lost": [
         "Lustre: scratch-OST0003-osc-ffff9d: Connection to scratch-OST0003 (at 10.1.1.2@o2ib) was lost; in progress",
     ],
@@ -80,10 +85,16 @@ LINES: dict[str, list[str]] = {
         "mlx5_core 0000:3b:00.0: poll_health:821:(pid 0): Fatal error 1 detected",
         "mlx5_core 0000:3b:00.0: poll_health:825:(pid 0): device's health compromised - reached miss count",
         "mlx5_core 0000:3b:00.0: wait_func:1137:(pid 7): ACCESS_REG(0x805) timeout. Will cause a leak of a command",
+        "mlx5_core 0000:3b:00.0: print_health_info:431:(pid 0): Health issue observed, firmware internal error, sever",
+        "mlx5_core 0000:3b:00.0: Health issue observed, firmware internal error, severity(3) ERROR:",
+        "mlx5_core 0000:3b:00.1: mlx5_health_try_recover:381:(pid 1): health recovery flow aborted, PCI reads still",
     ],
     "gpu_driver": [
         "NVRM: GPU 0000:9b:00.0: RmInitAdapter failed! (0x62:0x40:2393)",
         "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.",
+        "NVRM: The NVIDIA GPU 0000:9b:00.0\\x0aNVRM: (PCI ID: 10de:2330) installed\\x0aNVRM: fallen off the bus",
+        "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned",
+        "NVRM: GPU0 nvCheckOkFailedNoLog: Check failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062) returned",
         "NVRM: The NVIDIA probe routine failed for 1 device(s).",
         "NVRM: None of the NVIDIA devices were initialized.",
     ],
@@ -121,6 +132,11 @@ LINES: dict[str, list[str]] = {
         "INFO: rcu_preempt detected stalls on CPUs/tasks:",
         "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 3-.... }",
     ],
+    "lustre_bug": [
+        "LustreError: 4711:0:(osc_cache.c:2519:osc_teardown_async_page()) LBUG",
+        "LustreError: 4711:0:(osc_cache.c:2519:osc_teardown_async_page()) ASSERTION( ext->oe_state == 9 ) failed: bad",
+        "LNetError: 99:0:(lib-md.c:60:lnet_md_unlink()) LBUG",
+    ],
     "oops": [
         "BUG: unable to handle page fault for address: ffffa1",
         "Oops: 0000 [#1] SMP NOPTI",
@@ -142,6 +158,8 @@ LINES: dict[str, list[str]] = {
     "machine_check": [
         "mce: [Hardware Error]: Uncorrected error, 1 severity",
         "mce: [Hardware Error]: CPU 2: Machine Check Exception: 5 Bank 3: be00000000800400",
+        "mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 5: be00000000800400",
+        "mce: [Hardware Error]: CPU 7: Machine Check: 0 Bank 12: ac00004000010092",
         "mce: Uncorrected hardware memory error in user-access at 10a0d6000",
         "{3}[Hardware Error]: event severity: recoverable",
         "EDAC MC0: 1 UE memory read error on CPU",
@@ -155,7 +173,18 @@ LINES: dict[str, list[str]] = {
 QUIET = [
     "mce: [Hardware Error]: Machine check events logged",
     "mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 7: 8c00004000010092",
+    "mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 7: cc00004000010092",
+    "mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 7: 9c2000400001017a",
+    "mce: [Hardware Error]: CPU 2: Machine Check: 0 Bank 7: 3e00000000800400",
     "mce: CPU0: Machine Check Exception reporting enabled",
+    "mlx5_core 0000:3b:00.0: Health issue observed, firmware internal error, severity(6) INFO:",
+    "mlx5_core 0000:3b:00.0: mlx5_health_try_recover:330:(pid 9): starting health recovery flow",
+    "mlx5_core 0000:3b:00.0: mlx5_health_try_recover:340:(pid 9): health recovery succeeded",
+    "NVRM: nvAssertOkFailedNoLog: Assertion failed: Invalid argument [NV_ERR_INVALID_ARGUMENT] (0x0000001F) returned",
+    "Lustre: Lustre: Build Version: 2.15.5",
+    "LNet: Added LNI 10.1.1.2@o2ib [8/256/0/180]",
+    "LNet: 2431:0:(o2iblnd_cb.c:3174:kiblnd_check_conns()) Skipped 24 previous similar messages",
+    "LustreError: 11-0: fs-MDT0000-mdc-ffff9d: operation obd_ping to node 10.1.1.2@o2ib failed: rc = -107",
     "blk_update_request: I/O error, dev sr0, sector 0",
     "I/O error, dev loop3, sector 0 op 0x0:(READ)",
     "Buffer I/O error on dev nbd0, logical block 0, async page read",
@@ -238,7 +267,7 @@ def test_words_behind_a_process_s_name_are_no_evidence(line: str, name: str) -> 
 def judge(seen: dict[str, Any], **options: Any) -> tuple[str, str]:
     """Status and reason for what was counted, nothing of it being mounted."""
     check = registry.get("kernel_log")
-    facts = {"error": "", "seen": seen, "known": [], "back": [], "mounted": {}}
+    facts = {"error": "", "seen": seen, "flooded": [], "known": [], "back": [], "mounted": {}}
     finding = check.judge(facts, check.settings(options))
     return finding.status.value, finding.reason
 

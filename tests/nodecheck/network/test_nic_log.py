@@ -11,6 +11,7 @@ from network_trees import BOOT, write
 from slurm_robust.nodecheck.checks.network import nic_log
 from slurm_robust.nodecheck.engine import runner
 from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.sources import shared_kernel_log
 
 WORDS = {
     "table_overflow": [
@@ -35,6 +36,8 @@ WORDS = {
     "card_unhealthy": [
         "mlx5_core 0000:61:00.0: poll_health:739:(pid 0): device's health compromised - reached miss count",
         "mlx5_core 0000:61:00.0: poll_health:751:(pid 0): Fatal error 3 detected",
+        "mlx5_core 0000:61:00.0: Health issue observed, firmware internal error, severity(3) ERROR:",
+        "mlx5_core 0000:61:00.0: health recovery flow aborted, PCI reads still not working",
     ],
 }
 HARMLESS = [
@@ -44,6 +47,8 @@ HARMLESS = [
     "mlx5_core 0000:13:00.0: mlx5_pcie_event:297:(pid 11): PCIe slot power capability was not advertised.",
     "mlx5_core 0000:63:00.0: 504.112 Gb/s available PCIe bandwidth (32.0 GT/s PCIe x16 link)",
     "mlx5_core 0000:61:00.0 ens10f0: Link up",
+    "mlx5_core 0000:61:00.0: Health issue observed, firmware internal error, severity(6) INFO:",
+    "mlx5_core 0000:61:00.0: mlx5_health_try_recover:330:(pid 9): starting health recovery flow",
     "mlx5_core 0000:61:00.0: firmware version: 28.41.1000",
     "python[4711]: mlx5_core 0000:61:00.0: Port module event[error]: I only say so",
     "IPv6: ADDRCONF(NETDEV_CHANGE): ens10f0: link becomes ready",
@@ -56,7 +61,7 @@ def test_the_kernel_s_words_are_sorted() -> None:
     for kind, lines in WORDS.items():
         for line in lines:
             assert list(nic_log.count([line])) == [kind], line
-            assert any(word in line for word in nic_log._WORDS), line
+            assert any(word in line for word in nic_log._WORDS[kind]), line
     assert nic_log.count(HARMLESS) == {}
     assert nic_log.count(WORDS["card_unhealthy"])["card_unhealthy"]["cards"] == ["0000:61:00.0"]
 
@@ -83,6 +88,18 @@ def test_trouble_warns_until_the_next_prolog_has_seen_it(tmp_path: Path) -> None
     assert look("periodic", list(WORDS)) == ("pass", "quiet")
     assert look("prolog", []) == ("warn", "card_unhealthy")
     assert look("prolog", []) == ("pass", "quiet")
+
+
+def test_a_storm_of_one_card_warns_in_time(tmp_path: Path) -> None:
+    """8 MiB of one line are counted up to a limit; what else was said before it is still found."""
+    storm = WORDS["power_insufficient"][0] + "\n"
+    text = WORDS["cable_error"][0] + "\n" + storm * ((8 << 20) // len(storm) - 10)
+    write(tmp_path, {"/kmsg": text, BOOT: "b1"})
+    context = Context("n1", "full", tmp_path, tmp_path / "kmsg")
+    finding = runner.run([nic_log.check], context, {}, 60.0).results[0].finding
+    assert (finding.status.value, finding.reason) == ("warn", "power_insufficient")
+    assert f"power_insufficient ×{shared_kernel_log.MOST_LINES} or more" in finding.sentence
+    assert finding.evidence["seen"]["cable_error"]["count"] == 1
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00mlx5_core", b"mlx5_core " * 5000])

@@ -12,12 +12,30 @@ from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option
 from slurm_robust.nodecheck.sources import pci, slurm_conf, small_files
 
 _REMEDY = "drain; look for the missing GPU in `lspci -d 10de:` and the kernel log; power-cycle"
+_MAX_NAMES = 4
 _GIVEN_AWAY = ("vfio-pci", "pci-stub", "xen-pciback")
 
 
 def _on_bus(context: Context) -> int:
     """GPUs of NVIDIA on the PCI bus, without those that were passed to a virtual machine."""
     return sum(small_files.target(device / "driver") not in _GIVEN_AWAY for device in pci.gpus(context))
+
+
+def _unbound(context: Context) -> list[str]:
+    """Addresses of GPUs without any driver, where NVIDIA's has a GPU of the same model.
+
+    None of them is one that is meant for a virtual machine (`driver_override`), or a virtual function (`physfn`).
+    """
+    bound, free = set(), []
+    for device in pci.gpus(context):
+        model, driver = small_files.text(device / "device", 16), small_files.target(device / "driver")
+        if driver == "nvidia":
+            bound.add(model)
+        elif not driver and not (device / "physfn").exists():
+            override = small_files.text(device / "driver_override", 64)
+            if override in ("", "(null)", "nvidia"):
+                free.append((device.name, model))
+    return sorted(name for name, model in free if model in bound)
 
 
 def probe(context: Context, options: Options) -> Facts:
@@ -30,6 +48,7 @@ def probe(context: Context, options: Options) -> Facts:
         "driver": context.path("/proc/driver/nvidia/version").is_file(),
         "bound": len(list(bound.iterdir())) if bound.is_dir() else 0,
         "on_bus": _on_bus(context),
+        "unbound": _unbound(context),
         "devices": sorted(name for name in map(os.path.basename, names) if name[-1:].isdigit()),
         "mig": any(context.path("/proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*")),
         "job_gpus": list(context.job_gpus),
@@ -75,6 +94,10 @@ def _driver_lacks(facts: Facts, expected: int, count: int) -> Finding | None:
         sentence = f"{count} GPUs are there, slurm.conf gives the node {facts['declared']}"
         remedy = f"{_REMEDY}; or correct Gres, or say nodecheck.options.gpu_count.expected"
         return Finding.warn("gpu_fewer_than_gres", sentence, remedy, evidence)
+    if facts["unbound"]:
+        names = ", ".join(facts["unbound"][:_MAX_NAMES])
+        sentence = f"no driver has the GPU at {names}, which is on the bus; others of its model have theirs"
+        return Finding.warn("gpu_unbound", sentence, "read `dmesg | grep NVRM`; power-cycle", evidence)
     if facts["on_bus"] > count:
         sentence = f"{facts['on_bus']} GPUs are on the bus, the driver has {count}"
         return Finding.warn("gpu_unbound", sentence, "read `dmesg | grep NVRM`", evidence)
@@ -90,7 +113,8 @@ def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 _DEFAULT_GLOB = "/dev/nvidia[0-9]*"
 check = Check(
     **Check.parts_of(__name__),
-    reads="/proc/driver/nvidia, /sys/bus/pci/devices/*/{vendor,class}, /dev/nvidia*, SLURM_JOB_GPUS, slurm.conf",
+    reads="/proc/driver/nvidia, /sys/bus/pci/devices/*/{vendor,class,device,driver}, /dev/nvidia*, SLURM_JOB_GPUS, "
+    "slurm.conf",
     cost="a few hundred small reads, 1–5 ms",
     lane="files",
     options={

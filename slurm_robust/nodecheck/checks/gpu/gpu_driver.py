@@ -7,24 +7,27 @@ import os
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import streaks
 from slurm_robust.nodecheck.nvml import facts as nvml
-from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, unanswered
-from slurm_robust.nodecheck.nvml.session import ERRORS, LOST
+from slurm_robust.nodecheck.nvml.judging import (
+    LOST_REMEDY,
+    LOST_WORDS,
+    Fault,
+    conclude_gpus,
+    lost_gpus,
+    unanswered,
+)
+from slurm_robust.nodecheck.nvml.session import ERRORS, LOST, of
 
 _OPENING = frozenset({"nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"})
 _HUNG = "hung"
-_WORDS = {
-    "gpu_is_lost": "lost (fallen off the bus, or it does not answer)",
-    "reset_required": "a reset is required",
-    "insufficient_power": "power cables are not attached",
-    "irq_issue": "its interrupts do not arrive",
-}
-_REMEDY = "drain; read `dmesg | grep -e NVRM -e Xid`; reset the GPU or power-cycle; repair if it comes back"
 _UNREADABLE = frozenset(ERRORS.values()) - LOST - {"not_supported", "function_not_found", "no_permission"}
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """One cheap call to every GPU."""
+    """One cheap call to every GPU; of those that it loses this check tells, and no other."""
     facts = nvml.take(context, "pstate", "temperature", kept_as=check.name)
+    of(context).tell_lost()
+    for gpu in facts["gpus"]:
+        gpu["lost_meanwhile"] = False
     return {**facts, "persistenced": os.path.exists(context.path("/run/nvidia-persistenced/socket"))}  # noqa: PTH110
 
 
@@ -54,12 +57,12 @@ def judge(facts: Facts, options: Options) -> Finding:
         sentence = "NVIDIA's library and kernel module are of different versions: no CUDA program starts"
         return Finding.fail("driver_mismatch", sentence, "drain; reboot, or unload and load the nvidia modules")
     if facts["state"] in LOST:
-        return Finding.fail("gpu_lost", f"NVML does not start: {_WORDS[facts['state']]}", _REMEDY)
+        return Finding.fail("gpu_lost", f"NVML does not start: {LOST_WORDS[facts['state']]}", LOST_REMEDY)
     if (nothing := unanswered(facts)) is not None:
         return nothing
-    lost = [Fault.fail("gpu_lost", _WORDS[gpu["lost"]], _REMEDY, gpu) for gpu in facts["gpus"] if gpu["lost"]]
+    lost = lost_gpus(facts)
     faults = [
-        Fault.warn("gpu_silent", f"does not answer ({', '.join(errors)})", _REMEDY, gpu)
+        Fault.warn("gpu_silent", f"does not answer ({', '.join(errors)})", LOST_REMEDY, gpu)
         for gpu in facts["gpus"]
         if not gpu["lost"] and (errors := sorted(_UNREADABLE & set(gpu["errors"].values())))
     ]

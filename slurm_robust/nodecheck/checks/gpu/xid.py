@@ -7,17 +7,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_robust.nodecheck.catalogue import sxids, xids
+from slurm_robust.nodecheck.catalogue.xids import Grade
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.sources import shared_kernel_log, small_files
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{4,16})[^)]{0,40}\): (\d{1,4})\b[, ]*(.*)", re.DOTALL)
-_WORDS = ("NVRM: Xid", "SXid")
-_ANY = re.compile(r"NVRM: Xid \(|nvidia-nvswitch\d{1,3}: SXid ")
+_WORDS = ("NVRM: Xid", "SXid", "fallen off the bus", "NVRM: The NVIDIA GPU ")
+_ANY = re.compile(r"NVRM: Xid \(|nvidia-nvswitch\d{1,3}: SXid |NVRM: The NVIDIA GPU |NVRM: .{0,200}fallen off the bus")
 _SXID = re.compile(
-    r"nvidia-nvswitch(\d{1,3}): SXid \([^)]{0,40}\): ([1-9]\d{4}), (Fatal|Non-fatal)\b[, ]*(.*)",
+    r"nvidia-nvswitch(\d{1,3}): SXid \([^)]{0,40}\): ([1-9]\d{4}), (?:(Fatal|Non-fatal|Correctable)\b[, ]*)?(.*)",
     re.DOTALL | re.IGNORECASE,
 )
+_REGISTERS = re.compile(r"Severity \d|Data \{|SOE HALT data\[")
+"""What the driver prints of an error in further lines with the same code (error_nvswitch.c, flcn_ls10.c)."""
+_LOST = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})\b")
+_OFF_THE_BUS = "fallen off the bus"
+_OFF = 79
+_DRIVER = re.compile(r"^NVRM version: .{1,80}?\s(\d{3,4})\.\d", re.MULTILINE)
 _MAX_TEXT_CHARS = 240
 
 
@@ -34,34 +41,50 @@ def gpu_name(text: str) -> str:
     return ":".join(parts)
 
 
-def _xid(text: str) -> tuple[str, int, str, str] | None:
+def _xid(text: str, driver: int) -> tuple[str, int, str, str] | None:
     """GPU, code, grade and message of a line that is an XID."""
     match = _XID.match(text)
     if match is None:
         return None
     code, message = int(match[2]), match[3][:_MAX_TEXT_CHARS]
-    return gpu_name(match[1]), code, xids.grade(code, message).value, message
+    return gpu_name(match[1]), code, xids.grade(code, message, driver).value, message
 
 
 def _sxid(text: str) -> tuple[str, int, str, str] | None:
-    """Switch, code, grade and message of a line that is an SXID and says how bad it is.
-
-    The driver prints an error's registers in further lines with the same code; those say neither.
-    """
+    """Switch, code, grade and message of a line that is an SXID; the lines with its registers are none."""
     match = _SXID.match(text)
-    if match is None:
+    if match is None or (not match[3] and _REGISTERS.match(match[4])):
         return None
-    code = int(match[2])
-    fatal = match[3].lower() == "fatal"
-    return f"nvswitch{match[1]}", code, sxids.grade(code, fatal=fatal).value, match[4][:_MAX_TEXT_CHARS]
+    code, message = int(match[2]), match[4][:_MAX_TEXT_CHARS]
+    fatal = match[3].lower() == "fatal" if match[3] else None
+    return f"nvswitch{match[1]}", code, sxids.grade(code, fatal=fatal, message=message).value, message
 
 
-def events(texts: Iterable[str]) -> list[dict[str, Any]]:
-    """XIDs and SXIDs in log order, equal ones (device, code, grade) counted; a 154 stands where it was said last."""
+def _lost(text: str, named: str) -> tuple[str, str]:
+    """(GPU that this line says is off the bus, GPU that it begins to speak of), each empty where it names none.
+
+    A driver that finds a GPU gone when it starts logs no XID. It says so over three lines, of which the first names the
+    GPU (osapi.c of NVIDIA's open driver); `/dev/kmsg` has the three as one record.
+    """
+    match = _LOST.match(text)
+    name = gpu_name(match[1]) if match else named
+    return (name, "") if _OFF_THE_BUS in text else ("", name)
+
+
+def events(texts: Iterable[str], driver: int = 0) -> list[dict[str, Any]]:
+    """XIDs and SXIDs in log order, equal ones (device, code, grade) counted; a 154 stands where it was said last.
+
+    A GPU off the bus counts as XID 79 where the driver says it without one. `driver` is as in `xids.grade`.
+    """
     found: dict[tuple[str, int, str], dict[str, Any]] = {}
+    named = ""
     for text in texts:
-        said = _xid(text) or _sxid(text)
+        said = _xid(text, driver) or _sxid(text)
         if said is None:
+            lost, named = _lost(text, named)
+            if lost and (lost, _OFF, Grade.FAIL.value) not in found:
+                event = {"gpu": lost, "xid": _OFF, "grade": Grade.FAIL.value, "count": 1}
+                found[lost, _OFF, Grade.FAIL.value] = {**event, "message": text[:_MAX_TEXT_CHARS]}
             continue
         gpu, code, grade, message = said
         if code == 154:
@@ -71,6 +94,12 @@ def events(texts: Iterable[str]) -> list[dict[str, Any]]:
         new = {"gpu": gpu, "xid": code, "grade": grade, "count": 0, "message": message}
         found.setdefault((gpu, code, grade), new)["count"] += 1
     return list(found.values())
+
+
+def _driver(context: Context) -> int:
+    """The major number of the driver that is loaded, 0 where none is or where it does not say."""
+    match = _DRIVER.search(small_files.read_text(context.path("/proc/driver/nvidia/version"), 4096))
+    return int(match[1]) if match else 0
 
 
 def _job_gpus(context: Context) -> list[str]:
@@ -103,12 +132,13 @@ def probe(context: Context, options: Options) -> Facts:
         "error": log.error,
         "errno": log.errno,
         "boot_id": news.boot_id,
-        "new": events(record.text for record in log.records),
+        "new": events((record.text for record in log.records), _driver(context)),
         "latched": _believable(news.kept.get("latched")),
         "job_gpus": _job_gpus(context),
         "cursor": dict(log.cursor),
         "old_cursor": news.cursor,
         "advance": shared_kernel_log.counts(context),
+        "before_job": context.stage == "prolog",
     }
 
 
@@ -122,12 +152,22 @@ def _believable(latched: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _grade(event: Mapping[str, Any], options: Options) -> str:
-    """The event's grade, the site's word before the catalogue's."""
+def _grade(event: Mapping[str, Any], options: Options, *, before_job: bool = False) -> str:
+    """The event's grade, the site's word before the catalogue's.
+
+    While a job runs, peer-to-peer traffic that the driver wants ended is that job's; none may begin with a new one.
+    """
     for grade in ("fail", "warn"):
         if event["xid"] in options[grade]:
             return grade
-    return "note" if event["xid"] in options["ignore"] else str(event["grade"])
+    if event["xid"] in options["ignore"]:
+        return "note"
+    return "fail" if before_job and xids.wants_peers_ended(event["xid"], event["message"]) else str(event["grade"])
+
+
+def _stays(event: Mapping[str, Any], options: Options) -> bool:
+    """True for what is kept until a person or the driver withdraws it."""
+    return "fail" in (_grade(event, options), _grade(event, options, before_job=True))
 
 
 def _merged(facts: Facts) -> list[dict[str, Any]]:
@@ -171,13 +211,13 @@ def judge(facts: Facts, options: Options) -> Finding:
     prolog's, or the next job on that GPU, fails.
     """
     merged = _merged(facts)
-    failed = [event for event in merged if _grade(event, options) == "fail"]
+    failed = [event for event in merged if _grade(event, options, before_job=facts["before_job"]) == "fail"]
     concerned = [event for event in failed if not _elsewhere(event, facts)]
     if concerned:
         return _failed(concerned)
     if facts["error"]:
         return shared_kernel_log.unreadable(facts, needed=facts["driver"])
-    warned = failed + [event for event in merged if _grade(event, options) == "warn"]
+    warned = failed + [event for event in merged if event not in failed and _grade(event, options) == "warn"]
     if warned:
         sentence = "; ".join(_say(event) for event in warned)
         if failed:
@@ -214,7 +254,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     """Latch what fails; move the cursor where the look counts."""
     if facts["error"]:
         return None
-    latched = [event for event in _merged(facts) if _grade(event, options) == "fail"]
+    latched = [event for event in _merged(facts) if _stays(event, options)]
     # Until a prolog moves it, the cursor stays where it was and new lines are read again: latching twice is harmless.
     cursor = facts["cursor"] if facts["advance"] else facts["old_cursor"]
     return {"boot_id": facts["boot_id"], "cursor": cursor, "latched": latched}
@@ -222,7 +262,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
     """A fault on a GPU that this job was not given may be the next one's: then no verdict is believed."""
-    spared = any(_grade(event, options) == "fail" and _elsewhere(event, facts) for event in _merged(facts))
+    spared = any(_stays(event, options) and _elsewhere(event, facts) for event in _merged(facts))
     return [("never",)] if spared else []
 
 

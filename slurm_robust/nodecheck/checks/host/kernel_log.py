@@ -32,16 +32,18 @@ def probe(context: Context, options: Options) -> Facts:
         for kind in options[name]:
             if kind not in kernel_patterns.KINDS or (name == "often" and type(options[name][kind]) is not int):
                 raise CheckError(f"nodecheck.options.kernel_log.{name}: {kind!r} is no kind, or its number is none")
-    news = shared_kernel_log.news(context, check.name, kernel_patterns.sort, kernel_patterns.WORDS)
+    tally = kernel_patterns.TroubleTally()
+    most = shared_kernel_log.MOST_LINES
+    news = shared_kernel_log.news(context, check.name, tally.add, kernel_patterns.WORDS, most)
     log = news.log
-    seen, back = kernel_patterns.count(record.text for record in log.records)
     facts: Facts = {
         "error": log.error,
         "errno": log.errno,
         "boot_id": news.boot_id,
-        "seen": seen,
+        "seen": tally.seen,
+        "flooded": sorted(kernel_patterns.kinds_of(log.capped) & tally.seen.keys()),
         "known": _pairs(news.kept.get("broken")),
-        "back": back,
+        "back": tally.back,
         "cursor": dict(log.cursor if shared_kernel_log.counts(context) else news.cursor),
     }
     facts["mounted"] = _devices(context) if _broken(facts) else {}
@@ -83,21 +85,22 @@ def judge(facts: Facts, options: Options) -> Finding:
     told = {
         kind: entry
         for kind, entry in seen.items()
-        if entry["count"] >= options["often"].get(kind, kernel_patterns.KINDS[kind].often)
+        if kind in facts["flooded"] or entry["count"] >= options["often"].get(kind, kernel_patterns.KINDS[kind].often)
     }
     if not told:
         sentence = "the kernel log shows no trouble since the last run"
         return Finding.passed("quiet", sentence, {"seen": seen})
     worst = next(kind for kind in reversed(kernel_patterns.KINDS) if kind in told)
-    said = ", ".join(_say(kind, told[kind]) for kind in sorted(told, key=lambda kind: kind != worst))
+    order = sorted(told, key=lambda kind: kind != worst)
+    said = ", ".join(_say(kind, told[kind], flooded=kind in facts["flooded"]) for kind in order)
     sentence = f"kernel log since the last run: {said}"
     return Finding.warn(worst, sentence, kernel_patterns.KINDS[worst].remedy, {"seen": seen})
 
 
-def _say(kind: str, entry: Mapping[str, Any]) -> str:
+def _say(kind: str, entry: Mapping[str, Any], *, flooded: bool) -> str:
     names = entry["names"]
     about = f" ({', '.join(names[:_MAX_TOLD])}{', …' if len(names) > _MAX_TOLD else ''})" if names else ""
-    return f"{kind} ×{entry['count']}{about}"
+    return f"{kind} {shared_kernel_log.times(entry['count'], flooded=flooded)}{about}"
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:

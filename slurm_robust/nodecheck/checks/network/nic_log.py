@@ -19,14 +19,23 @@ _KINDS = {
     "cable_error": _MLX5 + r"Port module event\[error\]",
     "overheated": _MLX5 + r"(?:High [Tt]emperature|[Hh]igh temperature on sensors)",
     "power_insufficient": _MLX5 + r"Detected insufficient power on the PCIe slot",
-    "card_unhealthy": _MLX5 + r"(?:health compromised|Fatal error \d+ detected|health recovery fail)",
+    "card_unhealthy": _MLX5 + r"(?:health compromised|Fatal error \d+ detected|health recovery f(?:ail|low aborted)|"
+    r"Health issue observed, firmware internal error(?!, severity\([5-7]\)))",
 }
 """What each line means, worst last.
 
 Not among them: `Cable unplugged`, which is a person's hand, and `ACCESS_REG failed`, which is what a virtual function
 says that may not read its card."""
-_WORDS = ("mlx5_core ", "NETDEV WATCHDOG: ", "Keep alive watchdog timeout", "table full", "table overflow")
-"""Each of these lines has one of them."""
+_WORDS = {
+    "table_overflow": ("table full", "table overflow"),
+    "transmit_timeout": ("NETDEV WATCHDOG: ", "TX timeout detected", "Keep alive watchdog timeout"),
+    "command_timeout": ("Will cause a leak of a command",),
+    "cable_error": ("Port module event[error]",),
+    "overheated": ("High Temperature", "High temperature", "high temperature"),
+    "power_insufficient": ("Detected insufficient power",),
+    "card_unhealthy": ("health compromised", "Fatal error ", "health recovery f", "Health issue observed"),
+}
+"""Each line of a kind has one of its words."""
 _REMEDIES = {
     "table_overflow": "see the checks neighbours and conntrack: raise the table's limit",
     "transmit_timeout": "look at driver and firmware: `ethtool -i`; if it repeats, have the card looked at",
@@ -46,31 +55,40 @@ def _any() -> re.Pattern[str]:
     return re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
 
 
+def _add(seen: dict[str, Facts], text: str) -> None:
+    """Count one line."""
+    match = _any().match(text)
+    if match is None:
+        return
+    kind = next(kind for kind in _KINDS if match[kind] is not None)
+    entry = seen.setdefault(kind, {"count": 0, "example": text[:_MAX_EXAMPLE_CHARS], "cards": []})
+    entry["count"] += 1
+    address = re.search(_ADDRESS, text)
+    if address and address[0] not in entry["cards"]:
+        entry["cards"].append(address[0])
+
+
 def count(texts: Iterable[str]) -> dict[str, Facts]:
     """Lines by kind: how many, one example, and the PCI addresses they name."""
     seen: dict[str, Facts] = {}
     for text in texts:
-        match = _any().match(text)
-        if match is None:
-            continue
-        kind = next(kind for kind in _KINDS if match[kind] is not None)
-        entry = seen.setdefault(kind, {"count": 0, "example": text[:_MAX_EXAMPLE_CHARS], "cards": []})
-        entry["count"] += 1
-        address = re.search(_ADDRESS, text)
-        if address and address[0] not in entry["cards"]:
-            entry["cards"].append(address[0])
+        _add(seen, text)
     return seen
 
 
 def probe(context: Context, options: Options) -> Facts:
     """Read what was logged since the last prolog."""
-    news = shared_kernel_log.news(context, check.name, _any().match, _WORDS)
+    seen: dict[str, Facts] = {}
+    words = [word for words in _WORDS.values() for word in words]
+    add = functools.partial(_add, seen)
+    news = shared_kernel_log.news(context, check.name, add, words, shared_kernel_log.MOST_LINES)
     log = news.log
     return {
         "error": log.error,
         "errno": log.errno,
         "boot_id": news.boot_id,
-        "seen": count(record.text for record in log.records),
+        "seen": seen,
+        "flooded": [kind for kind in seen if log.capped.intersection(_WORDS[kind])],
         "cursor": dict(log.cursor if shared_kernel_log.counts(context) else news.cursor),
     }
 
@@ -83,7 +101,10 @@ def judge(facts: Facts, options: Options) -> Finding:
     if not seen:
         return Finding.passed("quiet", "the kernel log shows no trouble with network cards since the last run")
     worst = next(kind for kind in reversed(_KINDS) if kind in seen)
-    said = ", ".join(f"{kind} ×{entry['count']}" for kind, entry in seen.items())
+    said = ", ".join(
+        f"{kind} {shared_kernel_log.times(entry['count'], flooded=kind in facts['flooded'])}"
+        for kind, entry in seen.items()
+    )
     cards = sorted({card for entry in seen.values() for card in entry["cards"]})
     sentence = f"kernel log on network cards{' ' + ', '.join(cards[:4]) if cards else ''}: {said}"
     return Finding.warn(worst, sentence, _REMEDIES[worst], {"seen": seen})
@@ -99,6 +120,6 @@ check = Check(
     reads="the kernel log (`nodecheck.kmsg`)",
     cost="one pass over the kernel log, 1–20 ms",
     lane=shared_kernel_log.LANE,
-    invalidating_words=("health compromised", "Fatal error", "health recovery fail"),
+    invalidating_words=("health compromised", "Fatal error", "health recovery f", "Health issue observed"),
     options={"ignore": Option([], f"list of kinds to ignore: {', '.join(_KINDS)}", "ours: none is")},
 )
