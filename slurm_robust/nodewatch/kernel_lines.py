@@ -72,7 +72,7 @@ class KernelLines:
             code, message = event["xid"], event["message"]
             grade = {Status.FAIL: Grade.FAIL, Status.WARN: Grade.WARN}.get(verdict.status, Grade.NOTE)
             of_switch = code >= sxids.FIRST_CODE
-            rule = urgency.of_sxid(grade) if of_switch else urgency.of_xid(code, grade, message)
+            rule = urgency.of_sxid(code, grade) if of_switch else urgency.of_xid(code, grade, message)
             gpus = () if of_switch else self._gpus.of([event["gpu"]])
             kind = "sxid" if of_switch else "xid"
             at_s = _time_of(log, message or f"): {code}", moment)

@@ -30,7 +30,7 @@ class Urgency(NamedTuple):
 
 _ACTION = "NVIDIA's XID catalogue: its immediate action is a reset, a reboot or a repair, and no work goes on before"
 _FABRIC = "NVIDIA's Fabric Manager guide, appendix D: always fatal; GPUs and switches must be reset"
-_PORT = "NVIDIA's Fabric Manager guide, appendix D: fatal for one port; the GPU behind it logs its own XID"
+_PORT = "ours: what is fatal for one port of a switch, its guide says, is an XID of the GPU behind it, too"
 _ROWS = "NVIDIA's GPU memory error management: remapped at the next reset; work may go on until then"
 _STORM = "ours: corrected errors lose no data; a storm of them slows the job and often comes before uncorrected ones"
 _CONTAINED = "NVIDIA's XID catalogue: only the application that was hit ends; reset when the GPU is idle"
@@ -67,6 +67,8 @@ SXIDS: Mapping[str, Urgency] = {
     "note": Urgency(NOTE, _HARMLESS),
 }
 """Grade of an SXID's line → how urgent it is."""
+_SXID_NOTES = frozenset({10001, 10002, 10003, 11004, 20012})
+"""Codes that warn, and cost no job anything: a switch's own housekeeping, packets that belong nowhere."""
 
 KERNEL: Mapping[str, Urgency] = {
     **dict.fromkeys(("disk_lost", "fs_shutdown", "remount_ro"), Urgency(NOW, _DISK)),
@@ -147,9 +149,9 @@ def _hardware(code: int) -> bool:
     return xids.lookup(code).fault is FaultSource.HARDWARE
 
 
-def of_sxid(grade: Grade) -> Urgency:
-    """Of an NVSwitch's line with this grade."""
-    return SXIDS[grade.value]
+def of_sxid(code: int, grade: Grade) -> Urgency:
+    """Of an NVSwitch's line with this code, by what the catalogue (or the site) makes of it."""
+    return SXIDS["note" if grade is Grade.WARN and code in _SXID_NOTES else grade.value]
 
 
 def of_kernel(kind: str, status: Status, *, about_gpu: bool = False) -> Urgency:

@@ -29,9 +29,10 @@ _EXITS = (
 @click.option(
     "--config", type=click.Path(dir_okay=False), help="robust.yaml to use (default: $SROBUST_CONFIG, then /etc)."
 )
+@click.option("--node", metavar="NAME", help="Slurm's name of this node, for %n in robust.yaml (default: the host's).")
 @click.option("--once", is_flag=True, help="Print what it finds now, and end; nothing is written.")
 @click.option("--json", "as_json", is_flag=True, help="Print each finding as one JSON object a line.")
-def command(config: str | None, *, once: bool, as_json: bool) -> None:
+def command(config: str | None, *, node: str | None, once: bool, as_json: bool) -> None:
     """Tell the jobs of this node within a second or two what happens to it.
 
     It follows the kernel log, the links of network cards, RDMA ports and NVIDIA's driver, and runs the quick node
@@ -52,7 +53,7 @@ def command(config: str | None, *, once: bool, as_json: bool) -> None:
         chosen = choices.of(configuration.load(config))
         for name in chosen.options:
             registry.require(name)
-        context = chosen.context(node_name(), "periodic", os.environ)
+        context = chosen.context(node or node_name(), "periodic", os.environ)
         show = _show_json if as_json else _show
         if once:
             found = look(chosen, context, service.say_on_stderr)
