@@ -28,6 +28,7 @@ from slurm_robust.nodewatch.ring import Seen
 CHECKS = ("xid", "kernel_log", "nic_log")
 _COUNT_S = 1800.0
 _EXAMPLE_CHARS = 160
+_MAX_NAMES = 8
 _PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 
@@ -93,7 +94,7 @@ class KernelLines:
             rule = urgency.of_kernel(kind, verdict.status, about_gpu=on_gpu)
             text = _sentence(kind, names, entry["example"])
             finding = NodeFinding(0, _time_of(log, entry["example"], moment), source, kind, rule.name, text, gpus)
-            found.append(Seen(finding, entry["count"], ",".join(names[:4])))
+            found.append(Seen(finding, entry["count"], ",".join(names[:_MAX_NAMES])))
         for kind, name in facts.get("back", [])[-4:]:
             text = f"kernel log: {kind}: {name or 'it'} is back"
             found.append(Seen(NodeFinding(0, moment.wall_s, source, kind, urgency.NOTE, text), about=f"back {name}"))
@@ -122,5 +123,5 @@ def _time_of(log: KernelLog, text: str, moment: Moment) -> float:
 
 
 def _sentence(kind: str, names: list[str], example: str) -> str:
-    about = f" ({', '.join(names[:4])})" if names else ""
+    about = f" ({', '.join(names[:_MAX_NAMES])})" if names else ""
     return f"kernel log: {kind}{about}: {example[:_EXAMPLE_CHARS]}"

@@ -132,12 +132,12 @@ class KmsgFollower(Source):
     def _piece(self, moment: Moment) -> list[Seen]:
         data = os.pread(self._held, _PIECE_BYTES, self._at)
         whole = data.rfind(b"\n") + 1
-        if not whole and len(data) < _PIECE_BYTES:
+        if len(data) == _PIECE_BYTES:
+            self.due_s = moment.monotonic_s  # a flood: the rest is read at once
+        elif not whole:
             return []  # a line that is still being written
         data = data[: whole or len(data)]
         self._at += len(data)
-        if len(data) > _PIECE_BYTES // 2:
-            self.due_s = moment.monotonic_s  # a flood: the rest is read at once
         return self._judged(KernelLog(data, 0, self._file), moment)
 
     def _judged(self, log: KernelLog, moment: Moment) -> list[Seen]:

@@ -29,6 +29,8 @@ _HEADER = struct.Struct("=IHHII")
 _IFINFO = struct.Struct("=BxHiII")
 _ATTRIBUTE = struct.Struct("=HH")
 _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
+_REMOVED = "notpresent"
+_LOST = urgency.of_check("ethernet", "link_down", Status.WARN).name
 _BUFFER_BYTES = 1 << 16
 _LOOK_S = 30.0
 _MAX_MESSAGES = 256
@@ -77,7 +79,10 @@ class LinkListener(Source):
             except OSError:  # more was said than the buffer holds: look at all of them
                 return [*found, *self.tick(moment)]
             for name, state, carrier, up in messages(data):
-                if name in self._linked:
+                if name in self._linked and state == _REMOVED:
+                    del self._linked[name]
+                    found.append(self._seen(name, _LOST, f"{name} is gone", moment))
+                elif name in self._linked:
                     linked = not network_links.without_link({"state": state, "carrier": carrier})
                     found += self._changed(name, moment, linked=linked, up=up)
         return found
@@ -109,10 +114,13 @@ class LinkListener(Source):
         if linked:
             rule, text = urgency.NOTE, f"{name} has its link again"
         elif up:
-            rule, text = urgency.of_check("ethernet", "link_down", Status.WARN).name, f"{name} lost its link"
+            rule, text = _LOST, f"{name} lost its link"
         else:
             rule, text = urgency.NOTE, f"{name} was switched off"
-        return [Seen(NodeFinding(0, moment.wall_s, self.name, "link", rule, text, (), name), about=text)]
+        return [self._seen(name, rule, text, moment)]
+
+    def _seen(self, name: str, rule: str, text: str, moment: Moment) -> Seen:
+        return Seen(NodeFinding(0, moment.wall_s, self.name, "link", rule, text, (), name), about=text)
 
 
 def messages(data: bytes) -> Iterator[tuple[str, str, str, bool]]:
@@ -138,7 +146,7 @@ def messages(data: bytes) -> Iterator[tuple[str, str, str, bool]]:
         state = _OPERSTATES[operstate] if operstate < len(_OPERSTATES) else "unknown"
         up = bool(flags & _IFF_UP)
         carrier = str(values[_IFLA_CARRIER][0]) if up and values.get(_IFLA_CARRIER) else ""
-        yield name, ("notpresent" if kind == _RTM_DELLINK else state), carrier, up
+        yield name, (_REMOVED if kind == _RTM_DELLINK else state), carrier, up
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -24,10 +25,11 @@ FLAP_MERGE_S = 10.0
 """A link that trains goes up and down a few times: that is one loss."""
 MERGE_S = 600.0
 _MAX_KEPT = 192
-_MAX_OF_ONE = 8
-"""Of one thing the last eight: a link that flaps all day must not push a lost GPU out."""
+_MAX_OF_ONE = 16
+"""Of one thing the last few: a link that flaps all day must not push a lost GPU out."""
 _TEXT_CHARS = 240
 _TRY_AGAIN_S = 5.0
+_COUNTED = re.compile(r" \(seen \d{1,12} times\)\Z")
 _SAME_S = 1.0
 """A time since boot, made a time of day twice, differs by less."""
 
@@ -68,7 +70,7 @@ class FindingRing:
         self.folder, self.boot = folder, boot
         self._say = say
         self._kept: list[NodeFinding] = []
-        self._earlier: list[tuple[_What, float]] = []
+        self._earlier: list[NodeFinding] = []
         self._entries: dict[_Key, _Entry] = {}
         self._next_seq = 1
         self._written_s = -WRITE_S
@@ -88,7 +90,7 @@ class FindingRing:
             self._say(f"the findings of an earlier start are not believed: {error}")
             found = []
         self._kept = found[-_MAX_KEPT:]
-        self._earlier = [(_what(finding), finding.at_s) for finding in self._kept]
+        self._earlier = [finding._replace(text=_COUNTED.sub("", finding.text)) for finding in self._kept]
         self._next_seq = max([least_seq, *(finding.seq for finding in self._kept)]) + 1
 
     @property
@@ -106,7 +108,7 @@ class FindingRing:
         text = shorten(seen.finding.text.encode("ascii", "replace").decode(), _TEXT_CHARS)
         finding = seen.finding._replace(text=_counted(text, seen.times))
         what = _what(finding)
-        if any(what == other and abs(finding.at_s - at_s) < _SAME_S for other, at_s in self._earlier):
+        if any((_what(old), old.text) == (what, text) and _same_time(old, finding) for old in self._earlier):
             return None  # read a second time, after a restart
         key = (what, seen.about)
         known = self._entries.get(key)
@@ -207,6 +209,10 @@ class FindingRing:
 
 def _what(finding: NodeFinding) -> _What:
     return (finding.kind, finding.urgency, finding.gpus, finding.port, finding.code)
+
+
+def _same_time(one: NodeFinding, other: NodeFinding) -> bool:
+    return abs(one.at_s - other.at_s) < _SAME_S
 
 
 def _counted(text: str, count: int) -> str:

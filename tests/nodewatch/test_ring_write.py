@@ -70,7 +70,7 @@ def test_a_clock_that_jumps_back_hides_nothing(tmp_path: Path) -> None:
 
 
 def test_a_flood_of_notes_leaves_the_fatal_one(tmp_path: Path) -> None:
-    """Notes go first; of one kind the last eight stay."""
+    """Notes go first; of one kind the last 16 stay."""
     ring = made(tmp_path)
     ring.add(seen())
     for number in range(5000):
@@ -80,7 +80,7 @@ def test_a_flood_of_notes_leaves_the_fatal_one(tmp_path: Path) -> None:
     ring.flush(0.0)
     kept = read(tmp_path)
     assert [f.kind for f in kept].count("xid") == 1
-    assert [f.kind for f in kept].count("link") == 8
+    assert [f.kind for f in kept].count("link") == 16
     assert (tmp_path / node_findings.FILE_NAME).stat().st_size < node_findings.MAX_BYTES
     assert kept == ring.findings
 
