@@ -13,7 +13,7 @@ from slurm_robust.nodecheck.catalogue import kernel_patterns, sxids, xids
 from slurm_robust.nodecheck.catalogue.xids import Grade
 from slurm_robust.nodecheck.engine.finding import Status
 from slurm_robust.nodewatch import urgency
-from slurm_robust.nodewatch.urgency import NOTE, Urgency
+from slurm_robust.nodewatch.urgency import NOTE, UrgencyRule
 
 MARK = "<!-- From here on written by `python -m slurm_robust.nodewatch.explain docs/nodewatch.md`. -->"
 _HEAD = ["| what | urgency | where that comes from |", "|---|---|---|"]
@@ -35,7 +35,7 @@ def as_markdown() -> str:
     ]
     lines += ["", "## SXIDs (errors of NVSwitches)", ""]
     failing = (entry for code, entry in sorted(sxids.CATALOGUE.items()) if entry.grade is not Grade.NOTE)
-    by_rule: dict[Urgency, list[str]] = {}
+    by_rule: dict[UrgencyRule, list[str]] = {}
     for entry in failing:
         by_rule.setdefault(urgency.of_sxid(entry.code, entry.grade), []).append(str(entry.code))
     lines += _rows((", ".join(codes), rule) for rule, codes in by_rule.items())
@@ -51,7 +51,7 @@ def as_markdown() -> str:
     return "\n".join([*lines, ""])
 
 
-def _rows(rules: Iterable[tuple[str, Urgency]]) -> Iterator[str]:
+def _rows(rules: Iterable[tuple[str, UrgencyRule]]) -> Iterator[str]:
     """The table's rows, the most urgent first, without notes."""
     rows = [(_ORDER.index(rule.name), what, rule) for what, rule in rules if rule.name != NOTE]
     yield from _HEAD

@@ -7,7 +7,7 @@ two batches but counts of what is only told when it comes often.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,11 +39,18 @@ class KernelLines:
         context: As the checks get it; its kernel log is replaced by each batch.
         chosen: The site's options by check.
         gpus: Numbers of GPUs by their PCI address.
+        disable: Checks that the site has switched off.
     """
 
-    def __init__(self, context: Context, chosen: Mapping[str, Mapping[str, Any]], gpus: GpuNumbers) -> None:
+    def __init__(
+        self,
+        context: Context,
+        chosen: Mapping[str, Mapping[str, Any]],
+        gpus: GpuNumbers,
+        disable: Sequence[str] = (),
+    ) -> None:
         self._context = replace(context, cache_dir=None, stage="periodic")
-        self._checks: dict[str, Check] = {name: registry.get(name) for name in CHECKS}
+        self._checks: dict[str, Check] = {check.name: check for check in registry.select("full", CHECKS, disable)}
         self._settings = {name: check.settings(chosen.get(name, {})) for name, check in self._checks.items()}
         self._gpus = gpus
         self._often: dict[str, tuple[int, float]] = {}  # kind → lines, since when

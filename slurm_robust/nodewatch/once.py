@@ -32,7 +32,7 @@ def look(chosen: Choices, context: Context, say: Say) -> list[NodeFinding]:
     log = kmsg.load(here.kmsg)
     if log.error:
         say(f"kmsg: {log.error}")
-    found: list[Seen] = [] if log.error else KernelLines(here, chosen.options, gpus).judge(log, moment)
+    found: list[Seen] = [] if log.error else KernelLines(here, chosen.options, gpus, chosen.disable).judge(log, moment)
     checks = polls.available([*polls.NODE_CHECKS, *polls.RDMA_CHECKS, *nvml_watch.CHECKS], chosen.disable)
     report = runner.run(checks, here, chosen.options, chosen.deadline_s)
     settings = {check.name: check.settings(chosen.options.get(check.name, {})) for check in checks}

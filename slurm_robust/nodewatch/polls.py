@@ -150,8 +150,8 @@ def rdma_findings(verdicts: Verdicts, message: Message, moment: Moment) -> list[
 
 
 def _port(name: str, reason: str, text: str, moment: Moment) -> Seen:
-    rule = urgency.of_check("rdma_ports", reason, Status.WARN) if reason else urgency.Urgency(urgency.NOTE, "")
-    return Seen(NodeFinding(0, moment.wall_s, "rdma", "rdma_port", rule.name, text, (), name), about=text)
+    rule = urgency.of_check("rdma_ports", reason, Status.WARN) if reason else urgency.UrgencyRule(urgency.NOTE, "")
+    return Seen(NodeFinding(0, moment.wall_s, "rdma", "port", rule.name, text, (), name), about=text)
 
 
 def driver_there(context: Context) -> bool:

@@ -51,16 +51,16 @@ def test_ports_that_flap_and_go(root: Path, watch: Watch) -> None:
     service = watch(extra=f", root: {root}").start()
     settled(service)
     port(root, 2, **_DOWN, link_downed="1")
-    lost = service.wait_for("rdma_port", timeout_s=10)
+    lost = service.wait_for("port", timeout_s=10)
     assert (lost.urgency, lost.port, lost.source) == ("if_repeated", "mlx5_2/1", "rdma")
     port(root, 2, **_UP, link_downed="1")
-    back = service.wait_for("rdma_port", 2, timeout_s=10)
+    back = service.wait_for("port", 2, timeout_s=10)
     assert (back.urgency, back.port) == ("note", "mlx5_2/1")
     port(root, 3, **_OFF, link_downed="0")
-    off = service.wait_for("rdma_port", 3, timeout_s=10)
+    off = service.wait_for("port", 3, timeout_s=10)
     assert (off.urgency, off.port) == ("note", "mlx5_3/1")
     port(root, 1, **_UP, link_downed="1")
-    moment = service.wait_for("rdma_port", 4, timeout_s=10)
+    moment = service.wait_for("port", 4, timeout_s=10)
     assert (moment.urgency, moment.port) == ("if_repeated", "mlx5_1/1"), "down and up again between two readings"
     assert {finding.urgency for finding in service.findings()} == {"if_repeated", "note"}
 
@@ -73,7 +73,7 @@ def test_a_port_that_stays_away_and_the_last_one(root: Path, watch: Watch) -> No
     assert service.wait_for("rdma_ports", timeout_s=20).urgency == "at_next_checkpoint"
     for number in range(4):
         port(root, number, **_DOWN, link_downed="2")
-    service.wait_for("rdma_port", 4, timeout_s=10)
+    service.wait_for("port", 4, timeout_s=10)
     for number in range(4):
         port(root, number, **_UP, link_downed="2")
     service.wait_for("rdma_ports", 2, timeout_s=20)  # well again
