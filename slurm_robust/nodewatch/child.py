@@ -166,6 +166,11 @@ def _be_child(body: Body, writer: int) -> None:
         os._exit(0)
 
 
+def parent_gone(parent: int) -> bool:
+    """True in a child whose service was killed."""
+    return os.getppid() != parent
+
+
 def _reaped(pid: int) -> bool:
     end_s = time.monotonic() + _REAP_S
     while True:

@@ -20,7 +20,7 @@ from slurm_robust.nodewatch.ring import Seen
 from slurm_robust.nodewatch.source import NEVER_S, Source, SourceBrokenError
 from slurm_robust.nodewatch.urgency import NOTE
 
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 256 << 10
 _RECORD_BYTES = 8192  # the kernel's own limit for one read of /dev/kmsg
 _BACK_BYTES = 8 << 20
 """Of a plain file that was never read: so much of its end."""

@@ -1,13 +1,17 @@
 """The source `link`: rtnetlink tells of every link that goes up or down, in the moment in which it does.
 
 Considered are the interfaces that the check `ethernet` considers: default routes, RoCE, the site's own, and what they
-stand on. Whether one is without a link is that check's own word.
+stand on. Whether one is without a link is that check's own word. All of it runs in a child: reading a card's speed waits for
+the kernel's lock of all interfaces, which a card that resets itself may hold for minutes.
 """
 
 from __future__ import annotations
 
+import os
+import select
 import socket
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -16,9 +20,9 @@ from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.finding import Status
 from slurm_robust.nodecheck.sources import network_links
 from slurm_robust.nodewatch import urgency
+from slurm_robust.nodewatch.child import Body, Message, Send, parent_gone
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import Seen
-from slurm_robust.nodewatch.source import NEVER_S, Source
 
 # Numbers of rtnetlink(7) and the kernel's headers rtnetlink.h and if_link.h.
 _RTMGRP_LINK = 1
@@ -36,36 +40,32 @@ _LOOK_S = 30.0
 _MAX_MESSAGES = 256
 
 
-class LinkListener(Source):
+class LinkListener:
     """Listens to the kernel.
+
+    Attributes:
+        fd: Can be read when the kernel has said something.
+        due_s: When `tick` is due, monotonic.
 
     Args:
         context: Where /sys is.
         interfaces: The site's own, `nodecheck.options.ethernet.interfaces`.
     """
 
-    name = "link"
-
     def __init__(self, context: Context, interfaces: Sequence[str]) -> None:
-        super().__init__()
+        self.fd, self.due_s = -1, 0.0
         self._context, self._site = context, tuple(interfaces)
         self._socket: socket.socket | None = None
         self._linked: dict[str, bool] = {}
 
     def open(self, moment: Moment) -> None:
-        """As `Source.open`."""
+        """Begin; raises OSError where the kernel has no such socket."""
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
         self._socket.setblocking(False)
         self._socket.bind((0, _RTMGRP_LINK))
         self.fd = self._socket.fileno()
         self.due_s = moment.monotonic_s + _LOOK_S
         self._linked = {name: linked for name, linked, _ in self._states()}
-
-    def close(self) -> None:
-        """As `Source.close`."""
-        if self._socket is not None:
-            self._socket.close()
-        self._socket, self.fd, self.due_s = None, -1, NEVER_S
 
     def read(self, moment: Moment) -> list[Seen]:
         """What the kernel says of links that are considered."""
@@ -120,7 +120,30 @@ class LinkListener(Source):
         return [self._seen(name, rule, text, moment)]
 
     def _seen(self, name: str, rule: str, text: str, moment: Moment) -> Seen:
-        return Seen(NodeFinding(0, moment.wall_s, self.name, "link", rule, text, (), name), about=text)
+        return Seen(NodeFinding(0, moment.wall_s, "link", "link", rule, text, (), name), about=text)
+
+
+def body(context: Context, interfaces: Sequence[str]) -> Body:
+    """What the child does: listens until the service is gone, and says at least each half minute that it lives."""
+
+    def run(send: Send) -> None:
+        parent = os.getppid()
+        listener = LinkListener(context, interfaces)
+        listener.open(Moment.now())
+        while not parent_gone(parent):
+            send({"findings": []})
+            ready = select.select([listener.fd], [], [], max(0.0, listener.due_s - time.monotonic()))[0]
+            found = listener.read(Moment.now()) if ready else listener.tick(Moment.now())
+            if found:
+                send({"findings": [seen.finding._asdict() for seen in found]})
+
+    return run
+
+
+def findings(message: Message, _: Moment) -> list[Seen]:
+    """What a message of the child means."""
+    told = (NodeFinding(**{**raw, "gpus": tuple(raw["gpus"])}) for raw in message["findings"])
+    return [Seen(finding, about=finding.text) for finding in told]
 
 
 def messages(data: bytes) -> Iterator[tuple[str, str, str, bool]]:

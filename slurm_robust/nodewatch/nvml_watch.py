@@ -17,11 +17,11 @@ from slurm_robust.nodecheck.engine.registry import Check
 from slurm_robust.nodecheck.nvml import library, session
 from slurm_robust.nodecheck.sources import small_files
 from slurm_robust.nodecheck.sources.kmsg import KernelLog
-from slurm_robust.nodewatch.child import Body, Message, Send
+from slurm_robust.nodewatch.child import Body, Message, Send, parent_gone
 from slurm_robust.nodewatch.gpu_numbers import GpuNumbers
 from slurm_robust.nodewatch.kernel_lines import KernelLines
 from slurm_robust.nodewatch.moment import Moment
-from slurm_robust.nodewatch.polls import parent_gone, run_here
+from slurm_robust.nodewatch.polls import run_here
 from slurm_robust.nodewatch.ring import Seen
 from slurm_robust.nodewatch.verdicts import Verdicts
 

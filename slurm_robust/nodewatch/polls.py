@@ -16,7 +16,7 @@ from slurm_robust.nodecheck.engine.finding import Status
 from slurm_robust.nodecheck.engine.registry import Check
 from slurm_robust.nodecheck.sources import rdma, small_files
 from slurm_robust.nodewatch import urgency
-from slurm_robust.nodewatch.child import Body, Message, Send
+from slurm_robust.nodewatch.child import Body, Message, Send, parent_gone
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import Seen
 from slurm_robust.nodewatch.verdicts import Verdicts, to_json
@@ -157,8 +157,3 @@ def _port(name: str, reason: str, text: str, moment: Moment) -> Seen:
 def driver_there(context: Context) -> bool:
     """Whether NVML may have something to say."""
     return bool(context.nvml_library) or Path("/proc/driver/nvidia/version").exists()
-
-
-def parent_gone(parent: int) -> bool:
-    """True in a child whose service was killed."""
-    return os.getppid() != parent

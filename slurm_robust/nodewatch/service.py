@@ -25,12 +25,11 @@ from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.engine.choices import Choices
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.nvml import library
-from slurm_robust.nodewatch import nvml_watch, polls
+from slurm_robust.nodewatch import link_listener, nvml_watch, polls
 from slurm_robust.nodewatch.child import ChildSource
 from slurm_robust.nodewatch.gpu_numbers import GpuNumbers
 from slurm_robust.nodewatch.kernel_lines import KernelLines
 from slurm_robust.nodewatch.kmsg_follower import KmsgFollower
-from slurm_robust.nodewatch.link_listener import LinkListener
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import FindingRing, Say, Seen
 from slurm_robust.nodewatch.source import Source, SourceBrokenError
@@ -45,6 +44,7 @@ _HEALTHY_S = 60.0
 """A source that lived so long begins with the shortest pause when it breaks."""
 _INSPECT_S = 30.0
 _RDMA_SILENT_S = 60.0
+_LINK_SILENT_S = 120.0
 
 Show = Callable[[NodeFinding], None]
 
@@ -105,7 +105,8 @@ class Service:
         def these(names: Sequence[str]) -> list[Any]:
             return [named[name] for name in names if name in named]
 
-        link = LinkListener(own, chosen.options.get("ethernet", {}).get("interfaces", ()))
+        listening = link_listener.body(own, chosen.options.get("ethernet", {}).get("interfaces", ()))
+        link = self._child("link", listening, polls.NODE_EVERY_S, _LINK_SILENT_S)
         node = polls.node_body(these(polls.NODE_CHECKS), own, chosen.options, chosen.deadline_s)
         poll = self._child("poll", node, polls.NODE_EVERY_S, 120.0)
         ports = polls.rdma_body(these(polls.RDMA_CHECKS), own, chosen.options)
@@ -121,7 +122,7 @@ class Service:
 
     def _child(self, name: str, body: Callable[..., None], every_s: float, silent_s: float) -> ChildSource:
         hung = self._part("hung").get(name, "")
-        take = {"rdma": self._of_rdma, "nvml": self._of_nvml}.get(name, self._of_node)
+        take = {"rdma": self._of_rdma, "nvml": self._of_nvml, "link": link_listener.findings}.get(name, self._of_node)
         return ChildSource(name, body, take, every_s=every_s, silent_s=silent_s, hung=hung)
 
     def _of_node(self, message: Any, moment: Moment) -> list[Seen]:

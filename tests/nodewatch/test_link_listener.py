@@ -8,8 +8,10 @@ import secrets
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from helpers import wait_until
 from watch_helpers import RunningService
 
 from slurm_robust.nodewatch.link_listener import messages
@@ -41,9 +43,22 @@ def namespace() -> Iterator[str]:
         run("ip", "netns", "del", name)
 
 
+def listening(service: RunningService) -> None:
+    """Wait until the service hears of links: the kernel lists who listens to which group (1: links)."""
+    assert service.process is not None
+    table = Path(f"/proc/{service.process.pid}/net/netlink")
+
+    def heard() -> bool:
+        rows = [line.split() for line in table.read_text().splitlines()[1:]]
+        return any(row[1] == "0" and int(row[3], 16) & 1 for row in rows)
+
+    wait_until(heard, 20, f"it listens; {service.said()}")
+
+
 def test_a_real_link_that_flaps(namespace: str, watch: Callable[..., RunningService]) -> None:
     """Lost and back: one finding of urgency if_repeated with the interface, and a note; others' links are nothing."""
     service = watch(prefix=("ip", "netns", "exec", namespace)).start()
+    listening(service)
     run("ip", "-n", namespace, "link", "set", "other0", "down")
     run("ip", "-n", namespace, "link", "set", "far0", "down")
     lost = service.wait_for("link", timeout_s=5)
@@ -57,6 +72,7 @@ def test_a_real_link_that_flaps(namespace: str, watch: Callable[..., RunningServ
 def test_an_interface_that_is_switched_off_or_removed(namespace: str, watch: Callable[..., RunningService]) -> None:
     """A person's hand is a note; a card that is gone is a lost link. The service goes on."""
     service = watch(prefix=("ip", "netns", "exec", namespace)).start()
+    listening(service)
     run("ip", "-n", namespace, "link", "set", "up0", "down")
     assert service.wait_for("link", timeout_s=5).urgency == "note"
     run("ip", "-n", namespace, "link", "set", "up0", "up")
