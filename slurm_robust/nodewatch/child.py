@@ -101,9 +101,10 @@ class ChildSource(Source):
     def _ended(self, moment: Moment) -> list[Seen]:
         # A sleep in the kernel keeps a process that has closed its pipe: it is watched like a silent one.
         self._close_pipe()
-        if not _reaped(self._pid):
+        pid = self._pid
+        if not _reaped(pid):
             self._abandon()
-            raise SourceBrokenError(f"process {self._pid} does not end")
+            raise SourceBrokenError(f"process {pid} does not end")
         self._pid = 0
         self.due_s = max(moment.monotonic_s, self._started_s + self._every_s)
         return []

@@ -1,8 +1,8 @@
 """The source `link`: rtnetlink tells of every link that goes up or down, in the moment in which it does.
 
 Considered are the interfaces that the check `ethernet` considers: default routes, RoCE, the site's own, and what they
-stand on. Whether one is without a link is that check's own word. All of it runs in a child: reading a card's speed waits for
-the kernel's lock of all interfaces, which a card that resets itself may hold for minutes.
+stand on. Whether one is without a link is that check's own word. All of it runs in a child: reading a card's speed
+waits for the kernel's lock of all interfaces, which a card that resets itself may hold for minutes.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import Any
 from slurm_robust import node_findings
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.nodecheck import state_folder
-from slurm_robust.nodecheck.engine import check_state
+from slurm_robust.nodecheck.engine import check_state, registry
 from slurm_robust.nodecheck.engine.choices import Choices
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.nvml import library
@@ -112,7 +112,8 @@ class Service:
         ports = polls.rdma_body(these(polls.RDMA_CHECKS), own, chosen.options)
         rdma = self._child("rdma", ports, polls.NODE_EVERY_S, _RDMA_SILENT_S)
         asked = nvml_watch.body(these(nvml_watch.CHECKS), own, chosen.options)
-        nvml = self._child("nvml", asked, nvml_watch.EVERY_S, nvml_watch.SILENT_S)
+        hung_s = registry.get("gpu_driver").settings(chosen.options.get("gpu_driver", {}))["hung_s"]
+        nvml = self._child("nvml", asked, nvml_watch.EVERY_S, nvml_watch.SILENT_S + hung_s)
         return [
             _Watched(link),
             _Watched(poll),

@@ -117,11 +117,11 @@ def test_a_wrong_configuration_is_said(watch: Watch, tmp_path: Path) -> None:
 
 
 def test_a_flood_costs_bounded_memory_and_hides_nothing(watch: Watch) -> None:
-    """200,000 lines of errors with a fatal one among them: found, and the process has not grown by much."""
+    """80,000 lines of errors with a fatal one among them: found, and the process has not grown by much."""
     service = watch().start()
     assert service.process is not None
     status = Path(f"/proc/{service.process.pid}/status")
-    noise = [f"EDAC MC0: 1 CE memory read error {number}" for number in range(100_000)]
+    noise = [f"EDAC MC0: 1 CE memory read error {number}" for number in range(40_000)]
     service.log(*noise)
     service.log(XID_79)
     service.log(*noise)

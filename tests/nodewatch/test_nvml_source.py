@@ -79,3 +79,14 @@ def test_a_driver_that_hangs_is_abandoned(library: Path, tmp_path: Path, watch: 
     assert running.wait_for("xid", timeout_s=5).urgency == "now"
     assert [f for f in running.findings() if f.source == "nvml"] == []
     assert running.end() == 0
+
+
+def test_a_hang_that_lasts_is_a_fault_of_the_node(library: Path, tmp_path: Path, watch: Watch) -> None:
+    """As long as its check gives it; said once."""
+    gpus = FakeGpus(library, tmp_path)
+    gpus.scenario("call.nvmlDeviceGetTemperature=hang")
+    options = "options: {gpu_driver: {hung_s: 1.0}}"
+    running = watch(extra=f", nvml_library: {gpus.library}, {options}").start()
+    hung = running.wait_for("gpu_driver", timeout_s=40)
+    assert (hung.urgency, hung.gpus) == ("now", ())
+    assert "hangs" in hung.text
