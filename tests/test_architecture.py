@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"diagnose", "hint", "nodewatch", "daemon", "devcluster", "doctor"},
+    | {"diagnose", "hint", "node_findings", "nodewatch", "daemon", "devcluster", "doctor"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 

@@ -56,6 +56,8 @@ class DevCluster:
                 cluster._prepare(cluster.spec, settings)
                 daemons.start_slurm(cluster.record)
                 cluster.wait_ready(timeout_s=timeout_s)
+                if spec.nodewatch:
+                    daemons.start_nodewatch(cluster.record, cluster.node_names)
                 if spec.daemon:
                     cluster.start_daemon()
             except BaseException:
@@ -236,6 +238,27 @@ class DevCluster:
         """Start a node again; `wait_ready` waits until it is up."""
         self._known(node)
         daemons.start(self.record, [daemons.slurmd(self.record, node)])
+        if self.spec.nodewatch and self._pid(f"nodewatch.{node}") is None:
+            self.start_nodewatch(node)
+
+    def start_nodewatch(self, node: str) -> None:
+        """Start a node's nodewatch, and wait until it has written its file of findings.
+
+        Raises:
+            DevClusterError: it runs already, or ended at once; with the end of its log.
+        """
+        self._known(node)
+        daemons.start_nodewatch(self.record, (node,))
+
+    def kill_nodewatch(self, node: str, sig: int = signal.SIGKILL, *, timeout_s: float = 10) -> None:
+        """End a node's nodewatch by a signal, and wait until it has ended."""
+        self._known(node)
+        daemons.kill(self.record, f"nodewatch.{node}", sig, timeout_s=timeout_s)
+
+    def findings(self, node: str) -> Path:
+        """The folder with a node's `findings.jsonl`, as `node_findings.read` takes it."""
+        self._known(node)
+        return self.layout.cache(node)
 
     def kill_slurmctld(self) -> None:
         """Send SIGKILL to slurmctld."""

@@ -68,6 +68,13 @@ def srobustd(now: ClusterRecord) -> Command:
     return _role(now, "srobustd", argv, "srobustd.log", now.layout.run)
 
 
+def nodewatch(now: ClusterRecord, node: str) -> Command:
+    """The service that watches a node."""
+    # The name is no variable: with SLURMD_NODENAME it would be taken for a process of a job.
+    argv = (sys.executable, "-m", "slurm_robust.cli.main", "nodewatch", "--json", "--node", node)
+    return _role(now, f"nodewatch.{node}", argv, f"nodewatch.{node}.out", now.layout.run)
+
+
 def start(now: ClusterRecord, roles: list[Command]) -> None:
     """Start daemons and add them to the record.
 
@@ -91,6 +98,31 @@ def start_slurm(now: ClusterRecord, *, timeout_s: float = 10) -> None:
             return  # `wait_ready` reports why
         time.sleep(_POLL_S / 5)
     start(now, [slurmd(now, node) for node in conf.node_names(now.spec.nodes)])
+
+
+def start_nodewatch(now: ClusterRecord, nodes: tuple[str, ...], *, timeout_s: float = 20) -> None:
+    """Start the service on these nodes; returns when each has written its file of findings.
+
+    Raises:
+        DevClusterError: one runs already, has ended, or wrote nothing in this time.
+    """
+    before = {node: _written_ns(now, node) for node in nodes}
+    start(now, [nodewatch(now, node) for node in nodes])
+    deadline_s = time.monotonic() + timeout_s
+    for node in nodes:
+        while _written_ns(now, node) == before[node]:
+            ended = f"nodewatch.{node}" not in record.read(now.directory).live()
+            if ended or time.monotonic() > deadline_s:
+                end = _tail(now.layout.log / f"nodewatch.{node}.out", 6)
+                raise DevClusterError(f"nodewatch of {node} {'ended' if ended else 'wrote nothing'}:\n{end}")
+            time.sleep(_POLL_S / 5)
+
+
+def _written_ns(now: ClusterRecord, node: str) -> int:
+    try:
+        return (now.layout.cache(node) / "findings.jsonl").stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def start_munged(now: ClusterRecord, *, timeout_s: float = 5) -> str:

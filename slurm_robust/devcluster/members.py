@@ -52,8 +52,8 @@ def jobs(record: ClusterRecord, job_id: int | None = None, node: str | None = No
 def of_node(record: ClusterRecord, node: str) -> set[ClusterProcess]:
     """Everything that ends when a node loses power, its slurmd included."""
     roots = {*stepds(record, node), *jobs(record, node=node)}
-    if slurmd := record.live().get(f"slurmd.{node}"):
-        roots.add(slurmd)
+    live = record.live()
+    roots |= {live[role] for role in (f"slurmd.{node}", f"nodewatch.{node}") if role in live}
     return _with_descendants(roots)
 
 

@@ -28,6 +28,7 @@ class Spec:
         mode: `observe` or `act`, as in robust.yaml.
         standby: Nodes of the standby pool, as in robust.yaml.
         daemon: Start `srobustd` too.
+        nodewatch: Start a `srobust nodewatch` for each node, which follows the node's scripted kernel log.
         auth: None means munge where munged can run, `none` elsewhere.
         proctrack: None means cgroup where a trial shows that it works, linuxproc elsewhere.
         prolog: Install the project's prolog and epilog (without them the nodes run nothing of ours).
@@ -46,6 +47,7 @@ class Spec:
     mode: str = "act"
     standby: int = 0
     daemon: bool = False
+    nodewatch: bool = False
     auth: Literal["munge", "none"] | None = None
     proctrack: Literal["cgroup", "linuxproc"] | None = None
     prolog: bool = True

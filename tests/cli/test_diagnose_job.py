@@ -172,7 +172,9 @@ def test_jobs_and_incidents_are_completed(site: Path, tmp_path: Path, monkeypatc
 def test_a_rank_that_raised_and_had_not_ended_is_read(site: Path, tmp_path: Path) -> None:
     """Its lines are the root; the ends of others only followed."""
     lines = ["Watchdog caught collective operation timeout"]
-    folder = save_incident(tmp_path / "out" / "slurm-robust-1234", lines, raised={2: RaisedException(5.0, ("KeyError: 'x'",))})
+    folder = save_incident(
+        tmp_path / "out" / "slurm-robust-1234", lines, raised={2: RaisedException(5.0, ("KeyError: 'x'",))}
+    )
     told = json.loads(run(folder.name, "--json", "--config", site).stdout)
     assert (told["category"], told["root"]["rank"], told["root"]["node"]) == ("key", 2, "n2")
 

@@ -97,6 +97,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 @click.option("--nodes", default=6, show_default=True, help="Number of nodes, at most 64.")
 @click.option("--gpus-per-node", default=8, show_default=True, help="Fake GPUs of each node.")
 @click.option("--daemon", is_flag=True, help="Start srobustd too.")
+@click.option("--nodewatch", is_flag=True, help="Start srobust nodewatch for each node, on its scripted kernel log.")
 @click.option("--standby", default=0, show_default=True, help="Nodes of the standby pool, which the daemon keeps.")
 @click.option(
     "--mode",

@@ -1,0 +1,328 @@
+"""The loop: waits for all sources at once, judges what they say, and keeps the ring and the state on disk.
+
+What was judged is kept only after the ring has it: a service that is killed in between reads some records again, and
+the ring knows them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+import selectors
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from slurm_robust import node_findings
+from slurm_robust.node_findings import NodeFinding
+from slurm_robust.nodecheck import state_folder
+from slurm_robust.nodecheck.engine import check_state, registry
+from slurm_robust.nodecheck.engine.choices import Choices
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.nvml import library
+from slurm_robust.nodewatch import link_listener, nvml_watch, polls
+from slurm_robust.nodewatch.child import ChildSource
+from slurm_robust.nodewatch.gpu_numbers import GpuNumbers
+from slurm_robust.nodewatch.kernel_lines import KernelLines
+from slurm_robust.nodewatch.kmsg_follower import KmsgFollower
+from slurm_robust.nodewatch.moment import Moment
+from slurm_robust.nodewatch.ring import FindingRing, Say, Seen
+from slurm_robust.nodewatch.source import Source, SourceBrokenError
+from slurm_robust.nodewatch.verdicts import Verdicts
+
+FOLDER = "nodewatch"
+"""The service's own state, below `nodecheck.cache_dir`."""
+_STATE = "service"
+_LOCK = "lock"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 300.0
+_HEALTHY_S = 60.0
+"""A source that lived so long begins with the shortest pause when it breaks."""
+_INSPECT_S = 30.0
+_RDMA_SILENT_S = 60.0
+_LINK_SILENT_S = 120.0
+
+Show = Callable[[NodeFinding], None]
+
+
+class RunningError(Exception):
+    """Another service watches with this state folder, or the folder cannot be used; the message says which."""
+
+
+@dataclass
+class _Watched:
+    """A source, and when it is started again."""
+
+    source: Source
+    wanted: Callable[[], bool] = lambda: True
+    running: bool = False
+    started_s: float = 0.0
+    again_s: float = -math.inf
+    pause_s: float = _FIRST_PAUSE_S
+    problem: str = ""
+    fd: int = -1
+
+
+class Service:
+    """Watches one node.
+
+    Args:
+        chosen: The site's choices.
+        context: As the checks get it.
+        say: Writes a line for people.
+        show: Called with each finding that has a number.
+    """
+
+    def __init__(self, chosen: Choices, context: Context, say: Say, show: Show) -> None:
+        assert context.cache_dir is not None
+        self._say, self._show = say, show
+        self._boot = node_findings.boot_id()
+        self._own = context.cache_dir / FOLDER
+        self._kept = self._load()
+        self._selector = selectors.DefaultSelector()
+        self._inspect_s = 0.0
+        self._stop = False
+        self._unsaved = False
+        self.ring = FindingRing(context.cache_dir, self._boot, say)
+        self._gpus = GpuNumbers(context.root)
+        names = [*polls.NODE_CHECKS, *polls.RDMA_CHECKS, *nvml_watch.CHECKS]
+        checks = polls.available(names, chosen.disable)
+        settings = {check.name: check.settings(chosen.options.get(check.name, {})) for check in checks}
+        self._lines = KernelLines(context, chosen.options, self._gpus, chosen.disable)
+        self._verdicts = Verdicts(self._boot, settings, self._gpus, self._part("verdicts"))
+        self._kmsg = KmsgFollower(context.kmsg, self._lines, self._part("cursor"))
+        self._watched = [_Watched(self._kmsg), *self._others(chosen, context, checks)]
+
+    def _others(self, chosen: Choices, context: Context, checks: Sequence[Any]) -> list[_Watched]:
+        """The sources beside the kernel log; their checks have a state of their own, apart from the prolog's."""
+        own = _own_context(context, self._own)
+        named = {check.name: check for check in checks}
+
+        def these(names: Sequence[str]) -> list[Any]:
+            return [named[name] for name in names if name in named]
+
+        listening = link_listener.body(own, chosen.options.get("ethernet", {}).get("interfaces", ()))
+        link = self._child("link", listening, polls.NODE_EVERY_S, _LINK_SILENT_S)
+        node = polls.node_body(these(polls.NODE_CHECKS), own, chosen.options, chosen.deadline_s)
+        poll = self._child("poll", node, polls.NODE_EVERY_S, 120.0)
+        ports = polls.rdma_body(these(polls.RDMA_CHECKS), own, chosen.options)
+        rdma = self._child("rdma", ports, polls.NODE_EVERY_S, _RDMA_SILENT_S)
+        asked = nvml_watch.body(these(nvml_watch.CHECKS), own, chosen.options)
+        hung_s = registry.get("gpu_driver").settings(chosen.options.get("gpu_driver", {}))["hung_s"]
+        nvml = self._child("nvml", asked, nvml_watch.EVERY_S, nvml_watch.SILENT_S + hung_s)
+        return [
+            _Watched(link),
+            _Watched(poll),
+            _Watched(rdma, lambda: polls.has_rdma(own)),
+            _Watched(nvml, lambda: _nvml_wanted(own)),
+        ]
+
+    def _child(self, name: str, body: Callable[..., None], every_s: float, silent_s: float) -> ChildSource:
+        hung = self._part("hung").get(name, "")
+        take = {"rdma": self._of_rdma, "nvml": self._of_nvml, "link": link_listener.findings}.get(name, self._of_node)
+        return ChildSource(name, body, take, every_s=every_s, silent_s=silent_s, hung=hung)
+
+    def _of_node(self, message: Any, moment: Moment) -> list[Seen]:
+        return self._verdicts.changes("poll", message["results"], moment)
+
+    def _of_rdma(self, message: Any, moment: Moment) -> list[Seen]:
+        return polls.rdma_findings(self._verdicts, message, moment)
+
+    def _of_nvml(self, message: Any, moment: Moment) -> list[Seen]:
+        return nvml_watch.findings(self._verdicts, self._lines, self._gpus, message, moment)
+
+    def _load(self) -> dict[str, Any]:
+        kept = check_state.load(self._own, _STATE)
+        if kept.get("boot") == self._boot:
+            return kept
+        # A plain file goes on over a boot; the kernel's own numbers begin anew.
+        cursor = kept.get("cursor")
+        return {"cursor": {k: v for k, v in cursor.items() if k != "seq"}} if isinstance(cursor, dict) else {}
+
+    def _part(self, name: str) -> dict[str, Any]:
+        part = self._kept.get(name)
+        return part if isinstance(part, dict) else {}
+
+    def _save(self) -> None:
+        hung = {w.source.name: w.source.hung for w in self._watched if isinstance(w.source, ChildSource)}
+        state = {
+            "boot": self._boot,
+            "seq": self.ring.last_seq,
+            "cursor": self._kmsg.cursor,
+            "verdicts": self._verdicts.kept,
+            "hung": {name: child for name, child in hung.items() if child},
+        }
+        if state != self._kept and check_state.save(self._own, _STATE, state):
+            self._kept = state
+        self._unsaved = False
+
+    def run(self) -> None:
+        """Watch until SIGTERM or SIGINT.
+
+        Raises:
+            RunningError: another service watches this node.
+        """
+        with self._lock(), self._signals() as woken:
+            seq = self._kept.get("seq")
+            self.ring.load(seq if isinstance(seq, int) and not isinstance(seq, bool) else 0)
+            self._selector.register(woken, selectors.EVENT_READ)
+            while not self._stop:
+                moment = Moment.now()
+                self._turn(moment)
+                wait_s = self._next_s() - Moment.now().monotonic_s
+                for key, _ in self._selector.select(max(0.0, wait_s)):
+                    if key.data is None:
+                        os.read(woken, 4096)
+                    else:
+                        self._take(key.data, key.data.source.read, Moment.now())
+            for watched in self._watched:
+                self._end(watched)
+            self.ring.flush(math.inf)
+            self._save()
+
+    def _turn(self, moment: Moment) -> None:
+        """Start what is to be started, do what is due, write what is new."""
+        for watched in self._watched:
+            if not watched.running and moment.monotonic_s >= watched.again_s:
+                self._start(watched, moment)
+            elif watched.running and moment.monotonic_s >= watched.source.due_s:
+                self._take(watched, watched.source.tick, moment)
+        if moment.monotonic_s >= self._inspect_s:
+            self._inspect_s = moment.monotonic_s + _INSPECT_S
+            self.ring.inspect()
+            self._save_if_written(moment)
+        self._save_if_written(moment, only_new=True)
+
+    def _save_if_written(self, moment: Moment, *, only_new: bool = False) -> None:
+        if self.ring.flush(moment.monotonic_s) and (self._unsaved or not only_new):
+            self._save()
+
+    def _next_s(self) -> float:
+        times = [w.source.due_s if w.running else w.again_s for w in self._watched]
+        return min([self._inspect_s, self.ring.due_s(), *times])
+
+    def _start(self, watched: _Watched, moment: Moment) -> None:
+        if not watched.wanted():
+            watched.again_s = moment.monotonic_s + polls.NODE_EVERY_S
+            return
+        watched.running, watched.started_s = True, moment.monotonic_s
+
+        def begin(moment: Moment) -> list[Seen]:
+            watched.source.open(moment)
+            return []
+
+        self._take(watched, begin, moment)
+
+    def _take(self, watched: _Watched, step: Callable[[Moment], list[Seen]], moment: Moment) -> None:
+        """Let a source do one step; whatever breaks in it breaks this source alone."""
+        if not watched.running:
+            return
+        try:
+            found = step(moment)
+        except Exception as error:  # noqa: BLE001 (a source's own fault is no fault of the node, nor of other sources)
+            self._broken(watched, error, moment)
+            return
+        if watched.fd != watched.source.fd:
+            self._forget_fd(watched)
+            if watched.source.fd >= 0:
+                self._selector.register(watched.source.fd, selectors.EVENT_READ, watched)
+            watched.fd = watched.source.fd
+        if moment.monotonic_s - watched.started_s >= _HEALTHY_S:
+            watched.problem, watched.pause_s = "", _FIRST_PAUSE_S
+        for seen in found:
+            self._unsaved = True
+            numbered = self.ring.add(seen)
+            if numbered is not None:
+                self._show(numbered)
+
+    def _broken(self, watched: _Watched, error: Exception, moment: Moment) -> None:
+        self._end(watched)
+        watched.again_s = moment.monotonic_s + watched.pause_s
+        watched.pause_s = min(watched.pause_s * 2, _LONGEST_PAUSE_S)
+        known = isinstance(error, (OSError, SourceBrokenError))
+        problem = str(error) if known else f"{type(error).__name__}: {error}"
+        if problem != watched.problem:
+            self._say(f"{watched.source.name}: {problem}; it is tried again")
+        watched.problem = problem
+        self._unsaved = True
+
+    def _forget_fd(self, watched: _Watched) -> None:
+        if watched.fd >= 0:
+            with contextlib.suppress(KeyError, ValueError, OSError):
+                self._selector.unregister(watched.fd)
+        watched.fd = -1
+
+    def _end(self, watched: _Watched) -> None:
+        self._forget_fd(watched)
+        watched.source.close()
+        watched.running = False
+
+    @contextlib.contextmanager
+    def _lock(self) -> Any:
+        """One service a state folder; a folder that cannot be used is said, and no reason not to watch."""
+        try:
+            self._own.mkdir(mode=0o755, parents=True, exist_ok=True)
+            inside = state_folder.open_own(str(self._own))
+            try:
+                flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                held = os.open(_LOCK, flags, 0o600, dir_fd=inside)
+            finally:
+                os.close(inside)
+        except (OSError, state_folder.UntrustedState) as error:
+            self._say(f"{self._own}: {error}: after a restart some findings may be told again")
+            yield
+            return
+        try:
+            # This kind of lock is not inherited: a child that hangs does not hold it.
+            fcntl.lockf(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(held)
+            message = f"another nodewatch runs with {self._own}; see: systemctl status srobust-nodewatch"
+            raise RunningError(message) from None
+        try:
+            yield
+        finally:
+            os.close(held)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Any:
+        """A descriptor that can be read after a signal that ends the service."""
+        reader, writer = os.pipe()
+        for fd in (reader, writer):
+            os.set_blocking(fd, False)
+
+        def stop(*_: Any) -> None:
+            self._stop = True
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        old = signal.set_wakeup_fd(writer)
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(old)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(reader)
+            os.close(writer)
+
+
+def _own_context(context: Context, folder: Path) -> Context:
+    return replace(context, cache_dir=folder, stage="periodic", shared={})
+
+
+def _nvml_wanted(context: Context) -> bool:
+    """Whether to ask NVML; its binding is loaded here, so that each child has it."""
+    if not polls.driver_there(context):
+        return False
+    with contextlib.suppress(ImportError):
+        library.binding()
+    return True
+
+
+def say_on_stderr(line: str) -> None:
+    """One line for journald."""
+    print(f"srobust nodewatch: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,49 @@
+"""What every source has in common: the service waits for its descriptor or its time, and starts a broken one again."""
+
+from __future__ import annotations
+
+import math
+
+from slurm_robust.nodewatch.moment import Moment
+from slurm_robust.nodewatch.ring import Seen
+
+NEVER_S = math.inf
+
+
+class SourceBrokenError(Exception):
+    """A source ended and is to be started again; the message says why."""
+
+
+class Source:
+    """One way to learn what happens on this node.
+
+    Attributes:
+        name: As findings name it.
+        fd: Is waited for; -1 where there is none.
+        due_s: When `tick` is wanted, monotonic.
+    """
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.fd = -1
+        self.due_s = NEVER_S
+
+    def open(self, moment: Moment) -> None:
+        """Begin.
+
+        Raises:
+            OSError: there is nothing to read now.
+            SourceBrokenError: the same.
+        """
+
+    def read(self, moment: Moment) -> list[Seen]:
+        """What the descriptor has; called when it has something. Raises as `open`."""
+        return []
+
+    def tick(self, moment: Moment) -> list[Seen]:
+        """What is due; sets the next time. Raises as `open`."""
+        return []
+
+    def close(self) -> None:
+        """End; may be called at any time, and again."""

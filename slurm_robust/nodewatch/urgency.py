@@ -1,0 +1,183 @@
+"""How urgent is a finding for the jobs on its node? One table: XIDs, SXIDs, kernel messages, checks; pure.
+
+Whether something is a fault is the catalogue's and the checks' own judgement (`Grade`, `Status`); here stands only what
+a running job should do about it. What is named in no row follows its grade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_robust.nodecheck.catalogue import xids
+from slurm_robust.nodecheck.catalogue.xids import FaultSource, Grade
+from slurm_robust.nodecheck.engine.finding import Status
+
+NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE = "now", "if_repeated", "at_next_checkpoint", "note"
+
+
+class UrgencyRule(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        name: One of `node_findings.URGENCIES`.
+        source: Where that comes from.
+    """
+
+    name: str
+    source: str
+
+
+_ACTION = "NVIDIA's XID catalogue: its immediate action is a reset, a reboot or a repair, and no work goes on before"
+_FABRIC = "NVIDIA's Fabric Manager guide, appendix D: always fatal; GPUs and switches must be reset"
+_PORT = "ours: what is fatal for one port of a switch, its guide says, is an XID of the GPU behind it, too"
+_ROWS = "NVIDIA's GPU memory error management: remapped at the next reset; work may go on until then"
+_STORM = "ours: corrected errors lose no data; a storm of them slows the job and often comes before uncorrected ones"
+_CONTAINED = "NVIDIA's XID catalogue: only the application that was hit ends; reset when the GPU is idle"
+_ENGINE = "NVIDIA's XID catalogue: the application's own, or nothing to do"
+_HARMLESS = "NVIDIA's Fabric Manager guide, appendix D: not fatal"
+_FLAP = "ours: a link that comes back within seconds costs NCCL one retry; two flaps in minutes end a job"
+_RAIL = "ours: the other rails carry the traffic, slowly"
+_HEAT = "ours: a slow GPU or CPU slows all ranks and loses nothing"
+_DISK = "ours: whoever uses this disk has lost it, and fails at the next access"
+_PERSON = "ours: a person should know; a job gains nothing by leaving"
+_DRIVER = "NVIDIA's driver says so itself"
+_STATE = "ours: the check fails a node only for what ends its jobs"
+_GRADE_FAIL = "the catalogue: a code for which it fails the node, and no application's"
+_GRADE_WARN = "the catalogue: hardware that warns works for the moment"
+
+XIDS: Mapping[int, UrgencyRule] = {
+    **dict.fromkeys((46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120), UrgencyRule(NOW, _ACTION)),
+    **dict.fromkeys((136, 140, 143, 151, 158, *range(144, 151)), UrgencyRule(NOW, _ACTION)),
+    154: UrgencyRule(NOW, _DRIVER),
+    **dict.fromkeys((63, 156, 160), UrgencyRule(AT_NEXT_CHECKPOINT, _ROWS)),
+    **dict.fromkeys((157, 161, 168, 171, 172), UrgencyRule(AT_NEXT_CHECKPOINT, _ROWS)),
+    92: UrgencyRule(AT_NEXT_CHECKPOINT, _STORM),
+    94: UrgencyRule(AT_NEXT_CHECKPOINT, _CONTAINED),
+    **dict.fromkeys((13, 31, 43, 45, 108, 109, 137), UrgencyRule(NOTE, _ENGINE)),
+    **dict.fromkeys((121, 122, 123, 124, 125, 155, 164, 165), UrgencyRule(NOTE, _PERSON)),
+}
+"""XID → how urgent it is where its line is a fault; a line that calls itself harmless is a note."""
+_NOTED_AS_HARMLESS = frozenset({63})
+"""Codes that are no fault of the node, and still concern the job."""
+
+SXIDS: Mapping[str, UrgencyRule] = {
+    "fail": UrgencyRule(NOW, _FABRIC),
+    "warn": UrgencyRule(AT_NEXT_CHECKPOINT, _PORT),
+    "note": UrgencyRule(NOTE, _HARMLESS),
+}
+"""Grade of an SXID's line → how urgent it is."""
+_SXID_NOTES = frozenset({10001, 10002, 10003, 11004, 20012})
+"""Codes that warn, and cost no job anything: a switch's own housekeeping, packets that belong nowhere."""
+
+KERNEL: Mapping[str, UrgencyRule] = {
+    **dict.fromkeys(("disk_lost", "fs_shutdown", "remount_ro"), UrgencyRule(NOW, _DISK)),
+    "gpu_driver": UrgencyRule(NOW, "ours: a GPU that has left the bus or cannot be started computes nothing"),
+    **dict.fromkeys(("nic_timeout", "nic_firmware", "transmit_timeout"), UrgencyRule(IF_REPEATED, _FLAP)),
+    **dict.fromkeys(("command_timeout", "cable_error", "card_unhealthy"), UrgencyRule(IF_REPEATED, _FLAP)),
+    **dict.fromkeys(("pcie_corrected", "memory_corrected"), UrgencyRule(AT_NEXT_CHECKPOINT, _STORM)),
+    **dict.fromkeys(("throttled", "overheated"), UrgencyRule(AT_NEXT_CHECKPOINT, _HEAT)),
+    **dict.fromkeys(
+        ("memory_failure", "machine_check"),
+        UrgencyRule(AT_NEXT_CHECKPOINT, "ours: the kernel ended whoever used the bad memory; others go on beside it"),
+    ),
+    **dict.fromkeys(
+        ("oops", "stall", "fs_error"),
+        UrgencyRule(AT_NEXT_CHECKPOINT, "ours: the kernel goes on, and nobody knows for how long"),
+    ),
+}
+"""Kind of kernel message → how urgent it is; kinds that are not named are a note: nothing is won by leaving."""
+
+CHECKS: Mapping[str, UrgencyRule] = {
+    **dict.fromkeys(("gpu_driver", "gpu_count"), UrgencyRule(NOW, "ours: a lost GPU ends the job at its next kernel")),
+    "gpu_recovery": UrgencyRule(NOW, _DRIVER),
+    "gpu_ecc": UrgencyRule(NOW, _ACTION),
+    "gpu_pages": UrgencyRule(NOW, _ACTION),
+    "gpu_rows": UrgencyRule(NOW, "NVIDIA's GPU memory error management: a failed remap is a reason for a return"),
+    "gpu_nvlink": UrgencyRule(NOW, "NVIDIA's XID catalogue, 74: applications that use the link end"),
+    "gpu_fabric": UrgencyRule(NOW, "NVIDIA's Fabric Manager guide: no traffic over switches without the fabric"),
+    "gpu_temperature": UrgencyRule(AT_NEXT_CHECKPOINT, _HEAT),
+    "gpu_throttle": UrgencyRule(AT_NEXT_CHECKPOINT, _HEAT),
+    "filesystem": UrgencyRule(AT_NEXT_CHECKPOINT, "ours: a mount that does not answer may belong to another job"),
+    "disks": UrgencyRule(NOW, _DISK),
+    "rdma_ports": UrgencyRule(AT_NEXT_CHECKPOINT, _RAIL),
+    "rdma_errors": UrgencyRule(AT_NEXT_CHECKPOINT, _RAIL),
+    "ethernet": UrgencyRule(AT_NEXT_CHECKPOINT, _RAIL),
+}
+"""Check → how urgent it is where it fails the node."""
+
+REASONS: Mapping[str, UrgencyRule] = {
+    "port_down": UrgencyRule(IF_REPEATED, _FLAP),
+    "port_not_configured": UrgencyRule(IF_REPEATED, _FLAP),
+    "link_down": UrgencyRule(IF_REPEATED, _FLAP),
+    "bond_member_down": UrgencyRule(IF_REPEATED, _FLAP),
+    "link_flaps": UrgencyRule(AT_NEXT_CHECKPOINT, _RAIL),
+    "remap_pending": UrgencyRule(AT_NEXT_CHECKPOINT, _ROWS),
+    "repair_pending": UrgencyRule(AT_NEXT_CHECKPOINT, _ROWS),
+    "page_pending": UrgencyRule(AT_NEXT_CHECKPOINT, _ROWS),
+    "corrected_rate": UrgencyRule(AT_NEXT_CHECKPOINT, _STORM),
+}
+"""Reason of a check's finding → how urgent it is where it only warns; warnings that are not named are a note."""
+_SOFT_FAILURES = ("remap_pending", "repair_pending", "recovery_drain_reset", "no_fabric_manager")
+"""Failures that make a node unfit for the next job, and let the present one reach its checkpoint."""
+ALL_RAILS = UrgencyRule(NOW, "ours: no RDMA port is left: the job waits for ever, or for its own timeout")
+
+
+def of_xid(code: int, grade: Grade, message: str = "") -> UrgencyRule:
+    """Of a line with this XID.
+
+    Args:
+        code: The XID.
+        grade: What the catalogue (or the site) makes of this very line.
+        message: The line's text: 154 names there what the driver wants.
+    """
+    if grade is Grade.NOTE and code not in _NOTED_AS_HARMLESS:
+        return UrgencyRule(NOTE, _ENGINE)
+    if code == 154 and (grade is Grade.WARN or xids.recovery_action(message).lower().startswith("drain")):
+        return UrgencyRule(AT_NEXT_CHECKPOINT, _DRIVER)
+    named = XIDS.get(code)
+    if grade is Grade.FAIL:
+        return named if named and named.name != NOTE else UrgencyRule(NOW, _GRADE_FAIL)
+    if grade is Grade.WARN and named and named.name == NOW:
+        return UrgencyRule(NOTE, _PERSON)  # of a family whose worse lines fail, one that calls itself not fatal
+    if named:
+        return named
+    return UrgencyRule(AT_NEXT_CHECKPOINT, _GRADE_WARN) if _hardware(code) else UrgencyRule(NOTE, _PERSON)
+
+
+def _hardware(code: int) -> bool:
+    return xids.lookup(code).fault is FaultSource.HARDWARE
+
+
+def of_sxid(code: int, grade: Grade) -> UrgencyRule:
+    """Of an NVSwitch's line with this code, by what the catalogue (or the site) makes of it."""
+    return SXIDS["note" if grade is Grade.WARN and code in _SXID_NOTES else grade.value]
+
+
+def of_kernel(kind: str, status: Status, *, about_gpu: bool = False) -> UrgencyRule:
+    """Of a kernel message of this kind.
+
+    Args:
+        kind: By `kernel_patterns.KINDS`, or those of the check `nic_log`.
+        status: What its check says of it.
+        about_gpu: The message names a GPU: one of `gpu_driver` that names none comes when a driver is loaded.
+    """
+    if status not in (Status.WARN, Status.FAIL):
+        return UrgencyRule(NOTE, _PERSON)
+    if kind == "gpu_driver" and not about_gpu:
+        return UrgencyRule(NOTE, _PERSON)
+    if kind in ("fs_shutdown", "remount_ro") and status is Status.WARN:
+        return UrgencyRule(NOTE, "the check: the file system is not mounted any more, or has recovered")
+    known = KERNEL.get(kind, UrgencyRule(NOTE, _PERSON))
+    return UrgencyRule(AT_NEXT_CHECKPOINT, _STATE) if known.name == NOTE and status is Status.FAIL else known
+
+
+def of_check(name: str, reason: str, status: Status) -> UrgencyRule:
+    """Of a check's finding; a failure is never a note."""
+    if status is Status.WARN:
+        return REASONS.get(reason, UrgencyRule(NOTE, _PERSON))
+    if status is not Status.FAIL:
+        return UrgencyRule(NOTE, _PERSON)
+    if reason in _SOFT_FAILURES:
+        return UrgencyRule(AT_NEXT_CHECKPOINT, REASONS.get(reason, UrgencyRule("", _ROWS)).source)
+    return CHECKS.get(name, UrgencyRule(AT_NEXT_CHECKPOINT, _STATE))
