@@ -180,3 +180,25 @@ def test_observe_mode_only_says_what_it_would_do(cluster: Cluster, submit: Submi
     assert (ended.state, ended.restart_count) == ("COMPLETED", 0), job.everything()
     assert job.told("decided") == []
     assert len(job.told("observed")) == 1, job.everything()
+
+
+def test_a_line_of_the_kernel_log_moves_the_job_and_drains_the_node(cluster: Cluster, submit: Submit) -> None:
+    """The whole way: kernel log, root service, agent, supervisor, daemon. The node fails its check, and why is said."""
+    dev = cluster(nodewatch=True)
+    job = submit(dev, steps=80)
+    trains(job, 8)
+    victim = job.rank_node(1)
+    at_s = time.time()
+    dev.add_kmsg(victim, "NVRM: Xid (PCI:0000:9b:00): 31, pid=1, name=python, MMU Fault")
+    dev.add_kmsg(victim, "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, name=python, GPU has fallen off the bus.")
+    decided = job.hears("decided")
+    assert decided["evict"] == [victim], job.everything()
+    assert decided["at_s"] - at_s < 10, job.everything()
+    assert "79" in decided["text"]
+    job.hears("resumed")
+    assert victim not in job.job().nodes
+    assert silences(job) == []
+    assert job.ends().state == "COMPLETED", job.everything()
+    wait_until(lambda: job.node(victim).drained, 60, "the drain")
+    assert "79" in job.node(victim).reason
+    job.assert_clean_slurm()
