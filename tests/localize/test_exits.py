@@ -503,3 +503,11 @@ def test_one_that_finished_too_early_is_the_programs() -> None:
     assert "rank 2 ended with exit code 0" in found.reason
     alone = judge(Evidence(4, NODES, exits=exits[1:]))
     assert alone.conclusion is Conclusion.UNDETERMINED, "without that rank's exit nobody knows"
+
+
+@pytest.mark.parametrize(("urgency", "theirs"), [("now", True), ("if_repeated", False), ("at_next_checkpoint", False)])
+def test_only_an_urgent_fault_of_its_node_explains_an_end_without_words(urgency: str, theirs: bool) -> None:
+    """A link that was down for a moment does not end a program with exit code 3."""
+    fault = replace(signal(SignalKind.NODE_FAULT, "n1", "fault"), evidence={"urgency": urgency, "kind": "port"})
+    verdict = judge(Evidence(4, NODES, exits=(died(1, 1000.0, 3),), node_signals=(fault,)))
+    assert [(s.node, s.infrastructure) for s in verdict.suspects] == [("n1", theirs)]

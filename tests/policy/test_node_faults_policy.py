@@ -165,3 +165,38 @@ def test_a_job_that_cannot_leave_the_node_is_left_running() -> None:
     alone = replace(s, training_nodes=NODES, job=JobFacts(requeueable=False))
     assert decide(alone).road is Road.ALERT_ONLY
     assert decide(replace(alone, ended=True, exit_code=1)).road is Road.STOP
+
+
+def test_who_is_at_fault_goes_before_a_node_that_only_reported_something() -> None:
+    """Both are too many: the dead node or the culprit is left, and not a warm one in its place."""
+    job = JobFacts(survives_node_failure=True)
+    dead = situation(UNDETERMINED, ended=True, job=job, dead_nodes=("n2",), faulty_nodes={"n3": "n3 is hot"})
+    two = replace(dead, allocation_nodes=("n2", "n3", "n5"), training_nodes=("n2", "n3"), training_node_count=2)
+    assert decide(two).evict == ("n2",)
+    spare = replace(
+        two, verdict=culprit("n2"), dead_nodes=(), ended=False, healthy_spares=(), faulty_nodes={"n5": "n5 is hot"}
+    )
+    assert decide(spare).evict == ("n2", "n5"), "a spare costs the training nothing"
+
+
+def test_a_lost_gpu_and_a_row_remap_elsewhere_are_no_storm() -> None:
+    """Both are XIDs."""
+    lost = replace(fault("n1"), evidence={**fault("n1").evidence, "code": 79})
+    other = fault("n2", "at_next_checkpoint", 120.0)
+    other = replace(other, evidence={**other.evidence, "code": 63})
+    found = weigh([lost, other], ("n1", "n2"), ("n1", "n2"))
+    assert (list(found.leave_now), list(found.leave_later), found.storm) == (["n1"], ["n2"], ())
+
+
+def test_what_comes_within_seconds_is_one_event() -> None:
+    """Both ports of a card, or a finding that is told again."""
+    for apart_s, left in ((0.3, []), (9.0, []), (11.0, ["n1"])):
+        pair = [fault("n1", "if_repeated", at_s, "cable_error") for at_s in (100.0, 100.0 + apart_s)]
+        assert list(weigh(pair, NODES, NODES).leave_now) == left
+
+
+def test_faults_of_three_nodes_are_three_failures() -> None:
+    """They say nothing about the program: a spare is there, and it is taken."""
+    earlier = tuple(Failure("node: node_fault", (node,), FailureCause.NODE) for node in ("n1", "n2"))
+    now = situation(culprit("n3"), failure=replace(earlier[0], nodes=("n3",)), earlier_failures=earlier, fruitless=3)
+    assert decide(now).evict == ("n3",)

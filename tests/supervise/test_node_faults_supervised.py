@@ -18,9 +18,11 @@ from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Mode, Signal, SignalKind
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent.messages import NodeFindings
+from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
 from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.watch import fault_watch
+from slurm_robust.supervise.watch.node_faults import NodeFaults
 
 NODES = ("n1", "n2", "n3")
 
@@ -227,7 +229,7 @@ def test_a_job_that_can_go_nowhere_is_told_once_and_watched_on(tmp_path: Path) -
     assert job.ends() == 0
     assert job.excluded == []
     assert job.world.kinds.count("decided") == 1
-    assert "more than half" in job.world.text("decided")
+    assert "the job may not be requeued" in job.world.text("decided")
     assert job.world.job.claim.suspected_at_s == 0.0
 
 
@@ -299,11 +301,11 @@ def test_a_finding_that_is_sent_again_is_taken_once(tmp_path: Path) -> None:
     world = World(tmp_path, command="python train.py")
     first = NodeFinding(5, world.clock.at_s, "link", "link", "if_repeated", "link down", (), "mlx5_0/1")
     signals: list[Signal] = []
-    for finding in (first, first, first._replace(seq=1, at_s=first.at_s + 9), first):
+    for finding in (first, first, first._replace(seq=1, at_s=first.at_s + 19), first):
         world.session.receive(NodeFindings("n1", (finding,)))
         world.clock.at_s += 10
         world.session.node_faults.pass_on(signals, world.session.folder)
-    assert [s.at_s for s in signals] == [first.at_s, first.at_s + 9]
+    assert [s.at_s for s in signals] == [first.at_s, first.at_s + 19]
     assert world.session.node_faults.faulty(NODES, NODES).leave_now
 
 
@@ -322,3 +324,40 @@ def test_a_node_that_is_drained_is_told(tmp_path: Path, reason: str, left: bool)
     assert (signal.kind, signal.source, signal.node) == (SignalKind.NODE_FAULT, "slurm", "n2")
     assert set(faults.faulty(NODES, NODES).leave_later) == ({"n2"} if left else set())
     assert reason in world.text("node-fault")
+
+
+def test_a_storm_stays_one_when_its_nodes_go_elsewhere() -> None:
+    """Once it is announced, no node is left for it: neither when another one has left, nor for a fault that follows."""
+    faults, signals = NodeFaults(), []
+    for node in "ABC":
+        faults.take(NodeFindings(node, (NodeFinding(1, 1000.0, "poll", "disks", "now", "disk sda is gone"),)), 1000.0)
+    faults.pass_on(signals, Silent())
+    storm = faults.faulty("ABCD", "ABCD").storm
+    assert len(storm) == 3
+    faults.announced(storm)
+    assert faults.faulty("BCDS", "BCDS").all == {}
+    assert not faults.unhandled("B")
+
+
+def test_a_check_that_is_well_again_takes_back_what_could_wait() -> None:
+    """A mount that hung for half a minute is no reason to move twenty minutes later; an XID takes nothing back."""
+    faults, signals = NodeFaults(), []
+    found = (
+        NodeFinding(1, 1000.0, "poll", "filesystem", "at_next_checkpoint", "/data does not answer"),
+        NodeFinding(2, 1000.0, "kmsg", "xid", "at_next_checkpoint", "XID 63", code=63),
+        NodeFinding(3, 1030.0, "poll", "filesystem", "note", "filesystem is well again"),
+        NodeFinding(4, 1030.0, "kmsg", "xid", "note", "XID 31", code=31),
+    )
+    faults.take(NodeFindings("A", found), 1040.0)
+    faults.pass_on(signals, Silent())
+    assert [signal.evidence["code"] for signal in faults.of("AB")] == [63]
+
+
+class Silent(IncidentFolder):
+    """A story that nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nonexistent"), quiet=True)
+
+    def log_event(self, *_: Any, **__: Any) -> None:
+        """Nothing is written."""

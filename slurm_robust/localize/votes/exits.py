@@ -35,6 +35,9 @@ _BY_WORDS = (
 """Causes that an error message shows, the surest first."""
 ROOTS = (*_BY_WORDS, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 
+_URGENT = "now"
+"""A fault of a lesser urgency, such as a link that was down for a moment, does not end a rank by itself."""
+
 _Ends = list[tuple[RankExit, ExitCause]]
 _LEFT_EARLY = "the program ended there too early, no node is at fault"
 
@@ -238,7 +241,8 @@ def _spoken_suspect(evidence: Evidence, node: str, here: _Ends) -> Suspect:
 
 def _faults(evidence: Evidence, node: str) -> list[Signal]:
     """What this node itself reports."""
-    return [s for s in evidence.node_signals if s.node == node and blames_node(s)]
+    told = (s for s in evidence.node_signals if s.node == node and blames_node(s))
+    return [s for s in told if s.evidence.get("urgency", _URGENT) == _URGENT]
 
 
 def _without_message(evidence: Evidence, early: _Ends, failed: _Ends) -> Verdict:

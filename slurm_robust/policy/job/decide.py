@@ -18,7 +18,7 @@ The rules, in order:
 10. The same failure has occurred on other nodes: stop with its own exit code; no node is blamed.
 11. Nodes are at fault (`_at_fault`: by verdict, death, or the same failure again on the same node), or have reported a
     fault of their own (`faulty_nodes`): evict them, by the best road (`_evict`). Never more than half of the job's
-    nodes (`max_evictions`); if these are too many, at least those that reported a fault.
+    nodes (`max_evictions`); if these are too many, at least those at fault, or else those that reported a fault.
 12. Everything else: restart in place once; if that fails, requeue without naming a node; if that fails, stop.
 
 If a restart with the same command may begin from zero and overwrite what was saved, the job is requeued instead of
@@ -136,7 +136,7 @@ def _fruitless(s: Situation) -> Plan | None:
 def _bad_loss(s: Situation) -> Plan | None:
     """As far as is known, the loss itself ended it: the same start would lead to the same end."""
     bad = s.bad_loss
-    if bad is None or not s.ended or _at_fault(s):
+    if bad is None or not s.ended or _blamed(s):
         return None
     if not bad.why_not:
         return Plan(Road.RESTART_IN_PLACE, f"{_finding(s)}; {bad.back}", roll_back=True)
@@ -157,7 +157,7 @@ def _own_end(s: Situation) -> Plan | None:
 def _left_to_script(s: Situation) -> Plan | None:
     """A step that prepares something may fail on purpose: a requeue would run the whole script again and again."""
     bare = s.failure is not None and s.failure.bare_exit
-    if not (s.outside and s.over and s.fruitless and bare and s.exit_code) or _at_fault(s):
+    if not (s.outside and s.over and s.fruitless and bare and s.exit_code) or _blamed(s):
         return None
     reason = f"{_finding(s)}; the step never got to a new step of training, and its exit code may mean something"
     return Plan(Road.STOP, f"{reason} to the script: it is left to the script", exit_code=s.exit_code)
@@ -236,11 +236,12 @@ def _evict(s: Situation) -> Plan | None:
     if not faults:
         return None
     bound = max_evictions(len(s.allocation_nodes))
-    if len(faults) > bound:
-        reported = _reported(s)
-        if not 0 < len(reported) <= bound:
-            return _too_many(s, faults)
-        faults = reported
+    # A spare costs the training nothing. Who is at fault goes before who only reported something.
+    choices = (some for some in (faults, _blamed(s), _reported(s)) if some and len(s.used_nodes & set(some)) <= bound)
+    chosen = next(choices, None)
+    if chosen is None:
+        return _too_many(s, faults)
+    faults = chosen
     evict = tuple(sorted(faults))
     why = joined(faults[node] for node in evict)
     names = shortened(", ".join(evict), 60)

@@ -19,6 +19,8 @@ from slurm_robust.model import REASON_PREFIX, Signal, SignalKind
 from slurm_robust.policy.job.decide import max_evictions
 
 REPEAT_WITHIN_S = 300.0
+ONE_EVENT_S = 10.0
+"""Findings that are closer are one event: both ports of a card, or one that is told again."""
 AT_ONCE_S = 60.0
 """Faults on several nodes that are no further apart are one event: sources are polled up to 30 s apart."""
 NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE = "now", "if_repeated", "at_next_checkpoint", "note"
@@ -87,7 +89,7 @@ def _acts(signal: Signal) -> bool:
 
 def _same_before(fault: Signal, earlier: Sequence[Signal]) -> Signal | None:
     """The last fault of this kind on this node and port, if it is not too long ago."""
-    same = [s for s in earlier if _key(s) == _key(fault) and fault.at_s - s.at_s <= REPEAT_WITHIN_S]
+    same = [s for s in earlier if _key(s) == _key(fault) and ONE_EVENT_S <= fault.at_s - s.at_s <= REPEAT_WITHIN_S]
     return same[-1] if same else None
 
 
@@ -95,12 +97,17 @@ def _key(fault: Signal) -> tuple[object, ...]:
     return fault.node, fault.evidence.get("kind"), fault.evidence.get("port")
 
 
+def _sort(fault: Signal) -> tuple[object, ...]:
+    """XIDs are of one kind, but a lost GPU and a row remap have nothing to do with each other."""
+    return fault.evidence.get("kind"), fault.evidence.get("code"), _urgency(fault)
+
+
 def _stormy(faults: Sequence[Signal], bound: int) -> list[Signal]:
     """The faults that came with others of their kind, or with others as urgent, on more than `bound` nodes at once."""
     stormy = []
     for fault in faults:
         near = [s for s in faults if abs(s.at_s - fault.at_s) <= AT_ONCE_S]
-        alike = {s.node for s in near if s.evidence.get("kind") == fault.evidence.get("kind")}
+        alike = {s.node for s in near if _sort(s) == _sort(fault)}
         urgent = {s.node for s in near if _urgency(s) == NOW} if _urgency(fault) == NOW else set()
         if len(alike) > bound or len(urgent) > bound:
             stormy.append(fault)

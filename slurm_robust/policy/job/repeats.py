@@ -23,7 +23,9 @@ def alike(one: Failure, other: Failure) -> bool:
 
 
 def unrelated(one: Failure, other: Failure) -> bool:
-    """Both are known by their messages, and these have nothing in common."""
+    """Both are known by their messages, and these have nothing in common; or other nodes had faults of their own."""
+    if one.cause is other.cause is FailureCause.NODE:
+        return not set(one.nodes) & set(other.nodes)
     return bool(one.category and other.category) and not alike(one, other)
 
 

@@ -12,6 +12,7 @@ from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.agent.ranks import Rank
 
 _PER_MESSAGE = 16
+_CLOCK_AHEAD_S = 60.0
 
 
 class NodeRing:
@@ -88,7 +89,9 @@ class NodeRing:
             # The first reading, or a service that has lost its numbers: times must do.
             new = [f for f in found if f.at_s >= self._last_at_s]
         else:
-            new = [f for f in found if f.seq > self._last_seq]
+            new = [f for f in found if f.seq > self._last_seq or f.at_s > self._last_at_s]
+        # A clock that was ahead once leaves findings that every later job would take for news.
+        new = [f for f in new if f.at_s <= self._clock.now_s() + _CLOCK_AHEAD_S]
         self._last_seq = highest
         self._last_at_s = max([self._last_at_s, *(f.at_s for f in new)])
         return new

@@ -15,6 +15,7 @@ from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 _YOUNG_S = 5.0
 """A process younger than this may still exec with another environment."""
 
+_MOST_GPUS = 64
 _FIRST_STEP_OF_SLURM = 0xFFFFFFF0
 """Steps from this number on are Slurm's own: batch, extern, interactive."""
 
@@ -166,9 +167,21 @@ def gpus_of(environment: dict[str, str]) -> tuple[int, ...] | None:
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
         text = environment.get(name, "")
         if text:
-            words = text.split(",")
-            return tuple(int(word) for word in words) if all(word.isdigit() for word in words) else None
-    return None
+            return _numbers(text)
+    return () if environment.get("CUDA_VISIBLE_DEVICES") == "" else None
+
+
+def _numbers(text: str) -> tuple[int, ...] | None:
+    """The numbers in `0,2-3`; none in Slurm's `NoDevFiles`; None for UUIDs and whatever else is no number."""
+    if text == "NoDevFiles":
+        return ()
+    found: list[int] = []
+    for word in text.split(","):
+        first, _, last = word.partition("-")
+        if not first.isdigit() or not (last.isdigit() or word == first) or len(word) > 9:
+            return None
+        found.extend(range(int(first), int(last or first) + 1)[:_MOST_GPUS])
+    return tuple(found[:_MOST_GPUS])
 
 
 def is_training_step(step_id: str) -> bool:

@@ -20,6 +20,8 @@ _MOST = 1024
 _TOLD_AGAIN_S = 300.0
 """The story has a line for each fault; the same one again within this time gets none."""
 _MAX_REASON = 160
+_NO_RECOVERY = ("xid", "sxid")
+"""Kinds of which one finding says nothing about an earlier one."""
 
 
 class NodeFaults:
@@ -82,7 +84,11 @@ class NodeFaults:
 
     def _keep(self, signal: Signal) -> None:
         evidence = signal.evidence
-        if evidence["urgency"] != policy.NOTE:
+        if evidence["urgency"] == policy.NOTE:
+            if evidence["kind"] not in _NO_RECOVERY:
+                # A check that is well again takes back what could wait.
+                self._kept.pop((signal.node, evidence["kind"], evidence["port"], policy.AT_NEXT_CHECKPOINT), None)
+        else:
             self._count += 1
             key = signal.node, evidence["kind"], evidence["port"], evidence["urgency"]
             self._kept.setdefault(key, deque(maxlen=2)).append((self._count, signal))
@@ -122,14 +128,19 @@ class NodeFaults:
         return any(signal.at_s > self._storm_at_s + policy.AT_ONCE_S for signal in storm)
 
     def announced(self, storm: Iterable[Signal]) -> None:
-        """Note that this event is announced."""
+        """Note that this event is announced: what it had in common is no single node's fault, also not later."""
+        storm = list(storm)
+        for last in self._kept.values():
+            for item in [item for item in last if any(item[1] is signal for signal in storm)]:
+                last.remove(item)
+        self._kept = {key: last for key, last in self._kept.items() if last}
         self._storm_at_s = max([self._storm_at_s, *(signal.at_s for signal in storm)])
 
 
 _MEANING = {
-    policy.NOW: "to be left at once",
-    policy.IF_REPEATED: f"to be left if it comes again within {policy.REPEAT_WITHIN_S / 60:.0f} min",
-    policy.AT_NEXT_CHECKPOINT: "to be left after the next checkpoint",
+    policy.NOW: "urgent",
+    policy.IF_REPEATED: f"it counts if it comes again within {policy.REPEAT_WITHIN_S / 60:.0f} min",
+    policy.AT_NEXT_CHECKPOINT: "it can wait for the next checkpoint",
     policy.NOTE: "nothing is done about it",
 }
 

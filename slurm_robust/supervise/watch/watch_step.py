@@ -22,6 +22,8 @@ _BOOTSTRAP = (
     "from slurm_robust.supervise.agent.main import main; main(sys.argv[2:])"
 )
 _STREAM_LIMIT = 1 << 20
+_STARTING_S = 10.0
+"""From srun's start to the agents': a fault in between is none of an earlier job's."""
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 _LOG_DELAY_S = 2.0
 """Slurm ends it a moment before the srun of an allocation of its own ends: the end of a job is no reason for a line."""
@@ -235,7 +237,8 @@ class WatchStep:
         self.starts += 1
         now_s = self._clock.monotonic_s()
         self.watched_since_s = now_s if self.watched_since_s is None else self.watched_since_s
-        look_back_s = now_s - self.watched_since_s  # what nodes reported while no agent was there is news, too
+        # What nodes reported while no agent was there is news, too.
+        look_back_s = now_s - self.watched_since_s + _STARTING_S
         try:
             self._process = process = await asyncio.create_subprocess_exec(
                 *argv(self.job_id, self.nodes, self.attempt, self.tick_s, self._ring_folder, f"{look_back_s:.1f}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,17 @@ def test_the_agent_sends_what_its_node_finds(stage: AgentStage, tmp_path: Path) 
     stage.victim(0, SLURM_STEP_GPUS="3")
     stage.start_agent(ring=str(tmp_path / "%n"))
     stage.receive(RankFound)
-    ring.write(finding(1, 9e9, gpus=(0,)), finding(2, 9e9, gpus=(3,), code=79))
+    now_s = time.time() + 1  # the agent believes no clock that is a minute ahead
+    ring.write(finding(1, now_s, gpus=(0,)), finding(2, now_s, gpus=(3,), code=79), finding(3, 9e9, gpus=(3,), code=48))
     message = stage.receive(NodeFindings)
     assert [(f.seq, f.code) for f in message.findings] == [(2, 79)]
+
+
+def test_a_service_that_has_lost_its_numbers_loses_no_fault(ring: Ring) -> None:
+    """Its first number may be the last one that was read: then the time says that it is news."""
+    ring.write(finding(1, 60.0))
+    assert ring.told(rank(0)) == [1]
+    ring.write(finding(1, 500.0, code=79))
+    assert ring.told(rank(0)) == [1]
+    ring.write(finding(1, 500.0, code=79))
+    assert ring.told(rank(0)) == []
