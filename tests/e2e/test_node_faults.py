@@ -15,6 +15,7 @@ from helpers import wait_until
 from slurm_robust import config, node_findings
 from slurm_robust.devcluster.cluster import DevCluster
 from slurm_robust.node_findings import NodeFinding, encode
+from slurm_robust.policy.job.node_faults import ONE_EVENT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
 Cluster = Callable[..., DevCluster]
@@ -100,18 +101,19 @@ def test_a_link_flap_is_nothing_and_the_second_one_in_five_minutes_moves_the_job
 ) -> None:
     """Before that, a GPU that the job does not use is lost: nothing."""
     dev = cluster()
-    job = submit(dev, steps=120, sbatch=("--gres=gpu:1",))
+    job = submit(dev, steps=240, sbatch=("--gres=gpu:1",))
     trains(job, 8)
     victim = job.rank_node(2)
     rings = Rings(dev)
     rings.add(victim, **GPU_LOST, gpus=(1,))
-    rings.add(victim, **FLAP)
+    first_at_s = rings.add(victim, **FLAP)
     told = job.hears("node-fault")
     assert (told["node"], told["kind"]) == (victim, "node-fault")
     step = re.findall(r"step (\d+)/", job.output())[-1]
     trains(job, int(step) + 20)
     assert job.told("suspected") == [], job.everything()
     assert [line["port"] for line in job.told("node-fault")] == ["mlx5_0/1"], job.everything()
+    wait_until(lambda: time.time() - first_at_s > ONE_EVENT_S, 20, "an event of its own")
     rings.add(victim, **FLAP)
     decided = job.hears("decided")
     assert decided["evict"] == [victim], job.everything()

@@ -337,6 +337,12 @@ def test_a_storm_stays_one_when_its_nodes_go_elsewhere() -> None:
     faults.announced(storm)
     assert faults.faulty("BCDS", "BCDS").all == {}
     assert not faults.unhandled("B")
+    for at_s, left in ((1030.0, []), (1100.0, ["D"])):
+        faults.take(
+            NodeFindings("D", (NodeFinding(int(at_s), at_s, "poll", "disks", "now", "disk sda is gone"),)), at_s
+        )
+        faults.pass_on(signals, Silent())
+        assert list(faults.faulty("BCDS", "BCDS").leave_now) == left, "one that comes late belongs to the event"
 
 
 def test_a_check_that_is_well_again_takes_back_what_could_wait() -> None:

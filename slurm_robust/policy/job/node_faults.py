@@ -102,6 +102,17 @@ def _sort(fault: Signal) -> tuple[object, ...]:
     return fault.evidence.get("kind"), fault.evidence.get("code"), _urgency(fault)
 
 
+def belongs(fault: Signal, storm: Iterable[Signal]) -> bool:
+    """Whether a fault is one more of an event that many nodes have reported: it came late."""
+    return any(_together(fault, other) for other in storm)
+
+
+def _together(one: Signal, other: Signal) -> bool:
+    """They came at the same time, and are of one sort, or both urgent."""
+    alike = _sort(one) == _sort(other) or _urgency(one) == _urgency(other) == NOW
+    return alike and abs(one.at_s - other.at_s) <= AT_ONCE_S
+
+
 def _stormy(faults: Sequence[Signal], bound: int) -> list[Signal]:
     """The faults that came with others of their kind, or with others as urgent, on more than `bound` nodes at once."""
     stormy = []

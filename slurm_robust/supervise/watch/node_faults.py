@@ -34,6 +34,8 @@ class NodeFaults:
         self._handled: dict[str, int] = {}
         """Node → number of the last fault that was acted on: the reasons of a node that stays in use come up again."""
         self._storm_at_s = -math.inf
+        self._storm: deque[Signal] = deque(maxlen=_MOST)
+        """What was announced: more of it may come late."""
         self._new: list[Signal] = []
         self._problems: list[tuple[str, str]] = []
         self._taken: dict[str, deque[tuple[int, float]]] = {}
@@ -84,6 +86,8 @@ class NodeFaults:
 
     def _keep(self, signal: Signal) -> None:
         evidence = signal.evidence
+        if policy.belongs(signal, self._storm):
+            return
         if evidence["urgency"] == policy.NOTE:
             if evidence["kind"] not in _NO_RECOVERY:
                 # A check that is well again takes back what could wait.
@@ -130,6 +134,7 @@ class NodeFaults:
     def announced(self, storm: Iterable[Signal]) -> None:
         """Note that this event is announced: what it had in common is no single node's fault, also not later."""
         storm = list(storm)
+        self._storm.extend(storm)
         for last in self._kept.values():
             for item in [item for item in last if any(item[1] is signal for signal in storm)]:
                 last.remove(item)
