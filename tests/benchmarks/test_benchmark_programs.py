@@ -63,6 +63,7 @@ def test_launches_with_the_spank_plugin() -> None:
 @pytest.mark.begin_early
 @pytest.mark.slurm
 @pytest.mark.e2e
+@pytest.mark.variant
 def test_restart_inside_an_allocation() -> None:
     """One stopped rank, one spare node: every time of the incident is there, in order, beside a bare start."""
     figures = run("restart.py", "--only", "spare")["figures"]

@@ -69,6 +69,7 @@ def test_status_says_that_the_disk_is_full_and_not_that_the_daemon_is_gone(scene
     wait_until(lambda: "Nothing needs a person now." in status(scene), 60, "a fresh snapshot", poll_s=1)
 
 
+@pytest.mark.variant
 def test_over_http_the_daemon_itself_says_what_is_wrong(scene: Scene, small_disk: Path) -> None:
     """Its HTTP side is fed on, so that other machines learn it too, with a fresh picture of the cluster."""
     http = {"enabled": True, "port": free_port()}

@@ -201,6 +201,7 @@ def test_observe_mode_changes_nothing(cluster: Cluster, submit: Submit) -> None:
     dev.run(["scancel", job.id])
 
 
+@pytest.mark.variant
 def test_a_corrupt_latest_checkpoint_is_passed_over(cluster: Cluster, submit: Submit) -> None:
     """The newest checkpoint is damaged while the rank hangs: the one before is used."""
     dev = cluster()

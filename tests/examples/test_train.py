@@ -110,6 +110,7 @@ def test_a_resumed_run_goes_on_exactly(start: Start, tmp_path: Path) -> None:
     assert not all(torch.equal(once[name], early[name]) for name in once)
 
 
+@pytest.mark.variant
 def test_a_sharded_run_that_was_told_to_end_goes_on_exactly(start: Start, tmp_path: Path) -> None:
     """SIGTERM in the middle: the step it was at is sealed, and the next run's losses are those of one whole run."""
     program = TRAIN.with_name("fsdp.py")
