@@ -14,7 +14,7 @@ from slurm_robust.text import shortened
 
 WITHIN_S = 60.0
 _CUDA_ERROR = "cuda_error"
-_NOW, _NOTE = "now", "note"
+NOW, _NOTE = "now", "note"
 _XID = re.compile(r"\bxid\b(?:\s*\([^()]*\))?[\s:#=-]{0,3}(\d{1,3})\b", re.IGNORECASE)
 
 
@@ -58,7 +58,7 @@ def _of_machine(signal: Signal) -> bool:
         return False
     if urgency := signal.evidence.get("urgency"):
         # The node's own catalogue has judged it.
-        return signal.evidence.get("code") is not None or bool(urgency == _NOW and signal.evidence.get("gpus"))
+        return signal.evidence.get("code") is not None or bool(urgency == NOW and signal.evidence.get("gpus"))
     named = _XID.search(signal.detail)
     if named is None:
         return False

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from slurm_robust.diagnose.lines import is_code, place_of, speaker_of
 
 BEGINS = "Traceback (most recent call last)"
-_CHAINED = re.compile("During handling of the above exception|The above exception was the direct cause")
+CHAINED = re.compile("During handling of the above exception|The above exception was the direct cause")
 _HARMLESS = re.compile(r"Exception ignored in|Error in atexit\._run_exitfuncs|Error in sys\.excepthook")
 _NAMED = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Failure|Expired|Iteration|Timeout)(?::|\(|\s*$)"
@@ -123,7 +123,7 @@ def _joins(text: str, now: _Traceback) -> bool:
     """Whether the line tells how the next traceback stands to the last one."""
     if "xception" not in text and "Error in" not in text:
         return False
-    chained, harmless = _CHAINED.search(text) is not None, _HARMLESS.search(text) is not None
+    chained, harmless = CHAINED.search(text) is not None, _HARMLESS.search(text) is not None
     if chained:
         now.chained = now.last_weight is not None
     now.harmless = now.harmless or harmless

@@ -19,6 +19,7 @@ CATEGORIES = "categories.yaml"
 ANY_EXCEPTION = "any"
 MATCH_S = 0.05
 """Of one rule on one line: a pattern of a site's may backtrack for ever."""
+SPECIFIC_WEIGHT = 15
 MOST_WEIGHT = 100
 _LINE_KEY = "\0line"
 _RULE_KEYS = {"id", "category", "pattern", "exception", "blame", "scope", "weight", "remedy", "source", "examples"}
@@ -52,6 +53,11 @@ class Rule:
     source: str
     examples: tuple[str, ...]
     place: str = ""
+
+    @property
+    def vague(self) -> bool:
+        """Whether its lines say too little to know the cause by them."""
+        return self.weight < SPECIFIC_WEIGHT
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from slurm_robust.diagnose.lines import unlabelled, without_values
 from slurm_robust.diagnose.taxonomy import Blame
 
 MAX_CHARS = 160
-_SPECIFIC_WEIGHT = 15
-"""Lines that weigh less say little: their place says more."""
 _IP_ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
 
 
@@ -30,6 +28,6 @@ def masked(text: str) -> str:
 
 def signature(finding: LogFinding) -> str:
     """The same for the same failure on another rank, node or attempt."""
-    own = finding.blame is Blame.PROGRAM or finding.rule.weight < _SPECIFIC_WEIGHT
+    own = finding.blame is Blame.PROGRAM or finding.rule.vague  # a line that says little is known by its place
     where = f" at {finding.place}" if finding.place and own else ""
     return f"{finding.category.name}: {template(finding.text)}{where}"

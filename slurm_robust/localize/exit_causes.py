@@ -79,7 +79,6 @@ _TOGETHER_S = 30.0
 _OF_DEVICES = ("cuda_error", "rdma_error")
 _LEAST_WEIGHT = 10
 """A line that says less is no reason for an end."""
-_SPECIFIC_WEIGHT = 15
 _TEXT_CHARS = 160
 _AT_ONCE = (Signals.SIGKILL, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGILL, Signals.SIGFPE)
 """Ends that leave a rank no time to print anything."""
@@ -278,7 +277,7 @@ def _cause(finding: LogFinding) -> Cause:
         return Cause.SHARED
     # A line that says little stops no job, nor does what was only half read: the next attempt may read it whole, or be
     # given an older checkpoint.
-    vague = finding.rule.weight < _SPECIFIC_WEIGHT
+    vague = finding.rule.vague
     half_read = category.name in _HALF_READ and not _DOES_NOT_FIT.search(finding.text)
     if blame is Blame.PROGRAM and (vague or half_read):
         return Cause.FAILED

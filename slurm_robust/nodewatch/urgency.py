@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from slurm_robust.node_findings import URGENCIES
 from slurm_robust.nodecheck.catalogue import xids
 from slurm_robust.nodecheck.catalogue.xids import FaultSource, Grade
 from slurm_robust.nodecheck.engine.finding import Status
 
-NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE = "now", "if_repeated", "at_next_checkpoint", "note"
+NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE = URGENCIES
 
 
 class UrgencyRule(NamedTuple):

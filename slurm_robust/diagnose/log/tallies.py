@@ -15,7 +15,6 @@ from slurm_robust.diagnose.log.page import OTHERS, Place, Speaker
 _TALLY_BYTES = 700
 """What a tally and its two places take, about; measured by the tests of the whole."""
 _TEMPLATE_BYTES = 900
-_NOWHERE = Place(0, 0, 0)
 
 
 class LineTally:

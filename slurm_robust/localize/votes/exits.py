@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slurm_robust.diagnose.node_faults import blames_node, fault_beside
+from slurm_robust.diagnose.node_faults import NOW, blames_node, fault_beside
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, hardware_line, in_words, known_ends
 from slurm_robust.localize.ranks import name
@@ -34,9 +34,6 @@ _BY_WORDS = (
 )
 """Causes that an error message shows, the surest first."""
 ROOTS = (*_BY_WORDS, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
-
-_URGENT = "now"
-"""A fault of a lesser urgency, such as a link that was down for a moment, does not end a rank by itself."""
 
 _Ends = list[tuple[RankExit, ExitCause]]
 _LEFT_EARLY = "the program ended there too early, no node is at fault"
@@ -242,7 +239,8 @@ def _spoken_suspect(evidence: Evidence, node: str, here: _Ends) -> Suspect:
 def _faults(evidence: Evidence, node: str) -> list[Signal]:
     """What this node itself reports."""
     told = (s for s in evidence.node_signals if s.node == node and blames_node(s))
-    return [s for s in told if s.evidence.get("urgency", _URGENT) == _URGENT]
+    # A fault of a lesser urgency, such as a link that was down for a moment, does not end a rank by itself.
+    return [s for s in told if s.evidence.get("urgency", NOW) == NOW]
 
 
 def _without_message(evidence: Evidence, early: _Ends, failed: _Ends) -> Verdict:

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import replace
 
+from slurm_robust.diagnose.raised import CHAINED
 from slurm_robust.localize.evidence import RaisedException, RankExit
 from slurm_robust.localize.torchrun_table import WorkerEnd, read_tables
 from slurm_robust.supervise.watch.fleet import Fleet
@@ -21,7 +22,6 @@ _RAISED = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]: ?Traceback \(most recent
 _MOST_RAISED = 64
 _AT_ONCE_S = 2.0
 """A traceback is printed at once; output is read several times a second."""
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _TASK_LABEL = re.compile(r"^\s*(\d{1,7}): ")
 _OOM_STEP = re.compile(r"^slurmstepd(?:-(\S+?))?: .*StepId=(\d+\.\d+)")
 
@@ -157,7 +157,7 @@ def _last_exception(lines: Sequence[tuple[float, str]]) -> RaisedException | Non
     """The last traceback in one rank's lines, with those that it followed from; None where other lines came later."""
     begins = [number for number, (_, line) in enumerate(lines) if _RAISED.match(line)]
     first = begins.pop()
-    while begins and any(text in line for _, line in lines[begins[-1] : first] for text in _CHAINED):
+    while begins and any(CHAINED.search(line) for _, line in lines[begins[-1] : first]):
         first = begins.pop()
     at_s = lines[first][0]
     later = [line for read_s, line in lines[first:] if read_s > at_s + _AT_ONCE_S]
