@@ -106,10 +106,8 @@ class SignalKind(str, enum.Enum):
 
     SILENCE = "silence"
     RANK_EXITED = "rank_exited"
-    RANK_STOPPED = "rank_stopped"
     AGENT_SILENT = "agent_silent"
     NODE_DOWN = "node_down"
-    NODE_NOT_RESPONDING = "node_not_responding"
     NODE_FAULT = "node_fault"
     OOM_KILL = "oom_kill"
 

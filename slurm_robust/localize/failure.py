@@ -94,7 +94,7 @@ def _telling(finding: ExitCause) -> bool:
 
 
 def _node_signature(evidence: Evidence, nodes: tuple[str, ...]) -> str:
-    told = [s for s in evidence.node_signals if s.node in nodes and (s.kind in _GONE_KINDS or blames_node(s))]
+    told = [s for s in evidence.node_signals if s.node in nodes and (s.kind is SignalKind.NODE_DOWN or blames_node(s))]
     kinds = sorted({s.kind.value for s in told})
     if kinds:
         return f"node: {kinds[0]}"
@@ -104,9 +104,6 @@ def _node_signature(evidence: Evidence, nodes: tuple[str, ...]) -> str:
     if set(nodes) & set(last.missing_nodes):
         return "node: silent"
     return "node: stopped process" if any(r.node in nodes and stopped(r) is not None for r in last.ranks) else ""
-
-
-_GONE_KINDS = (SignalKind.NODE_DOWN, SignalKind.NODE_NOT_RESPONDING)
 
 
 def _hang_signature(evidence: Evidence, suspects: set[int]) -> str:

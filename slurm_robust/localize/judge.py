@@ -25,7 +25,6 @@ from slurm_robust.localize.votes.recorder_with_stacks import (
     judge_recorder_undecided,
     judge_stops_with_recorder,
 )
-from slurm_robust.localize.votes.stopped import judge_stop_signals
 from slurm_robust.model import Conclusion, Verdict
 
 Vote = Callable[[Evidence], Verdict | None]
@@ -39,7 +38,6 @@ VOTES: tuple[Vote, ...] = (
     judge_outside,  # stacks: the few ranks outside the collective that all others wait in
     judge_silence,  # nodes that do not answer, or that Slurm calls down
     judge_faults,  # nodes that report a fault of their own while nothing moves
-    judge_stop_signals,  # without captures: an agent's report of a stopped rank
     judge_lost_peers,  # ranks died of a lost peer only: nobody
     judge_recorder_undecided,  # the flight recorder, where it names nobody: why
     judge_ras_undecided,  # NCCL's RAS service, where it names nobody: why

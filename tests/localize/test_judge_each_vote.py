@@ -168,11 +168,6 @@ RIGHT: dict[str, Scene] = {
     "judge_silence": (evidence(*SILENT, nodes=FOUR), names("n2")),
     # All wait at one place, and one node reports a fault.
     "judge_faults": (repeated(*others(), signals=XID), names("n2")),
-    # No stacks at all, and an agent's report.
-    "judge_stop_signals": (
-        Evidence(4, FOUR, node_signals=(signal(SignalKind.RANK_STOPPED, "n1", "rank 1 is stopped"),)),
-        names("n1"),
-    ),
     # Most ended because a peer was gone: where the rest stands now tells of that, not of the fault.
     "judge_lost_peers": (
         replace(evidence_of(job(BYTEROBUST)), exits=tuple(replace(e, node="m00") for e in victims())),
@@ -221,16 +216,6 @@ WRONG: dict[str, Scene] = {
     ),
     # A fault of these minutes on one node, and a hung loader on another.
     "judge_faults": (repeated(*others(1), HANGS, times=3, signals=XID), names("n1")),
-    # A rank is stopped since another has crashed.
-    "judge_stop_signals": (
-        Evidence(
-            4,
-            FOUR,
-            exits=(ended(2, None, 11),),
-            node_signals=(signal(SignalKind.RANK_STOPPED, "n1", "rank 1 is stopped"),),
-        ),
-        names("n2"),
-    ),
     # All that ended were victims, and one that did not end is stopped.
     "judge_lost_peers": (evidence(*(capture(t, STOPPED) for t in (1000.0, 1005.0)), exits=victims()[1:]), names("n1")),
     # The one that all wait for has left no dump, and its stack tells.

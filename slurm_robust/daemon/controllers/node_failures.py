@@ -9,7 +9,7 @@ from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake, incident_key, new_row, usage_of
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import IncidentRow
-from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
+from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.policy.cluster.node_states import LOST_GRES, lost_gres
 from slurm_robust.policy.cluster.recovery_plan import NODE_LOST, Recovery, RecoveryRequest, Refusal, check_caps, plan
 from slurm_robust.slurm.client import Job, Node
@@ -148,7 +148,7 @@ class NodeFailures:
             return
         await context.read_reservations()
         reason = f"{', '.join(gone)} stopped responding under job {job.ref.address}"
-        context.alert(SignalKind.NODE_NOT_RESPONDING.value, reason, key=key)
+        context.alert("node_not_responding", reason, key=key)
         usage = usage_of(context.journal, self.recoveries, now_job, context.now_s())
         earlier = context.journal.evicted(job.ref.job_id, job.user)
         request = RecoveryRequest(NODE_LOST, now_job, gone, reason, suspects_to="", earlier=earlier)

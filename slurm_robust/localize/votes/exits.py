@@ -20,7 +20,7 @@ SAME_MOMENT_S = 5.0
 CLEAR_LEAD_S = 1.0
 """Two polls of an agent."""
 
-_NODE_GONE = (SignalKind.NODE_DOWN, SignalKind.NODE_NOT_RESPONDING, SignalKind.AGENT_SILENT)
+_NODE_GONE = (SignalKind.NODE_DOWN, SignalKind.AGENT_SILENT)
 _WITH_ITS_NODE = (Cause.HARDWARE, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
 """Ends that a node's own end explains; whoever could still say something else had a node to say it on."""
 _BY_WORDS = (

@@ -58,8 +58,6 @@ def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
     """Silent nodes, how they are known to be, and whether that is certain."""
     signals = evidence.node_signals
     down = {s.node: s.detail or "down" for s in signals if s.kind is SignalKind.NODE_DOWN}
-    # An agent's silence is what `missing_nodes` says too; only Slurm's own trouble with the node adds to it.
-    hints = {s.node: s.detail or s.kind.value for s in signals if s.kind is SignalKind.NODE_NOT_RESPONDING}
     quiet = {s.node: s.detail or s.kind.value for s in signals if s.kind is SignalKind.AGENT_SILENT}
     absent: Counter[str] = Counter()
     for capture in evidence.captures[-2:]:
@@ -69,14 +67,12 @@ def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
     for node in sorted(set(evidence.rank_nodes.values())):
         if node in down:
             silent[node] = (f"Slurm reports: {down[node]}", True)
-        elif node in now and (absent[node] >= 2 or node in hints):
-            also = f", and {hints[node]}" if node in hints else ""
-            last = len(evidence.captures[-2:])
-            silent[node] = (f"its agent did not answer {absent[node]} of the last {last} captures{also}", True)
+        elif node in now and absent[node] >= 2:
+            silent[node] = (f"its agent did not answer the last {absent[node]} captures", True)
         elif node in now:
             silent[node] = ("its agent did not answer one capture", False)
-        elif not evidence.captures and (node in hints or node in quiet):
-            silent[node] = (hints.get(node) or quiet[node], False)
+        elif not evidence.captures and node in quiet:
+            silent[node] = (quiet[node], False)
     return silent
 
 

@@ -6,7 +6,7 @@ from slurm_robust.localize.evidence import Evidence, RankCapture
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE, SURE, blocking
 from slurm_robust.localize.stacks.process_tree import stopped
-from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
+from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined
 
 
@@ -58,16 +58,3 @@ def _rounds_stopped(evidence: Evidence, rank: int) -> list[float]:
             break
         times.insert(0, capture.at_s)
     return times
-
-
-def judge_stop_signals(evidence: Evidence) -> Verdict | None:
-    """Where nothing was captured: an agent's own report of a stopped rank, on one node only."""
-    if evidence.captures:
-        return None
-    held = [s for s in evidence.node_signals if s.kind is SignalKind.RANK_STOPPED and s.node]
-    if len({s.node for s in held}) != 1:
-        return None
-    ranks = tuple(sorted({s.rank for s in held if s.rank is not None}))
-    why = held[0].detail or f"{name(ranks)} on {held[0].node} is stopped"
-    suspect = Suspect(held[0].node, ranks, CONFIDENCE_ONE_CAPTURE, why)
-    return Verdict(Conclusion.CULPRIT, why, (suspect,), missing=("stacks of the ranks",))
