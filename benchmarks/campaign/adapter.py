@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from campaign.cases import Case
+from campaign.node_reports import NodeReport
 from campaign.scene import ProcessView, RankView, RecorderView, Scene, ThreadView
 from slurm_robust.localize import judge as judging
 from slurm_robust.localize.evidence import (
@@ -91,16 +92,21 @@ def _capture(scene: Scene, case: Case) -> Capture:
     return Capture(EPOCH_S + scene.at_s, ranks, scene.silent)
 
 
+def _signal(report: NodeReport) -> Signal:
+    """As the supervisor makes it of a finding."""
+    told = {"kind": report.kind, "urgency": report.urgency, "gpus": (), "port": report.port, "code": report.code}
+    return Signal(SignalKind.NODE_FAULT, EPOCH_S + report.at_s, "nodewatch", report.detail, report.node, evidence=told)
+
+
 def evidence_of(case: Case) -> Evidence:
     """What the localiser is given of a case: everything that was seen, nothing of the truth."""
     layout = case.layout
-    kinds = {"fault": SignalKind.NODE_FAULT, "down": SignalKind.NODE_DOWN}
     return Evidence(
         layout.world,
         {rank: layout.node(rank) for rank in range(layout.world)},
         tuple(_capture(scene, case) for scene in case.scenes),
         tuple(RankExit(e.rank, layout.node(e.rank), EPOCH_S + e.at_s, e.code, e.signal, e.lines) for e in case.exits),
-        tuple(Signal(kinds[s.kind], EPOCH_S + s.at_s, "monitor", s.detail, s.node) for s in case.signals),
+        tuple(_signal(report) for report in case.reports),
         dict(case.told_layout),
         _recorders(case),
     )

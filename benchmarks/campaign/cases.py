@@ -6,11 +6,13 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from campaign import node_reports
 from campaign.alike import reduced
 from campaign.engine import World
 from campaign.faults import APART, IN_PROGRAM, Fault, Look, arm, can_strike, settle, wrong_program
 from campaign.jobs import draw_job, draw_pause
 from campaign.layout import Layout
+from campaign.node_reports import NodeReport
 from campaign.parts import Act
 from campaign.programs import Job, program
 from campaign.scene import Eyes, RecorderView, Scene, look_at, recorders_of
@@ -38,8 +40,6 @@ _KINDS = {
     "unidentifiable": ("link", "device", "collective", "p2p", "gil"),
 }
 _TRIES = 60
-STRAY_SIGNALS = 0.04
-"""Share of the cases with a held rank in which an innocent node reports a fault of its own."""
 _RAISED = (
     "Traceback (most recent call last):",
     '  File "/home/u/train.py", line 57, in main',
@@ -59,16 +59,6 @@ class ExitView:
 
 
 @dataclass(frozen=True)
-class SignalView:
-    """What a node's own monitoring says: fault or down."""
-
-    kind: str
-    node: str
-    at_s: float
-    detail: str
-
-
-@dataclass(frozen=True)
 class Case:
     """Everything that was seen of one job, and the truth about it."""
 
@@ -83,7 +73,7 @@ class Case:
     scenes: tuple[Scene, ...] = ()
     recorders: tuple[RecorderView, ...] = ()
     exits: tuple[ExitView, ...] = ()
-    signals: tuple[SignalView, ...] = ()
+    reports: tuple[NodeReport, ...] = ()
     told_layout: Mapping[str, int] = field(default_factory=dict)
     progress: bool = True
 
@@ -129,7 +119,7 @@ def _try(kind: str, seed: int, rng: random.Random, max_ranks: int, *, whole: boo
         return None
     fault = Fault(
         what, ranks, step=1, nth=int(rng.random() ** 2 * 12), inside=what == "device" and rng.random() < 0.3,
-        signal=what in ("device", "link") and kind != "unidentifiable" and rng.random() < 0.4,
+        reported=what in ("device", "link") and kind != "unidentifiable" and _reported(rng),
     )  # fmt: skip
     world = _world(job, fault, whole=whole)
     arm(world, fault, rng)
@@ -232,7 +222,7 @@ def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> 
         scenes=tuple(scenes),
         recorders=recorders if case.what != "raise" else (),
         exits=exits,
-        signals=_signals(case, fault, rng),
+        reports=_reports(case, fault, first_s, rng),
         told_layout=_told(case.layout, rng),
         progress=rng.random() < 0.8,
     )
@@ -249,17 +239,26 @@ def _exits(fault: Fault | None, rng: random.Random) -> tuple[ExitView, ...]:
     return tuple(ExitView(r, fault.struck_s + rng.uniform(0, 0.5), None, signal, ()) for r in fault.ranks)
 
 
-def _signals(case: Case, fault: Fault | None, rng: random.Random) -> tuple[SignalView, ...]:
-    if fault is None or case.kind in BLAMELESS:
-        return ()
-    detail = "XID 79: GPU has fallen off the bus" if fault.kind == "device" else "mlx5_0 port 1: link down"
-    struck = case.layout.nodes(fault.ranks)
-    if not fault.signal:
-        # Of the same minutes, on a node that has nothing to do with it: something else tells the truth.
-        others = sorted(case.layout.nodes(range(case.layout.world)) - struck)
-        stray = others and fault.kind not in ("link", "device") and rng.random() < STRAY_SIGNALS
-        return (SignalView("fault", rng.choice(others), fault.struck_s - 20.0, detail),) if stray else ()
-    return tuple(SignalView("fault", n, fault.struck_s, detail) for n in sorted(struck))
+def _reported(rng: random.Random) -> bool:
+    return rng.random() < node_reports.SEEN_BY_GPU_OR_PORT and rng.random() >= node_reports.WITHOUT_SERVICE
+
+
+def _reports(case: Case, fault: Fault | None, now_s: float, rng: random.Random) -> tuple[NodeReport, ...]:
+    """What the nodes' own services tell, and what of it has nothing to do with the fault."""
+    struck = case.layout.nodes(fault.ranks) if fault is not None and case.kind not in _ANY_EVIDENCE else frozenset()
+    at_s = fault.struck_s if fault is not None and fault.struck_s >= 0 else now_s - 60.0
+    others = sorted(case.layout.nodes(range(case.layout.world)) - struck)
+    found: list[NodeReport] = []
+    if fault is not None and fault.reported:
+        found += node_reports.of_fault(fault.kind, struck, at_s, rng)
+    elif fault is not None and fault.kind in ("file", "dead") and rng.random() < node_reports.SEEN_OF_HOST:
+        served = [node for node in sorted(struck) if rng.random() >= node_reports.WITHOUT_SERVICE]
+        found += node_reports.of_fault(fault.kind, served, at_s, rng)
+    if fault is not None and fault.kind == "link" and others and rng.random() < node_reports.NEIGHBOUR:
+        found += node_reports.of_neighbour(rng.choice(others), at_s, rng)
+    if others and rng.random() < node_reports.STRAY:
+        found += node_reports.of_bystander(rng.choice(others), at_s, rng)
+    return tuple(sorted(found, key=lambda report: report.at_s))
 
 
 def _told(layout: Layout, rng: random.Random) -> Mapping[str, int]:

@@ -47,7 +47,7 @@ class Fault:
         step: In which step.
         nth: At its how many-th fitting action in that step.
         inside: (device) in an operation that its peers complete all the same.
-        signal: The node's own monitoring reports it.
+        reported: The struck nodes notice it, and their services report it.
         struck_s: When it struck the first; negative until then.
         looks: By rank, from then on.
     """
@@ -57,7 +57,7 @@ class Fault:
     step: int
     nth: int
     inside: bool = False
-    signal: bool = False
+    reported: bool = False
     struck_s: float = -1.0
     looks: dict[int, Look] = field(default_factory=dict)
 

@@ -49,8 +49,8 @@ def truth_of(job: Job, world: World, fault: Fault, case: Case) -> Truth:
 
 
 def _told_by(world: World, fault: Fault, case: Case) -> str:
-    if fault.signal:
-        return "node signals"
+    if fault.reported:
+        return "node reports"
     if fault.kind in ("link", "device"):
         # A host that its dead device has stopped before the next operation never comes to it, as one that is held.
         device = fault.kind == "device"

@@ -30,6 +30,8 @@ _MAX_OF_ONE = 16
 _TEXT_CHARS = 240
 _TRY_AGAIN_S = 5.0
 _COUNTED = re.compile(r" \(seen \d{1,12} times\)\Z")
+_LINES = ("kmsg",)
+"""Sources whose findings say nothing about earlier ones."""
 _SAME_S = 1.0
 """A time since boot, made a time of day twice, differs by less."""
 
@@ -117,6 +119,8 @@ class FindingRing:
             if known.source == finding.source:  # not where two sources tell of the same
                 self._raise(key, known, text, seen.times)
             return None
+        if finding.source not in _LINES:
+            self._entries = {k: entry for k, entry in self._entries.items() if not _ends(finding, k[0])}
         numbered = finding._replace(seq=self._next_seq)
         self._next_seq += 1
         self._kept.append(numbered)
@@ -209,6 +213,12 @@ class FindingRing:
 
 def _what(finding: NodeFinding) -> _What:
     return (finding.kind, finding.urgency, finding.gpus, finding.port, finding.code)
+
+
+def _ends(finding: NodeFinding, what: _What) -> bool:
+    """Whether what a check or port says now is the end of that: should it come again, it is told again."""
+    kind, urgency, _, port, _ = what
+    return (kind, port) == (finding.kind, finding.port) and urgency not in (finding.urgency, IF_REPEATED)
 
 
 def _same_time(one: NodeFinding, other: NodeFinding) -> bool:

@@ -27,7 +27,7 @@ from localize_scenes import (
 
 from slurm_robust.localize.evidence import Evidence, RankCapture, RankExit
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, SignalKind
+from slurm_robust.model import Conclusion, Signal, SignalKind
 
 
 def test_loader_deadlock_twice() -> None:
@@ -155,6 +155,40 @@ def test_node_fault_while_all_wait() -> None:
     assert named(verdict) == [("n2", (2,))]
     assert verdict.corroborated
     assert "XID 79" in verdict.reason
+
+
+def told(node: str, at_s: float, kind: str, urgency: str, port: str = "") -> Signal:
+    """A finding of a node's service."""
+    evidence = {"kind": kind, "urgency": urgency, "gpus": (), "port": port, "code": None}
+    return Signal(SignalKind.NODE_FAULT, at_s, "rdma", f"{kind} {port}", node, evidence=evidence)
+
+
+LOST_LINK = (
+    told("n2", 990.0, "port", "if_repeated", "mlx5_0/1"),
+    told("n2", 996.0, "rdma_ports", "at_next_checkpoint"),
+)
+SHAKEN = (
+    told("n1", 991.0, "port", "if_repeated", "mlx5_0/1"),
+    told("n1", 994.0, "port", "note", "mlx5_0/1"),
+)
+
+
+@pytest.mark.parametrize(
+    ("signals", "expected"),
+    [
+        (LOST_LINK, ["n2"]),
+        ((*LOST_LINK, *SHAKEN), ["n2"]),
+        ((*LOST_LINK, told("n0", 980.0, "gpu_rows", "at_next_checkpoint")), ["n2"]),
+        ((*LOST_LINK, told("n3", 995.0, "gpu_driver", "now")), ["n3"]),
+        ((told("n0", 980.0, "gpu_throttle", "at_next_checkpoint"),), []),
+        ((told("n3", 980.0, "gpu_driver", "now"), told("n3", 998.0, "gpu_driver", "note")), []),
+        (SHAKEN, []),
+    ],
+)
+def test_the_worst_fault_that_still_stands_and_may_hold_a_job(signals: tuple[Signal, ...], expected: list[str]) -> None:
+    """Not the neighbour whose link came back, nor a row that waits to be remapped, nor what has passed."""
+    verdict = judge(repeated(*(waiting(n) for n in range(4)), signals=signals))
+    assert [node for node, _ in named(verdict)] == expected
 
 
 @pytest.mark.parametrize(

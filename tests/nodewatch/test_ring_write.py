@@ -55,6 +55,20 @@ def test_equal_findings_are_counted(tmp_path: Path) -> None:
     assert ring.add(seen(at_s=1700)) is not None
 
 
+def test_a_fault_that_comes_back_after_its_end_is_told_again(tmp_path: Path) -> None:
+    """Lost, well again, and lost for the second time, all within ten minutes."""
+    ring = made(tmp_path)
+
+    def check(at_s: float, urgency: str, text: str, about: str) -> NodeFinding | None:
+        finding = NodeFinding(0, at_s, "nvml", "gpu_driver", urgency, text, (3,) if urgency == "now" else ())
+        return ring.add(Seen(finding, about=about))
+
+    for minute in range(3):
+        assert check(1000 + 60 * minute, "now", "GPU 3 is lost", "fail lost") is not None
+        assert check(1001 + 60 * minute, "now", "GPU 3 is lost", "fail lost") is None
+        assert check(1020 + 60 * minute, "note", "gpu_driver is well again", "pass ok") is not None
+
+
 def test_two_flaps_are_two_findings(tmp_path: Path) -> None:
     """A link that bounces while it trains is one loss; a minute later it is another."""
     ring = made(tmp_path)

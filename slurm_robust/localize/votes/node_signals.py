@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from slurm_robust.diagnose.node_faults import NOW as URGENT
 from slurm_robust.diagnose.node_faults import blames_node
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.exit_causes import Cause, known_ends
@@ -13,7 +14,7 @@ from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE, SURE
 from slurm_robust.localize.stacks.motion import busy_waiting, moving
 from slurm_robust.localize.votes.held_ranks import gone_for_good
 from slurm_robust.localize.votes.outside_collective import others_wait
-from slurm_robust.model import Conclusion, SignalKind, Suspect, Verdict
+from slurm_robust.model import Conclusion, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.text import joined, shortened
 
 CONFIDENCE_SILENT = 0.95
@@ -23,6 +24,15 @@ CONFIDENCE_LOST_ALL = 0.85
 SAME_MOMENT_S = 5.0
 """Closer ends are not ordered."""
 CONFIDENCE_FAULT = 0.9
+_SLOWS_ONLY = frozenset(
+    (
+        *("gpu_rows", "gpu_pages", "gpu_ecc", "gpu_temperature", "gpu_throttle"),
+        *("throttled", "overheated", "pcie_corrected", "memory_corrected"),
+    )
+)
+"""Kinds that wait for a checkpoint because work goes on beside them: no job stands for these."""
+_XIDS_THAT_WAIT = frozenset((63, 92, 94, 156, 157, 160, 161, 168))
+"""Rows to remap, corrected errors, and memory of which only its own program was bereft."""
 CONFIDENCE_FAULT_SPIN = 0.85
 """The same where hosts use a processor at one place: they may wait for their GPUs, or compute."""
 
@@ -115,9 +125,15 @@ def _told_of(evidence: Evidence) -> set[str]:
 
 
 def judge_faults(evidence: Evidence) -> Verdict | None:
-    """A verdict where a node reports a fault of its own while nothing moves; None otherwise."""
+    """A verdict where a node reports a fault of its own while nothing moves; None otherwise.
+
+    Of several nodes with faults, those with the worst are named: a switch that takes one node's link away often shakes
+    its neighbours' for a moment too.
+    """
     nodes = set(evidence.rank_nodes.values())
-    faults = {s.node: s.detail for s in evidence.node_signals if blames_node(s) and s.node in nodes}
+    found = _holding(s for s in evidence.node_signals if s.kind is SignalKind.NODE_FAULT and s.node in nodes)
+    worst = max((weight for weight, _ in found.values()), default=0)
+    faults = {node: detail for node, (weight, detail) in found.items() if weight == worst}
     on_the_move, spin = _moving_ranks(evidence)
     if not faults or len(faults) > max(1, len(nodes) // 2) or on_the_move:
         return None
@@ -127,6 +143,38 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
     suspects = _suspects(evidence, whys, dict.fromkeys(faults, confidence))
     missing = () if sure else _spin_missing(spin) or ("a second capture, to see whether anything moves",)
     return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
+
+
+def _holding(signals: Iterable[Signal]) -> dict[str, tuple[int, str]]:
+    """Node → the worst of its faults that may hold a job, as weight and sentence.
+
+    A fault whose end was reported holds nobody any more: a port that came back, a check that passed again.
+    """
+    standing: dict[tuple[str, object, object], Signal] = {}
+    lines: list[Signal] = []
+    for signal in sorted(signals, key=lambda s: s.at_s):
+        told = signal.evidence
+        key = signal.node, told.get("kind"), told.get("port")
+        if told.get("code") is not None or told.get("kind") is None:
+            lines.append(signal)
+        elif blames_node(signal):
+            standing[key] = signal
+        else:
+            standing.pop(key, None)
+    found: dict[str, tuple[int, str]] = {}
+    for signal in (*standing.values(), *filter(blames_node, lines)):
+        weight = _weight(signal)
+        if weight > found.get(signal.node, (0, ""))[0]:
+            found[signal.node] = weight, signal.detail
+    return found
+
+
+def _weight(fault: Signal) -> int:
+    """How well it explains a job that stands: 0 for not at all."""
+    urgency, kind = fault.evidence.get("urgency", URGENT), fault.evidence.get("kind")
+    if urgency == URGENT:
+        return 2
+    return 0 if kind in _SLOWS_ONLY or fault.evidence.get("code") in _XIDS_THAT_WAIT else 1
 
 
 def name_reported(rank_nodes: Mapping[int, str], whys: Mapping[str, str]) -> Verdict:
