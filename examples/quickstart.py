@@ -13,11 +13,13 @@ import argparse  # noqa: E402 (the signal handler comes first, on purpose)
 from pathlib import Path  # noqa: E402 (the same)
 
 from quickstart_run import run  # noqa: E402 (the same)
+from quickstart_story import ACTS  # noqa: E402 (the same)
 
 
 def arguments() -> argparse.Namespace:
     """The options that `quickstart.sh --help` explains."""
     parser = argparse.ArgumentParser(prog="quickstart.sh")
+    parser.add_argument("--act", choices=ACTS, default="hang", help="what goes wrong")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
     parser.add_argument("--steps", type=int, default=60, help="steps of the training, 24 or more")
     parser.add_argument("--report-dir", type=Path, help="folder for the report")

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# One hang on this machine: a real Slurm of six nodes, a real training, and no person who helps.
+# One fault on this machine: a real Slurm of six nodes, a real training, and no person who helps.
 set -euo pipefail
 
 usage() {
     cat <<'TEXT'
-usage: examples/quickstart.sh [--keep] [--steps N] [--report-dir DIR]
+usage: examples/quickstart.sh [--act hang|fault] [--keep] [--steps N] [--report-dir DIR]
 
 Shows what slurm_robust does when a training job hangs, on a real Slurm that runs on this machine alone:
 
@@ -16,9 +16,13 @@ Shows what slurm_robust does when a training job hangs, on a real Slurm that run
      an XID 79 is injected into the suspect's kernel log, so the checks of its node drain it
   5. prints the incident's times and where its report is, and ends the cluster
 
+With --act fault nothing hangs. A service on each node (srobust nodewatch) follows the kernel log. In mid-training one
+log says that a GPU has fallen off the bus, and the job leaves that node before any rank falls silent.
+
 It takes about a minute once everything is installed. It touches no other Slurm of this machine, ends only processes
 that it started, and may be run again and again. Ctrl-C ends it at any time and leaves nothing running.
 
+  --act ACT          what goes wrong: hang (a rank stops; the default) or fault (a node loses a GPU)
   --keep             leave the cluster up, and say how to use it and how to end it
   --steps N          steps of the training, 24 or more (60)
   --report-dir DIR   keep the report below this folder (the temporary directory)
@@ -41,7 +45,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         -h | --help) usage; exit 0 ;;
         --keep) arguments+=(--keep) ;;
-        --steps | --report-dir)
+        --act | --steps | --report-dir)
             [ $# -ge 2 ] || wrong "$1 needs a value"
             arguments+=("$1" "$2")
             shift ;;
@@ -52,6 +56,7 @@ done
 for index in "${!arguments[@]}"; do
     value=${arguments[index + 1]:-}
     case ${arguments[index]} in
+        --act) [[ $value == hang || $value == fault ]] || wrong "--act $value: hang or fault" ;;
         --steps) [[ $value =~ ^[0-9]{2,6}$ && $((10#$value)) -ge 24 ]] || wrong "--steps $value: a number, 24 or more" ;;
         --report-dir) [ -d "$value" ] && [ -w "$value" ] || wrong "--report-dir $value: no folder to write into" ;;
     esac

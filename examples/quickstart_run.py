@@ -1,4 +1,4 @@
-"""One run of the quickstart: a hang on a real Slurm of six nodes on this machine.
+"""One run of the quickstart: a hang, or a lost GPU, on a real Slurm of six nodes on this machine.
 
 Everything that it shows comes from the wrapper, the daemon, the job or Slurm, with the time that they give.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from quickstart_screen import BOLD, Screen
-from quickstart_story import ASTRAY, POLL_S, Event, Story
+from quickstart_story import ACTS, ASTRAY, POLL_S, Event, Story
 
 from slurm_robust.devcluster.cluster import DevCluster, DevClusterError, Spec
 
@@ -49,6 +49,11 @@ class Quickstart:
         self.directory: Path | None = None
         self.cluster: DevCluster | None = None
         self.story: Story | None = None
+
+    @property
+    def lost_gpu(self) -> bool:
+        """The act in which a node tells that its GPU is lost."""
+        return bool(self.args.act == "fault")
 
     def run(self) -> None:
         """Start the cluster, run the story, print the report.
@@ -81,9 +86,10 @@ class Quickstart:
         self.screen.moving("starting Slurm …")
         # The name is chosen before the folder is made, so an interrupted run knows what to remove.
         self.directory = Path(self.base) / f"srobust-quickstart-{secrets.token_hex(4)}"
-        spec = Spec(nodes=NODES, standby=1, daemon=True, mode="act", directory=self.directory)
+        spec = Spec(nodes=NODES, standby=1, daemon=True, mode="act", directory=self.directory, nodewatch=self.lost_gpu)
         self.cluster = cluster = DevCluster.up(spec, timeout_s=60)
-        self.screen.now("up", f"a Slurm of {NODES} nodes and srobustd run in {self.directory}")
+        ours = "srobustd, and srobust nodewatch on each node," if self.lost_gpu else "srobustd"
+        self.screen.now("up", f"a Slurm of {NODES} nodes and {ours} run in {self.directory}")
         for notice in cluster.notices:
             self.screen.now("note", f"note: {notice}")
         self.screen.moving("waiting for the standby node …")
@@ -106,13 +112,14 @@ class Quickstart:
         """Submit this folder's train.sbatch, with a fault in its environment."""
         work, steps = cluster.layout.work, self.args.steps
         every = max(2, steps // 6)
-        hang = 2 * every + every // 2
+        strike = 2 * every + every // 2
+        hang = {"kind": "stop", "rank": RANK, "step": strike, "once_file": str(work / "struck")}
         (work / "tmp").mkdir()
         env = {
             "STEPS": str(steps),
             "CHECKPOINT_DIR": str(work / "checkpoints"),
             "TRAIN_ARGS": f"--step-time-s 0.25 --checkpoint-every {every} --eval-every 0",
-            "TRAIN_FAULT": json.dumps({"kind": "stop", "rank": RANK, "step": hang, "once_file": str(work / "struck")}),
+            **({} if self.lost_gpu else {"TRAIN_FAULT": json.dumps(hang)}),
             # Files of killed ranks are removed with the cluster.
             "TMPDIR": str(work / "tmp"),
             # Four ranks cannot share one GPU in NCCL, so this training always runs on CPUs.
@@ -127,11 +134,12 @@ class Quickstart:
         ]
         job = cluster.run(words, env=env, cwd=EXAMPLES).stdout.strip().partition(";")[0]
         text = f"job {job} submitted: train.sbatch, 4 nodes, {steps} steps, a checkpoint every {every}"
-        self.screen.now("submitted", f"{text}; rank {RANK} is to be stopped (SIGSTOP) at step {hang}")
-        return Story(cluster, job, self.script_xid)
+        what = "its node is to lose a GPU after" if self.lost_gpu else f"rank {RANK} is to be stopped (SIGSTOP) at"
+        self.screen.now("submitted", f"{text}; {what} step {strike}")
+        return Story(cluster, job, ACTS[self.args.act], self.script_xid, strike if self.lost_gpu else 0)
 
     def script_xid(self, nodes: list[str]) -> Event:
-        """Write the reason of the hang into the node's kernel log, where the node checks find it."""
+        """Write the fault into the kernel log of the rank's node, where the node's checks and its service find it."""
         assert self.cluster is not None
         self.cluster.add_kmsg(nodes[RANK], XID)
         return Event(time.time(), "scripted", f"injected: the kernel log of {nodes[RANK]} now says {XID}")

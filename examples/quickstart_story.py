@@ -26,7 +26,7 @@ class Event:
 
     Attributes:
         at_s: When it happened by its source's clock, seconds since the epoch.
-        kind: One of `STAGES`, or another word.
+        kind: Of a `Stage`, or another word.
         text: The line.
     """
 
@@ -45,13 +45,24 @@ class Stage:
     log: str = "job"
 
 
-STAGES = (
-    Stage("training", 120, "the training's first step"),
+_TRAINING = Stage("training", 120, "the training's first step")
+_CAPTURED = Stage("captured", 30, "the stacks of all ranks")
+_HANG = (
+    _TRAINING,
     Stage("fault", 60, "the hang that was asked for"),
     Stage("suspected", 60, "the wrapper's suspicion"),
-    Stage("captured", 30, "the stacks of all ranks"),
+    _CAPTURED,
     Stage("still", 60, "a second still capture"),
     Stage("suspect", 60, "the suspect"),
+)
+_FAULT = (
+    _TRAINING,
+    Stage("injected", 60, "the step at which the GPU is to be lost"),
+    Stage("node-fault", 30, "the word of the node's own service", "nodewatch.n3"),
+    _CAPTURED,
+    Stage("suspect", 60, "the suspect"),
+)
+_RECOVERY = (
     Stage("quarantine", 30, "the quarantine of the suspect's node", "srobustd"),
     Stage("seat", 30, "the seat", "srobustd"),
     Stage("requeued", 30, "the requeue", "srobustd"),
@@ -61,6 +72,8 @@ STAGES = (
     Stage("finished", 120, "the training's end"),
     Stage("closed", 30, "the end of the incident in the daemon's journal", "srobustd"),
 )
+ACTS = {"hang": _HANG + _RECOVERY, "fault": _FAULT + _RECOVERY}
+"""What happens in each act, in order."""
 # After one of these lines of the wrapper, the story cannot continue as planned.
 ASTRAY = {"gave-up", "stopped", "unanswered", "observed", "cancelled"}
 
@@ -71,12 +84,22 @@ class Story:
     Args:
         cluster: Where it runs.
         job: Its id.
-        on_training: Called once when the job trains, with its nodes in the order of their ranks; returns the line
-            that says what it did.
+        stages: What happens, one of `ACTS`.
+        inject: Called once while the job trains, with its nodes in the order of their ranks; returns the line that
+            says what it did.
+        at_step: After this step; 0 for as soon as it trains.
     """
 
-    def __init__(self, cluster: DevCluster, job: str, on_training: Callable[[list[str]], Event]) -> None:
-        self.cluster, self.job, self._on_training = cluster, job, on_training
+    def __init__(
+        self,
+        cluster: DevCluster,
+        job: str,
+        stages: tuple[Stage, ...],
+        inject: Callable[[list[str]], Event],
+        at_step: int = 0,
+    ) -> None:
+        self.cluster, self.job, self._inject, self._at_step = cluster, job, inject, at_step
+        self._stages = stages
         work = cluster.layout.work
         self.folder = work / f"slurm-robust-{job}"
         self.output = work / f"gpt-{job}.out"
@@ -98,7 +121,7 @@ class Story:
     @property
     def next_stage(self) -> Stage | None:
         """The next stage; None at the end."""
-        return next((stage for stage in STAGES if stage.kind not in self.reached), None)
+        return next((stage for stage in self._stages if stage.kind not in self.reached), None)
 
     def late(self) -> str:
         """What should have happened by now, as a sentence; empty if all is well."""
@@ -149,8 +172,8 @@ class Story:
         for text in self._new_lines(self.folder / "story.jsonl"):
             line = json.loads(text)
             kind, shown = self._read(line["kind"], line["text"], line)
-            if kind == "training" and "training" not in self.reached:
-                yield self._on_training(self._nodes_by_rank())
+            if kind == "training" and not self._at_step:
+                yield from self._injected()
             elif kind == "cleared":
                 # A busy machine caused a suspicion, and nothing was done. The injected hang is still to come.
                 self.reached -= {"suspected", "captured", "still"}
@@ -160,8 +183,14 @@ class Story:
             if kind == "finished":
                 self.progress = ""
 
+    def _injected(self) -> Iterator[Event]:
+        if self._reach("injected"):
+            yield self._inject(self._nodes_by_rank())
+
     def _read(self, kind: str, text: str, line: dict[str, Any]) -> tuple[str, str]:
         """The stage of a wrapper's line, and the text to show; empty if the line says nothing new."""
+        if kind in ("suspected", "waiting", "verdict") and "node-fault" in self.reached:
+            return kind, ""  # the node's own words again
         if kind in ("waiting", "verdict"):
             why = text.partition(": ")[2]
             return "still", f"still, and why: {why}" if "still" not in self.reached else ""
@@ -181,6 +210,8 @@ class Story:
                 yield Event(float(fault[2]), "fault", f"the fault strikes: {fault[1]}")
             elif line.startswith("step "):
                 self.progress = line
+                if self._at_step and line.startswith(f"step {self._at_step}/"):
+                    yield from self._injected()
 
     def _from_daemon(self) -> Iterator[Event]:
         done = self.cluster.run(["srobust", "incidents", "--json", self.job], check=False)

@@ -37,6 +37,22 @@ STORY = (
     r"The cluster is down",
 )
 
+FAULT_STORY = (
+    r"a Slurm of 6 nodes and srobustd, and srobust nodewatch on each node",
+    r"its node is to lose a GPU after step 10",
+    r"training at step \d+, 4 ranks",
+    r"injected: the kernel log of n3 now says NVRM: Xid",
+    r"node n3 reports XID 79 .*\(urgent\)",
+    r"stacks of 4 ranks taken",
+    r"suspect: rank 2 on n3",
+    r"node n3 is in quarantine",
+    r"seat \S+ is reserved: n1,n2,n4 with the standby n6",
+    r"job \d+ is requeued",
+    r"resumed from step \d+ \(verified checkpoint\)",
+    r"finished at step 24",
+    r"The cluster is down",
+)
+
 
 @pytest.fixture
 def base() -> Iterator[Path]:
@@ -98,6 +114,25 @@ def test_the_story_is_told_in_order_and_nothing_is_left(base: Path, tmp_path: Pa
     assert len(paths) == 4
     assert all(Path(path).exists() for path in paths)
     assert "n3" in Path(paths[0]).read_text()
+    assert list(base.iterdir()) == []
+    assert processes_of(base) == []
+
+
+@pytest.mark.variant
+@pytest.mark.e2e
+@pytest.mark.slurm
+def test_the_second_act_tells_of_a_gpu_that_is_lost(base: Path, tmp_path: Path) -> None:
+    """The node says it, and the job leaves it: nobody suspects a hang, and nothing is left."""
+    with start(base, "--act", "fault", "--report-dir", str(tmp_path)) as quickstart:
+        said, _ = quickstart.communicate(timeout=170)
+    assert quickstart.returncode == 0, said
+    at = 0
+    for line in FAULT_STORY:
+        found = re.compile(line).search(said, at)
+        assert found, f"{line!r} is missing, or out of order:\n{said}"
+        at = found.end()
+    assert re.search(r"node n3 is drained: srobust: .*79", said), said
+    assert "silence" not in said, said
     assert list(base.iterdir()) == []
     assert processes_of(base) == []
 
@@ -164,7 +199,15 @@ def test_help_teaches_and_installs_nothing() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [("--kep",), ("--steps",), ("--steps", "many"), ("--steps", "9"), ("--report-dir", "/no/such/folder"), ("now",)],
+    [
+        ("--kep",),
+        ("--steps",),
+        ("--steps", "many"),
+        ("--steps", "9"),
+        ("--act", "flood"),
+        ("--report-dir", "/no/such/folder"),
+        ("now",),
+    ],
 )
 def test_wrong_usage_is_said_before_anything_is_installed(options: tuple[str, ...]) -> None:
     """Exit 64, what is wrong with which option, and the usage."""
