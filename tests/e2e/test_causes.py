@@ -80,6 +80,7 @@ def test_the_same_cuda_error_twice_on_one_node_leaves_it_and_has_it_tested(clust
     job.assert_clean_slurm()
 
 
+@pytest.mark.variant
 def test_two_unrelated_errors_on_two_nodes_let_the_job_go_on(cluster: Cluster, submit: Submit, tmp_path: Path) -> None:
     """Both are RuntimeErrors at the same step: neither is the other one again, and each has its restart in place."""
     dev = cluster(standby=0)

@@ -55,6 +55,7 @@ def test_arguments_that_differ_in_each_attempt_do_not_make_it_run_for_ever(
     assert "3 attempts in a row without a new step" in job.hears("stopped")["text"]
 
 
+@pytest.mark.variant
 def test_a_loop_in_the_script_does_not_make_it_run_for_ever(cluster: Cluster, submit: Submit, tmp_path: Path) -> None:
     """Each turn of the loop is a run of its own. What ends badly without a new step is counted for the whole job.
 

@@ -16,7 +16,7 @@ import kill_cases  # noqa: E402 (scripts are no package)
 import kill_rules  # noqa: E402
 
 
-@pytest.mark.parametrize(("stages", "rounds"), [("save", 6), ("transfer", 3)])
+@pytest.mark.parametrize(("stages", "rounds"), [("save", 3), ("transfer", 1)])
 def test_kills_at_every_stage(stages: str, rounds: int) -> None:
     """A part of a lap of scripts/kill_saves.py; hundreds are its own run."""
     script = [sys.executable, str(ROOT / "scripts" / "kill_saves.py"), "--rounds", str(rounds), "--seed", "11"]
