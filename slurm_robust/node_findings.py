@@ -18,7 +18,8 @@ VERSION = 1
 MAX_FINDINGS = 256
 MAX_BYTES = 256 << 10
 MAX_TEXT_CHARS = 400
-URGENCIES = ("now", "if_repeated", "at_next_checkpoint", "note")
+NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE = "now", "if_repeated", "at_next_checkpoint", "note"
+URGENCIES = (NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE)
 """What a job does about it: leave the node at once; when it comes again soon; after its next checkpoint; nothing."""
 _MAX_WORD_CHARS = 64
 _MAX_GPUS = 64

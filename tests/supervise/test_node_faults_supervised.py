@@ -17,9 +17,12 @@ from slurm_robust.config import Config
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Mode, Signal, SignalKind
 from slurm_robust.node_findings import NodeFinding
+from slurm_robust.policy.job.node_faults import FaultMove
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
+from slurm_robust.supervise.recover import lineage_store
+from slurm_robust.supervise.recover.lineage import Lineage, Tally
 from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.watch import fault_watch
 from slurm_robust.supervise.watch.node_faults import NodeFaults
@@ -266,6 +269,53 @@ def test_faults_on_all_nodes_are_one_alert(tmp_path: Path) -> None:
     assert incident["plan"]["road"] == "alert_only"
     assert "more than half" in incident["plan"]["reason"]
     assert job.world.kinds.count("decided") == 1
+
+
+def test_mild_faults_of_one_node_after_the_other_do_not_move_the_job_for_ever(tmp_path: Path) -> None:
+    """It left two nodes for the same in an earlier run: one alert, and the first node of another sort is left."""
+    seen: list[FaultMove] = []
+
+    def remembered() -> None:
+        (lineage,) = lineage_store.load(job.world.session.folder).runs.values()
+        seen.extend(lineage.moves)
+
+    script = {
+        12: lambda: job.finds("n1", "at_next_checkpoint"),
+        14: lambda: job.finds("n1", "at_next_checkpoint"),
+        18: lambda: job.finds("n2", "at_next_checkpoint", kind="filesystem", text="/data does not answer"),
+        25: lambda: job.saves(25),
+        39: remembered,
+    }
+    job = Training(tmp_path, script)
+    job.saves(10)
+    now_s = job.world.clock.at_s
+    moves = tuple(FaultMove(now_s - ago_s, f"x{ago_s}", "at_next_checkpoint", "xid") for ago_s in (900, 300))
+    memory = replace(job.world.job.claim, lineage="abc")
+    job.world.job.claim = memory
+    lineage_store.save(job.world.session.folder, "run 1", Lineage("abc", moves=moves), Tally())
+    assert job.ends() == 0
+    assert job.excluded == ["n2"]
+    alert, moved = (line["text"] for line in job.world.story if line["kind"] == "decided")
+    assert "alert_only" in alert
+    assert "x300, x900 had the same within a day" in alert
+    assert "spare_in_allocation" in moved
+    assert [(move.node, move.kind) for move in seen] == [("x900", "xid"), ("x300", "xid"), ("n2", "filesystem")]
+
+
+def test_a_storm_that_comes_in_slowly_is_seen_when_its_second_node_reports(tmp_path: Path) -> None:
+    """The first node of two was left half a minute ago: its successor's fault is the same event, and one alert."""
+    script = {
+        12: lambda: job.finds("n2", kind="disks", source="poll", text="disk sda is gone"),
+        30: lambda: job.finds("n3", kind="disks", source="poll", text="disk sda is gone"),
+        31: lambda: job.finds("n3", kind="disks", source="poll", text="disk sda is gone"),
+    }
+    job = Training(tmp_path, script)
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.excluded == ["n2"]
+    assert job.launches == 2
+    assert job.world.kinds.count("decided") == 2
+    assert "alert_only: 2 nodes report faults at once (n2, n3), more than half" in job.world.text("decided")
 
 
 def test_observe_mode_has_words_only_and_goes_on_watching(tmp_path: Path) -> None:

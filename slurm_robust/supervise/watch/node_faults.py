@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
 from slurm_robust.model import Signal, SignalKind
-from slurm_robust.node_findings import MAX_FINDINGS, NodeFinding
+from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, MAX_FINDINGS, NOTE, NOW, NodeFinding
 from slurm_robust.policy.job import node_faults as policy
-from slurm_robust.policy.job.node_faults import FaultyNodes
+from slurm_robust.policy.job.node_faults import FaultMove, FaultyNodes
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
@@ -42,6 +42,12 @@ class NodeFaults:
         """Node → numbers and times of its last findings: an agent that is started anew sends some again."""
         self._drains: set[tuple[str, int, str]] = set()
         self._told_at_s: dict[tuple[object, ...], float] = {}
+        self._moves: tuple[FaultMove, ...] = ()
+        self._stays_told_at_s: dict[str, float] = {}
+
+    def remember(self, moves: Iterable[FaultMove]) -> None:
+        """Take the nodes that the job has left for faults, also in earlier runs."""
+        self._moves = tuple(moves)
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -88,10 +94,10 @@ class NodeFaults:
         evidence = signal.evidence
         if policy.belongs(signal, self._storm):
             return
-        if evidence["urgency"] == policy.NOTE:
+        if evidence["urgency"] == NOTE:
             if evidence["kind"] not in _NO_RECOVERY:
                 # A check that is well again takes back what could wait.
-                self._kept.pop((signal.node, evidence["kind"], evidence["port"], policy.AT_NEXT_CHECKPOINT), None)
+                self._kept.pop((signal.node, evidence["kind"], evidence["port"], AT_NEXT_CHECKPOINT), None)
         else:
             self._count += 1
             key = signal.node, evidence["kind"], evidence["port"], evidence["urgency"]
@@ -111,12 +117,19 @@ class NodeFaults:
 
     def faulty(self, nodes: Collection[str], used: Collection[str]) -> FaultyNodes:
         """Which of these nodes are to be left; `used` are those that train."""
-        return policy.weigh(self.of(nodes), nodes, used) if self._kept else FaultyNodes()
+        return policy.weigh(self.of(nodes), nodes, used, self._moves) if self._kept else FaultyNodes()
 
     def of(self, nodes: Collection[str]) -> tuple[Signal, ...]:
         """What these nodes reported, in order of time; notes are left out, and of each kind the last two are kept."""
         kept = (signal for last in self._kept.values() for _, signal in last if signal.node in nodes)
         return tuple(sorted(kept, key=lambda signal: signal.at_s))
+
+    def moves(
+        self, evict: Collection[str], nodes: Collection[str], used: Collection[str], now_s: float
+    ) -> tuple[FaultMove, ...]:
+        """What is to be remembered where the job leaves `evict` now; arguments else as for `faulty`."""
+        found = self.faulty(nodes, used).faults
+        return tuple(FaultMove.of(found[node], now_s) for node in sorted(evict) if node in found)
 
     def unhandled(self, node: str) -> bool:
         """Whether this node has reported something since it was last handled."""
@@ -126,6 +139,14 @@ class NodeFaults:
     def handled(self, nodes: Iterable[str]) -> None:
         """Note that what these nodes have reported so far is acted on, or cannot be."""
         self._handled.update(dict.fromkeys(nodes, self._count))
+
+    def staying(self, nodes: Collection[str], used: Collection[str], now_s: float) -> dict[str, str]:
+        """Nodes that are not left for their mild faults any more, with the reasons; each once a day."""
+        stays = self.faulty(nodes, used).stays
+        told = self._stays_told_at_s
+        new = {n: why for n, why in stays.items() if now_s - told.get(n, -math.inf) > policy.MILD_WITHIN_S}
+        told.update(dict.fromkeys(new, now_s))
+        return new
 
     def is_news(self, storm: Sequence[Signal]) -> bool:
         """Whether these faults, on too many nodes at once, are another event than the one that was announced last."""
@@ -143,10 +164,10 @@ class NodeFaults:
 
 
 _MEANING = {
-    policy.NOW: "urgent",
-    policy.IF_REPEATED: f"it counts if it comes again within {policy.REPEAT_WITHIN_S / 60:.0f} min",
-    policy.AT_NEXT_CHECKPOINT: "it can wait for the next checkpoint",
-    policy.NOTE: "nothing is done about it",
+    NOW: "urgent",
+    IF_REPEATED: f"it counts if it comes again within {policy.REPEAT_WITHIN_S / 60:.0f} min",
+    AT_NEXT_CHECKPOINT: "it can wait for the next checkpoint",
+    NOTE: "nothing is done about it",
 }
 
 
