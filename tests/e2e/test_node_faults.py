@@ -151,7 +151,7 @@ def test_a_pending_row_remap_moves_the_job_after_its_checkpoint_and_no_step_is_c
 def test_faults_on_all_nodes_at_once_are_one_alert(cluster: Cluster, submit: Submit) -> None:
     """A cause that they share: another node would not help."""
     dev = cluster()
-    job = submit(dev, steps=80)
+    job = submit(dev, steps=80, sbatch=("--gres=gpu:1",))
     trains(job, 8)
     rings = Rings(dev)
     nodes = job.job().nodes
@@ -171,7 +171,7 @@ def test_faults_on_all_nodes_at_once_are_one_alert(cluster: Cluster, submit: Sub
 def test_observe_mode_only_says_what_it_would_do(cluster: Cluster, submit: Submit) -> None:
     """The same lost GPU: words, and the training ends as if nothing had been."""
     dev = cluster(mode="observe")
-    job = submit(dev, steps=60)
+    job = submit(dev, steps=60, sbatch=("--gres=gpu:1",))
     trains(job, 8)
     victim = job.rank_node(1)
     Rings(dev).add(victim, **GPU_LOST)
@@ -187,7 +187,7 @@ def test_observe_mode_only_says_what_it_would_do(cluster: Cluster, submit: Submi
 def test_a_line_of_the_kernel_log_moves_the_job_and_drains_the_node(cluster: Cluster, submit: Submit) -> None:
     """The whole way: kernel log, root service, agent, supervisor, daemon. The node fails its check, and why is said."""
     dev = cluster(nodewatch=True)
-    job = submit(dev, steps=80)
+    job = submit(dev, steps=80, sbatch=("--gres=gpu:1",))
     trains(job, 8)
     victim = job.rank_node(1)
     at_s = time.time()

@@ -376,6 +376,22 @@ def test_a_node_that_is_drained_is_told(tmp_path: Path, reason: str, left: bool)
     assert reason in world.text("node-fault")
 
 
+def test_a_spare_with_a_lost_gpu_moves_nothing_and_replaces_nobody(tmp_path: Path) -> None:
+    """Its finding is known at once, though no rank runs there: n2 then fails, and only a requeue is left."""
+
+    def spare() -> None:
+        finding = NodeFinding(1, job.world.clock.at_s, "kmsg", "xid", "now", "XID 79", (0,), "", 79)
+        job.world.session.receive(NodeFindings("n3", (finding,), unused=True))
+
+    job = Training(tmp_path, {12: spare, 30: lambda: job.finds("n2")}, job={"requeueable": False})
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.excluded == []
+    assert "node n3 reports XID 79; no rank runs there" in job.world.text("note")
+    assert "n2 reports" in job.world.text("decided")
+    assert "1 healthy nodes for 2" in job.world.text("decided")
+
+
 def test_a_storm_stays_one_when_its_nodes_go_elsewhere() -> None:
     """Once it is announced, no node is left for it: neither when another one has left, nor for a fault that follows."""
     faults, signals = NodeFaults(), []

@@ -46,7 +46,7 @@ class Agent:
         self._table = RankTable(target, self.send, clock)
         self._requests = RequestRunner(target, self._table, self.send, py_spy, clock)
         self._persister = PersisterHost(target, clock)
-        self._ring = NodeRing(target.node, ring_folder, clock.now_s() - look_back_s, self.send, clock)
+        self._ring = NodeRing(target.node, ring_folder, clock.now_s() - look_back_s, self.send, clock=clock)
         self._sigterm = SigtermState(clock)
         self._selector = selectors.DefaultSelector()
         self._persister_fd = -1

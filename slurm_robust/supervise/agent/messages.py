@@ -171,11 +171,14 @@ class NodeFindings(NamedTuple):
 
     Attributes:
         problem: Why the service's file is not believed; empty where it is.
+        unused: No rank has run on the node: which GPUs the job would use there is not known. Those that turn out to
+            concern it are sent again.
     """
 
     node: str
     findings: tuple[NodeFinding, ...] = ()
     problem: str = ""
+    unused: bool = False
 
 
 class Flushing(NamedTuple):

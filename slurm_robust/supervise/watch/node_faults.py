@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from slurm_robust.model import Signal, SignalKind
 from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, MAX_FINDINGS, NOTE, NOW, NodeFinding
@@ -37,9 +38,12 @@ class NodeFaults:
         self._storm: deque[Signal] = deque(maxlen=_MOST)
         """What was announced: more of it may come late."""
         self._new: list[Signal] = []
+        self._new_unused: list[Signal] = []
         self._problems: list[tuple[str, str]] = []
         self._taken: dict[str, deque[tuple[int, float]]] = {}
         """Node → numbers and times of its last findings: an agent that is started anew sends some again."""
+        self._unused: dict[str, Signal] = {}
+        """Nodes without ranks → a lost GPU there: no reason to move, and no replacement."""
         self._drains: set[tuple[str, int, str]] = set()
         self._told_at_s: dict[tuple[object, ...], float] = {}
         self._moves: tuple[FaultMove, ...] = ()
@@ -55,6 +59,12 @@ class NodeFaults:
         """Take what an agent has read."""
         if message.problem:
             self._problems.append((message.node, message.problem))
+        if message.unused:
+            for finding in message.findings:
+                signal = _signal(message.node, finding, now_s)
+                self._new_unused += [signal] if message.node not in self._unused else []
+                self._unused[message.node] = signal
+            return
         for finding in message.findings:
             taken = self._taken.setdefault(message.node, deque(maxlen=2 * MAX_FINDINGS))
             if (finding.seq, finding.at_s) not in taken:
@@ -83,6 +93,10 @@ class NodeFaults:
         problems, self._problems = self._problems, []
         for node, text in problems:
             folder.log_event("note", f"the findings of {node} are not believed: {text}", node=node)
+        new_unused, self._new_unused = self._new_unused, []
+        for signal in new_unused:
+            text = f"{policy.fault_text(signal)}; no rank runs there, and none will be started there"
+            folder.log_event("note", text, node=signal.node)
         new, self._new = self._new, []
         for signal in new:
             signals.append(signal)
@@ -117,7 +131,12 @@ class NodeFaults:
 
     def faulty(self, nodes: Collection[str], used: Collection[str]) -> FaultyNodes:
         """Which of these nodes are to be left; `used` are those that train."""
-        return policy.weigh(self.of(nodes), nodes, used, self._moves) if self._kept else FaultyNodes()
+        found = policy.weigh(self.of(nodes), nodes, used, self._moves) if self._kept else FaultyNodes()
+        spares = {node: fault for node, fault in self._unused.items() if node in nodes and node not in used}
+        if not spares:
+            return found
+        reasons = {node: policy.fault_text(fault) for node, fault in spares.items()}
+        return replace(found, leave_now={**reasons, **found.leave_now}, faults={**spares, **found.faults})
 
     def of(self, nodes: Collection[str]) -> tuple[Signal, ...]:
         """What these nodes reported, in order of time; notes are left out, and of each kind the last two are kept."""
