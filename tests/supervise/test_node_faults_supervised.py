@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Mode, Signal, SignalKind
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.policy.job.node_faults import FaultMove
+from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
@@ -25,6 +27,7 @@ from slurm_robust.supervise.recover import lineage_store
 from slurm_robust.supervise.recover.lineage import Lineage, Tally
 from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.watch import fault_watch
+from slurm_robust.supervise.watch.drain_watch import EVERY_S
 from slurm_robust.supervise.watch.node_faults import NodeFaults
 
 NODES = ("n1", "n2", "n3")
@@ -42,7 +45,7 @@ class Training:
     ) -> None:
         more = {"checkpoint_dir": str(folder / "ck"), **changes}
         self.world = World(folder / "story", command="-N2 python train.py", nodes=NODES, **more)
-        self.script, self.last_step = script, 40
+        self.script, self.last_step = script, last_step
         self.launches = self.step = self.seq = 0
         self.at_s = 0.0
         self.computed: list[int] = []
@@ -390,6 +393,42 @@ def test_a_spare_with_a_lost_gpu_moves_nothing_and_replaces_nobody(tmp_path: Pat
     assert "node n3 reports XID 79; no rank runs there" in job.world.text("note")
     assert "n2 reports" in job.world.text("decided")
     assert "1 healthy nodes for 2" in job.world.text("decided")
+
+
+@pytest.mark.parametrize(("reason", "left"), [("srobust: gpu_lost on GPU 3", ["n2"]), ("fans, bob", [])])
+def test_a_drain_of_a_running_job_is_seen_in_about_a_minute(tmp_path: Path, reason: str, left: list[str]) -> None:
+    """Nothing is wrong with the training. Slurm is asked once a minute."""
+    calls: list[float] = []
+
+    def drain() -> None:
+        nodes, now_s = job.world.slurm.state.nodes, job.world.clock.at_s
+        nodes["n2"] = replace(nodes["n2"], flags=frozenset({"DRAIN"}), reason=reason, reason_at_s=int(now_s))
+
+    job = Training(tmp_path, {70: drain, 150: lambda: job.saves(150)}, last_step=200)
+    job.saves(10)
+    slurm, asked = job.world.slurm, job.world.slurm.nodes
+
+    def nodes() -> list[Node]:
+        calls.append(job.world.clock.at_s)
+        return asked()
+
+    slurm.nodes = nodes  # type: ignore[method-assign]
+    drained_at_s = job.world.clock.at_s + 60
+    assert job.ends() == 0
+    assert job.excluded == left
+    (told,) = [line for line in job.world.story if line["kind"] == "node-fault"]
+    assert told["at_s"] - drained_at_s <= EVERY_S + 15
+    if not left:
+        assert {round(later - earlier) for earlier, later in pairwise(calls)} <= {60, 61}
+
+
+def test_the_first_agents_look_back_to_the_start_of_the_job(tmp_path: Path) -> None:
+    """A fault between the two is news; one that is older was there before the job."""
+    job = Training(tmp_path, {})
+    world = job.world
+    world.clock.at_s = world.job.attempt.start_at_s + 90
+    assert job.ends() == 0
+    assert world.agents.looked_back_s == 90
 
 
 def test_a_storm_stays_one_when_its_nodes_go_elsewhere() -> None:
