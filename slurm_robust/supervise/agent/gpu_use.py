@@ -7,6 +7,7 @@ that of the bus. They narrow the open files down where they fit them, and stand 
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 import re
@@ -19,7 +20,7 @@ from slurm_robust.supervise.agent.ranks import Rank, identity
 DRIVER = "/proc/driver/nvidia/gpus"
 DEVICES = "/dev/nvidia"
 _OPEN_EVERY_S = 60.0
-_CLOSED_EVERY_S = 10.0
+_CLOSED_EVERY_S = 30.0
 _MAX_PROCESSES = 32
 _MINOR = re.compile(r"^Device Minor:\s*(\d{1,4})\s*$", re.MULTILINE)
 
@@ -40,6 +41,7 @@ class GpuUse:
 
     def __init__(self, clock: SystemClock = CLOCK, *, devices: str = DEVICES, driver: str = DRIVER) -> None:
         self._clock = clock
+        self._devices = devices
         self._device = re.compile(re.escape(devices) + r"(\d{1,4})\Z")
         self._by_bus = _minors_by_bus(driver)
         self._uses: dict[tuple[int, int], _Use] = {}
@@ -89,6 +91,8 @@ class GpuUse:
 
     def _opened(self, rank: Rank) -> frozenset[int] | None:
         """The device files that the first of a rank's processes has open which has any."""
+        if not glob.glob(glob.escape(self._devices) + "[0-9]*"):
+            return frozenset()
         for process in (rank.main, *rank.tree[:_MAX_PROCESSES]):
             folder = f"/proc/{process.pid}/fd"
             try:

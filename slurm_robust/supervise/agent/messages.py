@@ -181,6 +181,15 @@ class NodeFindings(NamedTuple):
     unused: bool = False
 
 
+class PortTraffic(NamedTuple):
+    """How many bytes all RDMA ports of a node have moved in the last seconds; sent where that has changed."""
+
+    node: str
+    at_s: float
+    seconds: float
+    moved_bytes: int
+
+
 class Flushing(NamedTuple):
     """An agent that ends still has checkpoints to write."""
 
@@ -201,7 +210,7 @@ class Malformed(NamedTuple):
 
 FromAgent = Union[
     Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskEnded, CaptureTaken,
-    RasTaken, Cleaned, NodeFindings, Flushing, Flushed, Malformed,
+    RasTaken, Cleaned, NodeFindings, PortTraffic, Flushing, Flushed, Malformed,
 ]  # fmt: skip
 Handler = Callable[[FromAgent], None]
 
@@ -312,6 +321,7 @@ _FROM_AGENT: Codec[FromAgent] = Codec(
         "ras": RasTaken,
         "clean": Cleaned,
         "found": NodeFindings,
+        "traffic": PortTraffic,
         "flushing": Flushing,
         "flushed": Flushed,
     },

@@ -21,6 +21,9 @@ class NodeRing:
 
     `folder` is `nodecheck.cache_dir`, with `%n` for the node; empty for no ring. Findings that are older than
     `since_s` (seconds since the epoch, on this node's clock) belong to earlier jobs.
+
+    Attributes:
+        present: A service watches this node: there is a file, and it is believed.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class NodeRing:
         self._waiting: list[NodeFinding] = []
         """Findings about GPUs, while no rank has shown which GPUs are this job's."""
         self._doubted = False
+        self.present = False
 
     def poll(self, ranks: Iterable[Rank]) -> None:
         """Send the new findings that concern the job of these ranks."""
@@ -68,6 +72,7 @@ class NodeRing:
         try:
             info = os.stat(os.path.join(self._folder, node_findings.FILE_NAME), follow_symlinks=False)
         except OSError:
+            self._stamp, self.present = None, False
             return []  # no service, or one that is not for us to read
         stamp = info.st_ino, info.st_mtime_ns, info.st_size
         if stamp == self._stamp:
@@ -75,7 +80,9 @@ class NodeRing:
         self._stamp = stamp
         try:
             found = node_findings.read(self._folder, self._boot)
+            self.present = True
         except UntrustedRingError as error:
+            self.present = False
             if not self._doubted:
                 self._doubted = True
                 self._send(messages.NodeFindings(self._node, (), str(error)))
