@@ -229,6 +229,8 @@ def test_one_sort_of_mild_fault_on_a_third_node_moves_nothing() -> None:
     assert weigh([other], NODES, NODES, moves).leave_later == {"n1": "node n1 reports a filesystem fault"}
     late = fault("n1", "at_next_checkpoint", 101 + MILD_WITHIN_S)
     assert list(weigh([late], NODES, NODES, moves).leave_later) == ["n1"]
+    drains = [left("x1", 100, kind="drained"), left("x2", 200, kind="drained")]
+    assert list(weigh([fault("n1", "at_next_checkpoint", 300, kind="drained")], NODES, NODES, drains).leave_later)
     again = fault("x1", "at_next_checkpoint", 300)
     assert list(weigh([again], ["x1", *NODES], NODES, moves).leave_later) == ["x1"], "it is no third node"
 

@@ -390,7 +390,7 @@ def test_a_spare_with_a_lost_gpu_moves_nothing_and_replaces_nobody(tmp_path: Pat
     job.saves(10)
     assert job.ends() == 0
     assert job.excluded == []
-    assert "node n3 reports XID 79; no rank runs there" in job.world.text("note")
+    assert "node n3 reports XID 79; no rank has run there" in job.world.text("note")
     assert "n2 reports" in job.world.text("decided")
     assert "1 healthy nodes for 2" in job.world.text("decided")
 

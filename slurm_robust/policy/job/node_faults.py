@@ -38,6 +38,8 @@ MILD_MOVES = 3
 MILD_NODES_OF_ONE_SORT = 2
 """On more nodes than this within `MILD_WITHIN_S`, mild faults of one sort have a cause that nodes share."""
 MILD_WITHIN_S = 86_400.0
+DRAINED = "drained"
+"""Kind of a drain: what two of them have in common is not known."""
 _POLLED = frozenset({"poll", "nvml", "rdma", "agent"})
 _EVENTS = frozenset({"xid", "sxid"})
 """Kinds that NVML reports as they happen."""
@@ -139,7 +141,7 @@ def _why_stays(fault: Signal, moves: Iterable[FaultMove]) -> str:
     """Why a node is not left for this mild fault; empty where it is."""
     recent = [m for m in moves if m.urgency == AT_NEXT_CHECKPOINT and fault.at_s - m.at_s <= MILD_WITHIN_S]
     alike = {m.node for m in recent if _sort(m.signal) == _sort(fault) and m.node != fault.node}
-    if len(alike) >= MILD_NODES_OF_ONE_SORT:
+    if fault.evidence.get("kind") != DRAINED and len(alike) >= MILD_NODES_OF_ONE_SORT:
         return (
             f"{', '.join(sorted(alike))} had the same within a day: a cause that nodes share, so this one stays in use"
         )
@@ -148,9 +150,9 @@ def _why_stays(fault: Signal, moves: Iterable[FaultMove]) -> str:
     return ""
 
 
-def settle_s(faults: Iterable[Signal]) -> float:
+def settle_s(faults: Collection[Signal]) -> float:
     """How long these urgent faults wait for those of other nodes."""
-    polled = all(s.source in _POLLED and s.evidence.get("kind") not in _EVENTS for s in faults)
+    polled = bool(faults) and all(s.source in _POLLED and s.evidence.get("kind") not in _EVENTS for s in faults)
     return POLLED_SETTLE_S if polled else SETTLE_S
 
 

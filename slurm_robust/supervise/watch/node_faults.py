@@ -81,7 +81,7 @@ class NodeFaults:
             self._drains.add(key)
             who = f" by {node.reason_user}" if node.reason_user else ""
             detail = f"that it was drained{who}: {shortened(node.reason, _MAX_REASON)}"
-            evidence = {"kind": "drained", "urgency": policy.urgency_of_drain(node.reason), "gpus": (), "port": ""}
+            evidence = {"kind": policy.DRAINED, "urgency": policy.urgency_of_drain(node.reason), "gpus": (), "port": ""}
             at_s = min(float(node.reason_at_s), now_s)
             signal = Signal(
                 SignalKind.NODE_FAULT, at_s, "slurm", detail, node.name, evidence={**evidence, "code": None}
@@ -95,7 +95,7 @@ class NodeFaults:
             folder.log_event("note", f"the findings of {node} are not believed: {text}", node=node)
         new_unused, self._new_unused = self._new_unused, []
         for signal in new_unused:
-            text = f"{policy.fault_text(signal)}; no rank runs there, and none will be started there"
+            text = f"{policy.fault_text(signal)}; no rank has run there, and it replaces no node"
             folder.log_event("note", text, node=signal.node)
         new, self._new = self._new, []
         for signal in new:
