@@ -1,7 +1,7 @@
 """Which GPUs of this node do the job's ranks use? By their device files, `/dev/nvidiaN`.
 
 A process's open files are certain, but a library may open all GPUs that it is allowed to. Slurm's numbers
-(`SLURM_STEP_GPUS`) are those of the records in gres.conf: in the order of device files, or with `AutoDetect=nvml` in
+(`SLURM_STEP_GPUS`) are those of the records in gres.conf: in the order of device files, or with `AutoDetect` in
 that of the bus. They narrow the open files down where they fit them, and stand in for them until a rank has opened any.
 """
 
