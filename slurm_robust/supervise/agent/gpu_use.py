@@ -63,7 +63,8 @@ class GpuUse:
                 opened = self._opened(rank)
                 # The files of one that has just ended are closed.
                 known = _Use(known.opened if opened == frozenset() else opened, known.given, at_s)
-            found[key] = known
+            # A young process may still exec with another environment.
+            found[key] = known._replace(given=rank.main.gpus)
         self._uses = found or self._uses
 
     def concerns(self, finding: NodeFinding) -> bool | None:

@@ -14,6 +14,8 @@ from slurm_robust.supervise.agent.ranks import Rank
 
 _PER_MESSAGE = 16
 _CLOCK_AHEAD_S = 60.0
+_WAITS_S = 3600.0
+"""A GPU that was lost before that may have been reset since, and an XID takes nothing back."""
 
 
 class NodeRing:
@@ -61,7 +63,8 @@ class NodeRing:
             # Nobody trains here yet: where a GPU is lost, this node is no replacement for another one.
             self._send_all([f for f in new if f.about_gpus and f.urgency == node_findings.NOW], unused=True)
         found = [(f, self._use.concerns(f)) for f in (*self._waiting, *new)]
-        self._waiting = [f for f, concerns in found if concerns is None][-node_findings.MAX_FINDINGS :]
+        waiting = [f for f, concerns in found if concerns is None and f.at_s > self._clock.now_s() - _WAITS_S]
+        self._waiting = waiting[-node_findings.MAX_FINDINGS :]
         self._send_all([f for f, concerns in found if concerns])
 
     def _send_all(self, found: list[NodeFinding], *, unused: bool = False) -> None:
