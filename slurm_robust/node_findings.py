@@ -18,7 +18,8 @@ VERSION = 1
 MAX_FINDINGS = 256
 MAX_BYTES = 256 << 10
 MAX_TEXT_CHARS = 400
-URGENCIES = ("now", "if_repeated", "at_next_checkpoint", "note")
+NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE = "now", "if_repeated", "at_next_checkpoint", "note"
+URGENCIES = (NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE)
 """What a job does about it: leave the node at once; when it comes again soon; after its next checkpoint; nothing."""
 _MAX_WORD_CHARS = 64
 _MAX_GPUS = 64
@@ -38,7 +39,8 @@ class NodeFinding(NamedTuple):
         kind: The kind of fault, by the name of the check or kernel message that judges it.
         urgency: One of `URGENCIES`.
         text: A sentence for people.
-        gpus: Numbers (NVML's) of the GPUs that are affected; empty for all of the node, or where no GPU is.
+        gpus: Numbers of the GPUs that are affected, by their device files `/dev/nvidiaN`; empty for any of the node,
+            or where no GPU is.
         port: The network device and port that is affected, `mlx5_0/1`; empty for none.
         code: The XID or SXID; None where there is none.
     """
@@ -52,6 +54,11 @@ class NodeFinding(NamedTuple):
     gpus: tuple[int, ...] = ()
     port: str = ""
     code: int | None = None
+
+    @property
+    def about_gpus(self) -> bool:
+        """Whether it concerns those jobs only that use GPUs."""
+        return bool(self.gpus) or self.kind in ("xid", "sxid") or self.kind.startswith("gpu_")
 
 
 def boot_id() -> str:

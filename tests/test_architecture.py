@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
-BASE = frozenset({"model", "claim", "config", "text", "__version__"})
+BASE = frozenset({"model", "claim", "config", "text", "node_findings", "__version__"})
 VALUES_OF_SLURM = frozenset({"slurm.client", "slurm.values"})
 """Frozen values and arithmetic on node lists: they ask Slurm nothing."""
 
@@ -36,14 +36,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "checkpoint": BASE,
     # Where there is no daemon, prolog and health check keep its breaker's bounds themselves.
     # The service that watches a node: its judgement is that of the node checks.
-    "nodewatch": BASE | {"node_findings", "nodecheck"},
+    "nodewatch": BASE | {"nodecheck"},
     "nodecheck": BASE | {"drain_permit", "slurm", "policy.cluster.breaker"},
-    "supervise": BASE | {"progress", "node_findings", "slurm", "diagnose", "localize", "policy", "checkpoint"},
+    "supervise": BASE | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint"},
     "daemon": BASE | {"drain_permit", "slurm", "policy"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"diagnose", "hint", "node_findings", "nodewatch", "daemon", "devcluster", "doctor"},
+    | {"diagnose", "hint", "nodewatch", "daemon", "devcluster", "doctor"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 

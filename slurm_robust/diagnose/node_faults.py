@@ -10,11 +10,11 @@ from slurm_robust.diagnose.findings import matcher
 from slurm_robust.diagnose.root import Diagnosis
 from slurm_robust.diagnose.taxonomy import Blame
 from slurm_robust.model import Signal, SignalKind
+from slurm_robust.node_findings import NOTE, NOW
 from slurm_robust.text import shortened
 
 WITHIN_S = 60.0
 _CUDA_ERROR = "cuda_error"
-NOW, _NOTE = "now", "note"
 _XID = re.compile(r"\bxid\b(?:\s*\([^()]*\))?[\s:#=-]{0,3}(\d{1,3})\b", re.IGNORECASE)
 
 
@@ -49,7 +49,7 @@ def fault_beside(node: str, at_s: float, signals: Iterable[Signal]) -> Signal | 
 
 def blames_node(signal: Signal) -> bool:
     """Whether this is a node's fault that may explain a failure: not one on which the node's service does nothing."""
-    return signal.kind is SignalKind.NODE_FAULT and signal.evidence.get("urgency") != _NOTE
+    return signal.kind is SignalKind.NODE_FAULT and signal.evidence.get("urgency") != NOTE
 
 
 def _of_machine(signal: Signal) -> bool:

@@ -44,6 +44,11 @@ def as_markdown() -> str:
     kinds = dict.fromkeys([*kernel_patterns.KINDS, *urgency.KERNEL])
     worst = {kind: Status.FAIL if kind in ("fs_shutdown", "remount_ro") else Status.WARN for kind in kinds}
     lines += _rows((f"`{kind}`", urgency.of_kernel(kind, worst[kind], about_gpu=True)) for kind in kinds)
+    lines += [
+        "",
+        "`disk_lost` is so where something on that disk is mounted. It is a note where nothing is, or where the line",
+    ]
+    lines += ["names no disk, and `at_next_checkpoint` where an array of several disks goes on without it."]
     lines += ["", "## Checks that fail", "", "Of the checks that the service runs.", ""]
     lines += _rows((f"`{name}`", rule) for name, rule in urgency.CHECKS.items())
     lines += ["", "## Checks that warn", "", "By their reason; all that are not in this table are a note.", ""]

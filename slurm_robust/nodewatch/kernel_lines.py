@@ -20,7 +20,7 @@ from slurm_robust.nodecheck.engine.finding import Status
 from slurm_robust.nodecheck.engine.registry import Check
 from slurm_robust.nodecheck.sources.kmsg import KernelLog
 from slurm_robust.nodecheck.sources.kmsg_line import parse
-from slurm_robust.nodewatch import urgency
+from slurm_robust.nodewatch import disk_use, urgency
 from slurm_robust.nodewatch.gpu_numbers import GpuNumbers
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import Seen
@@ -99,6 +99,9 @@ class KernelLines:
             gpus = self._gpus.of(names) if kind == "gpu_driver" else ()
             on_gpu = kind == "gpu_driver" and any(_PCI.match(name) for name in names)
             rule = urgency.of_kernel(kind, verdict.status, about_gpu=on_gpu)
+            if kind == "disk_lost":
+                used = disk_use.in_use(self._context.root, names)
+                rule = urgency.of_lost_disk(verdict.status, example=entry["example"], named=bool(names), used=used)
             text = _sentence(kind, names, entry["example"])
             finding = NodeFinding(0, _time_of(log, entry["example"], moment), source, kind, rule.name, text, gpus)
             found.append(Seen(finding, entry["count"], ",".join(names[:_MAX_NAMES])))

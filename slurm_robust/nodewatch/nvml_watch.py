@@ -57,7 +57,7 @@ def body(checks: Sequence[Check], context: Context, chosen: Mapping[str, Mapping
             fresh = replace(context, shared={})
             results = [run_here(check, fresh, chosen) for check in checks]
             asked = session.of(fresh)
-            send({"results": results, "gpus": {gpu["bus"]: gpu["index"] for gpu in asked.gpus}})
+            send({"results": results, "gpus": {gpu["bus"]: gpu["minor"] for gpu in asked.gpus}})
             if asked.hung:
                 # Whatever is asked next in this process would hang, too; its check says when a hang is more than slow.
                 if _still_hangs(chosen):

@@ -143,8 +143,9 @@ def rdma_findings(verdicts: Verdicts, message: Message, moment: Moment) -> list[
         rule = seen.finding.urgency
         if seen.finding.kind == "rdma_ports" and seen.about.startswith("warn"):
             continue  # said above, for each port
-        if seen.finding.kind == "rdma_ports" and rule == urgency.AT_NEXT_CHECKPOINT:
-            rule = rule if "ACTIVE" in message["states"].values() else urgency.ALL_RAILS.name
+        fails = seen.finding.kind == "rdma_ports" and seen.about.startswith("fail")
+        if fails and "ACTIVE" not in message["states"].values():
+            rule = urgency.ALL_RAILS.name
         found.append(seen._replace(finding=seen.finding._replace(urgency=rule)))
     return found
 

@@ -93,7 +93,9 @@ class Service:
         checks = polls.available(names, chosen.disable)
         settings = {check.name: check.settings(chosen.options.get(check.name, {})) for check in checks}
         self._lines = KernelLines(context, chosen.options, self._gpus, chosen.disable)
-        self._verdicts = Verdicts(self._boot, settings, self._gpus, self._part("verdicts"))
+        self._verdicts = Verdicts(
+            self._boot, settings, self._gpus, self._part("verdicts"), first="verdicts" not in self._kept
+        )
         self._kmsg = KmsgFollower(context.kmsg, self._lines, self._part("cursor"))
         self._watched = [_Watched(self._kmsg), *self._others(chosen, context, checks)]
 

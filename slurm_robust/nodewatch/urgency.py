@@ -41,6 +41,7 @@ _FLAP = "ours: a link that comes back within seconds costs NCCL one retry; two f
 _RAIL = "ours: the other rails carry the traffic, slowly"
 _HEAT = "ours: a slow GPU or CPU slows all ranks and loses nothing"
 _DISK = "ours: whoever uses this disk has lost it, and fails at the next access"
+_ARRAY = "ours: an array that has lost one of its disks goes on, and has none left to lose"
 _PERSON = "ours: a person should know; a job gains nothing by leaving"
 _DRIVER = "NVIDIA's driver says so itself"
 _STATE = "ours: the check fails a node only for what ends its jobs"
@@ -100,7 +101,7 @@ CHECKS: Mapping[str, UrgencyRule] = {
     "gpu_temperature": UrgencyRule(AT_NEXT_CHECKPOINT, _HEAT),
     "gpu_throttle": UrgencyRule(AT_NEXT_CHECKPOINT, _HEAT),
     "filesystem": UrgencyRule(AT_NEXT_CHECKPOINT, "ours: a mount that does not answer may belong to another job"),
-    "disks": UrgencyRule(NOW, _DISK),
+    "disks": UrgencyRule(AT_NEXT_CHECKPOINT, "ours: of a disk that is in use the kernel log tells at once"),
     "rdma_ports": UrgencyRule(AT_NEXT_CHECKPOINT, _RAIL),
     "rdma_errors": UrgencyRule(AT_NEXT_CHECKPOINT, _RAIL),
     "ethernet": UrgencyRule(AT_NEXT_CHECKPOINT, _RAIL),
@@ -171,6 +172,22 @@ def of_kernel(kind: str, status: Status, *, about_gpu: bool = False) -> UrgencyR
         return UrgencyRule(NOTE, "the check: the file system is not mounted any more, or has recovered")
     known = KERNEL.get(kind, UrgencyRule(NOTE, _PERSON))
     return UrgencyRule(AT_NEXT_CHECKPOINT, _STATE) if known.name == NOTE and status is Status.FAIL else known
+
+
+def of_lost_disk(status: Status, *, example: str, named: bool, used: bool | None) -> UrgencyRule:
+    """Of a kernel message that a disk is gone.
+
+    Args:
+        status: What its check says of it.
+        example: The line: an array that goes on without the disk says so.
+        named: It names the disk. One that does not is often a drive that somebody attached from afar.
+        used: Something on it is mounted; None where that is not known.
+    """
+    if "Disk failure on" in example and "failing" not in example:
+        return UrgencyRule(AT_NEXT_CHECKPOINT, _ARRAY)
+    if not named or used is False:
+        return UrgencyRule(NOTE, "ours: nothing on it is mounted, or nobody can tell which disk it is")
+    return of_kernel("disk_lost", status)
 
 
 def of_check(name: str, reason: str, status: Status) -> UrgencyRule:

@@ -36,11 +36,21 @@ class Verdicts:
         settings: The options of each check, with its strikes.
         gpus: Numbers of GPUs by their PCI address.
         kept: From `kept` of an earlier start in this boot; anything else counts as none.
+        first: Nobody has looked before in this boot. What a check finds at its first look may be older than all jobs
+            on the node, which its prolog let start: that is a note, unless it is urgent.
     """
 
     def __init__(
-        self, boot: str, settings: Mapping[str, Mapping[str, Any]], gpus: GpuNumbers, kept: Mapping[str, Any]
+        self,
+        boot: str,
+        settings: Mapping[str, Mapping[str, Any]],
+        gpus: GpuNumbers,
+        kept: Mapping[str, Any],
+        *,
+        first: bool = False,
     ) -> None:
+        self._first = first
+        self._looked: set[str] = set()
         self._boot, self._settings, self._gpus = boot, settings, gpus
         self._said = {
             name: tuple(said)
@@ -68,6 +78,8 @@ class Verdicts:
         for name, finding in ((result.name, result.finding) for result in weighed.results):
             if finding.status is Status.UNKNOWN or "look" in finding.evidence:
                 continue
+            first = self._first and name not in self._looked
+            self._looked.add(name)
             now = (finding.status.value, finding.reason) if finding.status in _BAD else None
             before = self._said.get(name)
             if now == before:
@@ -77,14 +89,17 @@ class Verdicts:
                 found.append(self._seen(source, name, finding, urgency.NOTE, moment))
             else:
                 self._said[name] = now
-                rule = urgency.of_check(name, finding.reason, finding.status)
-                found.append(self._seen(source, name, finding, rule.name, moment))
+                rule = urgency.of_check(name, finding.reason, finding.status).name
+                rule = urgency.NOTE if first and rule != urgency.NOW else rule
+                found.append(self._seen(source, name, finding, rule, moment))
         return found
 
     def _seen(self, source: str, name: str, finding: Finding, urgent: str, moment: Moment) -> Seen:
         bad = finding.status in _BAD
         text = finding.sentence if bad else f"{name} is well again: {finding.sentence}"
         gpus = self._gpus.of(gpu["bus"] for gpu in finding.evidence.get("gpus", ()) if gpu.get("bus")) if bad else ()
+        if bad and name == "gpu_count":
+            gpus = self._gpus.missing()
         made = NodeFinding(0, moment.wall_s, source, name, urgent, text, gpus)
         return Seen(made, about=f"{finding.status.value} {finding.reason}")
 

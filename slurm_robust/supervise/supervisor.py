@@ -27,6 +27,7 @@ from slurm_robust.supervise.recover.resumption import Resumption
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attached_end import AttachedEnd
 from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState, Observer
+from slurm_robust.supervise.watch.drain_watch import DrainWatch
 from slurm_robust.supervise.watch.fault_watch import FaultWatch
 from slurm_robust.supervise.watch.losses import Losses
 from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
@@ -55,6 +56,7 @@ class Supervisor:
         self._handler = IncidentHandler(session, self._log, self._losses, self._observer)
         self._executor = PlanExecutor(session, self._store, self._log, self._losses)
         self._attached_end = AttachedEnd(session)
+        self._drain_watch = DrainWatch(session)
         attached = session.attached
         name = attached.attempt if attached is not None else ""
         self._begin_attempt(name, seen=attached is None or bool(attached.launcher))
@@ -104,6 +106,9 @@ class Supervisor:
         if channel is not None and job.requeue_requested and channel.ended is not None:
             # The supervisor before this one was killed while it waited for the requeue.
             return await self._await_requeue(channel)
+        if channel is not None:
+            # A fault between the start of the job and that of its agents is news; what is older was there before it.
+            session.agents.look_back(max(0.0, session.clock.now_s() - job.attempt.start_at_s))
         await session.agents.start(session.allocation.nodes, self.attempt.name)
         await job.write_claim(resume_step=self.attempt.resume_point.step)
         code: int | None = None
@@ -164,6 +169,7 @@ class Supervisor:
             return await self._handler.step_failed(attempt, start, session.srun_exit_code)
         if attempt.exits:
             return await self._handler.rank_died(attempt, start)
+        await self._drain_watch.poll(attempt)
         due = await self._fault_watch.poll()
         if due is not None:
             return await self._handler.node_faults(attempt, start, due)
@@ -215,8 +221,6 @@ class Supervisor:
             last = running.rpartition(".")[2]
             self._launches = int(last) if last.isdecimal() else 1
             self._begin_attempt(running, seen=False)
-            run = session.job.attempt
-            session.agents.look_back(session.clock.now_s() - run.start_at_s)
             session.folder.log_event("note", "the supervisor was started anew; the training was not touched")
             return
         self._launch(channel, first_launch(session.command, keep_evidence=session.acting), {})

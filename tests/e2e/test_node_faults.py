@@ -15,7 +15,7 @@ from helpers import wait_until
 from slurm_robust import config, node_findings
 from slurm_robust.devcluster.cluster import DevCluster
 from slurm_robust.node_findings import NodeFinding, encode
-from slurm_robust.policy.job.node_faults import ONE_EVENT_S
+from slurm_robust.policy.job.node_faults import MILD_MOVES, ONE_EVENT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
 Cluster = Callable[..., DevCluster]
@@ -151,7 +151,7 @@ def test_a_pending_row_remap_moves_the_job_after_its_checkpoint_and_no_step_is_c
 def test_faults_on_all_nodes_at_once_are_one_alert(cluster: Cluster, submit: Submit) -> None:
     """A cause that they share: another node would not help."""
     dev = cluster()
-    job = submit(dev, steps=80)
+    job = submit(dev, steps=80, sbatch=("--gres=gpu:1",))
     trains(job, 8)
     rings = Rings(dev)
     nodes = job.job().nodes
@@ -171,7 +171,7 @@ def test_faults_on_all_nodes_at_once_are_one_alert(cluster: Cluster, submit: Sub
 def test_observe_mode_only_says_what_it_would_do(cluster: Cluster, submit: Submit) -> None:
     """The same lost GPU: words, and the training ends as if nothing had been."""
     dev = cluster(mode="observe")
-    job = submit(dev, steps=60)
+    job = submit(dev, steps=60, sbatch=("--gres=gpu:1",))
     trains(job, 8)
     victim = job.rank_node(1)
     Rings(dev).add(victim, **GPU_LOST)
@@ -187,7 +187,7 @@ def test_observe_mode_only_says_what_it_would_do(cluster: Cluster, submit: Submi
 def test_a_line_of_the_kernel_log_moves_the_job_and_drains_the_node(cluster: Cluster, submit: Submit) -> None:
     """The whole way: kernel log, root service, agent, supervisor, daemon. The node fails its check, and why is said."""
     dev = cluster(nodewatch=True)
-    job = submit(dev, steps=80)
+    job = submit(dev, steps=80, sbatch=("--gres=gpu:1",))
     trains(job, 8)
     victim = job.rank_node(1)
     at_s = time.time()
@@ -204,3 +204,30 @@ def test_a_line_of_the_kernel_log_moves_the_job_and_drains_the_node(cluster: Clu
     wait_until(lambda: job.node(victim).drained, 60, "the drain")
     assert "79" in job.node(victim).reason
     job.assert_clean_slurm()
+
+
+@pytest.mark.variant
+def test_mild_faults_move_a_job_three_times_and_no_more(cluster: Cluster, submit: Submit) -> None:
+    """Each time by requeue, which the job remembers; then one alert. A person's drain is told in about a minute."""
+    dev = cluster()
+    slow = {"kind": "slow_rank", "rank": 0, "step": 1, "seconds": 1.0}
+    job = submit(dev, steps=110, sbatch=("--gres=gpu:2",), fault=slow, again=True)
+    rings = Rings(dev)
+    for count in range(1, MILD_MOVES + 1):
+        trains(job, 6 * count)
+        victim = job.rank_node(1)
+        rings.add(victim, **{**REMAP, "kind": f"mild_{count}"})
+        decided = job.hears("decided", 60, count)
+        assert decided["evict"] == [victim], job.everything()
+        job.hears("resumed", 60, count)
+        assert victim not in job.job().nodes
+    last = job.rank_node(1)
+    rings.add(last, **REMAP)
+    alert = job.hears("decided", 60, MILD_MOVES + 1)
+    assert (alert["road"], alert["evict"]) == ("alert_only", []), job.everything()
+    assert f"moved {MILD_MOVES} times within a day" in alert["text"]
+    dev.run(["scontrol", "update", f"nodename={last}", "state=drain", "reason=fans, bob"])
+    told = wait_until(lambda: [n for n in job.told("node-fault") if n["source"] == "slurm"], 80, "the drain")
+    assert "fans, bob" in told[0]["text"]
+    ended = job.ends(120)
+    assert (ended.state, ended.restart_count) == ("COMPLETED", MILD_MOVES), job.everything()

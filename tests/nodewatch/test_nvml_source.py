@@ -34,7 +34,7 @@ def service(library: Path, tmp_path: Path, watch: Watch) -> tuple[RunningService
 
 
 def test_a_gpu_is_lost_and_comes_back(service: tuple[RunningService, FakeGpus]) -> None:
-    """Now, with NVML's number; and a note when it is back. The others are silent."""
+    """Now, with the number of its device file; and a note when it is back. The others are silent."""
     running, gpus = service
     assert [f for f in running.findings() if f.source == "nvml"] == [], "healthy GPUs say nothing"
     gpus.scenario("gpu.3.call.nvmlDeviceGetTemperature=error:15", "gpu.3.call.nvmlDeviceGetPerformanceState=error:15")

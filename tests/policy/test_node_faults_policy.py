@@ -11,7 +11,18 @@ from situations import NODES, UNDETERMINED, USER_CODE, culprit, situation
 
 from slurm_robust.model import Conclusion, Failure, FailureCause, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide, max_evictions
-from slurm_robust.policy.job.node_faults import AT_ONCE_S, REPEAT_WITHIN_S, urgency_of_drain, weigh
+from slurm_robust.policy.job.node_faults import (
+    AT_ONCE_S,
+    MILD_MOVES,
+    MILD_WITHIN_S,
+    POLLED_SETTLE_S,
+    REPEAT_WITHIN_S,
+    SETTLE_S,
+    FaultMove,
+    settle_s,
+    urgency_of_drain,
+    weigh,
+)
 from slurm_robust.policy.job.situation import JobFacts, Situation
 
 URGENCIES = ("now", "if_repeated", "at_next_checkpoint", "note")
@@ -200,3 +211,56 @@ def test_faults_of_three_nodes_are_three_failures() -> None:
     earlier = tuple(Failure("node: node_fault", (node,), FailureCause.NODE) for node in ("n1", "n2"))
     now = situation(culprit("n3"), failure=replace(earlier[0], nodes=("n3",)), earlier_failures=earlier, fruitless=3)
     assert decide(now).evict == ("n3",)
+
+
+def left(node: str, at_s: float, *, kind: str = "xid", urgency: str = "at_next_checkpoint") -> FaultMove:
+    """A node that the job has left."""
+    return FaultMove(at_s, node, urgency, kind)
+
+
+def test_one_sort_of_mild_fault_on_a_third_node_moves_nothing() -> None:
+    """Two nodes were left for it: a cause that nodes share. Another sort, or a day later, and the node is left."""
+    moves = [left("x1", 100), left("x2", 200)]
+    mild = fault("n1", "at_next_checkpoint", 300)
+    found = weigh([mild], NODES, NODES, moves)
+    assert found.all == {}
+    assert "a cause that nodes share" in found.stays["n1"]
+    other = fault("n1", "at_next_checkpoint", 300, kind="filesystem")
+    assert weigh([other], NODES, NODES, moves).leave_later == {"n1": "node n1 reports a filesystem fault"}
+    late = fault("n1", "at_next_checkpoint", 101 + MILD_WITHIN_S)
+    assert list(weigh([late], NODES, NODES, moves).leave_later) == ["n1"]
+    drains = [left("x1", 100, kind="drained"), left("x2", 200, kind="drained")]
+    assert list(weigh([fault("n1", "at_next_checkpoint", 300, kind="drained")], NODES, NODES, drains).leave_later)
+    again = fault("x1", "at_next_checkpoint", 300)
+    assert list(weigh([again], ["x1", *NODES], NODES, moves).leave_later) == ["x1"], "it is no third node"
+
+
+def test_a_job_is_moved_for_mild_faults_three_times_a_day() -> None:
+    """Nodes that are left together are one move, and an urgent fault moves the job all the same."""
+    kinds = ("disks", "filesystem", "ethernet")
+    moves = [left(f"x{at}", 100.0 * at, kind=kind) for at, kind in enumerate(kinds)]
+    mild, urgent = fault("n1", "at_next_checkpoint", 400), fault("n2", "now", 400)
+    found = weigh([mild, urgent], NODES, NODES, moves)
+    assert (list(found.leave_now), found.leave_later, list(found.stays)) == (["n2"], {}, ["n1"])
+    assert f"moved {MILD_MOVES} times" in found.stays["n1"]
+    together = [replace(move, at_s=100.0) for move in moves]
+    assert list(weigh([mild], NODES, NODES, together).leave_later) == ["n1"]
+    assert list(weigh([mild], NODES, NODES, [replace(m, urgency="now") for m in moves]).leave_later) == ["n1"]
+
+
+@pytest.mark.parametrize(("at_s", "stormy"), [(159.0, True), (161.0, False)])
+def test_a_node_that_was_just_left_counts_towards_a_storm(at_s: float, stormy: bool) -> None:
+    """Polled sources report one after the other what came to all nodes at once: two of two nodes share it."""
+    moves = [left("x1", 100.0, kind="disks", urgency="now")]
+    found = weigh([fault("n1", "now", at_s, kind="disks")], ["n1", "n2"], ["n1", "n2"], moves)
+    assert [s.node for s in found.storm] == (["x1", "n1"] if stormy else [])
+    assert list(found.leave_now) == ([] if stormy else ["n1"])
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "waits_s"),
+    [("poll", "disks", POLLED_SETTLE_S), ("nvml", "xid", SETTLE_S), ("kmsg", "xid", SETTLE_S)],
+)
+def test_only_what_is_polled_for_waits_longer(source: str, kind: str, waits_s: float) -> None:
+    """An event is there at once; what its nodes look for comes later from one than from the other."""
+    assert settle_s([replace(fault("n1", kind=kind), source=source)]) == waits_s

@@ -70,6 +70,7 @@ class FakeAgents(Agents):
         super().__init__(5, 0.5, session.receive, lambda _: None)
         self._session = session
         self.present = False
+        self.looked_back_s = 0.0
         self.silent: list[str] = []
         self.sent: list[messages.ToAgent] = []
         self.stops = 0
@@ -95,6 +96,10 @@ class FakeAgents(Agents):
     async def look_after(self, nodes: Sequence[str], heard_at_s: Mapping[str, float], silent_s: float) -> list[str]:
         """The nodes whose agent is silent."""
         return [n for n in self.silent if n in nodes]
+
+    def look_back(self, seconds: float) -> None:
+        """As far as they are told."""
+        self.looked_back_s = seconds
 
     def watch_attempt(self, attempt: str) -> None:
         """Another attempt."""

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,16 @@ from slurm_robust.config import Config
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Mode, Signal, SignalKind
 from slurm_robust.node_findings import NodeFinding
+from slurm_robust.policy.job.node_faults import FaultMove
+from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
+from slurm_robust.supervise.recover import lineage_store
+from slurm_robust.supervise.recover.lineage import Lineage, Tally
 from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.watch import fault_watch
+from slurm_robust.supervise.watch.drain_watch import EVERY_S
 from slurm_robust.supervise.watch.node_faults import NodeFaults
 
 NODES = ("n1", "n2", "n3")
@@ -39,7 +45,7 @@ class Training:
     ) -> None:
         more = {"checkpoint_dir": str(folder / "ck"), **changes}
         self.world = World(folder / "story", command="-N2 python train.py", nodes=NODES, **more)
-        self.script, self.last_step = script, 40
+        self.script, self.last_step = script, last_step
         self.launches = self.step = self.seq = 0
         self.at_s = 0.0
         self.computed: list[int] = []
@@ -268,6 +274,53 @@ def test_faults_on_all_nodes_are_one_alert(tmp_path: Path) -> None:
     assert job.world.kinds.count("decided") == 1
 
 
+def test_mild_faults_of_one_node_after_the_other_do_not_move_the_job_for_ever(tmp_path: Path) -> None:
+    """It left two nodes for the same in an earlier run: one alert, and the first node of another sort is left."""
+    seen: list[FaultMove] = []
+
+    def remembered() -> None:
+        (lineage,) = lineage_store.load(job.world.session.folder).runs.values()
+        seen.extend(lineage.moves)
+
+    script = {
+        12: lambda: job.finds("n1", "at_next_checkpoint"),
+        14: lambda: job.finds("n1", "at_next_checkpoint"),
+        18: lambda: job.finds("n2", "at_next_checkpoint", kind="filesystem", text="/data does not answer"),
+        25: lambda: job.saves(25),
+        39: remembered,
+    }
+    job = Training(tmp_path, script)
+    job.saves(10)
+    now_s = job.world.clock.at_s
+    moves = tuple(FaultMove(now_s - ago_s, f"x{ago_s}", "at_next_checkpoint", "xid") for ago_s in (900, 300))
+    memory = replace(job.world.job.claim, lineage="abc")
+    job.world.job.claim = memory
+    lineage_store.save(job.world.session.folder, "run 1", Lineage("abc", moves=moves), Tally())
+    assert job.ends() == 0
+    assert job.excluded == ["n2"]
+    alert, moved = (line["text"] for line in job.world.story if line["kind"] == "decided")
+    assert "alert_only" in alert
+    assert "x300, x900 had the same within a day" in alert
+    assert "spare_in_allocation" in moved
+    assert [(move.node, move.kind) for move in seen] == [("x900", "xid"), ("x300", "xid"), ("n2", "filesystem")]
+
+
+def test_a_storm_that_comes_in_slowly_is_seen_when_its_second_node_reports(tmp_path: Path) -> None:
+    """The first node of two was left half a minute ago: its successor's fault is the same event, and one alert."""
+    script = {
+        12: lambda: job.finds("n2", kind="disks", source="poll", text="disk sda is gone"),
+        30: lambda: job.finds("n3", kind="disks", source="poll", text="disk sda is gone"),
+        31: lambda: job.finds("n3", kind="disks", source="poll", text="disk sda is gone"),
+    }
+    job = Training(tmp_path, script)
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.excluded == ["n2"]
+    assert job.launches == 2
+    assert job.world.kinds.count("decided") == 2
+    assert "alert_only: 2 nodes report faults at once (n2, n3), more than half" in job.world.text("decided")
+
+
 def test_observe_mode_has_words_only_and_goes_on_watching(tmp_path: Path) -> None:
     """A rank's end after it is judged as ever: the fault has not made the supervisor deaf."""
     job = Training(tmp_path, {12: lambda: job.finds("n2")}, config=Config(mode=Mode.OBSERVE))
@@ -324,6 +377,58 @@ def test_a_node_that_is_drained_is_told(tmp_path: Path, reason: str, left: bool)
     assert (signal.kind, signal.source, signal.node) == (SignalKind.NODE_FAULT, "slurm", "n2")
     assert set(faults.faulty(NODES, NODES).leave_later) == ({"n2"} if left else set())
     assert reason in world.text("node-fault")
+
+
+def test_a_spare_with_a_lost_gpu_moves_nothing_and_replaces_nobody(tmp_path: Path) -> None:
+    """Its finding is known at once, though no rank runs there: n2 then fails, and only a requeue is left."""
+
+    def spare() -> None:
+        finding = NodeFinding(1, job.world.clock.at_s, "kmsg", "xid", "now", "XID 79", (0,), "", 79)
+        job.world.session.receive(NodeFindings("n3", (finding,), unused=True))
+
+    job = Training(tmp_path, {12: spare, 30: lambda: job.finds("n2")}, job={"requeueable": False})
+    job.saves(10)
+    assert job.ends() == 0
+    assert job.excluded == []
+    assert "node n3 reports XID 79; no rank has run there" in job.world.text("note")
+    assert "n2 reports" in job.world.text("decided")
+    assert "1 healthy nodes for 2" in job.world.text("decided")
+
+
+@pytest.mark.parametrize(("reason", "left"), [("srobust: gpu_lost on GPU 3", ["n2"]), ("fans, bob", [])])
+def test_a_drain_of_a_running_job_is_seen_in_about_a_minute(tmp_path: Path, reason: str, left: list[str]) -> None:
+    """Nothing is wrong with the training. Slurm is asked once a minute."""
+    calls: list[float] = []
+
+    def drain() -> None:
+        nodes, now_s = job.world.slurm.state.nodes, job.world.clock.at_s
+        nodes["n2"] = replace(nodes["n2"], flags=frozenset({"DRAIN"}), reason=reason, reason_at_s=int(now_s))
+
+    job = Training(tmp_path, {70: drain, 150: lambda: job.saves(150)}, last_step=200)
+    job.saves(10)
+    slurm, asked = job.world.slurm, job.world.slurm.nodes
+
+    def nodes() -> list[Node]:
+        calls.append(job.world.clock.at_s)
+        return asked()
+
+    slurm.nodes = nodes  # type: ignore[method-assign]
+    drained_at_s = job.world.clock.at_s + 60
+    assert job.ends() == 0
+    assert job.excluded == left
+    (told,) = [line for line in job.world.story if line["kind"] == "node-fault"]
+    assert told["at_s"] - drained_at_s <= EVERY_S + 15
+    if not left:
+        assert {round(later - earlier) for earlier, later in pairwise(calls)} <= {60, 61}
+
+
+def test_the_first_agents_look_back_to_the_start_of_the_job(tmp_path: Path) -> None:
+    """A fault between the two is news; one that is older was there before the job."""
+    job = Training(tmp_path, {})
+    world = job.world
+    world.clock.at_s = world.job.attempt.start_at_s + 90
+    assert job.ends() == 0
+    assert world.agents.looked_back_s == 90
 
 
 def test_a_storm_stays_one_when_its_nodes_go_elsewhere() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slurm_robust.diagnose.node_faults import NOW, blames_node, fault_beside
+from slurm_robust.diagnose.node_faults import blames_node, fault_beside
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, hardware_line, in_words, known_ends
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import SURE
 from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.model import Conclusion, Signal, SignalKind, Suspect, Verdict
+from slurm_robust.node_findings import NOW
 from slurm_robust.text import joined
 
 SAME_MOMENT_S = 5.0

@@ -8,6 +8,11 @@
 | `note` | nothing; the story has a line |
 
 Faults on too many nodes at once (a storm, `_stormy`) share a cause outside the nodes: none of these nodes is left.
+Sources that look now and then report what came to all nodes at once seconds apart. So an urgent fault waits for others,
+`settle_s`, and a node that the job has just left counts towards a storm for another `AT_ONCE_S`.
+
+A mild fault (`at_next_checkpoint`) on one new node after the other moves a job `MILD_MOVES` times in a day at most, and
+never because of one sort of fault on a third node (`_why_stays`).
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_robust.model import REASON_PREFIX, Signal, SignalKind
+from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, NOTE, NOW
 from slurm_robust.policy.job.decide import max_evictions
 
 REPEAT_WITHIN_S = 300.0
@@ -23,7 +29,49 @@ ONE_EVENT_S = 10.0
 """Findings that are closer are one event: both ports of a card, or one that is told again."""
 AT_ONCE_S = 60.0
 """Faults on several nodes that are no further apart are one event: sources are polled up to 30 s apart."""
-NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE = "now", "if_repeated", "at_next_checkpoint", "note"
+SETTLE_S = 1.0
+"""An urgent fault waits so long for those of other nodes."""
+POLLED_SETTLE_S = 2.0
+"""The same for faults that their sources poll for; a whole period would be too long for a lost GPU."""
+MILD_MOVES = 3
+"""A job is moved for mild faults so often within `MILD_WITHIN_S`."""
+MILD_NODES_OF_ONE_SORT = 2
+"""On more nodes than this within `MILD_WITHIN_S`, mild faults of one sort have a cause that nodes share."""
+MILD_WITHIN_S = 86_400.0
+DRAINED = "drained"
+"""Kind of a drain: what two of them have in common is not known."""
+_POLLED = frozenset({"poll", "nvml", "rdma", "agent"})
+_EVENTS = frozenset({"xid", "sxid"})
+"""Kinds that NVML reports as they happen."""
+
+
+@dataclass(frozen=True)
+class FaultMove:
+    """A node that a job has left for a fault of its own. A job remembers these over all its attempts.
+
+    Attributes:
+        at_s: When it was left; nodes that are left together have the same time.
+        text: What the node reported.
+    """
+
+    at_s: float
+    node: str
+    urgency: str
+    kind: str
+    code: int | None = None
+    text: str = ""
+
+    @classmethod
+    def of(cls, fault: Signal, at_s: float) -> FaultMove:
+        """The node of this fault is left now."""
+        evidence = fault.evidence
+        return cls(at_s, fault.node, _urgency(fault), str(evidence.get("kind")), evidence.get("code"), fault.detail)
+
+    @property
+    def signal(self) -> Signal:
+        """The fault, as it counts in a storm: at the time at which the node was left."""
+        evidence = {"kind": self.kind, "urgency": self.urgency, "gpus": (), "port": "", "code": self.code}
+        return Signal(SignalKind.NODE_FAULT, self.at_s, "", self.text, self.node, evidence=evidence)
 
 
 @dataclass(frozen=True)
@@ -33,12 +81,17 @@ class FaultyNodes:
     Attributes:
         leave_now: At once.
         leave_later: After the next verified checkpoint; none that is also left at once.
-        storm: Faults on so many nodes at once that no node is left because of them, oldest first.
+        storm: Faults on so many nodes at once that no node is left because of them, oldest first. Nodes that were left
+            just before are among them.
+        stays: Nodes with mild faults that are not left, since the job was moved often enough.
+        faults: For each node to leave, the fault that decides it.
     """
 
     leave_now: Mapping[str, str] = field(default_factory=dict)
     leave_later: Mapping[str, str] = field(default_factory=dict)
     storm: tuple[Signal, ...] = ()
+    stays: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, Signal] = field(default_factory=dict)
 
     @property
     def all(self) -> dict[str, str]:
@@ -46,27 +99,61 @@ class FaultyNodes:
         return {**self.leave_later, **self.leave_now}
 
 
-def weigh(signals: Iterable[Signal], nodes: Collection[str], used: Collection[str]) -> FaultyNodes:
+def weigh(
+    signals: Iterable[Signal], nodes: Collection[str], used: Collection[str], moves: Sequence[FaultMove] = ()
+) -> FaultyNodes:
     """Which of a job's nodes are to be left.
 
     Args:
         signals: All that was observed; only faults of nodes with an urgency above `note` count.
         nodes: Those of the job; faults of other nodes do not count.
         used: Those of them that train; a storm is measured by these.
+        moves: Nodes that the job has left before.
     """
     faults = sorted((s for s in signals if s.node in nodes and _acts(s)), key=lambda s: s.at_s)
-    storm = _stormy([s for s in faults if s.node in used], max_evictions(len(used)))
+    left = [move.signal for move in moves]
+    storm = _stormy([s for s in faults if s.node in used], left, max_evictions(len(used)))
     single = [s for s in faults if s not in storm]
     leave_now: dict[str, str] = {}
+    why: dict[str, Signal] = {}
     for at, fault in enumerate(single):
         earlier = _same_before(fault, single[:at])
+        if fault.node in leave_now:
+            continue
         if _urgency(fault) == NOW:
-            leave_now.setdefault(fault.node, fault_text(fault))
+            leave_now[fault.node], why[fault.node] = fault_text(fault), fault
         elif _urgency(fault) == IF_REPEATED and earlier is not None:
             apart_s = fault.at_s - earlier.at_s
-            leave_now.setdefault(fault.node, f"{fault_text(fault)}, for the second time in {apart_s:.0f} s")
-    later = [s for s in single if _urgency(s) == AT_NEXT_CHECKPOINT and s.node not in leave_now]
-    return FaultyNodes(leave_now, {s.node: fault_text(s) for s in reversed(later)}, tuple(storm))
+            leave_now[fault.node] = f"{fault_text(fault)}, for the second time in {apart_s:.0f} s"
+            why[fault.node] = fault
+    leave_later: dict[str, str] = {}
+    stays: dict[str, str] = {}
+    for fault in (s for s in single if _urgency(s) == AT_NEXT_CHECKPOINT and s.node not in leave_now):
+        if stay := _why_stays(fault, moves):
+            stays.setdefault(fault.node, f"{fault_text(fault)}; {stay}")
+        elif fault.node not in leave_later:
+            leave_later[fault.node], why[fault.node] = fault_text(fault), fault
+    stays = {node: text for node, text in stays.items() if node not in leave_later}
+    return FaultyNodes(leave_now, leave_later, tuple(storm), stays, why)
+
+
+def _why_stays(fault: Signal, moves: Iterable[FaultMove]) -> str:
+    """Why a node is not left for this mild fault; empty where it is."""
+    recent = [m for m in moves if m.urgency == AT_NEXT_CHECKPOINT and fault.at_s - m.at_s <= MILD_WITHIN_S]
+    alike = {m.node for m in recent if _sort(m.signal) == _sort(fault) and m.node != fault.node}
+    if fault.evidence.get("kind") != DRAINED and len(alike) >= MILD_NODES_OF_ONE_SORT:
+        return (
+            f"{', '.join(sorted(alike))} had the same within a day: a cause that nodes share, so this one stays in use"
+        )
+    if len({m.at_s for m in recent}) >= MILD_MOVES:
+        return f"the job was moved {MILD_MOVES} times within a day for such faults, so this node stays in use"
+    return ""
+
+
+def settle_s(faults: Collection[Signal]) -> float:
+    """How long these urgent faults wait for those of other nodes."""
+    polled = bool(faults) and all(s.source in _POLLED and s.evidence.get("kind") not in _EVENTS for s in faults)
+    return POLLED_SETTLE_S if polled else SETTLE_S
 
 
 def fault_text(fault: Signal) -> str:
@@ -113,13 +200,16 @@ def _together(one: Signal, other: Signal) -> bool:
     return alike and abs(one.at_s - other.at_s) <= AT_ONCE_S
 
 
-def _stormy(faults: Sequence[Signal], bound: int) -> list[Signal]:
-    """The faults that came with others of their kind, or with others as urgent, on more than `bound` nodes at once."""
+def _stormy(faults: Sequence[Signal], left: Sequence[Signal], bound: int) -> list[Signal]:
+    """The faults that came with others of their kind, or with others as urgent, on more than `bound` nodes at once.
+
+    Those of nodes that were `left` are among them, where nodes in use are concerned, too.
+    """
     stormy = []
-    for fault in faults:
-        near = [s for s in faults if abs(s.at_s - fault.at_s) <= AT_ONCE_S]
+    for fault in sorted([*left, *faults], key=lambda s: s.at_s):
+        near = [s for s in (*left, *faults) if abs(s.at_s - fault.at_s) <= AT_ONCE_S]
         alike = {s.node for s in near if _sort(s) == _sort(fault)}
         urgent = {s.node for s in near if _urgency(s) == NOW} if _urgency(fault) == NOW else set()
         if len(alike) > bound or len(urgent) > bound:
             stormy.append(fault)
-    return stormy
+    return stormy if any(fault in faults for fault in stormy) else []

@@ -15,6 +15,7 @@ from slurm_robust.supervise.agent import messages, wire
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.agent.node_ring import NodeRing
 from slurm_robust.supervise.agent.persisters import PersisterHost
+from slurm_robust.supervise.agent.port_watch import PortWatch
 from slurm_robust.supervise.agent.rank_table import RankTable
 from slurm_robust.supervise.agent.ranks import Target
 from slurm_robust.supervise.agent.request_runner import RequestRunner
@@ -46,7 +47,8 @@ class Agent:
         self._table = RankTable(target, self.send, clock)
         self._requests = RequestRunner(target, self._table, self.send, py_spy, clock)
         self._persister = PersisterHost(target, clock)
-        self._ring = NodeRing(target.node, ring_folder, clock.now_s() - look_back_s, self.send, clock)
+        self._ring = NodeRing(target.node, ring_folder, clock.now_s() - look_back_s, self.send, clock=clock)
+        self._ports = PortWatch(target.node, self.send, clock=clock)
         self._sigterm = SigtermState(clock)
         self._selector = selectors.DefaultSelector()
         self._persister_fd = -1
@@ -96,6 +98,7 @@ class Agent:
             if now_s >= next_tick_s:
                 self._table.poll()
                 self._ring.poll(self._table.ranks.values())
+                self._ports.poll(watched=self._ring.present)
                 next_tick_s = now_s + self._tick_s
             if now_s - self._sent_at_s >= _HEARTBEAT_S:
                 self.send(messages.Heartbeat(self._node, len(self._table.ranks)))

@@ -171,11 +171,23 @@ class NodeFindings(NamedTuple):
 
     Attributes:
         problem: Why the service's file is not believed; empty where it is.
+        unused: No rank has run on the node: which GPUs the job would use there is not known. Those that turn out to
+            concern it are sent again.
     """
 
     node: str
     findings: tuple[NodeFinding, ...] = ()
     problem: str = ""
+    unused: bool = False
+
+
+class PortTraffic(NamedTuple):
+    """How many bytes all RDMA ports of a node have moved in the last seconds; sent where that has changed."""
+
+    node: str
+    at_s: float
+    seconds: float
+    moved_bytes: int
 
 
 class Flushing(NamedTuple):
@@ -198,7 +210,7 @@ class Malformed(NamedTuple):
 
 FromAgent = Union[
     Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskEnded, CaptureTaken,
-    RasTaken, Cleaned, NodeFindings, Flushing, Flushed, Malformed,
+    RasTaken, Cleaned, NodeFindings, PortTraffic, Flushing, Flushed, Malformed,
 ]  # fmt: skip
 Handler = Callable[[FromAgent], None]
 
@@ -309,6 +321,7 @@ _FROM_AGENT: Codec[FromAgent] = Codec(
         "ras": RasTaken,
         "clean": Cleaned,
         "found": NodeFindings,
+        "traffic": PortTraffic,
         "flushing": Flushing,
         "flushed": Flushed,
     },

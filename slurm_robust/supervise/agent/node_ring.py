@@ -9,10 +9,13 @@ from slurm_robust import node_findings
 from slurm_robust.node_findings import NodeFinding, UntrustedRingError
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.supervise.agent.gpu_use import GpuUse
 from slurm_robust.supervise.agent.ranks import Rank
 
 _PER_MESSAGE = 16
 _CLOCK_AHEAD_S = 60.0
+_WAITS_S = 3600.0
+"""A GPU that was lost before that may have been reset since, and an XID takes nothing back."""
 
 
 class NodeRing:
@@ -20,10 +23,20 @@ class NodeRing:
 
     `folder` is `nodecheck.cache_dir`, with `%n` for the node; empty for no ring. Findings that are older than
     `since_s` (seconds since the epoch, on this node's clock) belong to earlier jobs.
+
+    Attributes:
+        present: A service watches this node: there is a file, and it is believed.
     """
 
     def __init__(
-        self, node: str, folder: str, since_s: float, send: messages.Handler, clock: SystemClock = CLOCK
+        self,
+        node: str,
+        folder: str,
+        since_s: float,
+        send: messages.Handler,
+        *,
+        clock: SystemClock = CLOCK,
+        use: GpuUse | None = None,
     ) -> None:
         self._node = node
         self._folder = folder.replace("%n", node)
@@ -34,38 +47,35 @@ class NodeRing:
         self._stamp: tuple[int, int, int] | None = None
         self._last_seq: int | None = None
         self._last_at_s = since_s
+        self._use = use if use is not None else GpuUse(clock)
         self._waiting: list[NodeFinding] = []
         """Findings about GPUs, while no rank has shown which GPUs are this job's."""
-        self._gpus: frozenset[int] | None = frozenset()
-        """Those that the ranks found last were given; None for all, empty before a rank was found."""
         self._doubted = False
+        self.present = False
 
     def poll(self, ranks: Iterable[Rank]) -> None:
         """Send the new findings that concern the job of these ranks."""
         if not self._folder:
             return
-        self._learn_gpus(ranks)
-        found = [*self._waiting, *self._read_new()]
-        ready = [f for f in found if self._concerns(f)]
-        known = self._gpus is None or self._gpus
-        self._waiting = [] if known else [f for f in found if f.gpus][-node_findings.MAX_FINDINGS :]
-        for at in range(0, len(ready), _PER_MESSAGE):
-            self._send(messages.NodeFindings(self._node, tuple(ready[at : at + _PER_MESSAGE])))
+        new = self._read_new()
+        self._use.learn(ranks, now=any(f.about_gpus for f in new))
+        if self._use.unused:
+            # Nobody trains here yet: where a GPU is lost, this node is no replacement for another one.
+            self._send_all([f for f in new if f.about_gpus and f.urgency == node_findings.NOW], unused=True)
+        found = [(f, self._use.concerns(f)) for f in (*self._waiting, *new)]
+        waiting = [f for f, concerns in found if concerns is None and f.at_s > self._clock.now_s() - _WAITS_S]
+        self._waiting = waiting[-node_findings.MAX_FINDINGS :]
+        self._send_all([f for f, concerns in found if concerns])
 
-    def _learn_gpus(self, ranks: Iterable[Rank]) -> None:
-        # A rank that a lost GPU has killed is no longer there when its finding comes: the last ranks count.
-        given = [rank.main.gpus for rank in ranks]
-        if given:
-            known = [gpus for gpus in given if gpus is not None]
-            self._gpus = frozenset().union(*known) if len(known) == len(given) else None
-
-    def _concerns(self, finding: NodeFinding) -> bool:
-        return not finding.gpus or self._gpus is None or bool(self._gpus & set(finding.gpus))
+    def _send_all(self, found: list[NodeFinding], *, unused: bool = False) -> None:
+        for at in range(0, len(found), _PER_MESSAGE):
+            self._send(messages.NodeFindings(self._node, tuple(found[at : at + _PER_MESSAGE]), unused=unused))
 
     def _read_new(self) -> list[NodeFinding]:
         try:
             info = os.stat(os.path.join(self._folder, node_findings.FILE_NAME), follow_symlinks=False)
         except OSError:
+            self._stamp, self.present = None, False
             return []  # no service, or one that is not for us to read
         stamp = info.st_ino, info.st_mtime_ns, info.st_size
         if stamp == self._stamp:
@@ -73,7 +83,9 @@ class NodeRing:
         self._stamp = stamp
         try:
             found = node_findings.read(self._folder, self._boot)
+            self.present = True
         except UntrustedRingError as error:
+            self.present = False
             if not self._doubted:
                 self._doubted = True
                 self._send(messages.NodeFindings(self._node, (), str(error)))

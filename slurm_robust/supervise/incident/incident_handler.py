@@ -13,6 +13,7 @@ from slurm_robust.diagnose.findings import matcher_with
 from slurm_robust.localize.votes.node_signals import name_reported
 from slurm_robust.model import Conclusion, Failure, FailureCause, Mode, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide
+from slurm_robust.policy.job.node_faults import settle_s
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
@@ -187,15 +188,15 @@ class IncidentHandler:
         """Leave nodes for what they have reported, without waiting for a hang."""
         session, log = self._session, self._log
         text = due.text
-        if due.storm and log.current is not None:
+        if due.only_announced and log.current is not None:
             # The open incident is that of the attempt before; it ends with the first new step.
-            session.node_faults.announced(due.signals)
+            self._acknowledge(due)
             session.folder.log_event("note", text)
             return None
         log.open(attempt.name, min(s.at_s for s in due.signals), text, nodes=sorted(due.nodes))
         investigation = Investigation(session, attempt, log)
         self._dead_nodes = []  # of an earlier incident; Slurm is not asked, since nothing may delay this one
-        if due.urgent and not due.storm:
+        if due.urgent and not due.only_announced:
             due = await self._capture_briefly(attempt, investigation) or due
         log.update(signals=due.signals)
         if attempt.cancelled or session.srun_exit_code == 0:
@@ -204,7 +205,7 @@ class IncidentHandler:
             return None
         verdict = self._blame(attempt, investigation, due)
         ended = session.srun_exit_code is not None
-        if due.storm:
+        if due.only_announced:
             plan = Plan(Road.ALERT_ONLY, due.text)
             log.update(plan=plan)
             order = ExecutePlan(verdict, plan, None)
@@ -214,13 +215,15 @@ class IncidentHandler:
 
     async def _capture_briefly(self, attempt: AttemptState, investigation: Investigation) -> FaultsDue | None:
         """Take stacks, and wait for what other nodes report of the same event; returns what is due then."""
-        await asyncio.gather(investigation.capture(within_s=_STACKS_S), self._settle(attempt))
+        due = urgent_faults(self._session, attempt)
+        within_s = settle_s(due.signals if due is not None else ())
+        await asyncio.gather(investigation.capture(within_s=_STACKS_S), self._settle(attempt, within_s))
         return urgent_faults(self._session, attempt)
 
-    async def _settle(self, attempt: AttemptState) -> None:
+    async def _settle(self, attempt: AttemptState, within_s: float) -> None:
         """Wait until the reports of other nodes about the same event are here."""
         clock = self._session.clock
-        deadline = clock.monotonic_s() + _STACKS_S
+        deadline = clock.monotonic_s() + within_s
         while clock.monotonic_s() < deadline:
             await clock.sleep(_PAUSE_S)
             await self._observer.poll(attempt)
@@ -232,16 +235,22 @@ class IncidentHandler:
 
     def _blame(self, attempt: AttemptState, investigation: Investigation, due: FaultsDue) -> Verdict:
         """The verdict on nodes that have reported a fault; what they reported so far counts as handled."""
-        faults, nodes = self._session.node_faults, tuple(sorted(due.nodes))
-        if due.storm:
-            faults.announced(due.signals)
+        nodes = tuple(sorted(due.nodes))
+        self._acknowledge(due)
+        if due.only_announced:
             verdict = Verdict(Conclusion.UNDETERMINED, due.text, missing=("what these nodes share",))
             investigation.conclude(verdict, None)
             return verdict
-        faults.handled(nodes)
         verdict = name_reported(attempt.fleet.rank_nodes, due.nodes)
         investigation.conclude(verdict, Failure("node: node_fault", nodes, FailureCause.NODE))
         return verdict
+
+    def _acknowledge(self, due: FaultsDue) -> None:
+        faults = self._session.node_faults
+        if due.storm:
+            faults.announced(due.signals)
+        else:
+            faults.handled(due.nodes)
 
     async def _judge_end(self, attempt: AttemptState, start: AttemptStart, investigation: Investigation) -> Outcome:
         await self._find_dead_nodes(attempt)

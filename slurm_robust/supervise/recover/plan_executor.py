@@ -16,6 +16,7 @@ from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.fault_watch import nodes_in_use
 from slurm_robust.supervise.watch.losses import Losses
 from slurm_robust.text import shortened
 
@@ -40,6 +41,7 @@ class PlanExecutor:
         before = replace(start.remembered(), incident=self._log.incident.id)
         waited = plan.pause_s > 0
         store.attempt_failed(before, attempt.step, resume_point.step, order.failure, in_place=in_place, waited=waited)
+        self._remember_moves(plan, attempt)
         demotion = self._demotion(attempt)
         await self._end_attempt(plan, attempt)
         self._log.set_time("stopped")
@@ -57,6 +59,12 @@ class PlanExecutor:
         if plan.road in (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION) and session.channel is not None:
             return await self._prepare_relaunch(plan, attempt)
         return await self._requeue(plan)
+
+    def _remember_moves(self, plan: Plan, attempt: AttemptState) -> None:
+        session, nodes = self._session, self._session.allocation.nodes
+        used = nodes_in_use(session, attempt)
+        if moves := session.node_faults.moves(plan.evict, nodes, used, session.clock.now_s()):
+            self._store.moved(moves)
 
     async def _end_attempt(self, plan: Plan, attempt: AttemptState) -> None:
         session = self._session

@@ -28,6 +28,7 @@ class FaultsDue:
         signals: What they reported.
         urgent: They are left at once, and the step may be at work; otherwise it has just saved, or the limit is over.
         storm: So many nodes reported at once that none is left: only to be announced.
+        stays: The nodes are not left, since the job was moved often enough: only to be announced.
         when: Why now, for the story; empty where the reasons say it.
     """
 
@@ -35,7 +36,13 @@ class FaultsDue:
     signals: tuple[Signal, ...]
     urgent: bool = True
     storm: bool = False
+    stays: bool = False
     when: str = ""
+
+    @property
+    def only_announced(self) -> bool:
+        """Whether no node is left."""
+        return self.storm or self.stays
 
     @property
     def text(self) -> str:
@@ -61,7 +68,13 @@ class FaultWatch:
     async def poll(self) -> FaultsDue | None:
         """What is to be done now about faults, if anything."""
         due = urgent_faults(self._session, self._attempt)
-        return due if due is not None else await self._after_checkpoint()
+        return due or self._staying() or await self._after_checkpoint()
+
+    def _staying(self) -> FaultsDue | None:
+        """Nodes whose mild faults move the job no more; only to be announced."""
+        faults, used = self._session.node_faults, nodes_in_use(self._session, self._attempt)
+        stays = faults.staying(used, used, self._session.clock.now_s())
+        return FaultsDue(stays, faults.of(stays), urgent=False, stays=True) if stays else None
 
     async def _after_checkpoint(self) -> FaultsDue | None:
         """Nodes that are left after a checkpoint, once it is there or the wait is over."""

@@ -9,6 +9,7 @@ from typing import Any
 from slurm_robust.localize.slow.timings import Collector, Timing, usable
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.watch.suspicion import RankProgress, StepTimes
+from slurm_robust.supervise.watch.traffic import Traffic
 
 KEPT_STEPS = 100
 """Of timings: 40 MB for 16,384 ranks."""
@@ -91,6 +92,8 @@ class Fleet:
         """(step, task) → its ranks."""
         self._above: dict[tuple[str, int], tuple[str, int]] = {}
         """(node, pid) of what is above the workers of a task (torchrun) → (step, task)."""
+        self.traffic = Traffic()
+        """What the nodes move over RDMA."""
         self._takers: dict[type, Callable[[Any, float], None]] = {
             messages.Hello: self._take_hello,
             messages.Heartbeat: self._take_heartbeat,
@@ -104,6 +107,7 @@ class Fleet:
             messages.CaptureTaken: self._take_capture,
             messages.RasTaken: self._take_ras,
             messages.Cleaned: self._take_cleaned,
+            messages.PortTraffic: lambda count, _: self.traffic.take(count),
         }
 
     def feed(self, message: messages.FromAgent, now_s: float) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from slurm_robust.model import Signal, SignalKind
-from slurm_robust.node_findings import MAX_FINDINGS, NodeFinding
+from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, MAX_FINDINGS, NOTE, NOW, NodeFinding
 from slurm_robust.policy.job import node_faults as policy
-from slurm_robust.policy.job.node_faults import FaultyNodes
+from slurm_robust.policy.job.node_faults import FaultMove, FaultyNodes
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
@@ -37,11 +38,20 @@ class NodeFaults:
         self._storm: deque[Signal] = deque(maxlen=_MOST)
         """What was announced: more of it may come late."""
         self._new: list[Signal] = []
+        self._new_unused: list[Signal] = []
         self._problems: list[tuple[str, str]] = []
         self._taken: dict[str, deque[tuple[int, float]]] = {}
         """Node → numbers and times of its last findings: an agent that is started anew sends some again."""
+        self._unused: dict[str, Signal] = {}
+        """Nodes without ranks → a lost GPU there: no reason to move, and no replacement."""
         self._drains: set[tuple[str, int, str]] = set()
         self._told_at_s: dict[tuple[object, ...], float] = {}
+        self._moves: tuple[FaultMove, ...] = ()
+        self._stays_told_at_s: dict[str, float] = {}
+
+    def remember(self, moves: Iterable[FaultMove]) -> None:
+        """Take the nodes that the job has left for faults, also in earlier runs."""
+        self._moves = tuple(moves)
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -49,6 +59,12 @@ class NodeFaults:
         """Take what an agent has read."""
         if message.problem:
             self._problems.append((message.node, message.problem))
+        if message.unused:
+            for finding in message.findings:
+                signal = _signal(message.node, finding, now_s)
+                self._new_unused += [signal] if message.node not in self._unused else []
+                self._unused[message.node] = signal
+            return
         for finding in message.findings:
             taken = self._taken.setdefault(message.node, deque(maxlen=2 * MAX_FINDINGS))
             if (finding.seq, finding.at_s) not in taken:
@@ -65,7 +81,7 @@ class NodeFaults:
             self._drains.add(key)
             who = f" by {node.reason_user}" if node.reason_user else ""
             detail = f"that it was drained{who}: {shortened(node.reason, _MAX_REASON)}"
-            evidence = {"kind": "drained", "urgency": policy.urgency_of_drain(node.reason), "gpus": (), "port": ""}
+            evidence = {"kind": policy.DRAINED, "urgency": policy.urgency_of_drain(node.reason), "gpus": (), "port": ""}
             at_s = min(float(node.reason_at_s), now_s)
             signal = Signal(
                 SignalKind.NODE_FAULT, at_s, "slurm", detail, node.name, evidence={**evidence, "code": None}
@@ -77,6 +93,10 @@ class NodeFaults:
         problems, self._problems = self._problems, []
         for node, text in problems:
             folder.log_event("note", f"the findings of {node} are not believed: {text}", node=node)
+        new_unused, self._new_unused = self._new_unused, []
+        for signal in new_unused:
+            text = f"{policy.fault_text(signal)}; no rank has run there, and it replaces no node"
+            folder.log_event("note", text, node=signal.node)
         new, self._new = self._new, []
         for signal in new:
             signals.append(signal)
@@ -88,10 +108,10 @@ class NodeFaults:
         evidence = signal.evidence
         if policy.belongs(signal, self._storm):
             return
-        if evidence["urgency"] == policy.NOTE:
+        if evidence["urgency"] == NOTE:
             if evidence["kind"] not in _NO_RECOVERY:
                 # A check that is well again takes back what could wait.
-                self._kept.pop((signal.node, evidence["kind"], evidence["port"], policy.AT_NEXT_CHECKPOINT), None)
+                self._kept.pop((signal.node, evidence["kind"], evidence["port"], AT_NEXT_CHECKPOINT), None)
         else:
             self._count += 1
             key = signal.node, evidence["kind"], evidence["port"], evidence["urgency"]
@@ -111,12 +131,24 @@ class NodeFaults:
 
     def faulty(self, nodes: Collection[str], used: Collection[str]) -> FaultyNodes:
         """Which of these nodes are to be left; `used` are those that train."""
-        return policy.weigh(self.of(nodes), nodes, used) if self._kept else FaultyNodes()
+        found = policy.weigh(self.of(nodes), nodes, used, self._moves) if self._kept else FaultyNodes()
+        spares = {node: fault for node, fault in self._unused.items() if node in nodes and node not in used}
+        if not spares:
+            return found
+        reasons = {node: policy.fault_text(fault) for node, fault in spares.items()}
+        return replace(found, leave_now={**reasons, **found.leave_now}, faults={**spares, **found.faults})
 
     def of(self, nodes: Collection[str]) -> tuple[Signal, ...]:
         """What these nodes reported, in order of time; notes are left out, and of each kind the last two are kept."""
         kept = (signal for last in self._kept.values() for _, signal in last if signal.node in nodes)
         return tuple(sorted(kept, key=lambda signal: signal.at_s))
+
+    def moves(
+        self, evict: Collection[str], nodes: Collection[str], used: Collection[str], now_s: float
+    ) -> tuple[FaultMove, ...]:
+        """What is to be remembered where the job leaves `evict` now; arguments else as for `faulty`."""
+        found = self.faulty(nodes, used).faults
+        return tuple(FaultMove.of(found[node], now_s) for node in sorted(evict) if node in found)
 
     def unhandled(self, node: str) -> bool:
         """Whether this node has reported something since it was last handled."""
@@ -126,6 +158,14 @@ class NodeFaults:
     def handled(self, nodes: Iterable[str]) -> None:
         """Note that what these nodes have reported so far is acted on, or cannot be."""
         self._handled.update(dict.fromkeys(nodes, self._count))
+
+    def staying(self, nodes: Collection[str], used: Collection[str], now_s: float) -> dict[str, str]:
+        """Nodes that are not left for their mild faults any more, with the reasons; each once a day."""
+        stays = self.faulty(nodes, used).stays
+        told = self._stays_told_at_s
+        new = {n: why for n, why in stays.items() if now_s - told.get(n, -math.inf) > policy.MILD_WITHIN_S}
+        told.update(dict.fromkeys(new, now_s))
+        return new
 
     def is_news(self, storm: Sequence[Signal]) -> bool:
         """Whether these faults, on too many nodes at once, are another event than the one that was announced last."""
@@ -143,10 +183,10 @@ class NodeFaults:
 
 
 _MEANING = {
-    policy.NOW: "urgent",
-    policy.IF_REPEATED: f"it counts if it comes again within {policy.REPEAT_WITHIN_S / 60:.0f} min",
-    policy.AT_NEXT_CHECKPOINT: "it can wait for the next checkpoint",
-    policy.NOTE: "nothing is done about it",
+    NOW: "urgent",
+    IF_REPEATED: f"it counts if it comes again within {policy.REPEAT_WITHIN_S / 60:.0f} min",
+    AT_NEXT_CHECKPOINT: "it can wait for the next checkpoint",
+    NOTE: "nothing is done about it",
 }
 
 

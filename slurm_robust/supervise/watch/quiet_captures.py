@@ -11,6 +11,7 @@ from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.traffic import SILENT_S as TRAFFIC_SILENT_S
 from slurm_robust.text import shortened
 
 _AFTER_VANISHED_S = (2.2, 4.2, 10.0, 30.0, 60.0, 60.0, 60.0)
@@ -57,6 +58,7 @@ class QuietCaptures:
         self._no_rank_at_s = attempt.began_at_s + _NO_RANK_AFTER_S
         self._unmeasured: Investigation | None = None
         self._captured_at_s = 0.0
+        self._told_traffic = False
         self._named = False
         self._captures_of_stopped = 0
         self._vanished: Investigation | None = None
@@ -97,8 +99,20 @@ class QuietCaptures:
             self._captures_of_stopped += due
             return due
         interval_s = settings.quiet_capture_interval_s
-        pause_s = min(interval_s, settings.recapture_s) if self._named else interval_s
+        still = usual_s is None and self._no_traffic(now_s)
+        pause_s = min(interval_s, settings.recapture_s) if self._named or still else interval_s
         return usual_s is None and silent_s >= interval_s and now_s - self._captured_at_s >= pause_s
+
+    def _no_traffic(self, now_s: float) -> bool:
+        """Whether a job that trained over RDMA has moved nothing for long: the story says so, once a silence."""
+        fleet = self._attempt.fleet
+        silent_s = fleet.traffic.silent_s({rank.node for rank in fleet.alive}, now_s)
+        still = silent_s >= TRAFFIC_SILENT_S
+        if still and not self._told_traffic:
+            text = f"silence suspected: no RDMA traffic on any node of the job for {silent_s:.0f} s"
+            self._session.folder.log_event("note", f"{text}; its stacks are captured")
+        self._told_traffic = still
+        return still
 
     def _moved(self, investigation: Investigation) -> bool:
         """Whether the job has shown progress since the first of these captures."""

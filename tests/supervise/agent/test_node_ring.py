@@ -12,6 +12,7 @@ from agent_stage import AgentStage
 
 from slurm_robust import node_findings
 from slurm_robust.node_findings import NodeFinding, encode
+from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.messages import FromAgent, NodeFindings, RankFound
 from slurm_robust.supervise.agent.node_ring import NodeRing
 from slurm_robust.supervise.agent.ranks import Rank, StepProcess, gpus_of
@@ -32,6 +33,16 @@ def rank(*gpus: int, known: bool = True) -> Rank:
     return Rank(0, "0", 1, process, (process,))
 
 
+class Clock(SystemClock):
+    """Its time of day stands until the test moves it."""
+
+    at_s = 1000.0
+
+    def now_s(self) -> float:
+        """Wall time."""
+        return self.at_s
+
+
 class Ring:
     """A node's folder, and what an agent sends of it.
 
@@ -43,7 +54,8 @@ class Ring:
         self.folder = folder / "n1"
         self.folder.mkdir(mode=0o755)
         self.sent: list[FromAgent] = []
-        self.reader = NodeRing("n1", str(folder / "%n"), 50.0, self.sent.append)
+        self.clock = Clock()
+        self.reader = NodeRing("n1", str(folder / "%n"), 50.0, self.sent.append, clock=self.clock)
 
     def write(self, *findings: NodeFinding, boot: str | None = None) -> None:
         """Write the ring as the service does."""
@@ -59,6 +71,11 @@ class Ring:
         return [f.seq for message in self.sent if isinstance(message, NodeFindings) for f in message.findings]
 
     @property
+    def messages(self) -> list[NodeFindings]:
+        """Those of the last poll."""
+        return [message for message in self.sent if isinstance(message, NodeFindings)]
+
+    @property
     def problems(self) -> list[str]:
         """What the last poll said of a ring that is not believed."""
         return [m.problem for m in self.sent if isinstance(m, NodeFindings) and m.problem]
@@ -72,7 +89,7 @@ def ring(tmp_path: Path) -> Ring:
 
 def test_each_new_finding_is_sent_once(ring: Ring) -> None:
     """Those that are older than the agent belong to earlier jobs."""
-    assert ring.told() == []
+    assert ring.told(rank(0)) == []
     ring.write(finding(1, 10.0), finding(2, 60.0))
     assert ring.told() == [2]
     assert ring.told() == []
@@ -98,13 +115,24 @@ def test_a_file_that_has_not_changed_is_not_read(ring: Ring, monkeypatch: pytest
 
 def test_only_gpus_of_this_job_count(ring: Ring) -> None:
     """A fault of the whole node always counts; before a rank is found, those of a GPU wait."""
-    ring.write(finding(1, gpus=(0,)), finding(2, gpus=(3,)), finding(3))
-    assert ring.told() == [3]
+    ring.write(finding(1, gpus=(0,)), finding(2, gpus=(3,)), finding(3, kind="disks"))
+    assert ring.told() == [1, 2, 3]
+    assert [(m.unused, len(m.findings)) for m in ring.messages] == [(True, 2), (False, 1)]
     assert ring.told(rank(2, 3)) == [2]
     ring.write(finding(4, gpus=(3,)), finding(5, gpus=(0, 1)))
     assert ring.told() == [4], "the rank that the lost GPU has killed"
-    ring.write(finding(6, gpus=(0,)))
-    assert ring.told(rank(2), rank(known=False)) == [6], "a rank that may have any GPU"
+
+
+def test_a_fault_waits_an_hour_for_a_rank_that_uses_its_gpu(ring: Ring) -> None:
+    """One of a GPU that a rank was not given may be its own, until it has opened one; then it is too old."""
+    ring.write(finding(1, 900.0, gpus=(3,)))
+    assert ring.told(rank(0)) == []
+    assert ring.told(rank(3)) == [1]
+    ring.write(finding(2, 950.0, gpus=(5,)))
+    assert ring.told(rank(0)) == []
+    ring.clock.at_s += 3700
+    assert ring.told(rank(0)) == []
+    assert ring.told(rank(5)) == []
 
 
 def test_a_ring_that_others_could_have_written_is_reported_once(ring: Ring) -> None:

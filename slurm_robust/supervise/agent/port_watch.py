@@ -1,0 +1,87 @@
+"""What an agent sees of its node's RDMA ports by itself: lost links where no root service watches, and the traffic.
+
+The kernel log and NVML's events are left to the service: few sites let a user read the first, and the second needs a
+library. How urgent a lost link is, and how it is worded, is as the service has it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Mapping
+
+from slurm_robust.node_findings import IF_REPEATED, NOTE, NodeFinding
+from slurm_robust.supervise.agent import messages
+from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.supervise.agent.rdma_ports import CLASS, Port, PortReader
+
+LOOK_S = 5.0
+TRAFFIC_S = 60.0
+SOURCE = "agent"
+_ACTIVE = "ACTIVE"
+_FLAP_S = 10.0
+"""A link that trains goes up and down a few times: that is one loss."""
+
+
+class PortWatch:
+    """Follows the ports of one node."""
+
+    def __init__(self, node: str, send: messages.Handler, *, root: str = CLASS, clock: SystemClock = CLOCK) -> None:
+        self._node = node
+        self._send = send
+        self._clock = clock
+        self._reader = PortReader(root)
+        self._due_s = -math.inf
+        self._before: Mapping[str, Port] = {}
+        self._without_ports = False
+        self._seq = 0
+        self._told_s: dict[str, float] = {}
+        self._counted: tuple[float, Mapping[str, Port]] | None = None
+        self._moved_bytes = -1
+
+    def poll(self, *, watched: bool) -> None:
+        """Take what was read, and begin the next reading where it is due. `watched`: by a root service."""
+        now_s = self._clock.monotonic_s()
+        ports = self._reader.take()
+        if ports is not None:
+            if not watched:
+                self._tell(ports, now_s)
+            self._before = {} if watched else ports
+            self._without_ports = not ports
+            self._count(ports, now_s)
+        if now_s >= self._due_s and self._reader.start():
+            # Without any port it is enough to look now and then whether a card has come.
+            self._due_s = now_s + (TRAFFIC_S if watched or self._without_ports else LOOK_S)
+
+    def _tell(self, ports: Mapping[str, Port], now_s: float) -> None:
+        found = []
+        for name, before in self._before.items():
+            port = ports.get(name, Port("", 0, 0))
+            if before.state == _ACTIVE != port.state:
+                found.append(self._finding(name, IF_REPEATED, f"{name} lost its link"))
+            elif before.state == _ACTIVE == port.state and port.lost > before.lost:
+                found.append(self._finding(name, IF_REPEATED, f"{name} lost its link for a moment"))
+            elif before.state != _ACTIVE == port.state:
+                found.append(self._finding(name, NOTE, f"{name} is active again"))
+        new = [f for f in found if f.urgency == NOTE or now_s - self._told_s.get(f.port, -math.inf) >= _FLAP_S]
+        self._told_s.update({f.port: now_s for f in new if f.urgency != NOTE})
+        if new:
+            self._send(messages.NodeFindings(self._node, tuple(new)))
+
+    def _finding(self, port: str, urgency: str, text: str) -> NodeFinding:
+        self._seq += 1
+        return NodeFinding(self._seq, self._clock.now_s(), SOURCE, "port", urgency, text, (), port)
+
+    def _count(self, ports: Mapping[str, Port], now_s: float) -> None:
+        """Send how much was moved since the last count, where that has changed."""
+        if self._counted is None:
+            self._counted = (now_s, ports)
+            return
+        since_s, before = self._counted
+        if now_s - since_s < TRAFFIC_S - LOOK_S / 2:
+            return
+        self._counted = (now_s, ports)
+        moved = [port.moved_bytes - before[name].moved_bytes for name, port in ports.items() if name in before]
+        total = sum(count for count in moved if count > 0)  # a card that was started anew counts from 0
+        if ports and total != self._moved_bytes:
+            self._moved_bytes = total
+            self._send(messages.PortTraffic(self._node, self._clock.now_s(), now_s - since_s, total))

@@ -1,0 +1,111 @@
+"""Reads this node's RDMA ports in /sys, without any privilege: state, lost links, bytes moved.
+
+Reading a port asks the card's firmware, which may hang. So a thread of its own reads, and while it hangs no other one
+is started.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import NamedTuple
+
+CLASS = "/sys/class/infiniband"
+_MAX_DEVICES = 128
+_MAX_PORTS = 2
+"""A device with more ports is a switch of virtual functions: its first port is the one with a cable."""
+_MAX_BYTES = 64
+_WORD_BYTES = 4
+"""What `port_xmit_data` and `port_rcv_data` count in (kernel documentation, sysfs-class-infiniband)."""
+
+
+class Port(NamedTuple):
+    """A port now.
+
+    Attributes:
+        state: `ACTIVE`, `DOWN`, …; empty where it cannot be read.
+        lost: Links lost since the card started.
+        moved_bytes: Sent and received since then.
+    """
+
+    state: str
+    lost: int
+    moved_bytes: int
+
+
+class PortReader:
+    """Reads all ports, one reading at a time."""
+
+    def __init__(self, root: str = CLASS) -> None:
+        self._root = root
+        self._thread: threading.Thread | None = None
+        self._read: dict[str, Port] | None = None
+
+    def start(self) -> bool:
+        """Begin a reading; False while one is on its way, or hangs."""
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return True
+
+    def take(self) -> dict[str, Port] | None:
+        """What was read since the last call; None for nothing."""
+        read, self._read = self._read, None
+        return read
+
+    def _run(self) -> None:
+        self._read = read_ports(self._root)
+
+
+def read_ports(root: str = CLASS) -> dict[str, Port]:
+    """Every port of this node's cards by its name, `mlx5_0/1`; not those of virtual functions."""
+    found = {}
+    for device in _names(root)[:_MAX_DEVICES]:
+        folder = os.path.join(root, device)
+        bus = os.path.join(folder, "device")
+        if os.path.exists(os.path.join(bus, "physfn")) or _target(os.path.join(bus, "subsystem")) == "auxiliary":
+            continue
+        numbers = [name for name in _names(os.path.join(folder, "ports")) if name.isdigit()]
+        for number in numbers if len(numbers) <= _MAX_PORTS else numbers[:1]:
+            found[f"{device}/{number}"] = _port(os.path.join(folder, "ports", number))
+    return found
+
+
+def _port(folder: str) -> Port:
+    counters = os.path.join(folder, "counters")
+    words = [_count(os.path.join(counters, name)) for name in ("port_xmit_data", "port_rcv_data")]
+    state = _word(os.path.join(folder, "state")).partition(":")[2].strip()
+    return Port(state, _count(os.path.join(counters, "link_downed")), sum(words) * _WORD_BYTES)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _target(link: str) -> str:
+    try:
+        return os.path.basename(os.readlink(link))
+    except OSError:
+        return ""
+
+
+def _word(path: str) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, _MAX_BYTES).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
+def _count(path: str) -> int:
+    text = _word(path)
+    return int(text) if text.isdigit() else 0

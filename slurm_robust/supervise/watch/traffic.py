@@ -1,0 +1,49 @@
+"""How long has the job moved nothing over RDMA? Pure: counts of its nodes in, seconds out.
+
+Ranks that wait for each other are silent on all nodes at once. Each node's own busiest minute is its standard; what
+is left of it where training stands still (a subnet manager, a storage's heartbeat) is far below a thousandth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from slurm_robust.supervise.agent.messages import PortTraffic
+
+SILENT_S = 600.0
+"""After this long without traffic on all nodes, a hang is suspected."""
+_LEAST_BYTES_PER_S = 10e6
+"""A node that never moved as much is not known to train over RDMA."""
+_SILENT_SHARE = 0.001
+
+
+@dataclass
+class _Node:
+    highest: float = 0.0
+    silent_since_s: float | None = None
+
+
+class Traffic:
+    """The traffic of one attempt's nodes; times are the nodes' own, seconds since the epoch."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, _Node] = {}
+
+    def take(self, count: PortTraffic) -> None:
+        """Take one count; a node sends none while it stays as it is."""
+        node = self._nodes.setdefault(count.node, _Node())
+        rate = count.moved_bytes / count.seconds if count.seconds > 0 else 0.0
+        node.highest = max(node.highest, rate)
+        if rate >= node.highest * _SILENT_SHARE:
+            node.silent_since_s = None
+        elif node.silent_since_s is None:
+            node.silent_since_s = count.at_s - count.seconds
+
+    def silent_s(self, nodes: Collection[str], now_s: float) -> float:
+        """For how long none of these nodes has moved anything; 0 where one has, or is not known to do so at all."""
+        known = [self._nodes.get(name, _Node()) for name in nodes]
+        since = [node.silent_since_s for node in known if node.silent_since_s is not None]
+        if not known or len(since) < len(known) or min(node.highest for node in known) < _LEAST_BYTES_PER_S:
+            return 0.0
+        return max(0.0, now_s - max(since))
