@@ -32,6 +32,8 @@ STEPS = 100_000
 FAULT_STEP = 13
 PATIENCE_S = 120.0
 _STOP = {"kind": "stop", "rank": 1, "step": FAULT_STEP}
+_FORGOTTEN_S = 15.0
+"""A job that starts sooner on the node that was left is told of the fault before it: it has no other prolog here."""
 BYTEROBUST = {"kmsg": 2.0, "nvml": 10.0, "link": 30.0}
 """Seconds between two looks, ByteRobust (SOSP 2025), section 4.1: host, GPU, network."""
 POLL_OF_A_FILE_S = 0.25
@@ -42,7 +44,7 @@ def one_round(cluster: DevCluster, number: int, *, told: bool) -> dict[str, floa
     """Break a training once; seconds from the fault to the signal at the supervisor, the decision, and the stop."""
     job = Training(cluster, f"{'told' if told else 'silent'}-{number}")
     own = f"-N{RANKS} -n{RANKS} --robust-checkpoint-dir={job.folder}/ck"
-    job.submit(f"srobust run {own} {job.program(STEPS)}", RANKS + 1, fault=_STOP)
+    job.submit(f"srobust run {own} {job.program(STEPS)}", RANKS + 1, fault=_STOP, gpus=2)
     try:
         wait_for(lambda: "\nfault: " in job.output(), PATIENCE_S, "the fault", poll_s=0.01)
         victim, at_s = job.state()[1][1], time.time()
@@ -63,6 +65,7 @@ def one_round(cluster: DevCluster, number: int, *, told: bool) -> dict[str, floa
         return found
     finally:
         job.cancel()
+        time.sleep(_FORGOTTEN_S)
 
 
 def live(rounds: int, baseline: int, console: Console) -> dict[str, Any]:

@@ -64,14 +64,17 @@ class Training:
         train = f"{sys.executable} {ROOT / 'examples' / 'train.py'} --checkpoint-dir {self.folder}/ck --steps {steps}"
         return f"{self.folder}/stamp.sh {self.folder}/stamps {train} --step-time-s {STEP_TIME_S} {_SMALL}"
 
-    def submit(self, script: str, nodes: int, *, fault: Mapping[str, Any] | None = None, **env: str) -> None:
-        """Submit a batch script of so many nodes, a rank each."""
+    def submit(
+        self, script: str, nodes: int, *, fault: Mapping[str, Any] | None = None, gpus: int = 0, **env: str
+    ) -> None:
+        """Submit a batch script of so many nodes, a rank and so many GPUs each."""
         (self.folder / "job.sh").write_text(f"#!/bin/bash\n{script}\n")
         values = {**self.cluster.env, **env}
         if fault is not None:
             values["TRAIN_FAULT"] = json.dumps({**fault, "once_file": str(self.folder / "struck")})
         args = ["sbatch", "--parsable", f"--nodes={nodes}", "--ntasks-per-node=1", "--exclusive", "--requeue"]
         args += ["--open-mode=append", f"--output={self.folder}/slurm-%j.out", f"--chdir={self.folder}"]
+        args += [f"--gres=gpu:{gpus}"] if gpus else []
         done = self.cluster.run([*args, str(self.folder / "job.sh")], env=values)
         self.id = done.stdout.strip().split(";")[0]
 

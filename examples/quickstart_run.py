@@ -130,6 +130,8 @@ class Quickstart:
             "--parsable",
             f"--chdir={work}",
             f"--output={work}/gpt-%j.out",
+            # A job that was given no GPU stays where a GPU is lost.
+            *(("--gres=gpu:1",) if self.lost_gpu else ()),
             str(EXAMPLES / "train.sbatch"),
         ]
         job = cluster.run(words, env=env, cwd=EXAMPLES).stdout.strip().partition(";")[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from slurm_robust.diagnose.node_faults import NOW as URGENT
 from slurm_robust.diagnose.node_faults import blames_node
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.exit_causes import Cause, known_ends
@@ -15,6 +14,7 @@ from slurm_robust.localize.stacks.motion import busy_waiting, moving
 from slurm_robust.localize.votes.held_ranks import gone_for_good
 from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.model import Conclusion, Signal, SignalKind, Suspect, Verdict
+from slurm_robust.node_findings import NOW
 from slurm_robust.text import joined, shortened
 
 CONFIDENCE_SILENT = 0.95
@@ -171,8 +171,8 @@ def _holding(signals: Iterable[Signal]) -> dict[str, tuple[int, str]]:
 
 def _weight(fault: Signal) -> int:
     """How well it explains a job that stands: 0 for not at all."""
-    urgency, kind = fault.evidence.get("urgency", URGENT), fault.evidence.get("kind")
-    if urgency == URGENT:
+    urgency, kind = fault.evidence.get("urgency", NOW), fault.evidence.get("kind")
+    if urgency == NOW:
         return 2
     return 0 if kind in _SLOWS_ONLY or fault.evidence.get("code") in _XIDS_THAT_WAIT else 1
 
