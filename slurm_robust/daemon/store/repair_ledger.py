@@ -39,7 +39,7 @@ class RepairLedger:
         """Write a new try down; its `number` is given here."""
         values = {**vars(t), "number": None, "remedy": t.remedy.value}
         marks = ", ".join(f":{name}" for name in values)
-        done = self.db.execute(f"INSERT INTO repairs({_COLUMNS}) VALUES({marks})", values)  # noqa: S608 (our own names)
+        done = self.db.execute(f"INSERT INTO repairs({_COLUMNS}) VALUES({marks})", values)
         return replace(t, number=int(done.lastrowid or 0))
 
     def note(self, t: RepairTry, **values: float | str) -> None:
@@ -50,7 +50,7 @@ class RepairLedger:
 
     def restart_timers(self, now_s: float) -> None:
         """The clock was set back: nothing began later than now."""
-        for name in ("begun_at_s", "acted_at_s", "done_at_s", "checked_at_s"):
+        for name in ("begun_at_s", "acted_at_s", "asked_at_s", "done_at_s", "checked_at_s"):
             self.db.execute(f"UPDATE repairs SET {name} = min({name}, ?) WHERE {name} > ?", (now_s, now_s))  # noqa: S608
 
     def announced(self, node: str, text: str) -> bool:

@@ -53,7 +53,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE repairs(
         number INTEGER PRIMARY KEY, node TEXT NOT NULL, remedy TEXT NOT NULL, nth INTEGER NOT NULL,
         drained_as TEXT NOT NULL, begun_at_s REAL NOT NULL, boot_at_s INTEGER NOT NULL DEFAULT 0,
-        acted_at_s REAL, done_at_s REAL, checked_at_s REAL,
+        acted_at_s REAL, asked_at_s REAL, done_at_s REAL, checked_at_s REAL,
         outcome TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '', ended_at_s REAL);
     CREATE INDEX repairs_by_node ON repairs(node);
     """,

@@ -2,8 +2,7 @@
 
 A try goes this way: hold the node by its quarantine's reservation, carry the remedy out, resume the node into the
 quarantine, have it checked in full. A GPU reset has no step of its own: the check's job does it first. Nothing
-remembers how far a try came but four times in its row, each written before or after what Slurm shows; a daemon that is
-killed anywhere finds the missing step here.
+remembers how far a try came but a few times in its row; a daemon that is killed anywhere finds the missing step here.
 
 Slurm itself gives a node back whose reboot failed (`ResumeTimeout`), and some versions one whose reboot went well: so
 the reservation is there before the reboot, and the drain is done again where a try failed.
@@ -25,6 +24,8 @@ DAY_S = 86400.0
 REASON_MAX_CHARS = 200
 TRIED = "; tried: "
 """Between a drain's evidence and the tries that did not help."""
+BOOT_JITTER_S = 5
+"""slurmd subtracts its uptime from its clock: the time of one boot moves a little."""
 REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED"})
 
 
@@ -38,6 +39,7 @@ class RepairTry:
         drained_as: The node's reason when the try began.
         boot_at_s: When the node had booted by then, 0 where Slurm did not know.
         acted_at_s: When the remedy was first asked for; written before the call.
+        asked_at_s: When Slurm had accepted the reboot; it is not asked for again, even where slurmctld forgot it.
         done_at_s: When the remedy was seen done.
         checked_at_s: When the node was given to its quarantine's full check.
         outcome: `passed`, `failed`, `left` (to a person); empty while it is under way.
@@ -53,6 +55,7 @@ class RepairTry:
     begun_at_s: float
     boot_at_s: int = 0
     acted_at_s: float | None = None
+    asked_at_s: float | None = None
     done_at_s: float | None = None
     checked_at_s: float | None = None
     outcome: str = ""
@@ -147,13 +150,24 @@ def prospect(
     remedy = _chosen(wanted, {t.remedy for t in counted}, site.available)
     if remedy is None:
         return Prospect(None, f"its remedy, {wanted.words}, cannot be carried out here", hopeless=True)
-    if node.name in site.busy or node.state in ("ALLOCATED", "MIXED") or "COMPLETING" in node.flags:
-        return Prospect(None, "a job is still there")
-    if "MAINTENANCE" in node.flags or node.flags & REBOOTING:
-        return Prospect(None, "it is in maintenance, or about to be rebooted")
-    if site.now_s - drained_at_s < config.wait_s:
-        return Prospect(None, f"it was drained less than {config.wait_s:g} s ago")
+    if why := _not_yet(node, drained_at_s, site):
+        return Prospect(None, why)
     return Prospect(remedy, nth=len(counted) + 1)
+
+
+def _not_yet(node: Node, drained_at_s: float, site: Site) -> str:
+    """Why a repair has to wait; empty where it may begin."""
+    config = site.config
+    reasons = (
+        (
+            node.name in site.busy or node.state in ("ALLOCATED", "MIXED") or "COMPLETING" in node.flags,
+            "a job is still there",
+        ),
+        (bool(node.flags & {"MAINTENANCE", *REBOOTING}), "it is in maintenance, or about to be rebooted"),
+        ("NOT_RESPONDING" in node.flags and not config.command, "it does not respond, so Slurm cannot reach it"),
+        (site.now_s - drained_at_s < config.wait_s, f"it was drained less than {config.wait_s:g} s ago"),
+    )
+    return next((why for holds, why in reasons if holds), "")
 
 
 def _chosen(wanted: Remedy, tried: set[Remedy], available: frozenset[Remedy]) -> Remedy | None:
@@ -222,21 +236,41 @@ def next_move(t: RepairTry, node: Node | None, scene: Scene) -> Move:
         return _tidied(t, node, scene)
     if node is None:
         return Move(RepairStep.DECIDE, "the node is not in Slurm any more", "left")
-    if foreign(node):
-        return Move(RepairStep.DECIDE, f"somebody else drained the node: {node.reason}", "left")
+    taken = _taken_over(t, node, scene.config)
+    if taken is not None:
+        return taken
     if t.checked_at_s is not None:
         return _checked(node, scene)
-    changed = drained_by_us(node) and not node.reason.strip().startswith((t.drained_as.strip(), t.reason(scene.config)))
-    if t.done_at_s is None:
-        if changed:
-            return Move(RepairStep.DECIDE, f"somebody changed the node's reason: {node.reason}", "left")
-        if t.acted_at_s is None and not node.drained:
-            return Move(RepairStep.DECIDE, "somebody resumed the node", "left")
-    elif changed:
-        return Move(RepairStep.DECIDE, node.reason.removeprefix(REASON_PREFIX).strip(), "failed")
     if not scene.reserved:
         return Move(RepairStep.HOLD)
     return _act(t, node, scene) if t.done_at_s is None else _resumed(t, node, scene)
+
+
+def _taken_over(t: RepairTry, node: Node, config: RepairConfig) -> Move | None:
+    """The end of the try where a person took the node over, or where it was drained for another fault meanwhile."""
+    if foreign(node):
+        return Move(RepairStep.DECIDE, f"somebody else drained the node: {node.reason}", "left")
+    if t.checked_at_s is not None:
+        return None
+    changed = drained_by_us(node) and not _as_left(t, node, config)
+    if t.done_at_s is not None:
+        # Resumed, and drained by its own scripts before its check began.
+        return Move(RepairStep.DECIDE, _found(node), "failed") if changed else None
+    if changed:
+        return Move(RepairStep.DECIDE, f"somebody changed the node's reason: {node.reason}", "left")
+    if t.acted_at_s is None and not node.drained:
+        return Move(RepairStep.DECIDE, "somebody resumed the node", "left")
+    return None
+
+
+def _as_left(t: RepairTry, node: Node, config: RepairConfig) -> bool:
+    """True where the node's reason is the one that it was drained with, or the reboot's, with Slurm's own words."""
+    reason, asked = node.reason.strip(), t.reason(config)
+    return reason in (t.drained_as.strip(), asked) or reason.startswith(f"{asked} : reboot")
+
+
+def _found(node: Node) -> str:
+    return untagged(node.reason).removeprefix(REASON_PREFIX).strip()
 
 
 def _act(t: RepairTry, node: Node, scene: Scene) -> Move:
@@ -262,22 +296,18 @@ def _command(t: RepairTry, scene: Scene) -> Move:
 
 
 def _reboot(t: RepairTry, node: Node, scene: Scene) -> Move:
-    silent, late = "NOT_RESPONDING" in node.flags, _late(t, scene)
-    # Slurm's clock and the node's: a boot that began before the request is none of ours.
-    if node.boot_at_s > max(t.boot_at_s, int(t.begun_at_s) - 1) and not silent and not node.flags & REBOOTING:
+    silent = "NOT_RESPONDING" in node.flags
+    booted = node.boot_at_s > (t.boot_at_s or int(t.begun_at_s)) + BOOT_JITTER_S
+    if booted and not silent and not node.flags & REBOOTING:
         return Move(RepairStep.DONE)
-    if late:
+    if scene.now_s - (t.acted_at_s or t.begun_at_s) > scene.config.timeout_s:
         return Move(RepairStep.DECIDE, f"not back after {scene.config.timeout_s / 60:.3g} min", "failed")
-    under_way = node.flags & REBOOTING or node.reason.strip().startswith(t.reason(scene.config))
+    accepted = t.asked_at_s is not None or node.reason.strip().startswith(t.reason(scene.config))
     if t.acted_at_s is not None and not node.drained and not silent:
         return Move(RepairStep.DECIDE, "Slurm gave it back without a reboot", "failed")
-    if under_way or silent:
-        return Move(RepairStep.WAIT, "rebooting" if under_way else "it does not respond")
+    if accepted or silent or node.flags & REBOOTING:
+        return Move(RepairStep.WAIT, "rebooting" if accepted else "it does not respond")
     return Move(RepairStep.REBOOT)
-
-
-def _late(t: RepairTry, scene: Scene) -> bool:
-    return scene.now_s - (t.acted_at_s or t.begun_at_s) > scene.config.timeout_s
 
 
 def _resumed(t: RepairTry, node: Node, scene: Scene) -> Move:
@@ -298,20 +328,21 @@ def _checked(node: Node, scene: Scene) -> Move:
     if scene.quarantined:
         return Move(RepairStep.WAIT, "its full check is under way")
     if drained_by_us(node):
-        return Move(RepairStep.DECIDE, untagged(node.reason).removeprefix(REASON_PREFIX).strip(), "failed")
+        return Move(RepairStep.DECIDE, _found(node), "failed")
     return Move(RepairStep.DECIDE, "passed its full check", "passed")
 
 
 def _tidied(t: RepairTry, node: Node | None, scene: Scene) -> Move:
     """After the outcome: a node that was not repaired is out of service, and nothing holds it any more."""
     ours = node is not None and not foreign(node)
-    if node is not None and ours and t.outcome == "failed" and not _stays_out(t, node):
+    if node is not None and ours and t.outcome == "failed" and not _stays_out(t, node, scene.config):
         return Move(RepairStep.DRAIN, t.failed_reason(scene.config))
     if scene.reserved and not scene.quarantined:
         return Move(RepairStep.RELEASE, t.why)
     return Move(RepairStep.WAIT if scene.quarantined else RepairStep.END, t.why)
 
 
-def _stays_out(t: RepairTry, node: Node) -> bool:
-    """True where the node is drained with the evidence of this try, and not only DOWN, which Slurm may end."""
-    return "DRAIN" in node.flags and drained_by_us(node) and TRIED in node.reason
+def _stays_out(t: RepairTry, node: Node, config: RepairConfig) -> bool:
+    """True where the node is drained with what this try has shown, and not only DOWN, which Slurm may end."""
+    told = t.tried(config) in node.reason or not _as_left(t, node, config)
+    return "DRAIN" in node.flags and drained_by_us(node) and told
