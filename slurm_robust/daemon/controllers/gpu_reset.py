@@ -22,16 +22,21 @@ _CLEAR = shlex.join((sys.executable, "-m", "slurm_robust.cli.main", "check", "--
 _RESET = """\
 stopped=
 start_again() {{ for unit in $stopped; do systemctl start "$unit"; done; stopped=; }}
+said=$(mktemp) || said=/dev/null
 trap start_again EXIT
-trap 'exit 143' TERM INT
+trap 'kill "$resetting" 2>/dev/null; [ "$said" = /dev/null ] || rm -f "$said"; exit 143' TERM INT
 for unit in {units}; do
     if systemctl is-active --quiet "$unit" 2>/dev/null && systemctl stop "$unit"; then stopped="$unit $stopped"; fi
 done
-if said=$(timeout {timeout_s} nvidia-smi --gpu-reset 2>&1); then
+# In the background: a shell that waits for a program does not hear that its job is to end.
+timeout {timeout_s} nvidia-smi --gpu-reset >"$said" 2>&1 &
+resetting=$!
+if wait "$resetting"; then
     {clear}
 else
-    logger -t srobust-repair "nvidia-smi --gpu-reset failed: $said" 2>/dev/null
+    logger -t srobust-repair "nvidia-smi --gpu-reset failed: $(cat "$said")" 2>/dev/null
 fi
+[ "$said" = /dev/null ] || rm -f "$said"
 start_again
 trap - EXIT TERM INT
 """
