@@ -77,7 +77,7 @@ def test_a_rebooted_node_is_checked_and_comes_back(make: Make) -> None:
     assert kinds == ["quarantine", "reboot", "resume", "recheck", "release_quarantine"]
     assert all(a.done_at_s for a in world.journal.actions(t.key))
     assert not world.journal.db.execute("SELECT count(*) FROM strikes").fetchone()[0]
-    assert told(world, "repair.passed") == ["n2, try 1 of 2: reboot: passed its full check; back in service"]
+    assert told(world, "repairs.passed") == ["n2, try 1 of 2: reboot: passed its full check; back in service"]
 
 
 def test_off_by_default(make: Make) -> None:
@@ -100,12 +100,12 @@ def test_a_repair_that_does_not_help_is_tried_so_often_and_then_left_to_a_person
     reason = slurm.state.nodes["n2"].reason
     assert reason == LOST.replace(" [repair", "; tried: reboot, 2 of 2 [repair")
     assert [t.outcome for t in tries(world)] == ["failed", "failed"]
-    (last,) = told(world, "repair.given_up")
+    (last,) = told(world, "repairs.given_up")
     assert "2 repairs within 7 days did not help; a person has to look" in last
     assert not slurm.state.reservations
     world.live()
     boots(world, 60)
-    assert len(told(world, "repair.given_up")) == 1
+    assert len(told(world, "repairs.given_up")) == 1
 
 
 @pytest.mark.parametrize("returned", [False, True])
@@ -195,7 +195,7 @@ def test_observing_only_says_so_once(make: Make) -> None:
     world = make(mode=Mode.OBSERVE)
     world.slurm.drain("n2", LOST)
     boots(world)
-    assert told(world, "repair.observed") == [f"observe: would repair n2 (reboot): {LOST}"]
+    assert told(world, "repairs.observed") == [f"observe: would repair n2 (reboot): {LOST}"]
     assert world.slurm.acts == ["drain n2"]
 
 
@@ -205,7 +205,7 @@ def test_a_fault_without_a_remedy_is_said_once(make: Make) -> None:
     world.slurm.drain("n2", "srobust: XID 64 (memory row could not be remapped or page retired) on GPU 0000:9b:00")
     boots(world)
     assert not tries(world)
-    assert len(told(world, "repair.given_up")) == 1
+    assert len(told(world, "repairs.given_up")) == 1
 
 
 def test_without_a_reboot_program_no_reboot(make: Make) -> None:
@@ -216,8 +216,8 @@ def test_without_a_reboot_program_no_reboot(make: Make) -> None:
     slurm.drain("n2", LOST)
     boots(world)
     assert "reboot n2" not in slurm.acts
-    assert told(world, "repair.unavailable") == ["reboot is not available: slurm.conf has no RebootProgram"]
-    assert "cannot be carried out here" in told(world, "repair.given_up")[0]
+    assert told(world, "repairs.unavailable") == ["reboot is not available: slurm.conf has no RebootProgram"]
+    assert "cannot be carried out here" in told(world, "repairs.given_up")[0]
 
 
 def test_a_gpu_reset_is_done_by_the_check_itself_without_a_permit(make: Make) -> None:

@@ -83,13 +83,13 @@ class Repairs:
         self.available = frozenset(wanted - set(lacking))
         if self.config.enabled:
             for remedy in sorted(wanted & set(lacking)):
-                self.context.alert("repair.unavailable", f"{remedy.words} is not available: {lacking[remedy]}")
+                self.context.alert("repairs.unavailable", f"{remedy.words} is not available: {lacking[remedy]}")
 
     async def tick(self) -> None:
         """Bring every repair forward, then begin what may begin; an error with one does not delay the others."""
         if self.context.acting:
             for t in self.ledger.open():
-                with self.context.guarded("repair.waits", t.node, key=t.node):
+                with self.context.guarded("repairs.waits", t.node, key=t.node):
                     await self._advance(t)
         if self.config.enabled:
             self._begin()
@@ -114,7 +114,7 @@ class Repairs:
             elif not self.context.acting:
                 self._would(node, chance.remedy)
             elif self.breaker.why_open:
-                self.context.info("repair.waits", f"{name}: the breaker is open, nothing is repaired", key=name)
+                self.context.info("repairs.waits", f"{name}: the breaker is open, nothing is repaired", key=name)
             elif len(under_way) < self.config.max_at_once:
                 under_way.add(name)
                 self._write(node, chance.remedy, chance.nth)
@@ -128,18 +128,18 @@ class Repairs:
     def _write(self, node: Node, remedy: Remedy, nth: int) -> None:
         begun = RepairTry(0, node.name, remedy, nth, node.reason, self.context.now_s(), node.boot_at_s)
         t = self.ledger.begin(begun)
-        self.context.info("repair.begun", f"{t.node}, {t.tells(self.config)}, because of: {t.evidence}")
+        self.context.info("repairs.begun", f"{t.node}, {t.tells(self.config)}, because of: {t.evidence}")
 
     def _would(self, node: Node, remedy: Remedy) -> None:
         text = f"observe: would repair {node.name} ({remedy.words}): {node.reason}"
         if not self.ledger.announced(node.name, text):
-            self.context.info("repair.observed", text)
+            self.context.info("repairs.observed", text)
 
     def _give_up(self, node: Node, chance: Prospect, *, tried: bool) -> None:
         """Say once for each drain that a person has to look; an alert where that is news to the drain's own."""
         text = f"{node.name}: {chance.why}; a person has to look: {node.reason}"
         if not self.ledger.announced(node.name, text):
-            (self.context.alert if tried else self.context.info)("repair.given_up", text)
+            (self.context.alert if tried else self.context.info)("repairs.given_up", text)
 
     # --- the steps of a try
 
@@ -217,7 +217,7 @@ class Repairs:
         context.journal.note_result(t.key, Action(kind, t.node, ""), context.now_s())
         if kind is ActionKind.REPAIR_COMMAND or t.remedy is Remedy.REBOOT:
             text = f"{t.node}, {t.tells(self.config)}: done, its full check comes next"
-            context.info("repair.done", f"{text}{'; ' if move.why else ''}{move.why}")
+            context.info("repairs.done", f"{text}{'; ' if move.why else ''}{move.why}")
 
     async def _resume(self, t: RepairTry, move: Move) -> None:
         action = Action(ActionKind.RESUME, t.node, move.why)
@@ -239,9 +239,9 @@ class Repairs:
         self.ledger.note(t, outcome=move.outcome, why=move.why)
         text = f"{t.node}, {t.tells(self.config)}: {move.why}"
         if move.outcome == "passed":
-            self.context.info("repair.passed", f"{text}; back in service")
+            self.context.info("repairs.passed", f"{text}; back in service")
         else:
-            self.context.alert(f"repair.{move.outcome}", text)
+            self.context.alert(f"repairs.{move.outcome}", text)
 
     async def _drain(self, t: RepairTry, move: Move) -> None:
         context = self.context
