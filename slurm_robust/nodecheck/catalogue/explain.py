@@ -108,14 +108,14 @@ def as_markdown(checks: Sequence[Check]) -> str:
         lines.append(f"| an XID or SXID for which the tables above say: {act.value} | `{remedy.value}` | as there |")
     lines.append("| XID 154 | the action that it names: `gpu_reset` or `reboot` | the driver's own line |")
     for (check, reason), row in remedies.BY_FINDING.items():
-        lines.append(f"| `{check}`: `{reason}` | `{row.remedy.value}` | {_cell(row.source)} |")
+        lines.append(f"| `{check}`: {reason} | `{row.remedy.value}` | {_cell(row.source)} |")
     return "\n".join([*lines, ""])
 
 
 _REPAIRS = (
-    "Where the site has switched [repairs](operations.md#repair) on. The remedy stands at the end of the drain's reason. Of",
-    "several faults the strongest remedy is taken (a reboot resets the GPUs, too); one fault without a remedy leaves the",
-    "node to a person. All other findings have none.",
+    "Where the site has switched [repairs](operations.md#repair) on. The remedy stands at the end of the drain's",
+    "reason. Of several faults the strongest remedy is taken (a reboot resets the GPUs, too); one fault without a",
+    "remedy leaves the node to a person. All other findings have none.",
 )
 
 
