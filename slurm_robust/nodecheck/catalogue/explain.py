@@ -107,8 +107,8 @@ def as_markdown(checks: Sequence[Check]) -> str:
     for act, remedy in remedies.BY_ACT.items():
         lines.append(f"| an XID or SXID for which the tables above say: {act.value} | `{remedy.value}` | as there |")
     lines.append("| XID 154 | the action that it names: `gpu_reset` or `reboot` | the driver's own line |")
-    for (check, reason), row in remedies.BY_FINDING.items():
-        lines.append(f"| `{check}`: {reason} | `{row.remedy.value}` | {_cell(row.source)} |")
+    for (name, reason), row in remedies.BY_FINDING.items():
+        lines.append(f"| `{name}`: {reason} | `{row.remedy.value}` | {_cell(row.source)} |")
     return "\n".join([*lines, ""])
 
 
