@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,13 +82,16 @@ def drained_by_a_prolog(scene: Scene, node: str, xid: str) -> None:
 
 
 def test_a_node_is_rebooted_checked_and_back_before_any_job_starts_there(stage: Scene) -> None:
-    """XID 79 in the kernel log; a person's drain beside it is never touched."""
+    """XID 79 in the kernel log; the daemon is killed right after its request; a person's drain is never touched."""
     stage.cluster.run(["scontrol", "update", "nodename=n2", "state=drain", "reason=bad fan"])
-    stage.start(repair=REPAIR, breaker={"max_partition_share": 1.0}, quarantine={"recheck_command": []})
+    sections = {"repair": REPAIR, "breaker": {"max_partition_share": 1.0}, "quarantine": {"recheck_command": []}}
+    killed = stage.start(crash_after="reboot", **sections)
     drained_by_a_prolog(stage, "n1", LOST)
     waiting = stage.submit("-w", "n1", script="true")
     wait_until(lambda: rebooted(stage.cluster) == ["n1"], 30, f"RebootProgram was called\n{stage.tail()}")
     assert "srobust-quarantine-n1" in stage.ours()
+    assert killed.wait(20) == -signal.SIGKILL
+    stage.start(**sections)
     stage.cluster.kill_slurmd("n1")
     new_kernel_log(stage.cluster, "n1")
     stage.cluster.start_slurmd("n1", booted=True)

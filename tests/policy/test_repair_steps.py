@@ -183,6 +183,13 @@ def test_a_daemon_killed_before_its_call_makes_it() -> None:
     assert next_move(replace(TRY, acted_at_s=NOW_S - 1), OUT, SCENE).step is RepairStep.REBOOT
 
 
+def test_a_command_whose_daemon_was_killed_is_not_run_again() -> None:
+    """Nobody knows how far it came: the full check tells."""
+    scene = replace(SCENE, config=RepairConfig(enabled=True, command=("power",)))
+    assert next_move(TRY, OUT, scene).step is RepairStep.COMMAND
+    assert next_move(replace(TRY, acted_at_s=NOW_S - 1), OUT, scene).step is RepairStep.DONE
+
+
 @pytest.mark.parametrize("boot_at_s", [499, 501, 505])
 def test_the_jitter_of_slurmds_clock_is_no_boot(boot_at_s: int) -> None:
     """It computes the time of its boot anew each time."""

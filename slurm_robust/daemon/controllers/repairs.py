@@ -33,7 +33,7 @@ from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import nothing
 
-RETRY_S = 15.0
+RETRY_S = 30.0
 """Between two tries of a call that Slurm refused."""
 
 
@@ -114,7 +114,9 @@ class Repairs:
             elif not self.context.acting:
                 self._would(node, chance.remedy)
             elif self.breaker.why_open:
-                self.context.info("repairs.waits", f"{name}: the breaker is open, nothing is repaired", key=name)
+                text = f"{name}: the breaker is open, nothing is repaired"
+                if not self.ledger.announced(name, text):
+                    self.context.info("repairs.waits", text)
             elif len(under_way) < self.config.max_at_once:
                 under_way.add(name)
                 self._write(node, chance.remedy, chance.nth)
@@ -289,7 +291,7 @@ def doing(t: RepairTry) -> str:
     if t.outcome:
         return f"{t.outcome}, tidying up"
     if t.checked_at_s is not None:
-        return "full check"
+        return "GPU reset, then full check" if t.remedy is Remedy.GPU_RESET else "full check"
     if t.done_at_s is not None:
         return "waiting for its full check"
     if t.acted_at_s is not None:
