@@ -183,6 +183,15 @@ def test_a_daemon_killed_before_its_call_makes_it() -> None:
     assert next_move(replace(TRY, acted_at_s=NOW_S - 1), OUT, SCENE).step is RepairStep.REBOOT
 
 
+def test_a_node_whose_gpus_are_to_be_reset_waits_for_its_permit_to_go() -> None:
+    """Its scripts would drain it again when it is resumed; after a reboot they see a new boot, and may."""
+    done = replace(TRY, drained_as=MEMORY, remedy=Remedy.GPU_RESET, done_at_s=NOW_S - 1)
+    node, permitted = replace(OUT, reason=MEMORY), replace(SCENE, permitted=True)
+    assert next_move(done, node, permitted).step is RepairStep.WAIT
+    assert next_move(done, node, SCENE).step is RepairStep.RESUME
+    assert next_move(replace(done, remedy=Remedy.REBOOT), node, permitted).step is RepairStep.RESUME
+
+
 def test_a_command_whose_daemon_was_killed_is_not_run_again() -> None:
     """Nobody knows how far it came: the full check tells."""
     scene = replace(SCENE, config=RepairConfig(enabled=True, command=("power",)))
