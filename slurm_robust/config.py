@@ -118,6 +118,26 @@ class QuarantineConfig(_Section, frozen=True):
     """Command of the recheck job; empty means `srobust check --stage full`."""
 
 
+class RepairConfig(_Section, frozen=True):
+    """Drained nodes of ours that are repaired without a person; off by default."""
+
+    enabled: bool = False
+    remedies: tuple[Literal["gpu_reset", "reboot"], ...] = ("gpu_reset", "reboot")
+    command: tuple[str, ...] = ()
+    """The site's own command on the daemon's machine, which carries each remedy out instead of us."""
+    max_tries: Annotated[int, msgspec.Meta(ge=1)] = 2
+    """On one node within `window_days`; after them a person has to look."""
+    window_days: Positive = 7.0
+    max_at_once: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """Nodes under repair at the same time."""
+    wait_s: NonNegative = 120.0
+    """A node is repaired when it has been drained, or drained again, for this long."""
+    timeout_s: Positive = 1800.0
+    """A reboot or the command that takes longer has failed."""
+    stop_services: tuple[str, ...] = ("srobust-nodewatch", "nvidia-persistenced", "nvidia-dcgm")
+    """systemd units that hold the GPUs: stopped before a GPU reset where they run, and started again after it."""
+
+
 class SeatConfig(_Section, frozen=True):
     """Reservations that hold a requeued job's nodes."""
 
@@ -235,6 +255,7 @@ class Config(_Section, frozen=True):
     nodecheck: NodecheckConfig = NodecheckConfig()
     standby: StandbyConfig = StandbyConfig()
     quarantine: QuarantineConfig = QuarantineConfig()
+    repair: RepairConfig = RepairConfig()
     seat: SeatConfig = SeatConfig()
     breaker: BreakerConfig = BreakerConfig()
     daemon: DaemonConfig = DaemonConfig()

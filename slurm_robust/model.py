@@ -298,6 +298,8 @@ class ActionKind(str, enum.Enum):
     DRAIN_PERMIT = "drain_permit"
     RELEASE_JOB = "release_job"
     DELETE_ORPHAN = "delete_orphan"
+    REBOOT = "reboot"
+    REPAIR_COMMAND = "repair_command"
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,11 @@ class FakeSlurm:
         self.down = False
         self.failures = 0
         self.stuck: set[str] = set()
+        self.scripts: list[str] = []
+        """Of the checks that were submitted."""
+        self.verdict = ""
+        """What checks write into their job's comment."""
+        self.reboot_program = "/sbin/reboot"
         self.recheck_ends_s = 0.0
         """How long the node of a recheck takes to end it."""
 
@@ -161,7 +166,8 @@ class FakeSlurm:
 
     def settings(self) -> dict[str, str]:
         """As a new Slurm would answer."""
-        return {"ClusterName": self.cluster_name(), "SLURM_VERSION": "24.11.5", "PrologFlags": "Alloc"}
+        shown = {"ClusterName": self.cluster_name(), "SLURM_VERSION": "24.11.5", "PrologFlags": "Alloc"}
+        return shown | {"RebootProgram": self.reboot_program}
 
     def cluster_name(self) -> str:
         """Its name."""
@@ -186,6 +192,25 @@ class FakeSlurm:
         for name in expand(nodes):
             node = self.state.nodes[name]
             self.state.nodes[name] = replace(node, state="IDLE", flags=node.flags - {"DRAIN"}, reason="")
+
+    def reboot(self, node: str, reason: str) -> None:
+        """Reboot a node: it is down until the test lets it boot, or Slurm gives it up."""
+        self._act(f"reboot {node}")
+        old = self.state.nodes[node]
+        flags = old.flags | {"REBOOT_ISSUED"}
+        self.state.nodes[node] = replace(old, state="DOWN", flags=flags, reason=f"{reason} : reboot issued")
+
+    def booted(self, node: str) -> None:
+        """The node has booted: still drained, as Slurm leaves it."""
+        old = self.state.nodes[node]
+        flags = old.flags - {"REBOOT_ISSUED"}
+        self.state.nodes[node] = replace(old, state="IDLE", flags=flags, boot_at_s=int(self.now_s))
+
+    def reboot_timed_out(self, node: str) -> None:
+        """ResumeTimeout is over: DOWN without its drain."""
+        old = self.state.nodes[node]
+        reason = f"{old.reason} : reboot timed out"
+        self.state.nodes[node] = replace(old, flags=old.flags - {"REBOOT_ISSUED", "DRAIN"}, reason=reason)
 
     def set_node_comment(self, nodes: str, comment: str) -> None:
         """Write the nodes' comment."""
@@ -264,9 +289,11 @@ class FakeSlurm:
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
         """Submit a recheck."""
         self._act("submit")
+        self.scripts.append(script)
         said = dict(word.removeprefix("--").partition("=")[::2] for word in args)
         job_id = len(self.state.jobs) + 1
         job = Job(JobRef(job_id), "PENDING", "root", 0, "main", name=said["job-name"], num_nodes=1, requeueable=False)
+        job = replace(job, submit_at_s=int(self.now_s), comment=self.verdict)
         self.state.jobs[job_id] = replace(job, reservation=said["reservation"], req_nodes=said["nodelist"], exclude="")
         return JobRef(job_id)
 

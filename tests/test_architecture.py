@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
-BASE = frozenset({"model", "claim", "config", "text", "node_findings", "__version__"})
+BASE = frozenset({"model", "claim", "config", "text", "remedy", "node_findings", "__version__"})
 VALUES_OF_SLURM = frozenset({"slurm.client", "slurm.values"})
 """Frozen values and arithmetic on node lists: they ask Slurm nothing."""
 
@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "text": frozenset(),
     "claim": frozenset({"model", "text"}),
     "drain_permit": frozenset(),
+    "remedy": frozenset({"text"}),
     "progress": frozenset(),
     "node_findings": frozenset(),
     "config": frozenset({"model"}),

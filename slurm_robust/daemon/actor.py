@@ -17,6 +17,7 @@ from typing import Any
 
 from slurm_robust.claim import ClaimAnswer, ClaimError, render, split
 from slurm_robust.daemon.context import DaemonContext
+from slurm_robust.daemon.site_command import run_command
 from slurm_robust.model import Action, ActionKind, JobRef
 from slurm_robust.policy.cluster.launch_failed import launch_failed
 from slurm_robust.policy.cluster.recovery_plan import QUARANTINE_FLAGS, SEAT_FLAGS
@@ -73,6 +74,8 @@ class Actor:
             ActionKind.KEEP_STANDBY: self._keep_standby,
             ActionKind.DRAIN_PERMIT: lambda a: call(client.set_node_comment, a.target, str(a.args["comment"])),
             ActionKind.DELETE_ORPHAN: self._delete_reservation,
+            ActionKind.REBOOT: lambda a: call(client.reboot, a.target, a.reason),
+            ActionKind.REPAIR_COMMAND: self._repair_command,
         }
 
     async def perform(self, key: str, action: Action) -> JobRef | None:
@@ -102,7 +105,7 @@ class Actor:
         return submitted
 
     async def _quarantine(self, action: Action) -> None:
-        minutes = self.context.config.seat.duration_min
+        minutes = int(action.args.get("minutes", self.context.config.seat.duration_min))
         name = str(action.args["reservation"])
         await self._reserve(name, action.target, self.context.account, minutes, QUARANTINE_FLAGS)
 
@@ -128,6 +131,10 @@ class Actor:
 
     async def _submit_check(self, action: Action) -> JobRef:
         return await self.context.call(self.context.client.submit, list(action.args["sbatch"]), action.args["script"])
+
+    async def _repair_command(self, action: Action) -> None:
+        """The site's own command for a node; the only action that is no call to Slurm."""
+        await run_command([str(word) for word in action.args["argv"]], float(action.args["timeout_s"]))
 
     async def _keep_standby(self, action: Action) -> None:
         context, client, name = self.context, self.context.client, action.target

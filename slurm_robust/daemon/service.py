@@ -21,10 +21,12 @@ from slurm_robust.daemon.controllers.launch_failed import LaunchFailed
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
 from slurm_robust.daemon.controllers.quarantine import Quarantines
 from slurm_robust.daemon.controllers.recoveries import Recoveries
+from slurm_robust.daemon.controllers.repairs import Repairs
 from slurm_robust.daemon.controllers.standby_check import StandbyChecks
 from slurm_robust.daemon.controllers.standby_pools import StandbyPools
 from slurm_robust.daemon.controllers.sweeper import Sweeper
 from slurm_robust.daemon.store.node_ledger import NodeLedger
+from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.policy.cluster.recovery_step import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.parse import cluster_name
@@ -57,6 +59,7 @@ class Daemon:
         self.context = context
         self.as_user = as_user
         self.ledger = NodeLedger(context.journal)
+        self.repair_ledger = RepairLedger(context.journal)
         self.actor = Actor(context)
         self.breaker = Breaker(context, self.ledger)
         self.recoveries = Recoveries(context, self.actor, self.breaker)
@@ -65,16 +68,17 @@ class Daemon:
         )
         self.incident_reports = IncidentReports(context, self.claim_intake, self.recoveries)
         self.node_failures = NodeFailures(context, self.claim_intake, self.recoveries)
-        self.quarantine = Quarantines(context, self.actor, self.breaker, self.ledger)
+        self.quarantine = Quarantines(context, self.actor, self.breaker, self.ledger, self.repair_ledger)
+        self.repairs = Repairs(context, self.actor, self.breaker, self.ledger, self.repair_ledger)
         self.standby_pools = StandbyPools(context, self.actor, self.ledger)
         self.standby_checks = StandbyChecks(context, self.actor, self.breaker, self.ledger)
         self.launch_failed = LaunchFailed(context, self.actor, self.recoveries, self.ledger)
         self.exclusions = Exclusions(context, self.actor, self.recoveries, self.ledger)
-        self.sweeper = Sweeper(context, self.actor, self.ledger, self.recoveries)
-        self.drain_permits = DrainPermits(context, self.actor, self.breaker)
+        self.sweeper = Sweeper(context, self.actor, self.ledger, self.recoveries, self.repair_ledger)
+        self.drain_permits = DrainPermits(context, self.actor, self.breaker, self.repair_ledger)
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
-            *(self.standby_pools, self.standby_checks),
+            *(self.standby_pools, self.standby_checks, self.repairs),
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -134,9 +138,13 @@ class Daemon:
         pace_s = self._pace_s()
         if self.recoveries.open:
             return min(BUSY_INTERVAL_S, pace_s)
-        if self.quarantine.busy or self.node_failures.suspicious:
+        if self._watchful:
             return min(WATCHFUL_INTERVAL_S, pace_s)
         return pace_s
+
+    @property
+    def _watchful(self) -> bool:
+        return self.quarantine.busy or self.repairs.busy or self.node_failures.suspicious
 
     def _pace_s(self) -> float:
         """Between two readings of the jobs: `idle_interval_s`, or as little as is cheap while a claim is expected."""
@@ -152,6 +160,8 @@ class Daemon:
             settings = await context.call(context.client.settings)
             context.cluster_name = context.cluster_name or cluster_name(settings)
             context.credential_pause_s = credential_pause_s(settings)
+            if not self.as_user:
+                self.repairs.learn(settings)
             self._settings_read = True
         due = self._due()
         if due == "jobs":
@@ -176,6 +186,7 @@ class Daemon:
                 await self.exclusions.tick()
             await self.recoveries.tick()
             await self.quarantine.tick()
+            await self.repairs.tick()
             await self.standby_checks.tick()
             await self.standby_pools.tick(frozenset(n for f in self.recoveries.open.values() for n in f.recovery.bad))
         self._forget()
@@ -210,7 +221,7 @@ class Daemon:
         if self.as_user:
             return jobs
         oldest = max(ages, key=lambda name: ages[name])
-        if not readings.complete or self.recoveries.open or self.quarantine.busy or self.node_failures.suspicious:
+        if not readings.complete or self.recoveries.open or self._watchful:
             if ages[oldest] >= 1.0:
                 return oldest
             return jobs if self.claim_intake.expecting else ""

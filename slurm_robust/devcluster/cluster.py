@@ -234,10 +234,10 @@ class DevCluster:
                 found.signal(number)
             done |= new
 
-    def start_slurmd(self, node: str) -> None:
-        """Start a node again; `wait_ready` waits until it is up."""
+    def start_slurmd(self, node: str, *, booted: bool = False) -> None:
+        """Start a node again, `booted`: after a reboot, as Slurm sees it; `wait_ready` waits until it is up."""
         self._known(node)
-        daemons.start(self.record, [daemons.slurmd(self.record, node)])
+        daemons.start(self.record, [daemons.slurmd(self.record, node, booted=booted)])
         if self.spec.nodewatch and self._pid(f"nodewatch.{node}") is None:
             self.start_nodewatch(node)
 

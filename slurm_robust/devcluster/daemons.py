@@ -56,9 +56,9 @@ def slurmctld(now: ClusterRecord) -> Command:
     return _role(now, "slurmctld", (machine.command("slurmctld"), "-D"), "slurmctld.out", now.layout.run)
 
 
-def slurmd(now: ClusterRecord, node: str) -> Command:
-    """A node."""
-    argv = (machine.command("slurmd"), "-D", "-N", node)
+def slurmd(now: ClusterRecord, node: str, *, booted: bool = False) -> Command:
+    """A node; `booted`: it says that it has just booted."""
+    argv = (machine.command("slurmd"), "-D", "-N", node, *(("-b",) if booted else ()))
     return _role(now, f"slurmd.{node}", argv, f"slurmd.{node}.out", now.layout.spool(node))
 
 

@@ -33,6 +33,7 @@ def judge(settings: Settings, config: Config) -> list[Advice]:
         *_exit_codes(settings),
         *_times(settings, config),
         _suspend(settings, config, version),
+        _reboot(settings, config),
         *_gres(settings, version),
         *_newer(settings, version),
     ]
@@ -246,6 +247,21 @@ def _suspend(settings: Settings, config: Config, version: tuple[int, int]) -> Ad
         return Advice(Severity.WRONG, "SuspendExcNodes", sentence, "SuspendExcNodes=<the standby nodes>")
     others = [state for state in value(settings, about).split(",") if state]
     return Advice(Severity.WRONG, about, sentence, f"SuspendExcStates={','.join([*others, 'RESERVED'])}")
+
+
+def _reboot(settings: Settings, config: Config) -> Advice:
+    about, repair = "RebootProgram", config.repair
+    if not repair.enabled or repair.command or "reboot" not in repair.remedies:
+        return _ok(about, "no node is rebooted by Slurm to repair it: it does not matter")
+    if not value(settings, about):
+        sentence = "not set, and repair.remedies has reboot: no node is repaired by a reboot"
+        return Advice(Severity.WRONG, about, sentence, "RebootProgram=/sbin/reboot")
+    resume_s = seconds(settings, "ResumeTimeout") or 0
+    if resume_s and resume_s > repair.timeout_s:
+        sentence = f"a boot may take {resume_s} s (ResumeTimeout), and a repair gives up after {repair.timeout_s:g}"
+        fix = f"robust.yaml: repair: {{timeout_s: {2 * resume_s}}}"
+        return Advice(Severity.ADVICE, "ResumeTimeout", sentence, fix)
+    return _ok(about, value(settings, about))
 
 
 def _gres(settings: Settings, version: tuple[int, int]) -> list[Advice]:

@@ -33,6 +33,8 @@ def _matching(pattern: str, otherwise: str) -> Callable[[str], str]:
 # For Slurm ALL means every node of the cluster.
 node_list = _matching(r"(?!(?i:all)\Z)[A-Za-z0-9](?:[A-Za-z0-9._,\[\]-]*[A-Za-z0-9\]])?", "not a list of node names")
 """A folded node list; never empty, never `ALL`."""
+node = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", "not one node's name")
+"""Exactly one node."""
 name = _matching(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", "not a plain name")
 """A reservation's or user's name."""
 step = _matching(r"[0-9]{1,10}", "not a step number")

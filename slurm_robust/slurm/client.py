@@ -183,6 +183,14 @@ class SlurmClient(Protocol):
     def resume(self, nodes: str) -> None:
         """Bring nodes back; they are usable about a second later. Refused where one is neither drained nor down."""
 
+    def reboot(self, node: str, reason: str) -> None:
+        """Have Slurm reboot a node that is drained and empty. `reason` must begin with `srobust:`.
+
+        The node's reason becomes `reason` at once, to which Slurm adds its own words. The node stays drained; but on
+        Slurm 22.05 one that has not booted within `ResumeTimeout` is DOWN instead, which `ReturnToService=2` ends.
+        Refused where slurm.conf has no `RebootProgram`.
+        """
+
     def set_node_comment(self, nodes: str, comment: str) -> None:
         """Write the nodes' comment (the drain permit)."""
 

@@ -131,6 +131,14 @@ class CommandClient:
         """Bring nodes back; refused where one of them is neither drained nor down."""
         self._update_nodes(f"resume {nodes}", nodes, "State=RESUME")
 
+    def reboot(self, node: str, reason: str) -> None:
+        """Reboot a drained, empty node.
+
+        Neither `ASAP` nor `nextstate`: on Slurm 22.05 a drained node that was rebooted with one of them comes back
+        without its drain.
+        """
+        self._run(f"reboot {node}", ["scontrol", "reboot", f"reason={arguments.reason(reason)}", arguments.node(node)])
+
     def set_node_comment(self, nodes: str, comment: str) -> None:
         """Write the nodes' comment, one line."""
         self._update_nodes(f"write the comment of {nodes}", nodes, f"Comment={arguments.line(comment)}")

@@ -160,3 +160,25 @@ def test_the_example_is_what_the_doctor_asks_for() -> None:
     assert len(fixes) >= 4
     for fix in fixes:
         assert fix in text, fix
+
+
+@pytest.mark.parametrize(
+    ("changes", "repair", "wanted"),
+    [
+        ({}, "enabled: false", {}),
+        ({}, "enabled: true", {"RebootProgram": ("wrong", "RebootProgram=/sbin/reboot")}),
+        ({}, "enabled: true, remedies: [gpu_reset]", {}),
+        ({}, "enabled: true, command: [/opt/power, '%n']", {}),
+        ({"RebootProgram": "/sbin/reboot", "ResumeTimeout": "600 sec"}, "enabled: true", {}),
+        (
+            {"RebootProgram": "/sbin/reboot", "ResumeTimeout": "3600 sec"},
+            "enabled: true",
+            {"ResumeTimeout": ("advice", "robust.yaml: repair: {timeout_s: 7200}")},
+        ),
+    ],
+)
+def test_a_repair_by_reboot_needs_slurms_help(
+    changes: dict[str, str], repair: str, wanted: dict[str, tuple[str, str]]
+) -> None:
+    """RebootProgram, and a time limit that a boot can keep."""
+    assert of(changes, f"standby: {{size: 2}}\nrepair: {{{repair}}}") == wanted

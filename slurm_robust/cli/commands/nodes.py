@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import table
 from slurm_robust.cli.teaching import SHOWN, lesson
 from slurm_robust.policy.cluster.node_states import NodeState
+from slurm_robust.remedy import Remedy
 
 STATES = tuple(state.value for state in NodeState)
+
+
+def repair(node: dict[str, Any]) -> str:
+    """`repair, try 1 of 2 (reboot): rebooting since 14:02:11; XID 79 …`; empty where none is under way."""
+    now = node.get("repair")
+    if not now:
+        return ""
+    words = f"repair, try {now['try']} of {now['of']} ({Remedy(now['remedy']).words}): {now['doing']}"
+    return f"{words} since {clock(now['since_s'])}; {now['evidence']}"
 
 
 @click.command(
@@ -36,7 +48,7 @@ def command(state: str | None, room: str | None, path: str | None, as_json: bool
     rows = [
         (
             *(n[key] for key in ("name", "node_state", "state", "job", "owner")),
-            *(n["strikes"] or "", clock(n["since_s"]), n["reason"] or n["word"]),
+            *(n["strikes"] or "", clock(n["since_s"]), repair(n) or n["reason"] or n["word"]),
         )
         for n in nodes
     ]

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from slurm_robust.cli.commands.incidents import why
+from slurm_robust.cli.commands.nodes import repair
 from slurm_robust.cli.state import STALE_S, clock, duration, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import sentence, table
 from slurm_robust.cli.teaching import SHOWN, lesson
@@ -52,6 +53,9 @@ def command(path: str | None, as_json: bool) -> None:
     nodes = [(name, len(names[name]), fold(names[name])) for name in (s.value for s in NodeState) if name in names]
     click.echo()
     table("Nodes", ("state", "number", "nodes"), nodes)
+    if repairs := [(n["name"], repair(n)) for n in state["nodes"] if n.get("repair")]:
+        click.echo()
+        table("Repairs", ("node", "what"), repairs)
     columns = ("job", "user", "name", "nodes", "attempt", "step", "says", "incident")
     rows = [
         (
@@ -96,7 +100,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
         for job in state.get("waiting", ())
         if "held" in job["reason"].lower() and job["reason"] != "JobHeldUser"  # held by its owner
     ]
-    ours = [n["name"] for n in state["nodes"] if n["owner"] == "srobust"]
+    ours = [n["name"] for n in state["nodes"] if n["owner"] == "srobust" and not n.get("repair")]
     if ours:
         sentences.append(f"{_names(ours)} drained and to be repaired: srobust nodes --state drained")
     short = sum(int(pool["short"]) for pool in state["standby"])

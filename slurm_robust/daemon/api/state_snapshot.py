@@ -124,6 +124,7 @@ def _nodes(daemon: Daemon) -> list[dict[str, Any]]:
     pools = in_reservations(reservations, config.standby.prefix + "-")
     quarantined = in_reservations(reservations, QUARANTINE_PREFIX) | frozenset(quarantines)
     jobs = {n: j.ref.address for j in readings.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}
+    repairs = daemon.repairs.shown()
     shown = []
     for node in sorted(readings.nodes.values(), key=lambda n: n.name):
         name, q, job = node.name, quarantines.get(node.name), jobs.get(node.name, "")
@@ -143,6 +144,7 @@ def _nodes(daemon: Daemon) -> list[dict[str, Any]]:
                 "word": f"{q.why}; {q.word}".strip("; ") if q else "",
                 "since_s": q.since_s if q else (node.reason_at_s or None) if node.drained else None,
                 "strikes": strikes.get(name, 0),
+                "repair": repairs.get(name),
                 "partitions": list(node.partitions),
             }
         )

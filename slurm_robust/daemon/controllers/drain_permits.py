@@ -8,8 +8,10 @@ from __future__ import annotations
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
+from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.drain_permit import parse, render_permit
 from slurm_robust.model import Action, ActionKind
+from slurm_robust.remedy import Remedy
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import fold
 
@@ -24,8 +26,8 @@ KEY = "drain_permits"
 class DrainPermits:
     """Renews the markers before they expire, and withdraws them when the breaker opens."""
 
-    def __init__(self, context: DaemonContext, actor: Actor, breaker: Breaker) -> None:
-        self.context, self.actor, self.breaker = context, actor, breaker
+    def __init__(self, context: DaemonContext, actor: Actor, breaker: Breaker, repairs: RepairLedger) -> None:
+        self.context, self.actor, self.breaker, self.repairs = context, actor, breaker, repairs
         self._retry_at_s = 0.0
 
     def restart_timers(self) -> None:
@@ -53,18 +55,27 @@ class DrainPermits:
             if not self._changes(now_s):
                 context.journal.note_result(KEY, action, context.now_s())
 
+    def _withheld(self) -> frozenset[str]:
+        """Nodes whose GPUs are about to be reset: their scripts would drain them for the fault that the reset ends."""
+        return frozenset(t.node for t in self.repairs.open() if t.remedy is Remedy.GPU_RESET and not t.outcome)
+
     def _changes(self, now_s: float) -> dict[str, list[str]]:
         """The nodes whose comment must change, by the new comment: nodes with the same one go into one call."""
         nodes = list(self.context.readings.nodes.values())
         permitted = not self.breaker.why_open
         most = self.breaker.most() if permitted else {}
         permits = {n.name: parse(n.comment, now_s) for n in nodes}
-        lasting = (p and p.most == most[n] and p.until_s - now_s > RENEW_BELOW_S for n, p in permits.items())
+        withheld = self._withheld()
+        lasting = (
+            p is None if n in withheld else p and p.most == most[n] and p.until_s - now_s > RENEW_BELOW_S
+            for n, p in permits.items()
+        )
         if permitted and all(lasting):
             return {}
         changes: dict[str, list[str]] = {}
         for node in nodes:
-            wanted = render_permit(now_s + LASTS_S if permitted else None, node.comment, most.get(node.name))
+            until_s = now_s + LASTS_S if permitted and node.name not in withheld else None
+            wanted = render_permit(until_s, node.comment, most.get(node.name))
             if wanted != node.comment:
                 changes.setdefault(wanted, []).append(node.name)
         return changes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from slurm_robust.config import QuarantineConfig
@@ -14,8 +14,8 @@ from slurm_robust.daemon.context import DaemonContext, printable
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.cluster.recovery_step import ENDED
+from slurm_robust.remedy import remedy_of, tagged
 from slurm_robust.slurm.client import Job, Node
-from slurm_robust.text import shortened
 
 HELD = frozenset(("RESV_DEL_HOLD", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED"))
 """States of a check that nobody but the daemon would end: its reservation was deleted, for example."""
@@ -38,10 +38,13 @@ def over(job: Job) -> bool:
     return job.state in ENDED and not job.completing
 
 
-def running_check(context: DaemonContext, name: str) -> Job | None:
-    """A check of that name that has not ended: the daemon may have been killed before it wrote the job id down."""
-    jobs = context.readings.jobs.values()
-    return next((j for j in jobs if j.name == name and j.user == context.account and j.state not in ENDED), None)
+def running_check(context: DaemonContext, name: str, since_s: float = math.inf) -> Job | None:
+    """A check of that name that has not ended: the daemon may have been killed before it wrote the job id down.
+
+    One that was submitted since then counts, too, where it has ended.
+    """
+    jobs = [j for j in context.readings.jobs.values() if j.name == name and j.user == context.account]
+    return next((j for j in jobs if j.state not in ENDED or j.submit_at_s >= since_s), None)
 
 
 def check_action(
@@ -61,6 +64,12 @@ def check_action(
     )
     script = f"#!/bin/sh\nexec {shlex.join(command)}\n"
     return Action(kind, node.name, reason, {"sbatch": args, "script": script})
+
+
+def after(prelude: str, check: Action) -> Action:
+    """The same check, whose job first runs these lines of a shell script."""
+    script = str(check.args["script"]).replace("\nexec ", f"\n{prelude}exec ", 1)
+    return replace(check, args={**check.args, "script": script})
 
 
 async def drain(actor: Actor, breaker: Breaker, key: str, node: str, sentence: str) -> bool:
@@ -94,7 +103,8 @@ def result_of(job: Job | None, job_id: int, since_s: float, limit_s: float) -> C
 
 
 def _result_of_ended(job: Job) -> CheckResult:
-    sentence = shortened(printable(job.comment.partition("srobust-check:")[2].strip(), bad=""), 160)
+    sentence = printable(job.comment.partition("srobust-check:")[2].strip(), bad="")
+    sentence = tagged(sentence, remedy_of(sentence), 160)
     if job.state == "COMPLETED":
         return CheckResult("passed")
     if job.state == "FAILED" and job.exit_code.startswith("1:"):

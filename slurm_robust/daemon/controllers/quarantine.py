@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DAY_S, DaemonContext
-from slurm_robust.daemon.controllers import full_check
+from slurm_robust.daemon.controllers import full_check, gpu_reset
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.full_check import CheckResult
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
+from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.cluster.node_states import busy_nodes, drained_by_us, foreign, quarantine_name
 from slurm_robust.policy.cluster.recovery_plan import RECHECK_REASON
 from slurm_robust.policy.cluster.recovery_step import ENDED
+from slurm_robust.policy.cluster.repair import REASON_MAX_CHARS
+from slurm_robust.remedy import remedy_of, tagged, untagged
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError
 
@@ -32,8 +37,11 @@ RECHECK_NAME = "srobust-recheck"
 class Quarantines:
     """Brings every quarantine forward at each poll."""
 
-    def __init__(self, context: DaemonContext, actor: Actor, breaker: Breaker, ledger: NodeLedger) -> None:
+    def __init__(
+        self, context: DaemonContext, actor: Actor, breaker: Breaker, ledger: NodeLedger, repairs: RepairLedger
+    ) -> None:
         self.context, self.actor, self.breaker, self.ledger = context, actor, breaker, ledger
+        self.repairs = repairs
         self._down_since_s: dict[str, float] = {}
         self._release_at_s: dict[str, float] = {}
         """By node: the earliest time at which a refused release is tried again."""
@@ -116,11 +124,16 @@ class Quarantines:
         if node.name in busy_nodes(context.readings.jobs.values()) or "NOT_RESPONDING" in node.flags or not node.usable:
             return  # its old job ends first; a node that does not respond is checked once it does
         name = f"{RECHECK_NAME}-{q.node}"
-        if (ours := full_check.running_check(context, name)) is not None:
+        repair = self.repairs.under_way(q.node)
+        # What a repair's first check does before it checks is not done twice: it counts where it has ended, too.
+        since_s = float(int(q.since_s)) if repair is not None and not q.tries else math.inf
+        if (ours := full_check.running_check(context, name, since_s)) is not None:
             self.ledger.rechecking(q.node, ours.ref.job_id, context.now_s(), "recheck of an earlier daemon")
             return
         kind, reservation, config = ActionKind.RECHECK, quarantine_name(q.node), context.config.quarantine
         check = full_check.check_action(kind, name, node, reservation=reservation, config=config, reason=RECHECK_REASON)
+        if repair is not None:
+            check = full_check.after(gpu_reset.prelude(repair, context.config.repair), check)
         ref = await self.actor.perform(q.incident, check)
         assert ref is not None
         self.ledger.rechecking(q.node, ref.job_id, context.now_s(), "recheck submitted")
@@ -141,6 +154,9 @@ class Quarantines:
 
     async def _passed(self, q: Quarantine, why: str) -> None:
         context, config = self.context, self.context.config.quarantine
+        if self.repairs.under_way(q.node) is not None:
+            await self._end(q, why)
+            return
         self.ledger.strike(q, context.now_s(), why)
         strikes = self.ledger.strikes(q.node, context.now_s() - config.strike_window_days * DAY_S)
         if strikes >= config.strikes_to_drain:
@@ -155,7 +171,11 @@ class Quarantines:
         if node is not None and foreign(node):
             await self._end(q, f"somebody else drained it ({node.reason}); would drain: {sentence}")
             return
-        if not self.breaker.allows(frozenset((q.node,))):
+        if (repair := self.repairs.under_way(q.node)) is not None:
+            # It was out of service before: the breaker has counted it.
+            tried = f"{untagged(sentence)}{repair.tried(self.context.config.repair)}"
+            sentence = tagged(tried, remedy_of(sentence), REASON_MAX_CHARS - len(REASON_PREFIX) - 1)
+        elif not self.breaker.allows(frozenset((q.node,))):
             # With an open breaker the node is not drained: it stays in quarantine as long as the daemon runs.
             self.ledger.wait(q, self.context.now_s() + BREAKER_WAIT_S, f"breaker open; would drain: {sentence}")
             return
@@ -167,6 +187,10 @@ class Quarantines:
         self.context.journal.note_result(q.incident, _recheck(q), context.now_s(), word)
         if q.tries + 1 >= TRIES:
             context.alert("quarantine.unknown", f"{q.node}: {TRIES} rechecks were inconclusive, the last: {word}")
+            if self.repairs.under_way(q.node) is not None:
+                # It had a fault: a check that cannot tell whether it is gone does not bring it back.
+                await self._failed(q, f"could not be checked: {word}")
+                return
             await self._passed(q, "could not be checked")
             return
         self.ledger.wait(q, context.now_s() + BACKOFF_S * 2**q.tries, word, tried=True)

@@ -360,3 +360,4 @@ class Journal:
             self.db.execute("DELETE FROM events WHERE at_s < ?", (at_s,))
             self.db.execute("DELETE FROM strikes WHERE at_s < ?", (at_s,))
             self.db.execute("DELETE FROM drains WHERE ended_at_s < ?", (at_s,))
+            self.db.execute("DELETE FROM repairs WHERE ended_at_s < ?", (at_s,))

@@ -156,6 +156,17 @@ class NodeLedger:
         """Note a node that is out of service with a reason of ours."""
         self.db.execute("INSERT INTO drains VALUES(?,?,?,NULL)", (node, at_s, reason))
 
+    def open_drain_times(self) -> dict[str, float]:
+        """When those nodes were drained."""
+        rows = self.db.execute("SELECT node, at_s FROM drains WHERE ended_at_s IS NULL")
+        return {r["node"]: r["at_s"] for r in rows}
+
+    def drained_again(self, node: str, at_s: float, reason: str) -> None:
+        """Note that the daemon gave a drain another reason."""
+        with self.journal.transaction():
+            self.drain_ended(node, at_s)
+            self.drained(node, at_s, reason)
+
     def drain_ended(self, node: str, at_s: float) -> None:
         """Note that a person has resumed the node."""
         self.db.execute("UPDATE drains SET ended_at_s = ? WHERE node = ? AND ended_at_s IS NULL", (at_s, node))

@@ -49,6 +49,14 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE incidents ADD COLUMN claimed_at_s REAL NOT NULL DEFAULT 0;
     CREATE INDEX incidents_unfinished ON incidents(opened_at_s) WHERE state != 'closed';
     """,
+    """
+    CREATE TABLE repairs(
+        number INTEGER PRIMARY KEY, node TEXT NOT NULL, remedy TEXT NOT NULL, nth INTEGER NOT NULL,
+        drained_as TEXT NOT NULL, begun_at_s REAL NOT NULL, boot_at_s INTEGER NOT NULL DEFAULT 0,
+        acted_at_s REAL, asked_at_s REAL, done_at_s REAL, checked_at_s REAL,
+        outcome TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '', ended_at_s REAL);
+    CREATE INDEX repairs_by_node ON repairs(node);
+    """,
 )
 """Step n brings a file from version n to n + 1. A step that was released is never changed, only followed by others."""
 

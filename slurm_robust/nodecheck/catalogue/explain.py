@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.nodecheck.catalogue import kernel_patterns, sxids, xids
+from slurm_robust.nodecheck.catalogue import kernel_patterns, remedies, sxids, xids
 from slurm_robust.nodecheck.engine import registry
 from slurm_robust.nodecheck.engine.registry import Check
 
@@ -102,7 +102,21 @@ def as_markdown(checks: Sequence[Check]) -> str:
     for code, entry in sorted(sxids.CATALOGUE.items()):
         words = (_WORDS[sxids.grade(code, fatal=fatal).value] for fatal in (True, False, None))
         lines.append(f"| {code} | {entry.name} | {entry.act.value} | {' | '.join(words)} |")
+    lines += ["", "## What can be repaired without a person", "", *_REPAIRS, ""]
+    lines += ["| what was found | remedy | source |", "|---|---|---|"]
+    for act, remedy in remedies.BY_ACT.items():
+        lines.append(f"| an XID or SXID for which the tables above say: {act.value} | `{remedy.value}` | as there |")
+    lines.append("| XID 154 | the action that it names: `gpu_reset` or `reboot` | the driver's own line |")
+    for (name, reason), row in remedies.BY_FINDING.items():
+        lines.append(f"| `{name}`: {reason} | `{row.remedy.value}` | {_cell(row.source)} |")
     return "\n".join([*lines, ""])
+
+
+_REPAIRS = (
+    "Where the site has switched [repairs](operations.md#repair) on. The remedy stands at the end of the drain's",
+    "reason. Of several faults the strongest remedy is taken (a reboot resets the GPUs, too); one fault without a",
+    "remedy leaves the node to a person. All other findings have none.",
+)
 
 
 def _cell(text: str) -> str:

@@ -17,8 +17,10 @@ import msgspec
 from slurm_robust.config import BreakerConfig, Config, SlurmConfig
 from slurm_robust.drain_permit import of_daemon, parse
 from slurm_robust.model import REASON_PREFIX, JobRef, Mode, job_tag
+from slurm_robust.nodecheck.catalogue import remedies
 from slurm_robust.nodecheck.engine.finding import SENTENCE_MAX_CHARS, Fitness, NodeReport, shorten
 from slurm_robust.policy.cluster.breaker import Drain, over_limit
+from slurm_robust.remedy import tagged
 from slurm_robust.slurm.client import Node, SlurmClient
 
 SLURM_CALLS: Mapping[str, str] = {
@@ -83,10 +85,9 @@ def decide(
     if report.stage == "periodic" and (node.state == "UNKNOWN" or node.flags & _NOT_YET_THERE):
         # slurmd runs its first health check before it registers, on a machine that is still booting.
         return Decision(False, "", f"{report.node} is unfit, but slurmd has not registered it yet: {why}")
-    reason = shorten(f"{REASON_PREFIX} {report.sentence}")
-    if report.stage == "prolog" and job_id is not None:
-        tag = job_tag(job_id)
-        reason = f"{shorten(reason, SENTENCE_MAX_CHARS - len(tag) - 1)} {tag}"
+    job = f" {job_tag(job_id)}" if report.stage == "prolog" and job_id is not None else ""
+    sentence = shorten(f"{REASON_PREFIX} {report.sentence}")
+    reason = tagged(sentence, remedies.of_report(report), SENTENCE_MAX_CHARS - len(job)) + job
     return Decision(True, reason, f"draining {report.node}: {why}")
 
 
@@ -208,4 +209,5 @@ def tell_job(report: NodeReport, config: Config, env: Mapping[str, str], connect
 
 def comment_of(report: NodeReport) -> str:
     """The verdict as a recheck job's Comment carries it."""
-    return f"srobust-check: {report.verdict.value}: {shorten(report.sentence)}"
+    sentence = tagged(shorten(report.sentence), remedies.of_report(report), SENTENCE_MAX_CHARS)
+    return f"srobust-check: {report.verdict.value}: {sentence}"

@@ -1,0 +1,52 @@
+"""The GPU reset: what the job that checks a repaired node does before it checks. Pure text.
+
+It needs root and an empty node, which that job has: exclusive, in the node's quarantine, of the daemon's account.
+All GPUs are reset together: where NVSwitches connect them, one alone cannot be. Who holds the GPUs open is stopped
+meanwhile. Where the reset fails, the fault is left as it is, so the check that follows says so.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+from slurm_robust.config import RepairConfig
+from slurm_robust.policy.cluster.repair import RepairTry
+from slurm_robust.remedy import Remedy
+
+RESET_TIMEOUT_S = 300
+
+_CLEAR = shlex.join((sys.executable, "-m", "slurm_robust.cli.main", "check", "--clear-xid", "all"))
+"""A latched XID is withdrawn by whoever reset the GPU; one that is still there comes again."""
+
+_RESET = """\
+stopped=
+start_again() {{ for unit in $stopped; do systemctl start "$unit"; done; stopped=; }}
+said=$(mktemp) || said=/dev/null
+trap start_again EXIT
+trap 'kill "$resetting" 2>/dev/null; [ "$said" = /dev/null ] || rm -f "$said"; exit 143' TERM INT
+for unit in {units}; do
+    if systemctl is-active --quiet "$unit" 2>/dev/null && systemctl stop "$unit"; then stopped="$unit $stopped"; fi
+done
+# In the background: a shell that waits for a program does not hear that its job is to end.
+timeout {timeout_s} nvidia-smi --gpu-reset >"$said" 2>&1 &
+resetting=$!
+if wait "$resetting"; then
+    {clear}
+else
+    logger -t srobust-repair "nvidia-smi --gpu-reset failed: $(cat "$said")" 2>/dev/null
+fi
+[ "$said" = /dev/null ] || rm -f "$said"
+start_again
+trap - EXIT TERM INT
+"""
+
+
+def prelude(repair: RepairTry, config: RepairConfig) -> str:
+    """Lines of a shell script; empty where the remedy leaves nothing to do in the job."""
+    if repair.remedy is not Remedy.GPU_RESET:
+        return ""
+    if config.command:
+        return f"{_CLEAR}\n"
+    units = " ".join(shlex.quote(unit) for unit in config.stop_services)
+    return _RESET.format(units=units or '""', timeout_s=RESET_TIMEOUT_S, clear=_CLEAR)

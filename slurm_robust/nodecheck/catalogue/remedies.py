@@ -1,0 +1,75 @@
+"""Which faults a node may be repaired of without a person: the remedy of each, and who says so. Pure.
+
+XIDs and SXIDs have theirs in the catalogues of NVIDIA's codes (`Act`), and a 154 names its own. What a person has to
+repair, or what nobody documents a remedy for, is not here: then nothing is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from slurm_robust.nodecheck.catalogue import sxids, xids
+from slurm_robust.nodecheck.catalogue.xids import Act
+from slurm_robust.nodecheck.engine.finding import NodeReport, Result, Status
+from slurm_robust.remedy import Remedy
+
+_RESET, _REBOOT = Remedy.GPU_RESET, Remedy.REBOOT
+
+BY_ACT: Mapping[Act, Remedy] = {Act.RESET: _RESET, Act.RESET_FABRIC: _RESET, Act.REBOOT: _REBOOT}
+"""What the catalogue of codes wants done → the remedy; `REPAIR` and all others have none."""
+
+
+class Row(NamedTuple):
+    """A remedy, and its source."""
+
+    remedy: Remedy
+    source: str
+
+
+_NVML = "nvml.h, `nvmlDeviceGpuRecoveryAction_t`: the driver names it"
+_MEMORY = "NVIDIA's GPU memory error management guide: a reset (or a reboot) completes it"
+BY_FINDING: Mapping[tuple[str, str], Row] = {
+    ("gpu_recovery", "recovery_reset"): Row(_RESET, _NVML),
+    ("gpu_recovery", "recovery_drain_reset"): Row(_RESET, _NVML),
+    ("gpu_recovery", "recovery_bus_reset"): Row(_REBOOT, _NVML),
+    ("gpu_recovery", "recovery_reboot"): Row(_REBOOT, _NVML),
+    ("gpu_rows", "remap_pending"): Row(_RESET, _MEMORY),
+    ("gpu_rows", "repair_pending"): Row(_RESET, _MEMORY),
+    ("gpu_pages", "page_pending_double"): Row(_RESET, _MEMORY),
+    ("gpu_driver", "gpu_lost"): Row(_REBOOT, "NVIDIA's XID catalogue, 79: a GPU off the bus answers no reset"),
+    ("gpu_driver", "driver_hung"): Row(_REBOOT, "ours: a call that sleeps in the driver ends with the boot only"),
+    ("gpu_driver", "driver_mismatch"): Row(_REBOOT, "ours: the boot loads the kernel module that is installed"),
+}
+"""(check, reason of its finding) → remedy."""
+
+
+def of_event(code: int, message: str) -> Remedy | None:
+    """The remedy of an XID or SXID; a 154 says which in its message."""
+    if code == 154:
+        action = xids.recovery_action(message).lower()
+        return _REBOOT if "reboot" in action else _RESET if "reset" in action else None
+    entry = sxids.lookup(code) if code >= sxids.FIRST_CODE else xids.lookup(code)
+    return BY_ACT.get(entry.act)
+
+
+def _of_result(result: Result) -> Remedy | None:
+    if result.name != "xid":
+        row = BY_FINDING.get((result.name, result.finding.reason))
+        return row.remedy if row else None
+    events: Iterable[Mapping[str, Any]] = result.finding.evidence.get("events", ())
+    return strongest(of_event(event["xid"], event["message"]) for event in events)
+
+
+def strongest(remedies: Iterable[Remedy | None]) -> Remedy | None:
+    """The one that does the work of all; None where one of the faults has none, or where there is no fault."""
+    wanted = list(remedies)
+    order = list(Remedy)
+    if not wanted or None in wanted:
+        return None
+    return max((remedy for remedy in wanted if remedy is not None), key=order.index)
+
+
+def of_report(report: NodeReport) -> Remedy | None:
+    """What repairs all that failed in this report."""
+    return strongest(_of_result(result) for result in report.results if result.finding.status is Status.FAIL)

@@ -1,0 +1,57 @@
+"""What can repair a node without a person, and the tag at the end of a drain reason that names it.
+
+Whoever finds a fault knows its remedy best: the node's own check, with the driver's words before it. So the remedy
+stands in the drain's reason, `srobust: XID 79 (…) on GPU 0000:9b:00 [repair reboot]`: it survives a lost journal and
+comes from nodes without a daemon, too; and a person who writes another reason has taken it away. A reason without a tag
+has no remedy. Standard library only; nothing here acts.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from slurm_robust.text import shortened
+
+
+class Remedy(str, enum.Enum):
+    """What is done to a node; the later does whatever the earlier does."""
+
+    GPU_RESET = "gpu_reset"
+    """All GPUs of the node are reset, with the switches between them."""
+    REBOOT = "reboot"
+    """The node is rebooted."""
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return self.value.replace("_", " ").replace("gpu", "GPU")
+
+
+_TAG = re.compile(r"\s*\[repair ([a-z_]{1,20})\](?= \[job \d{1,10}\]\Z|\Z)")
+_ANY_TAG = re.compile(r"\s*\[repair [a-z_]{1,20}\]")
+
+
+def tag(remedy: Remedy) -> str:
+    """`[repair reboot]`."""
+    return f"[repair {remedy.value}]"
+
+
+def tagged(text: str, remedy: Remedy | None, limit_chars: int) -> str:
+    """The text with its tag, in so many characters: the tag stays whole. What looks like a tag in the text goes."""
+    plain = _ANY_TAG.sub("", text)
+    if remedy is None:
+        return shortened(plain, limit_chars)
+    end = f" {tag(remedy)}"
+    return shortened(plain, limit_chars - len(end)) + end
+
+
+def remedy_of(reason: str) -> Remedy | None:
+    """The remedy that this text names at its end, before a job's tag; None where it names none that is known."""
+    match = _TAG.search(reason)
+    return next((known for known in Remedy if match and known.value == match[1]), None)
+
+
+def untagged(reason: str) -> str:
+    """The text without tags."""
+    return _ANY_TAG.sub("", reason).strip()
