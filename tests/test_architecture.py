@@ -25,10 +25,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "text": frozenset(),
     "claim": frozenset({"model", "text"}),
     "drain_permit": frozenset(),
+    "fault_marker": frozenset(),
     "progress": frozenset(),
     "node_findings": frozenset(),
     "config": frozenset({"model"}),
-    "policy": BASE | VALUES_OF_SLURM,
+    "policy": BASE | VALUES_OF_SLURM | {"fault_marker"},
     "diagnose": BASE,
     "hint": BASE | {"diagnose"},
     "localize": BASE | {"diagnose"},
@@ -36,10 +37,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "checkpoint": BASE,
     # Where there is no daemon, prolog and health check keep its breaker's bounds themselves.
     # The service that watches a node: its judgement is that of the node checks.
-    "nodewatch": BASE | {"node_findings", "nodecheck"},
-    "nodecheck": BASE | {"drain_permit", "slurm", "policy.cluster.breaker"},
+    "nodewatch": BASE | {"fault_marker", "node_findings", "nodecheck"},
+    "nodecheck": BASE | {"drain_permit", "fault_marker", "slurm", "policy.cluster.breaker"},
     "supervise": BASE | {"progress", "node_findings", "slurm", "diagnose", "localize", "policy", "checkpoint"},
-    "daemon": BASE | {"drain_permit", "slurm", "policy"},
+    "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})

@@ -85,7 +85,7 @@ class KernelLines:
             kind = "sxid" if of_switch else "xid"
             at_s = _time_of(log, message or f"): {code}", moment)
             finding = NodeFinding(0, at_s, source, kind, rule.name, verdict.sentence, gpus, "", code)
-            found.append(Seen(finding, event["count"], event["gpu"]))
+            found.append(Seen(finding, event["count"], event["gpu"], unfit=verdict.status is Status.FAIL))
         return found
 
     def _troubles(self, check: Check, facts: dict[str, Any], log: KernelLog, moment: Moment, source: str) -> list[Seen]:
@@ -101,7 +101,8 @@ class KernelLines:
             rule = urgency.of_kernel(kind, verdict.status, about_gpu=on_gpu)
             text = _sentence(kind, names, entry["example"])
             finding = NodeFinding(0, _time_of(log, entry["example"], moment), source, kind, rule.name, text, gpus)
-            found.append(Seen(finding, entry["count"], ",".join(names[:_MAX_NAMES])))
+            unfit = verdict.status is Status.FAIL
+            found.append(Seen(finding, entry["count"], ",".join(names[:_MAX_NAMES]), unfit=unfit))
         for kind, name in facts.get("back", [])[-4:]:
             text = f"kernel log: {kind}: {name or 'it'} is back"
             found.append(Seen(NodeFinding(0, moment.wall_s, source, kind, urgency.NOTE, text), about=f"back {name}"))

@@ -45,11 +45,15 @@ class Seen(NamedTuple):
         finding: With `seq` 0.
         times: How often it was seen.
         about: What else tells it from others of its kind: a disk, a reason.
+        unfit: The check or catalogue that judged it fails the node.
+        well: What was wrong with this kind is over.
     """
 
     finding: NodeFinding
     times: int = 1
     about: str = ""
+    unfit: bool = False
+    well: bool = False
 
 
 class _Entry(NamedTuple):

@@ -82,11 +82,11 @@ class Verdicts:
         return found
 
     def _seen(self, source: str, name: str, finding: Finding, urgent: str, moment: Moment) -> Seen:
-        bad = finding.status in _BAD
+        bad, failed = finding.status in _BAD, finding.status is Status.FAIL
         text = finding.sentence if bad else f"{name} is well again: {finding.sentence}"
         gpus = self._gpus.of(gpu["bus"] for gpu in finding.evidence.get("gpus", ()) if gpu.get("bus")) if bad else ()
         made = NodeFinding(0, moment.wall_s, source, name, urgent, text, gpus)
-        return Seen(made, about=f"{finding.status.value} {finding.reason}")
+        return Seen(made, about=f"{finding.status.value} {finding.reason}", unfit=failed, well=not bad)
 
 
 def _result(raw: Mapping[str, Any]) -> Result:

@@ -68,7 +68,7 @@ class Worker:
         return [_node(node) for node in self._have("Nodes").load().values()]
 
     def update_nodes(self, nodes: str, **changes: str) -> None:
-        """Change nodes: state, reason, comment."""
+        """Change nodes: state, reason, comment, extra text."""
         kind = self._have("Node")
         kind(nodes).modify(kind(**changes))
 
@@ -164,6 +164,7 @@ def _node(node: Any) -> Node:
         memory_mb=node.real_memory or 0,
         boot_at_s=node.boot_time or 0,
         comment=node.comment or "",
+        extra=node.extra or "",
     )
 
 
