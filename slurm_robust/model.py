@@ -300,6 +300,7 @@ class ActionKind(str, enum.Enum):
     DRAIN_PERMIT = "drain_permit"
     RELEASE_JOB = "release_job"
     DELETE_ORPHAN = "delete_orphan"
+    CLEAR_FAULT = "clear_fault"
 
 
 @dataclass(frozen=True)

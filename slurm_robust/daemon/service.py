@@ -19,6 +19,7 @@ from slurm_robust.daemon.controllers.exclusions import Exclusions
 from slurm_robust.daemon.controllers.incident_reports import IncidentReports
 from slurm_robust.daemon.controllers.launch_failed import LaunchFailed
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
+from slurm_robust.daemon.controllers.node_faults import NodeFaults
 from slurm_robust.daemon.controllers.quarantine import Quarantines
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.controllers.standby_check import StandbyChecks
@@ -32,7 +33,7 @@ from slurm_robust.slurm.parse import cluster_name
 BUSY_INTERVAL_S = 0.1
 """Between two polls while a recovery is open."""
 WATCHFUL_INTERVAL_S = 0.5
-"""Between two polls while a node is in quarantine, or does not respond under a job."""
+"""Between two polls while a node is in quarantine, or does not respond or has marked a fault under a job."""
 CYCLE = ("jobs", "nodes", "jobs", "jobs", "reservations", "jobs")
 """What is read, one a second, while nothing is under way: jobs most often, since claims wait."""
 READING_SHARE = 0.05
@@ -65,6 +66,7 @@ class Daemon:
         )
         self.incident_reports = IncidentReports(context, self.claim_intake, self.recoveries)
         self.node_failures = NodeFailures(context, self.claim_intake, self.recoveries)
+        self.node_faults = NodeFaults(context, self.actor, self.breaker, self.node_failures)
         self.quarantine = Quarantines(context, self.actor, self.breaker, self.ledger)
         self.standby_pools = StandbyPools(context, self.actor, self.ledger)
         self.standby_checks = StandbyChecks(context, self.actor, self.breaker, self.ledger)
@@ -74,7 +76,7 @@ class Daemon:
         self.drain_permits = DrainPermits(context, self.actor, self.breaker)
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
-            *(self.standby_pools, self.standby_checks),
+            *(self.standby_pools, self.standby_checks, self.node_faults),
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -134,9 +136,14 @@ class Daemon:
         pace_s = self._pace_s()
         if self.recoveries.open:
             return min(BUSY_INTERVAL_S, pace_s)
-        if self.quarantine.busy or self.node_failures.suspicious:
+        if self.quarantine.busy or self._suspicious:
             return min(WATCHFUL_INTERVAL_S, pace_s)
         return pace_s
+
+    @property
+    def _suspicious(self) -> bool:
+        """True while a node under a job is silent, or has marked a fault."""
+        return self.node_failures.suspicious or self.node_faults.suspicious
 
     def _pace_s(self) -> float:
         """Between two readings of the jobs: `idle_interval_s`, or as little as is cheap while a claim is expected."""
@@ -172,6 +179,7 @@ class Daemon:
         elif readings.complete:
             if due == "nodes":
                 await self.node_failures.tick()
+                await self.node_faults.tick()
                 await self.launch_failed.tick()
                 await self.exclusions.tick()
             await self.recoveries.tick()
@@ -210,7 +218,7 @@ class Daemon:
         if self.as_user:
             return jobs
         oldest = max(ages, key=lambda name: ages[name])
-        if not readings.complete or self.recoveries.open or self.quarantine.busy or self.node_failures.suspicious:
+        if not readings.complete or self.recoveries.open or self.quarantine.busy or self._suspicious:
             if ages[oldest] >= 1.0:
                 return oldest
             return jobs if self.claim_intake.expecting else ""

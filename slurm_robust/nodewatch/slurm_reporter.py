@@ -31,10 +31,12 @@ AGAIN_S = 600.0
 _SLACK_S = 4.0
 """For the child's start and the gate's random pause, beside the time for its calls."""
 _MAX_FAULTS = 32
+_RECENT_S = 600.0
+"""What is older when it is found happened before this service watched: prolog and health check deal with that."""
 
 
-class Fault(NamedTuple):
-    """A fault that is to be told.
+class UnfitNode(NamedTuple):
+    """A fault that makes this node unfit, and is to be told.
 
     Attributes:
         urgent: The jobs on this node cannot go on.
@@ -49,7 +51,7 @@ class Fault(NamedTuple):
     about: str = ""
 
 
-Tell = Callable[[Sequence[Fault], Say], None]
+Tell = Callable[[Sequence[UnfitNode], Say], None]
 """Runs in the child; raises where Slurm could not be asked."""
 
 
@@ -71,7 +73,7 @@ class SlurmReporter(ChildSource):
         self._tell_slurm, self._say = tell, say
         self._waiting = {_key(fault): fault for fault in _faults(kept)}
         self._told: dict[str, float] = {}
-        self._asked: tuple[Fault, ...] = ()
+        self._asked: tuple[UnfitNode, ...] = ()
         self._next_s = 0.0
 
     @property
@@ -86,10 +88,10 @@ class SlurmReporter(ChildSource):
             self._waiting = {key: fault for key, fault in self._waiting.items() if fault.kind != finding.kind}
             self._told = {key: at_s for key, at_s in self._told.items() if not key.startswith(f"{finding.kind} ")}
             return
-        if not seen.unfit or moment.wall_s - finding.at_s > MAX_AGE_S:
+        if not seen.unfit or moment.wall_s - finding.at_s > _RECENT_S:
             return
         text = shorten(finding.text.encode("ascii", "replace").decode())
-        fault = Fault(finding.kind, finding.at_s, text, finding.urgency == NOW, finding.gpus, seen.about)
+        fault = UnfitNode(finding.kind, finding.at_s, text, finding.urgency == NOW, finding.gpus, seen.about)
         key = _key(fault)
         recently = self._told.get(key, -AGAIN_S) > moment.monotonic_s - AGAIN_S
         if recently or key in self._waiting or len(self._waiting) >= _MAX_FAULTS:
@@ -143,7 +145,7 @@ class SlurmReporter(ChildSource):
 def reporter(config: Config, node: str, say: Say, *, hung: str, kept: Mapping[str, Any]) -> SlurmReporter:
     """The reporter of this node, by the site's configuration."""
 
-    def tell(faults: Sequence[Fault], say: Say) -> None:
+    def tell(faults: Sequence[UnfitNode], say: Say) -> None:
         from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result  # noqa: PLC0415 (the child's)
         from slurm_robust.nodecheck.stages import gate  # noqa: PLC0415 (the child alone speaks to Slurm)
 
@@ -154,7 +156,7 @@ def reporter(config: Config, node: str, say: Say, *, hung: str, kept: Mapping[st
     return SlurmReporter(tell, say, silent_s=config.nodecheck.permit_timeout_s + _SLACK_S, hung=hung, kept=kept)
 
 
-def marker_of(faults: Sequence[Fault]) -> FaultMarker | None:
+def marker_of(faults: Sequence[UnfitNode]) -> FaultMarker | None:
     """One marker for those that jobs cannot go on with; None where there is none."""
     urgent = [fault for fault in faults if fault.urgent]
     if not urgent:
@@ -178,18 +180,20 @@ def lacking(config: Config) -> str:
     )
 
 
-def _key(fault: Fault) -> str:
+def _key(fault: UnfitNode) -> str:
     return f"{fault.kind} {','.join(map(str, fault.gpus))} {fault.urgent} {fault.about}"
 
 
-def _faults(kept: Mapping[str, Any] | None) -> list[Fault]:
+def _faults(kept: Mapping[str, Any] | None) -> list[UnfitNode]:
     """What an earlier start left; anything else is left out."""
     raw = (kept or {}).get("waiting")
-    found = []
-    for row in raw[:_MAX_FAULTS] if isinstance(raw, list) else ():
-        try:
-            kind, at_s, text, urgent, gpus, about = row
-            found.append(Fault(str(kind), float(at_s), str(text), bool(urgent), tuple(map(int, gpus)), str(about)))
-        except (TypeError, ValueError):
-            continue
-    return found
+    found = map(_fault, raw[:_MAX_FAULTS] if isinstance(raw, list) else ())
+    return [fault for fault in found if fault is not None]
+
+
+def _fault(row: Any) -> UnfitNode | None:
+    try:
+        kind, at_s, text, urgent, gpus, about = row
+        return UnfitNode(str(kind), float(at_s), str(text), bool(urgent), tuple(map(int, gpus)), str(about))
+    except (TypeError, ValueError):
+        return None

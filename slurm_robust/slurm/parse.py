@@ -86,9 +86,9 @@ def parse_nodes(text: str) -> list[Node]:
         if "State" not in pairs:
             raise SlurmParseError("a node without a state", record[:200])
         why = _REASON.match(tail) or _REASON_BARE.match(tail)
-        tail = tail[why.end() :] if why else tail
-        comment = _COMMENT.match(tail)
-        extra = _EXTRA.match(tail[comment.end() :] if comment else tail)
+        texts = tail[why.end() :] if why else tail
+        comment = _COMMENT.match(texts)
+        extra = _EXTRA.match(texts[comment.end() :] if comment else texts)
         state, flags = node_state(pairs["State"])
         found.append(
             Node(

@@ -150,27 +150,34 @@ def act(
     end_s = time.monotonic() + config.nodecheck.permit_timeout_s
     try:
         node = connect(_until(config.slurm, end_s)).node(report.node)
-        decision = _drain(report, config, log, connect, node, end_s, job_id)
+        decision = _drain(_Call(report, config, log, connect, job_id), node, end_s)
     except Exception as error:  # noqa: BLE001 (neither our own errors nor Slurm's may stop a job from starting)
         log(f"{report.node} is unfit, but Slurm could not be reached ({error}): {report.sentence}")
         return 0
     return EXIT_REFUSE if decision.refuse and report.stage != "periodic" else 0
 
 
-def _drain(
-    report: NodeReport,
-    config: Config,
-    log: Callable[[str], None],
-    connect: Connect,
-    node: Node | None,
-    end_s: float,
-    job_id: int | None = None,
-    *,
-    only_idle: bool = False,
-) -> Decision:
-    """Decide by how Slurm shows the node, and drain it where that is the decision; with `only_idle` no busy node."""
+@dataclass(frozen=True)
+class _Call:
+    """What this program was called with; `only_idle`: drain no node that has jobs."""
+
+    report: NodeReport
+    config: Config
+    log: Callable[[str], None]
+    connect: Connect
+    job_id: int | None = None
+    only_idle: bool = False
+
+
+class JobStartedError(Exception):
+    """A job has started on the node that was to be drained while it was idle."""
+
+
+def _drain(call: _Call, node: Node | None, end_s: float) -> Decision:
+    """Decide by how Slurm shows the node, and drain it where that is the decision."""
+    report, config, connect = call.report, call.config, call.connect
     alone = config.nodecheck.without_daemon == "drain"
-    decision = decide(report, config.mode, node, time.time(), job_id, alone=alone)
+    decision = decide(report, config.mode, node, time.time(), call.job_id, alone=alone)
     if decision.drain_reason and node is not None and _counts(node):
         # A random pause, so that of many nodes at once the later ones see the drains of the earlier ones.
         pause_s = random.uniform(0, SPREAD_S)  # noqa: S311 (no secret)
@@ -178,19 +185,15 @@ def _drain(
         end_s += pause_s
         nodes = connect(_until(config.slurm, end_s)).nodes()
         now = next((n for n in nodes if n.name == report.node), None)
-        if only_idle and now is not None and now.busy:
+        if call.only_idle and now is not None and now.busy:
             raise JobStartedError(report.node)
-        decision = decide(report, config.mode, now, time.time(), job_id, alone=alone)
+        decision = decide(report, config.mode, now, time.time(), call.job_id, alone=alone)
         if decision.drain_reason and now is not None and (why := _over_limit(now, nodes, config.breaker)):
             decision = Decision(False, "", f"{report.node} is unfit, but is not drained: {why}: {report.sentence}")
-    log(decision.line)
+    call.log(decision.line)
     if decision.drain_reason:
         connect(_until(config.slurm, end_s)).drain(report.node, decision.drain_reason)
     return decision
-
-
-class JobStartedError(Exception):
-    """A job has started on the node that was to be drained while it was idle."""
 
 
 def tell_fault(
@@ -214,12 +217,12 @@ def tell_fault(
     end_s = time.monotonic() + config.nodecheck.permit_timeout_s
     node = connect(_until(config.slurm, end_s)).node(report.node)
     if node is None or not node.busy:
-        _drain(report, config, log, connect, node, end_s, only_idle=True)
+        _drain(_Call(report, config, log, connect, only_idle=True), node, end_s)
     elif marker is None:
         log(f"{report.node} is unfit, and has jobs that can go on: {report.sentence}")
     elif not of_daemon(node.comment):
         # Nobody would read the marker: the site's choice for nodes without a daemon holds.
-        _drain(report, config, log, connect, node, end_s)
+        _drain(_Call(report, config, log, connect), node, end_s)
     elif why := _unmarkable(node):
         log(f"{report.node} is unfit, and its fault is not marked: {why}: {report.sentence}")
     else:

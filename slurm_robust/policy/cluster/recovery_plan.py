@@ -42,6 +42,7 @@ WINDOW_MARGIN_S = 60.0
 
 CLAIM = "claim"
 NODE_LOST = "node_lost"
+NODE_FAULT = "node_fault"
 OWNER = "owner"
 REPORT = "report"
 """The kind of an incident that is no recovery: the job's own plan, for which it does not need the daemon."""
@@ -72,7 +73,8 @@ class Recovery:
     """One job's way back, decided: all that is needed to continue it after the daemon was killed.
 
     Attributes:
-        kind: `claim` (the job asked), `node_lost` (the daemon saw its node fail), `owner` (the user's own daemon).
+        kind: `claim` (the job asked), `node_lost` (the daemon saw its node fail), `node_fault` (its node
+            marked a fault of its own), `owner` (the user's own daemon).
         restart: Restart count of the attempt that failed; a higher one means that the job was requeued.
         bad: Nodes that the next attempt must not use.
         kept: Survivors.
@@ -151,7 +153,7 @@ class RecoveryRequest:
     """What a recovery is asked for.
 
     Attributes:
-        kind: `claim` or `node_lost`.
+        kind: `claim`, `node_lost` or `node_fault`.
         job: The job as slurmctld shows it.
         evict: Its nodes that the next attempt must not use, already checked to be its own.
         why: The reason; it goes into Slurm's reasons.
@@ -294,10 +296,9 @@ def _with_actions(r: Recovery, cluster: Cluster, suspects_to: str, incident: str
     actions.append(Action(ActionKind.CREATE_SEAT, r.seat, "hold the job's nodes", seat))
     if r.kind == CLAIM:
         answer = {"state": "accepted", "incident": incident, "road": r.plan.road.value, "standby": list(r.standby)}
-        actions += [
-            Action(ActionKind.ANSWER, address, r.reason, answer),
-            Action(ActionKind.REQUEUE, address, r.reason),
-        ]
+        actions.append(Action(ActionKind.ANSWER, address, r.reason, answer))
+    if r.kind in (CLAIM, NODE_FAULT):
+        actions.append(Action(ActionKind.REQUEUE, address, r.reason))
     point = {"exclude": r.exclude, "reservation": r.seat, "time_limit_min": r.time_limit_min}
     actions += [
         Action(ActionKind.POINT_JOB_AT_SEAT, address, "exclusions, seat and start time in one update", point),
