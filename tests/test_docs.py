@@ -165,6 +165,7 @@ ROWS = {
     "resume": "RESUME", "seat": "CREATE_SEAT", "release": "RELEASE_JOB",
     "requeue, change, answer": "REQUEUE POINT_JOB_AT_SEAT ANSWER LIFT_EXCLUDE",
     "standby": "KEEP_STANDBY", "standby check": "STANDBY_CHECK", "drain permit": "DRAIN_PERMIT",
+    "clear fault": "CLEAR_FAULT",
     "delete": "RELEASE_QUARANTINE LEAVE_SEAT DELETE_SEAT DELETE_ORPHAN",
 }  # fmt: skip
 """Rows of the table of what may be done to Slurm → the actions of model.py that they tell."""

@@ -19,7 +19,7 @@ from slurm_robust.daemon.controllers.exclusions import Exclusions
 from slurm_robust.daemon.controllers.incident_reports import IncidentReports
 from slurm_robust.daemon.controllers.launch_failed import LaunchFailed
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
-from slurm_robust.daemon.controllers.node_faults import NodeFaults
+from slurm_robust.daemon.controllers.node_faults import MarkedFaults
 from slurm_robust.daemon.controllers.quarantine import Quarantines
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.controllers.standby_check import StandbyChecks
@@ -66,7 +66,7 @@ class Daemon:
         )
         self.incident_reports = IncidentReports(context, self.claim_intake, self.recoveries)
         self.node_failures = NodeFailures(context, self.claim_intake, self.recoveries)
-        self.node_faults = NodeFaults(context, self.actor, self.breaker, self.node_failures)
+        self.node_faults = MarkedFaults(context, self.actor, self.breaker, self.node_failures)
         self.quarantine = Quarantines(context, self.actor, self.breaker, self.ledger)
         self.standby_pools = StandbyPools(context, self.actor, self.ledger)
         self.standby_checks = StandbyChecks(context, self.actor, self.breaker, self.ledger)

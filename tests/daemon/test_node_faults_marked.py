@@ -266,7 +266,7 @@ def test_with_an_open_breaker_the_job_is_brought_back_and_the_node_stays(world: 
 
 @pytest.mark.parametrize("actions", range(1, 9))
 def test_a_daemon_killed_at_any_step_takes_the_missing_one(world: Make, actions: int) -> None:
-    """Killed right after its n-th action: the job runs elsewhere, the node is drained, the marker is gone; once each."""
+    """Killed right after its n-th action: the job runs elsewhere, the node is drained, the marker is gone."""
     w = world()
     w.slurm.run_job(("n1", "n2"))
     w.mark("n2")

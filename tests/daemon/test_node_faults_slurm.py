@@ -1,4 +1,4 @@
-"""What Slurm is told of a node's fault, on real clusters: kernel log, root service, and the daemon where there is one."""
+"""What Slurm is told of a node's fault, on real clusters: kernel log, root service, daemon."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ WATCHFUL_S = SUPERVISOR_S + 10.0
 """How long a marker makes the daemon read the nodes more often."""
 
 
-class NodeFaults:
+class MarkedFaults:
     """Compares each reading of the nodes with the jobs that run where a fault is marked."""
 
     def __init__(self, context: DaemonContext, actor: Actor, breaker: Breaker, failures: NodeFailures) -> None:

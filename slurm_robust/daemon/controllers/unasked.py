@@ -59,9 +59,10 @@ def begin(context: DaemonContext, intake: ClaimIntake, recoveries: Recoveries, a
 
 
 def _row(context: DaemonContext, intake: ClaimIntake, asked: Unasked, decision: Recovery | Refusal) -> IncidentRow:
-    claim = intake.supervised.get(asked.job.ref.job_id)
+    job = asked.job
+    claim = intake.supervised.get(job.ref.job_id)
     suspects = tuple(Suspect(node, (), 1.0, asked.reason) for node in asked.nodes)
     verdict = Verdict(Conclusion.CULPRIT, asked.reason, suspects, corroborated=True)
     times = {"fault": asked.fault_at_s, "accepted": context.now_s()}
-    row = new_row(context, asked.job, asked.name, verdict=verdict, decision=decision, times=times)
+    row = new_row(context, job, asked.name, verdict=verdict, decision=decision, times=times)
     return replace(row, kind=asked.kind, confidence=1.0, lineage=claim.lineage if claim else "")
