@@ -65,6 +65,8 @@ class Worker:
 
     def nodes(self) -> list[Node]:
         """All nodes."""
+        if not hasattr(self._have("Node"), "extra"):
+            raise Unable("Node.extra")  # the command reads it: without it no fault marker would ever be seen
         return [_node(node) for node in self._have("Nodes").load().values()]
 
     def update_nodes(self, nodes: str, **changes: str) -> None:

@@ -279,6 +279,19 @@ def test_a_daemon_killed_at_any_step_takes_the_missing_one(world: Make, actions:
     assert w.slurm.acts.count("requeue 1") == 1
 
 
+def test_two_nodes_of_one_job_are_left_at_once(world: Make) -> None:
+    """One requeue, and the second faulty node is not kept for the next attempt."""
+    w = world()
+    w.slurm.run_job(("n1", "n2", "n3"))
+    w.mark("n1")
+    w.mark("n3")
+    w.run(20)
+    assert w.slurm.acts.count("requeue 1") == 1
+    assert not {"n1", "n3"} & set(w.job().nodes)
+    assert w.drained() == ["n1", "n3"]
+    assert [w.extra(name) for name in ("n1", "n3")] == ["", ""]
+
+
 def test_a_fault_that_comes_again_is_another_incident(world: Make) -> None:
     """The marker is written a second time by a service that was killed: the job is not moved twice for one fault."""
     w = world()

@@ -18,7 +18,7 @@ from slurm_robust.daemon.controllers.claim_intake import incident_key
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
 from slurm_robust.fault_marker import FaultMarker
 from slurm_robust.model import Action, ActionKind, SignalKind
-from slurm_robust.policy.cluster.node_faults import STORM_S, SUPERVISOR_S, JobThere, Storm, in_storm, next_step
+from slurm_robust.policy.cluster.node_faults import STORM_S, SUPERVISOR_S, JobThere, Storm, in_storm, next_step, touches
 from slurm_robust.policy.cluster.node_states import foreign
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT
 from slurm_robust.slurm.client import Job, Node
@@ -64,9 +64,10 @@ class MarkedFaults:
         if old := sorted(set(marked) - set(fresh)):
             await self._clear(old, "fault_markers", "too old, of another boot, or not to be read")
         storm = await self._storm(fresh)
-        for name in sorted(set(fresh) - storm):
+        alone = {name: fresh[name] for name in sorted(set(fresh) - storm)}
+        for name in alone:
             with context.guarded("fault.waits", name, key=name):
-                await self._handle(name, fresh[name], now_s - self._since_s[name])
+                await self._handle(name, alone, now_s - self._since_s[name])
 
     def _fresh(self, node: Node, now_s: float) -> FaultMarker | None:
         marker = fault_marker.parse(node.extra)
@@ -98,9 +99,10 @@ class MarkedFaults:
         await self._clear(sorted(storm), f"{STORM_KEY}.{last_s:.0f}", "part of a storm of faults")
         return storm
 
-    async def _handle(self, name: str, marker: FaultMarker, seen_s: float) -> None:
+    async def _handle(self, name: str, markers: Mapping[str, FaultMarker], seen_s: float) -> None:
         """Take what is missing of: the jobs brought back, the node drained, the marker removed."""
-        context, key = self.context, _key(name, marker)
+        context, marker = self.context, markers[name]
+        key = _key(name, marker)
         node = context.readings.nodes[name]
         if foreign(node):
             await self._clear([name], key, f"left to whoever took the node out of service ({node.reason})")
@@ -109,7 +111,7 @@ class MarkedFaults:
             await context.read_jobs()
         step = next_step(marker, [await self._there(job, name, marker) for job in self._jobs(name)], seen_s)
         for job in step.bring_back:
-            await self._bring_back(job, name, marker)
+            await self._bring_back(job, name, markers)
         if step.wait or (step.bring_back and context.acting):
             return
         if not context.acting:
@@ -141,9 +143,9 @@ class MarkedFaults:
             self.context.info("fault.gpus", f"the GPUs of job {job.ref.address} are not known: {error}", key=node)
             return frozenset()
 
-    async def _bring_back(self, job: Job, node: str, marker: FaultMarker) -> None:
-        """Start the job's recovery without this node, if it still runs there as it did."""
-        context = self.context
+    async def _bring_back(self, job: Job, node: str, markers: Mapping[str, FaultMarker]) -> None:
+        """Start the job's recovery without this node and others with a fault, if it still runs there as it did."""
+        context, marker = self.context, markers[node]
         now_job = await context.call(context.client.job, job.ref)
         same = now_job is not None and now_job.restart_count == job.restart_count and node in now_job.nodes
         if now_job is None or not same or not self.failures.protected(now_job):
@@ -152,7 +154,8 @@ class MarkedFaults:
         reason = f"{marker.sentence}, as {node} reports"
         context.alert(SignalKind.NODE_FAULT.value, f"job {job.ref.address}: {reason}", key=_key(node, marker))
         name, at_s = _name(node, marker), float(marker.at_s)
-        asked = unasked.Unasked(NODE_FAULT, name, now_job, [node], reason, suspects_to="drain", fault_at_s=at_s)
+        out = [n for n in now_job.nodes if n in markers and touches(markers[n].gpus, await self._gpus(now_job, n))]
+        asked = unasked.Unasked(NODE_FAULT, name, now_job, out, reason, suspects_to="drain", fault_at_s=at_s)
         unasked.begin(context, self.intake, self.recoveries, asked)
 
     async def _drained(self, name: str, marker: FaultMarker) -> bool:
