@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from slurm_robust.config import Config
 
 NAME = "slurm"
-GAP_S = 2.0
-"""Between two children at least."""
+GAP_S, LONGEST_GAP_S = 2.0, 60.0
+"""Between two children at least; it doubles while ever new faults come, so that many nodes cannot flood slurmctld."""
 AGAIN_S = 600.0
 """The same fault is not told again within this time, unless it was over in between."""
 _SLACK_S = 4.0
@@ -74,7 +74,7 @@ class SlurmReporter(ChildSource):
         self._waiting = {_key(fault): fault for fault in _faults(kept)}
         self._told: dict[str, float] = {}
         self._asked: tuple[UnfitNode, ...] = ()
-        self._next_s = 0.0
+        self._next_s, self._gap_s = 0.0, GAP_S
 
     @property
     def kept(self) -> dict[str, list[list[Any]]]:
@@ -114,7 +114,9 @@ class SlurmReporter(ChildSource):
         self.due_s = NEVER_S
         if alive:
             self._asked = tuple(alive.values())
-            self._next_s = moment.monotonic_s + GAP_S
+            quiet = moment.monotonic_s - self._next_s > LONGEST_GAP_S
+            self._gap_s = GAP_S if quiet else min(2 * self._gap_s, LONGEST_GAP_S)
+            self._next_s = moment.monotonic_s + self._gap_s
             self._start(moment)
         return []
 

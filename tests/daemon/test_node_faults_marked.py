@@ -219,6 +219,8 @@ def test_observe_mode_only_says_what_would_be_done(world: Make) -> None:
     assert w.slurm.acts == []
     assert w.outcomes() == ["observed"]
     assert [text for text in w.alerts("node_fault") if "would be drained" in text] == [f"n1: would be drained: {XID}"]
+    w.run(4000, step_s=10.0)
+    assert len([text for text in w.alerts("node_fault") if "would be removed" in text]) == 1
 
 
 def test_a_node_that_a_person_drained_is_left_to_them(world: Make) -> None:

@@ -58,8 +58,8 @@ class MarkedFaults:
         marked = {n.name: n for n in context.readings.nodes.values() if fault_marker.marked(n.extra)}
         fresh = {name: marker for name, node in marked.items() if (marker := self._fresh(node, now_s)) is not None}
         self._since_s = {name: min(self._since_s.get(name, now_s), now_s) for name in fresh}
-        self._announced &= {_key(name, marker) for name, marker in fresh.items()}
         if not marked:
+            self._announced.clear()
             return
         if old := sorted(set(marked) - set(fresh)):
             await self._clear(old, "fault_markers", "too old, of another boot, or not to be read")
