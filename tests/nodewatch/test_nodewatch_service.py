@@ -31,12 +31,11 @@ def test_a_line_is_read_by_agents_within_a_second(watch: Watch) -> None:
     assert time.monotonic() - begin_s < 1.5
     assert (found.seq, found.urgency, found.code) == (1, "now", 79)
     assert abs(found.at_s - time.time()) < 5
+    wait_until(lambda: "observe: would tell Slurm that" in service.said(), 10, "what Slurm would be told")
     assert service.end() == 0
     shown = [json.loads(line) for line in (service.folder / "out").read_text().splitlines()]
     assert shown[0]["code"] == 79
-    said = service.said().splitlines()
-    assert len(said) == 1
-    assert "observe: would tell Slurm that" in said[0]
+    assert len(service.said().splitlines()) == 1
 
 
 def test_what_was_written_meanwhile_is_found_after_a_restart(watch: Watch) -> None:
