@@ -19,7 +19,7 @@ STORM_S = 60.0
 """Faults of different nodes within this time belong together."""
 STORM_SHARE = 0.5
 """With more than this share of (at least four) nodes, it is a storm whatever the breaker allows."""
-GATHER_S = 1.5
+GATHER_S = 1.0
 """A first fault waits this long for others, before anything is done about it."""
 SUPERVISOR_S = 60.0
 """How long a job's own supervisor has to leave the node, before the daemon acts in its place."""
