@@ -24,7 +24,7 @@ _MARKER = re.compile(
     r"\[\[srobust-fault v=1 at=([0-9]{1,12}) kind=([a-z0-9_]{1,32})"
     r"(?: gpus=([0-9]{1,4}(?:,[0-9]{1,4}){0,63}))? : ([^\[\]]{1,200})\]\]"
 )
-_ANY = re.compile(r"\s*\[\[srobust-fault[^\[\]]{0,1000}\]\]")
+_ANY = re.compile(r"\s{0,8}\[\[srobust-fault[^\[\]]{0,1000}\]\]")
 """Also of another version, and one that cannot be read."""
 
 

@@ -15,6 +15,7 @@ from slurm_robust.config import parse
 from slurm_robust.fault_marker import FaultMarker, render
 from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT
+from slurm_robust.slurm.errors import SlurmRefusedError
 
 WIDE = "breaker: {max_partition_share: 0.5}\ndaemon: {protect: all}\n"
 XID = "XID 79 on GPU 0"
@@ -279,6 +280,27 @@ def test_a_daemon_killed_at_any_step_takes_the_missing_one(world: Make, actions:
     assert w.drained() == ["n2"]
     assert w.extra("n2") == ""
     assert w.slurm.acts.count("requeue 1") == 1
+
+
+def test_a_marker_that_cannot_be_removed_holds_nothing_up(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node and job are dealt with, so is what else there is to do; and it is removed as soon as that works."""
+    w = world(WIDE + "standby: {size: 1}\n")
+
+    def refused(nodes: str, extra: str) -> None:
+        raise SlurmRefusedError("write the extra text", "Access denied")
+
+    monkeypatch.setattr(w.slurm, "set_node_extra", refused)
+    job = w.slurm.run_job(("n1", "n2"))
+    w.mark("n2")
+    w.mark("n3", age_s=4000)
+    w.run(30)
+    assert w.job(job.ref.job_id).restart_count == 1
+    assert w.drained() == ["n2"]
+    assert any("standby" in name for name in w.slurm.state.reservations)
+    assert w.extra("n2")
+    monkeypatch.undo()
+    w.run(30)
+    assert [w.extra(name) for name in ("n2", "n3")] == ["", ""]
 
 
 def test_two_nodes_of_one_job_are_left_at_once(world: Make) -> None:

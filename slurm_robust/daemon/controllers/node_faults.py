@@ -178,6 +178,11 @@ class MarkedFaults:
         if not context.acting:
             self._announce(f"{key} {fold(names)}", f"{fold(names)}: fault markers would be removed: {why}")
             return
+        with context.guarded("fault.waits", fold(names), key=key):
+            await self._clear_now(names, key, why)
+
+    async def _clear_now(self, names: list[str], key: str, why: str) -> None:
+        context = self.context
         before = {name: context.readings.nodes[name].extra for name in names}
         await context.read_nodes()
         changes: dict[str, list[str]] = {}
