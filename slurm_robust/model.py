@@ -300,6 +300,7 @@ class ActionKind(str, enum.Enum):
     DELETE_ORPHAN = "delete_orphan"
     REBOOT = "reboot"
     REPAIR_COMMAND = "repair_command"
+    CLEAR_FAULT = "clear_fault"
 
 
 @dataclass(frozen=True)

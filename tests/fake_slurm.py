@@ -45,6 +45,7 @@ class FakeSlurm:
         self.verdict = ""
         """What checks write into their job's comment."""
         self.reboot_program = "/sbin/reboot"
+        self.gpus: dict[int, dict[str, frozenset[int]]] = {}
         self.recheck_ends_s = 0.0
         """How long the node of a recheck takes to end it."""
 
@@ -217,6 +218,17 @@ class FakeSlurm:
         self._act(f"comment {nodes}")
         for name in expand(nodes):
             self.state.nodes[name] = replace(self.state.nodes[name], comment=comment)
+
+    def set_node_extra(self, nodes: str, extra: str) -> None:
+        """Write the nodes' extra text."""
+        self._act(f"extra {nodes}")
+        for name in expand(nodes):
+            self.state.nodes[name] = replace(self.state.nodes[name], extra=extra)
+
+    def job_gpus(self, job: JobRef) -> dict[str, frozenset[int]]:
+        """What the test gave it."""
+        self._ask()
+        return self.gpus.get(job.job_id, {})
 
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
         """End the job, and let it wait for two minutes."""

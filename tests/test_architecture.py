@@ -26,10 +26,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "claim": frozenset({"model", "text"}),
     "drain_permit": frozenset(),
     "remedy": frozenset({"text"}),
+    "fault_marker": frozenset(),
     "progress": frozenset(),
     "node_findings": frozenset(),
     "config": frozenset({"model"}),
-    "policy": BASE | VALUES_OF_SLURM,
+    "policy": BASE | VALUES_OF_SLURM | {"fault_marker"},
     "diagnose": BASE,
     "hint": BASE | {"diagnose"},
     "localize": BASE | {"diagnose"},
@@ -37,10 +38,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "checkpoint": BASE,
     # Where there is no daemon, prolog and health check keep its breaker's bounds themselves.
     # The service that watches a node: its judgement is that of the node checks.
-    "nodewatch": BASE | {"nodecheck"},
-    "nodecheck": BASE | {"drain_permit", "slurm", "policy.cluster.breaker"},
+    "nodewatch": BASE | {"fault_marker", "nodecheck"},
+    "nodecheck": BASE | {"drain_permit", "fault_marker", "slurm", "policy.cluster.breaker"},
     "supervise": BASE | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint"},
-    "daemon": BASE | {"drain_permit", "slurm", "policy"},
+    "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})

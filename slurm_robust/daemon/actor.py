@@ -73,6 +73,7 @@ class Actor:
             ActionKind.STANDBY_CHECK: self._submit_check,
             ActionKind.KEEP_STANDBY: self._keep_standby,
             ActionKind.DRAIN_PERMIT: lambda a: call(client.set_node_comment, a.target, str(a.args["comment"])),
+            ActionKind.CLEAR_FAULT: lambda a: call(client.set_node_extra, a.target, str(a.args["extra"])),
             ActionKind.DELETE_ORPHAN: self._delete_reservation,
             ActionKind.REBOOT: lambda a: call(client.reboot, a.target, a.reason),
             ActionKind.REPAIR_COMMAND: self._repair_command,

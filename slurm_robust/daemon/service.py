@@ -19,6 +19,7 @@ from slurm_robust.daemon.controllers.exclusions import Exclusions
 from slurm_robust.daemon.controllers.incident_reports import IncidentReports
 from slurm_robust.daemon.controllers.launch_failed import LaunchFailed
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
+from slurm_robust.daemon.controllers.node_faults import MarkedFaults
 from slurm_robust.daemon.controllers.quarantine import Quarantines
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.controllers.repairs import Repairs
@@ -34,7 +35,7 @@ from slurm_robust.slurm.parse import cluster_name
 BUSY_INTERVAL_S = 0.1
 """Between two polls while a recovery is open."""
 WATCHFUL_INTERVAL_S = 0.5
-"""Between two polls while a node is in quarantine, or does not respond under a job."""
+"""Between two polls while a node is in quarantine, or does not respond or has marked a fault under a job."""
 CYCLE = ("jobs", "nodes", "jobs", "jobs", "reservations", "jobs")
 """What is read, one a second, while nothing is under way: jobs most often, since claims wait."""
 READING_SHARE = 0.05
@@ -68,6 +69,7 @@ class Daemon:
         )
         self.incident_reports = IncidentReports(context, self.claim_intake, self.recoveries)
         self.node_failures = NodeFailures(context, self.claim_intake, self.recoveries)
+        self.node_faults = MarkedFaults(context, self.actor, self.breaker, self.node_failures)
         self.quarantine = Quarantines(context, self.actor, self.breaker, self.ledger, self.repair_ledger)
         self.repairs = Repairs(context, self.actor, self.breaker, self.ledger, self.repair_ledger)
         self.standby_pools = StandbyPools(context, self.actor, self.ledger)
@@ -78,7 +80,7 @@ class Daemon:
         self.drain_permits = DrainPermits(context, self.actor, self.breaker, self.repair_ledger)
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
-            *(self.standby_pools, self.standby_checks, self.repairs),
+            *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs),
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -144,7 +146,9 @@ class Daemon:
 
     @property
     def _watchful(self) -> bool:
-        return self.quarantine.busy or self.repairs.busy or self.node_failures.suspicious
+        """True while a node is looked after, is silent under a job, or has marked a fault."""
+        looked_after = self.quarantine.busy or self.repairs.busy
+        return looked_after or self.node_failures.suspicious or self.node_faults.suspicious
 
     def _pace_s(self) -> float:
         """Between two readings of the jobs: `idle_interval_s`, or as little as is cheap while a claim is expected."""
@@ -182,6 +186,7 @@ class Daemon:
         elif readings.complete:
             if due == "nodes":
                 await self.node_failures.tick()
+                await self.node_faults.tick()
                 await self.launch_failed.tick()
                 await self.exclusions.tick()
             await self.recoveries.tick()

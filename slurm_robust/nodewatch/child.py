@@ -55,10 +55,14 @@ class ChildSource(Source):
 
     def open(self, moment: Moment) -> None:
         """Start the child at once."""
+        self.require_none_hung()
+        self._start(moment)
+
+    def require_none_hung(self) -> None:
+        """Raises `SourceBrokenError` while a child that was abandoned is still there."""
         if self.hung and _identity(self.hung.partition(" ")[0]) == self.hung:
             raise SourceBrokenError(f"process {self.hung.partition(' ')[0]} still hangs in the kernel")
         self.hung = ""
-        self._start(moment)
 
     def _start(self, moment: Moment) -> None:
         reader, writer = os.pipe()

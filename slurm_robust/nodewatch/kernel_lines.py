@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_robust.node_findings import NodeFinding
-from slurm_robust.nodecheck.catalogue import sxids
+from slurm_robust.nodecheck.catalogue import remedies, sxids
 from slurm_robust.nodecheck.catalogue.xids import Grade
 from slurm_robust.nodecheck.engine import registry
 from slurm_robust.nodecheck.engine.context import Context
@@ -85,7 +85,10 @@ class KernelLines:
             kind = "sxid" if of_switch else "xid"
             at_s = _time_of(log, message or f"): {code}", moment)
             finding = NodeFinding(0, at_s, source, kind, rule.name, verdict.sentence, gpus, "", code)
-            found.append(Seen(finding, event["count"], event["gpu"]))
+            unfit = verdict.status is Status.FAIL
+            remedy = remedies.of_event(code, message)
+            seen = Seen(finding, event["count"], event["gpu"], unfit=unfit, remedy=remedy.value if remedy else "")
+            found.append(seen)
         return found
 
     def _troubles(self, check: Check, facts: dict[str, Any], log: KernelLog, moment: Moment, source: str) -> list[Seen]:
@@ -104,7 +107,8 @@ class KernelLines:
                 rule = urgency.of_lost_disk(verdict.status, example=entry["example"], named=bool(names), used=used)
             text = _sentence(kind, names, entry["example"])
             finding = NodeFinding(0, _time_of(log, entry["example"], moment), source, kind, rule.name, text, gpus)
-            found.append(Seen(finding, entry["count"], ",".join(names[:_MAX_NAMES])))
+            unfit = verdict.status is Status.FAIL
+            found.append(Seen(finding, entry["count"], ",".join(names[:_MAX_NAMES]), unfit=unfit))
         for kind, name in facts.get("back", [])[-4:]:
             text = f"kernel log: {kind}: {name or 'it'} is back"
             found.append(Seen(NodeFinding(0, moment.wall_s, source, kind, urgency.NOTE, text), about=f"back {name}"))

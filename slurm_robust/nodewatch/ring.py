@@ -47,11 +47,17 @@ class Seen(NamedTuple):
         finding: With `seq` 0.
         times: How often it was seen.
         about: What else tells it from others of its kind: a disk, a reason.
+        unfit: The check or catalogue that judged it fails the node.
+        remedy: What repairs it without a person, by its name; empty for nothing.
+        well: What was wrong with this kind is over.
     """
 
     finding: NodeFinding
     times: int = 1
     about: str = ""
+    unfit: bool = False
+    remedy: str = ""
+    well: bool = False
 
 
 class _Entry(NamedTuple):

@@ -32,6 +32,8 @@ from slurm_robust.nodewatch.kernel_lines import KernelLines
 from slurm_robust.nodewatch.kmsg_follower import KmsgFollower
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import FindingRing, Say, Seen
+from slurm_robust.nodewatch.slurm_reporter import NAME as REPORTER
+from slurm_robust.nodewatch.slurm_reporter import SlurmReporter
 from slurm_robust.nodewatch.source import Source, SourceBrokenError
 from slurm_robust.nodewatch.verdicts import Verdicts
 
@@ -47,6 +49,8 @@ _RDMA_SILENT_S = 60.0
 _LINK_SILENT_S = 120.0
 
 Show = Callable[[NodeFinding], None]
+MakeReporter = Callable[[str, "dict[str, Any]"], SlurmReporter]
+"""Makes what tells Slurm, from the child that hung and what was not told before the last end."""
 
 
 class RunningError(Exception):
@@ -75,9 +79,12 @@ class Service:
         context: As the checks get it.
         say: Writes a line for people.
         show: Called with each finding that has a number.
+        reporter: Makes what tells Slurm of an unfit node; None where nothing may be told.
     """
 
-    def __init__(self, chosen: Choices, context: Context, say: Say, show: Show) -> None:
+    def __init__(
+        self, chosen: Choices, context: Context, say: Say, show: Show, reporter: MakeReporter | None = None
+    ) -> None:
         assert context.cache_dir is not None
         self._say, self._show = say, show
         self._boot = node_findings.boot_id()
@@ -98,6 +105,9 @@ class Service:
         )
         self._kmsg = KmsgFollower(context.kmsg, self._lines, self._part("cursor"))
         self._watched = [_Watched(self._kmsg), *self._others(chosen, context, checks)]
+        hung = self._part("hung").get(REPORTER, "")
+        self._reporter = reporter(hung, self._part(REPORTER)) if reporter is not None else None
+        self._watched += [_Watched(self._reporter)] if self._reporter is not None else []
 
     def _others(self, chosen: Choices, context: Context, checks: Sequence[Any]) -> list[_Watched]:
         """The sources beside the kernel log; their checks have a state of their own, apart from the prolog's."""
@@ -157,6 +167,7 @@ class Service:
             "cursor": self._kmsg.cursor,
             "verdicts": self._verdicts.kept,
             "hung": {name: child for name, child in hung.items() if child},
+            REPORTER: self._reporter.kept if self._reporter is not None else {},
         }
         if state != self._kept and check_state.save(self._own, _STATE, state):
             self._kept = state
@@ -237,6 +248,8 @@ class Service:
             watched.problem, watched.pause_s = "", _FIRST_PAUSE_S
         for seen in found:
             self._unsaved = True
+            if self._reporter is not None:
+                self._reporter.offer(seen, moment)
             numbered = self.ring.add(seen)
             if numbered is not None:
                 self._show(numbered)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_robust.node_findings import NodeFinding
+from slurm_robust.nodecheck.catalogue import remedies
 from slurm_robust.nodecheck.engine import history
 from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status
 from slurm_robust.nodewatch import urgency
@@ -95,13 +96,15 @@ class Verdicts:
         return found
 
     def _seen(self, source: str, name: str, finding: Finding, urgent: str, moment: Moment) -> Seen:
-        bad = finding.status in _BAD
+        bad, failed = finding.status in _BAD, finding.status is Status.FAIL
         text = finding.sentence if bad else f"{name} is well again: {finding.sentence}"
         gpus = self._gpus.of(gpu["bus"] for gpu in finding.evidence.get("gpus", ()) if gpu.get("bus")) if bad else ()
         if bad and name == "gpu_count":
             gpus = self._gpus.missing()
         made = NodeFinding(0, moment.wall_s, source, name, urgent, text, gpus)
-        return Seen(made, about=f"{finding.status.value} {finding.reason}")
+        remedy = remedies.of_result(Result(name, finding))
+        about = f"{finding.status.value} {finding.reason}"
+        return Seen(made, about=about, unfit=failed, remedy=remedy.value if remedy else "", well=not bad)
 
 
 def _result(raw: Mapping[str, Any]) -> Result:

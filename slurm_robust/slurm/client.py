@@ -35,6 +35,7 @@ class Node:
         reason_user: Who set the reason.
         reason_at_s: When it was set, 0 where unknown.
         boot_at_s: When it booted, 0 where unknown.
+        extra: Free text of administrators, beside the comment; the fault marker stands here.
         gres_used: How many of its generic resources Slurm counts as given to jobs; 0 where the back end cannot tell.
     """
 
@@ -52,11 +53,17 @@ class Node:
     boot_at_s: int = 0
     comment: str = ""
     gres_used: int = 0
+    extra: str = ""
 
     @property
     def drained(self) -> bool:
         """True where somebody decided that no new job may start on it."""
         return "DRAIN" in self.flags or self.state == "DOWN" or "FAIL" in self.flags
+
+    @property
+    def busy(self) -> bool:
+        """True where a job runs on it, or ends there."""
+        return self.state in ("ALLOCATED", "MIXED", "COMPLETING") or "COMPLETING" in self.flags
 
     @property
     def usable(self) -> bool:
@@ -155,6 +162,12 @@ class SlurmClient(Protocol):
     def job(self, job: JobRef) -> Job | None:
         """One job, exactly; None where Slurm does not know it (any more)."""
 
+    def job_gpus(self, job: JobRef) -> dict[str, frozenset[int]]:
+        """The GPUs that a job was given, by node, as Slurm numbers them.
+
+        Nodes where it has none, or where Slurm does not say which, are left out.
+        """
+
     def past_job(self, job: JobRef) -> Job | None:
         """A job as the site's accounting remembers it; None where it does not.
 
@@ -193,6 +206,9 @@ class SlurmClient(Protocol):
 
     def set_node_comment(self, nodes: str, comment: str) -> None:
         """Write the nodes' comment (the drain permit)."""
+
+    def set_node_extra(self, nodes: str, extra: str) -> None:
+        """Write the nodes' extra text (the fault marker); an empty text clears it."""
 
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
         """Plain requeue; never `requeuehold`, which would leave the job held if nobody released it.

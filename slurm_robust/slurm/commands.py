@@ -89,6 +89,14 @@ class CommandClient:
         found = self._find(job)
         return found and self._with_exclude(found)
 
+    def job_gpus(self, job: JobRef) -> dict[str, frozenset[int]]:
+        """The GPUs that a job was given, by node; those that Slurm does not name are left out."""
+        argv = ["scontrol", "-d", "-o", "show", "job", job.address]
+        try:
+            return parse.parse_job_gpus(self._run(f"read the GPUs of job {job.address}", argv))
+        except SlurmNotFoundError:
+            return {}
+
     def past_job(self, job: JobRef) -> Job | None:
         """A job as the site's accounting remembers it; None where it does not."""
         separator = _separator()
@@ -142,6 +150,10 @@ class CommandClient:
     def set_node_comment(self, nodes: str, comment: str) -> None:
         """Write the nodes' comment, one line."""
         self._update_nodes(f"write the comment of {nodes}", nodes, f"Comment={arguments.line(comment)}")
+
+    def set_node_extra(self, nodes: str, extra: str) -> None:
+        """Write the nodes' extra text, one line."""
+        self._update_nodes(f"write the extra text of {nodes}", nodes, f"Extra={arguments.line(extra)}")
 
     # Jobs
 

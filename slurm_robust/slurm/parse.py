@@ -5,6 +5,7 @@ Every call requests times as seconds since the epoch (`SLURM_TIME_FORMAT=%s`), a
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -23,7 +24,11 @@ _REASON = re.compile(r"\s*Reason=(.*)" + _STAMP + r"(?=\s*\Z|\s+(?:Comment|Extra
 _REASON_BARE = re.compile(r"\s*Reason=(.*?)(?:" + _STAMP + r"|\s*\Z)", re.DOTALL)
 _GRES_COUNT = re.compile(r"(?<!IDX):(\d{1,9})(?=\(|,|$)")
 """In `gpu:a100:4(IDX:0-3),nic:1`: the last number of each."""
-_COMMENT = re.compile(r"\s+Comment=(.*?)(?:\s+Extra=.*)?\Z", re.DOTALL)
+_COMMENT = re.compile(r"\s+Comment=(.*?)(?=\s+(?:Extra|InstanceId)=|\s*\Z)", re.DOTALL)
+_EXTRA = re.compile(r"\s+Extra=(.*?)(?=\s+InstanceId=|\s*\Z)", re.DOTALL)
+_JOB_NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+_GPU_NUMBERS = re.compile(r"gpu(?::[^(),:]*)*\(IDX:([0-9,-]{1,400})\)")
+MAX_GPU_NUMBER = 9999
 
 
 def _records(text: str, head: str, none_text: str) -> list[tuple[str, dict[str, str], str]]:
@@ -81,7 +86,9 @@ def parse_nodes(text: str) -> list[Node]:
         if "State" not in pairs:
             raise SlurmParseError("a node without a state", record[:200])
         why = _REASON.match(tail) or _REASON_BARE.match(tail)
-        comment = _COMMENT.match(tail[why.end() :] if why else tail)
+        texts = tail[why.end() :] if why else tail
+        comment = _COMMENT.match(texts)
+        extra = _EXTRA.match(texts[comment.end() :] if comment else texts)
         state, flags = node_state(pairs["State"])
         found.append(
             Node(
@@ -98,9 +105,36 @@ def parse_nodes(text: str) -> list[Node]:
                 memory_mb=_number(pairs, "RealMemory"),
                 boot_at_s=epoch_s(pairs.get("BootTime", "")),
                 comment=plain(comment[1].rstrip()) if comment else "",
+                extra=plain(extra[1].rstrip()) if extra else "",
                 gres_used=sum(map(int, _GRES_COUNT.findall(pairs.get("GresUsed", "")))),
             )
         )
+    return found
+
+
+def parse_job_gpus(text: str) -> dict[str, frozenset[int]]:
+    """Read the GPUs by node from `scontrol -d -o show job`: `Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1)`.
+
+    Nodes for which it names no GPU by its number are left out.
+    """
+    # A job's own texts (name, comment, command) stand in the same line. They can add GPUs to those that are found, and
+    # hide none.
+    found: dict[str, frozenset[int]] = {}
+    for nodes, gres in _JOB_NODES.findall(text):
+        numbers = {n for ranges in _GPU_NUMBERS.findall(gres) for n in _numbers(ranges)}
+        with contextlib.suppress(SlurmParseError):
+            names = expand(nodes) if numbers else ()
+            found |= {name: found.get(name, frozenset()) | numbers for name in names}
+    return found
+
+
+def _numbers(ranges: str) -> set[int]:
+    """The numbers of `0-3,5`; one that makes no sense is left out."""
+    found: set[int] = set()
+    for piece in ranges.split(","):
+        first, _, last = piece.partition("-")
+        if first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first) <= MAX_GPU_NUMBER:
+            found.update(range(int(first), int(last or first) + 1))
     return found
 
 

@@ -10,7 +10,8 @@ These calls use Slurm's commands nevertheless:
 * `requeue` that excludes nodes: two calls would take too long;
 * `requeue`, `release`, `cancel`, `update_job` of one task of an array: pyslurm's calls take a number, which would mean
   the whole array;
-* `update_job` and `set_node_comment` with an empty text: pyslurm cannot clear;
+* `update_job`, `set_node_comment` and `set_node_extra` with an empty text: pyslurm cannot clear;
+* `job_gpus`: only the command names the GPUs of each node;
 * whatever the installed version does not have (this was written for 22.5.x).
 """
 
@@ -130,6 +131,11 @@ class PyslurmClient(CommandClient):
         """Write the nodes' comment, one line; clearing goes by the command."""
         if not comment or not self._change_nodes("write the comment of", nodes, comment=arguments.line(comment)):
             super().set_node_comment(nodes, comment)
+
+    def set_node_extra(self, nodes: str, extra: str) -> None:
+        """Write the nodes' extra text, one line; clearing goes by the command."""
+        if not extra or not self._change_nodes("write the extra text of", nodes, extra=arguments.line(extra)):
+            super().set_node_extra(nodes, extra)
 
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
         """Plain requeue; one task of an array, and what is to leave nodes out, goes by the command."""

@@ -65,10 +65,12 @@ class Worker:
 
     def nodes(self) -> list[Node]:
         """All nodes."""
+        if not hasattr(self._have("Node"), "extra"):
+            raise Unable("Node.extra")  # the command reads it: without it no fault marker would ever be seen
         return [_node(node) for node in self._have("Nodes").load().values()]
 
     def update_nodes(self, nodes: str, **changes: str) -> None:
-        """Change nodes: state, reason, comment."""
+        """Change nodes: state, reason, comment, extra text."""
         kind = self._have("Node")
         kind(nodes).modify(kind(**changes))
 
@@ -164,6 +166,7 @@ def _node(node: Any) -> Node:
         memory_mb=node.real_memory or 0,
         boot_at_s=node.boot_time or 0,
         comment=node.comment or "",
+        extra=node.extra or "",
     )
 
 

@@ -16,7 +16,7 @@ from slurm_robust.daemon.actor import STANDING
 from slurm_robust.slurm.client import SlurmClient
 
 DAEMON = Path(slurm_robust.__file__).parent / "daemon"
-READING = {"nodes", "node", "jobs", "job", "past_job", "reservations", "cluster_name", "settings"}
+READING = {"nodes", "node", "jobs", "job", "job_gpus", "past_job", "reservations", "cluster_name", "settings"}
 CHANGING = {name for name in vars(SlurmClient) if not name.startswith("_")} - READING
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.model import Action, ActionKind, JobRef
-from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, Recovery
+from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, Recovery
 from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, KeepWaiting, View, fit_again, next_step, shown
 from slurm_robust.slurm.client import Job, Node, Reservation
 
@@ -213,3 +213,18 @@ def test_a_seat_is_renewed_late_enough_to_be_short(seat_min: int, left_s: float)
         assert step == "KeepWaiting"
     if left_s < 10:
         assert step == "create_seat"
+
+
+def test_a_job_whose_node_marked_a_fault_is_requeued_without_an_answer() -> None:
+    """Nobody asked, so nobody is answered, and what the job's wrapper says later takes nothing back."""
+    drain = Action(ActionKind.DRAIN, "n2", "srobust: XID 79")
+    r = replace(R, kind=NODE_FAULT, actions=(drain, *R.actions[1:2], *R.actions[3:]))
+    view = replace(VIEW, in_quarantine=frozenset(), withdrawn=True)
+    assert kind(view, r) == "drain"
+    out = {**NODES, "n2": replace(NODES["n2"], flags=frozenset({"DRAIN"}), reason="srobust: XID 79")}
+    assert kind(replace(view, nodes=out), r) == "create_seat"
+    assert kind(replace(view, may_take_out=False), r) == "create_seat"
+    assert kind(replace(view, nodes=out, reservations=SEAT), r) == "requeue"
+    pending = replace(view, nodes=out, reservations=SEAT, job=PENDING)
+    assert kind(replace(pending, called=REQUEUED), r) == "point_job_at_seat"
+    assert kind(pending, r) == "GiveUp aborted"

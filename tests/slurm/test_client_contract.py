@@ -16,6 +16,7 @@ from slurm_helpers import Jobs
 from slurm_robust.config import SlurmConfig
 from slurm_robust.devcluster import machine
 from slurm_robust.devcluster.cluster import DevCluster
+from slurm_robust.fault_marker import FaultMarker, parse, render
 from slurm_robust.model import JobRef
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign
 from slurm_robust.slurm.client import Node, Reservation, SlurmClient
@@ -144,6 +145,41 @@ def test_a_nodes_comment_is_written_and_cleared(client: SlurmClient) -> None:
     assert {n.comment for n in client.nodes()} == {'srobust-drain-permit {"until": 17, "x": "y"}'}
     client.set_node_comment("n[1-4]", "")
     assert {n.comment for n in client.nodes()} == {""}
+
+
+def test_a_nodes_extra_text_is_written_beside_the_comment_and_cleared(client: SlurmClient) -> None:
+    """The fault marker's place: neither text is part of the other, and a drain's reason leaves both."""
+    marker = FaultMarker(1_790_000_000, "xid", (0, 1), """XID 79: it's "off" the bus, 100% $HOME | Comment=x""")
+    text = render(marker, "rack 7")
+    client.set_node_comment("n2", "a comment of an admin")
+    client.set_node_extra("n[1-2]", text)
+    client.drain("n2", "srobust: Extra=no")
+    assert [n.extra for n in client.nodes()] == [text, text, "", ""]
+    assert parse(node(client, "n1").extra) == marker
+    second = node(client, "n2")
+    assert (second.comment, second.reason) == ("a comment of an admin", "srobust: Extra=no")
+    client.set_node_extra("n[1-2]", "")
+    assert {n.extra for n in client.nodes()} == {""}
+    assert node(client, "n2").comment == "a comment of an admin"
+    client.set_node_comment("n2", "")
+    client.resume("n2")
+
+
+def test_the_gpus_of_a_job_are_named_by_node(client: SlurmClient, jobs: Jobs) -> None:
+    """By Slurm's numbers; a job without GPUs has none, and one that Slurm does not know has none either."""
+    one = JobRef(jobs.submit("--nodes=2", "--ntasks-per-node=1", "--gres=gpu:1"))
+    two = JobRef(jobs.submit("--nodes=1", "--nodelist=n1", "--gres=gpu:1"))
+    none = JobRef(jobs.submit("--nodes=1"))
+    for job in (one, two, none):
+        jobs.wait(job, "RUNNING")
+    of_one, of_two = client.job_gpus(one), client.job_gpus(two)
+    assert len(of_one) == 2
+    assert set(of_two) == {"n1"}
+    assert all(len(numbers) == 1 and numbers <= {0, 1} for numbers in (*of_one.values(), *of_two.values()))
+    if "n1" in of_one:
+        assert not of_one["n1"] & of_two["n1"]
+    assert client.job_gpus(none) == {}
+    assert client.job_gpus(JobRef(99_999)) == {}
 
 
 def test_a_seat_is_made_changed_and_deleted(client: SlurmClient) -> None:

@@ -225,3 +225,30 @@ def test_only_batch_jobs_can_be_requeued(batch: str, requeue: str, so: bool) -> 
     """Slurm says Requeue=1 of `salloc` too, and refuses; the flag counts up when a batch job was requeued."""
     (job,) = parse.parse_jobs(squeue({**JOB, "batchflag": batch, "requeue": requeue}), SEPARATOR)
     assert job.requeueable is so
+
+
+@pytest.mark.parametrize("comment", ["", " Comment=for tests"])
+@pytest.mark.parametrize("after", ["", " InstanceId=i-7 InstanceType=big"])
+def test_a_nodes_extra_text_is_what_stands_behind_the_comment(comment: str, after: str) -> None:
+    """Newer Slurm has more fields behind it; words in it that look like fields are part of it."""
+    text = "rack 7 [[srobust-fault v=1 at=1 kind=xid : Reason=x Comment=y]]"
+    (node,) = parse.parse_nodes(f"{NODE} Reason=srobust: a [root@1795223382]{comment} Extra={text}{after}\n")
+    assert (node.extra, node.comment, node.reason) == (text, comment.partition("=")[2], "srobust: a")
+    (node,) = parse.parse_nodes(f"{NODE}{comment}{after}\n")
+    assert (node.extra, node.comment) == ("", comment.partition("=")[2])
+
+
+def test_the_gpus_of_a_job_are_read_by_node() -> None:
+    """Ranges, several kinds and groups of nodes; nodes without numbers are left out."""
+    head = "JobId=7 JobName=a JOB_GRES=gpu:fake:6   "
+    first = "Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=gpu:fake:2(IDX:0,3-4),nic:1(IDX:9) "
+    second = "Nodes=n5 CPU_IDs=0-7 Mem=0 GRES=gpu(IDX:7) Nodes=n6 CPU_IDs=1 Mem=2 GRES= "
+    found = parse.parse_job_gpus(f"{head}  {first}  {second}MinCPUsNode=1")
+    assert found == {"n2": {0, 3, 4}, "n3": {0, 3, 4}, "n5": {7}}
+
+
+@given(st.text(max_size=200) | st.text("Nodes=n[1-9],CPU_IDMem GRSgpu:(X)0 ", max_size=120).map(lambda t: f" {t} "))
+def test_no_text_of_a_job_breaks_the_reader_of_gpus(text: str) -> None:
+    """A job's name stands in the same line, and can only add a GPU."""
+    real = " Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1) "
+    assert {0, 1} <= parse.parse_job_gpus(f"JobName={text}{real}{text}")["n1"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from slurm_robust.slurm.client import SlurmClient
 
-READING = frozenset({"nodes", "node", "jobs", "job", "reservations", "cluster_name", "settings"})
+READING = frozenset({"nodes", "node", "jobs", "job", "job_gpus", "reservations", "cluster_name", "settings"})
 """Methods of `SlurmClient` that change nothing: they may be called anywhere."""
 
 

@@ -6,11 +6,13 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 import click
 
 from slurm_robust import config as configuration
 from slurm_robust.cli.teaching import lesson
+from slurm_robust.model import Mode
 from slurm_robust.node_findings import NodeFinding
 
 _EXAMPLES = (
@@ -39,18 +41,22 @@ def command(config: str | None, *, node: str | None, once: bool, as_json: bool) 
     checks every 10 or 30 s. What it finds goes to the file findings.jsonl in nodecheck.cache_dir (/run/slurm_robust),
     which supervised jobs read. Each finding says how urgent it is: now, if_repeated, at_next_checkpoint or note.
 
+    Where a fault makes the node unfit, Slurm is told: a node without jobs is drained, if srobustd permits it; on a node
+    with jobs that cannot go on, the fault is marked for srobustd. In mode observe it only says so.
+
     Run it as root: others may not read the kernel log. It changes nothing on the node, and opens no port.
     """
     from slurm_robust.nodecheck.engine import choices, registry  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.nodecheck.engine.context import node_name  # noqa: PLC0415 (the same)
-    from slurm_robust.nodewatch import service  # noqa: PLC0415 (the same)
+    from slurm_robust.nodewatch import service, slurm_reporter  # noqa: PLC0415 (the same)
     from slurm_robust.nodewatch.once import look  # noqa: PLC0415 (the same)
 
     try:
         path = configuration.find(config)
         if path is not None:
             choices.distrust(str(path))
-        chosen = choices.of(configuration.load(config))
+        site = configuration.load(config)
+        chosen = choices.of(site)
         for name in chosen.options:
             registry.require(name)
         context = chosen.context(node or node_name(), "periodic", os.environ)
@@ -62,7 +68,13 @@ def command(config: str | None, *, node: str | None, once: bool, as_json: bool) 
             if not found and not as_json:
                 click.echo("Nothing is wrong.")
             return
-        service.Service(chosen, context, service.say_on_stderr, show).run()
+        if site.mode is Mode.ACT and (why := slurm_reporter.lacking(site)):
+            service.say_on_stderr(why)
+
+        def reporter(hung: str, kept: dict[str, Any]) -> slurm_reporter.SlurmReporter:
+            return slurm_reporter.reporter(site, context.node, service.say_on_stderr, hung=hung, kept=kept)
+
+        service.Service(chosen, context, service.say_on_stderr, show, reporter).run()
     except (configuration.ConfigError, registry.CheckError, choices.ConfigRejected, service.RunningError) as error:
         raise click.ClickException(str(error)) from None
 

@@ -23,7 +23,7 @@ from slurm_robust.policy.cluster.node_states import (
     lost_gres,
     state_of,
 )
-from slurm_robust.policy.cluster.recovery_plan import NODE_LOST
+from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT, NODE_LOST
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.values import expand, fold
 
@@ -68,7 +68,7 @@ def _verdict(row: IncidentRow) -> dict[str, Any]:
         "why": verdict.reason,
         "suspects": [suspect.node for suspect in verdict.suspects],
     }
-    return shown if row.kind == NODE_LOST else {**shown, "step": row.step, "at_s": row.claimed_at_s}
+    return shown if row.kind in (NODE_LOST, NODE_FAULT) else {**shown, "step": row.step, "at_s": row.claimed_at_s}
 
 
 def _plan(row: IncidentRow) -> dict[str, Any] | None:

@@ -30,6 +30,7 @@ from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.model import TIME_KEYS, Action, ActionKind, Attempt, Incident, Verdict
 from slurm_robust.policy.cluster.recovery_plan import (
     CLAIM,
+    NODE_FAULT,
     NODE_LOST,
     OWNER,
     Recovery,
@@ -319,9 +320,9 @@ class ClaimIntake:
         context = self.context
         if claim.restart != job.restart_count or not claim.times:
             return
-        # Nobody claimed the loss of a node: the next attempt's times are its times, too.
-        where = "job_id = ? AND state = ? AND (id = ? OR (kind = ? AND restart = ?))"
-        values = (job.ref.job_id, RUNNING, claim.incident, NODE_LOST, job.restart_count - 1)
+        # Nobody claimed the loss or the fault of a node: the next attempt's times are its times, too.
+        where = "job_id = ? AND state = ? AND (id = ? OR (kind IN (?, ?) AND restart = ?))"
+        values = (job.ref.job_id, RUNNING, claim.incident, NODE_LOST, NODE_FAULT, job.restart_count - 1)
         rows = context.journal.incidents(where, values, 1)
         if not rows or rows[0].attempt.restart_count >= job.restart_count:
             return

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_robust.daemon.context import DaemonContext
-from slurm_robust.daemon.controllers.claim_intake import ClaimIntake, incident_key, new_row, usage_of
+from slurm_robust.daemon.controllers.claim_intake import ClaimIntake, incident_key
 from slurm_robust.daemon.controllers.recoveries import Recoveries
-from slurm_robust.daemon.store.journal import IncidentRow
-from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.daemon.controllers.unasked import Unasked, begin
 from slurm_robust.policy.cluster.node_states import LOST_GRES, lost_gres
-from slurm_robust.policy.cluster.recovery_plan import NODE_LOST, Recovery, RecoveryRequest, Refusal, check_caps, plan
+from slurm_robust.policy.cluster.recovery_plan import NODE_LOST
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.values import fold
 
@@ -149,22 +148,8 @@ class NodeFailures:
         await context.read_reservations()
         reason = f"{', '.join(gone)} stopped responding under job {job.ref.address}"
         context.alert("node_not_responding", reason, key=key)
-        usage = usage_of(context.journal, self.recoveries, now_job, context.now_s())
-        earlier = context.journal.evicted(job.ref.job_id, job.user)
-        request = RecoveryRequest(NODE_LOST, now_job, gone, reason, suspects_to="", earlier=earlier)
-        decision = check_caps(usage, context.config) or plan(
-            request, context.readings.cluster(), context.config, context.now_s()
-        )
-        row = self._row(now_job, gone, reason, decision)
-        if isinstance(decision, Refusal) or not context.acting:
-            context.journal.add_incident(row)
-            outcome = "refused" if isinstance(decision, Refusal) else "observed"
-            context.journal.close_incident(key, outcome, decision.reason, context.now_s(), seat=0)
-            context.info(f"plan.{outcome}", f"{key}: {decision.reason}")
-            return
-        if (other := self.recoveries.of_job(job.ref.job_id)) is not None:
-            self.recoveries.supersede(other.row.key, f"more nodes are lost ({name})")
-        self.recoveries.start(row)
+        asked = Unasked(NODE_LOST, name, now_job, gone, reason, suspects_to="", fault_at_s=context.now_s())
+        begin(context, self.intake, self.recoveries, asked)
 
     async def _as_it_ran(self, job: Job) -> Job | None:
         """The job read again, with the nodes it ran on; None where it is not to be brought back any more."""
@@ -178,11 +163,3 @@ class NodeFailures:
         if now_job is None or not self.protected(now_job) or now_job.restart_count != job.restart_count:
             return None
         return now_job
-
-    def _row(self, job: Job, gone: list[str], reason: str, decision: Recovery | Refusal) -> IncidentRow:
-        claim, now_s = self.intake.supervised.get(job.ref.job_id), self.context.now_s()
-        suspects = tuple(Suspect(node, (), 1.0, reason) for node in gone)
-        verdict = Verdict(Conclusion.CULPRIT, reason, suspects, corroborated=True)
-        times = {"fault": now_s, "accepted": now_s}
-        row = new_row(self.context, job, name_of(gone), verdict=verdict, decision=decision, times=times)
-        return replace(row, confidence=1.0, lineage=claim.lineage if claim else "")

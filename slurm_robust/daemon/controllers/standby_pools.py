@@ -26,6 +26,7 @@ class StandbyPools:
         self.context, self.actor, self.ledger = context, actor, ledger
         self.pools: list[Pool] = []
         self._next_at_s = 0.0
+        self._out: frozenset[str] = frozenset()
 
     def restart_timers(self) -> None:
         """The clock was set back: compare at once."""
@@ -37,7 +38,7 @@ class StandbyPools:
         Nodes in its seat stay where they are anyway.
         """
         context, readings, config = self.context, self.context.readings, self.context.config.standby
-        if context.now_s() < self._next_at_s or not readings.complete:
+        if not readings.complete or (context.now_s() < self._next_at_s and not self._lost_one()):
             return
         self._next_at_s = context.now_s() + EVERY_S
         self.pools = plan_pools(
@@ -64,6 +65,12 @@ class StandbyPools:
             held = context.readings.reservations.get(action.target)
             if set(expand(held.nodes if held else "")) == set(wanted.get(action.target, ())):
                 context.journal.note_result(f"standby.{action.target}", action, context.now_s())
+
+    def _lost_one(self) -> bool:
+        """True where a member has gone out of service since the last comparison: its place is filled at once."""
+        members, nodes = {name for pool in self.pools for name in pool.nodes}, self.context.readings.nodes
+        before, self._out = self._out, frozenset(name for name in members if name in nodes and nodes[name].drained)
+        return bool(self._out - before)
 
     def _changes(self, name: str, nodes: tuple[str, ...], there: Reservation | None) -> list[Action]:
         """What must be done so that this pool holds these nodes for long enough."""

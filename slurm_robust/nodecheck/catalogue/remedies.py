@@ -53,7 +53,10 @@ def of_event(code: int, message: str) -> Remedy | None:
     return BY_ACT.get(entry.act)
 
 
-def _of_result(result: Result) -> Remedy | None:
+def of_result(result: Result) -> Remedy | None:
+    """The remedy of what one check found; a finding that names its own has that."""
+    if named := result.finding.evidence.get("repair"):
+        return Remedy(named)
     if result.name != "xid":
         row = BY_FINDING.get((result.name, result.finding.reason))
         return row.remedy if row else None
@@ -72,4 +75,4 @@ def strongest(remedies: Iterable[Remedy | None]) -> Remedy | None:
 
 def of_report(report: NodeReport) -> Remedy | None:
     """What repairs all that failed in this report."""
-    return strongest(_of_result(result) for result in report.results if result.finding.status is Status.FAIL)
+    return strongest(of_result(result) for result in report.results if result.finding.status is Status.FAIL)

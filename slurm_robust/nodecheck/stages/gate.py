@@ -1,4 +1,4 @@
-"""What prolog, epilog and health check do with a report: let the job start, or drain the node if that is permitted.
+"""What prolog, epilog, health check and node watch do with a report: nothing, or drain the node if that is permitted.
 
 A fit node costs no call to Slurm. An unfit node costs one read. If that shows a drain permit, or if the site has no
 daemon and chose `nodecheck.without_daemon: drain`, the node pauses for a random moment, counts the drained nodes, and
@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from slurm_robust import fault_marker
 from slurm_robust.config import BreakerConfig, Config, SlurmConfig
 from slurm_robust.drain_permit import of_daemon, parse
+from slurm_robust.fault_marker import FaultMarker
 from slurm_robust.model import REASON_PREFIX, JobRef, Mode, job_tag
 from slurm_robust.nodecheck.catalogue import remedies
 from slurm_robust.nodecheck.engine.finding import SENTENCE_MAX_CHARS, Fitness, NodeReport, shorten
@@ -27,6 +29,7 @@ SLURM_CALLS: Mapping[str, str] = {
     "node": "an unfit node reads how Slurm sees it",
     "nodes": "it counts the nodes that are drained, before it drains itself",
     "drain": "it drains itself, with a permit or on a site without a daemon",
+    "set_node_extra": "the node watch marks a fault on a node that has jobs, for the daemon",
     "update_job": "`srobust check --tell-slurm` writes the verdict into the Comment of the job in which it runs",
 }
 """All calls to Slurm of the node checks and their scripts, all in this file; the reading and the counting change
@@ -146,27 +149,98 @@ def act(
         log(decide(report, config.mode, None, 0.0).line)
         return 0
     end_s = time.monotonic() + config.nodecheck.permit_timeout_s
-    alone = config.nodecheck.without_daemon == "drain"
     try:
         node = connect(_until(config.slurm, end_s)).node(report.node)
-        decision = decide(report, config.mode, node, time.time(), job_id, alone=alone)
-        if decision.drain_reason and node is not None and _counts(node):
-            # A random pause, so that of many nodes at once the later ones see the drains of the earlier ones.
-            pause_s = random.uniform(0, SPREAD_S)  # noqa: S311 (no secret)
-            time.sleep(pause_s)
-            end_s += pause_s
-            nodes = connect(_until(config.slurm, end_s)).nodes()
-            now = next((n for n in nodes if n.name == report.node), None)
-            decision = decide(report, config.mode, now, time.time(), job_id, alone=alone)
-            if decision.drain_reason and now is not None and (why := _over_limit(now, nodes, config.breaker)):
-                decision = Decision(False, "", f"{report.node} is unfit, but is not drained: {why}: {report.sentence}")
-        log(decision.line)
-        if decision.drain_reason:
-            connect(_until(config.slurm, end_s)).drain(report.node, decision.drain_reason)
+        decision = _drain(_Call(report, config, log, connect, job_id), node, end_s)
     except Exception as error:  # noqa: BLE001 (neither our own errors nor Slurm's may stop a job from starting)
         log(f"{report.node} is unfit, but Slurm could not be reached ({error}): {report.sentence}")
         return 0
     return EXIT_REFUSE if decision.refuse and report.stage != "periodic" else 0
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What this program was called with; `only_idle`: drain no node that has jobs."""
+
+    report: NodeReport
+    config: Config
+    log: Callable[[str], None]
+    connect: Connect
+    job_id: int | None = None
+    only_idle: bool = False
+
+
+class JobStartedError(Exception):
+    """A job has started on the node that was to be drained while it was idle."""
+
+
+def _drain(call: _Call, node: Node | None, end_s: float) -> Decision:
+    """Decide by how Slurm shows the node, and drain it where that is the decision."""
+    report, config, connect = call.report, call.config, call.connect
+    alone = config.nodecheck.without_daemon == "drain"
+    decision = decide(report, config.mode, node, time.time(), call.job_id, alone=alone)
+    if decision.drain_reason and node is not None and _counts(node):
+        # A random pause, so that of many nodes at once the later ones see the drains of the earlier ones.
+        pause_s = random.uniform(0, SPREAD_S)  # noqa: S311 (no secret)
+        time.sleep(pause_s)
+        end_s += pause_s
+        nodes = connect(_until(config.slurm, end_s)).nodes()
+        now = next((n for n in nodes if n.name == report.node), None)
+        if call.only_idle and now is not None and now.busy:
+            raise JobStartedError(report.node)
+        decision = decide(report, config.mode, now, time.time(), call.job_id, alone=alone)
+        if decision.drain_reason and now is not None and (why := _over_limit(now, nodes, config.breaker)):
+            decision = Decision(False, "", f"{report.node} is unfit, but is not drained: {why}: {report.sentence}")
+    call.log(decision.line)
+    if decision.drain_reason:
+        connect(_until(config.slurm, end_s)).drain(report.node, decision.drain_reason)
+    return decision
+
+
+def tell_fault(
+    report: NodeReport,
+    marker: FaultMarker | None,
+    config: Config,
+    log: Callable[[str], None],
+    connect: Connect = _connect,
+) -> None:
+    """What the node watch does about an unfit node; it may be called again after any error.
+
+    A node without jobs is drained as by its health check. On a node with jobs nothing is drained, since nobody would
+    bring these jobs back: the fault is marked for the daemon, if it is one that jobs cannot go on with (`marker`).
+
+    Raises:
+        Exception: Slurm could not be asked, or a job has started meanwhile; nothing was changed.
+    """
+    if config.mode is not Mode.ACT:
+        log(f"observe: would tell Slurm that {report.node} is unfit: {report.sentence}")
+        return
+    end_s = time.monotonic() + config.nodecheck.permit_timeout_s
+    node = connect(_until(config.slurm, end_s)).node(report.node)
+    if node is None or not node.busy:
+        _drain(_Call(report, config, log, connect, only_idle=True), node, end_s)
+    elif marker is None:
+        log(f"{report.node} is unfit, and has jobs that can go on: {report.sentence}")
+    elif not of_daemon(node.comment):
+        # Nobody would read the marker: the site's choice for nodes without a daemon holds.
+        _drain(_Call(report, config, log, connect), node, end_s)
+    elif why := _unmarkable(node):
+        log(f"{report.node} is unfit, and its fault is not marked: {why}: {report.sentence}")
+    else:
+        whole = fault_marker.joined(marker, fault_marker.parse(node.extra))
+        log(f"marking the fault of {report.node}, for srobustd: {report.sentence}")
+        text = fault_marker.render(whole, node.extra)
+        if text != node.extra:
+            connect(_until(config.slurm, end_s)).set_node_extra(report.node, text)
+
+
+def _unmarkable(node: Node) -> str:
+    """Why no marker is written on this node, or an empty text."""
+    if node.drained and not node.reason.strip().startswith(REASON_PREFIX):
+        return f"somebody has taken the node out of service ({node.reason})"
+    if fault_marker.without(node.extra).startswith("{"):
+        return "its Extra field has JSON, by which jobs may be scheduled"
+    return ""
 
 
 def _most(node: Node) -> int | None:

@@ -23,6 +23,7 @@ from slurm_robust.policy.cluster.node_states import (
     merge,
     quarantine_name,
 )
+from slurm_robust.remedy import Remedy, tagged
 from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.values import expand, fold
 from slurm_robust.text import first_sentence, shortened
@@ -42,6 +43,7 @@ WINDOW_MARGIN_S = 60.0
 
 CLAIM = "claim"
 NODE_LOST = "node_lost"
+NODE_FAULT = "node_fault"
 OWNER = "owner"
 REPORT = "report"
 """The kind of an incident that is no recovery: the job's own plan, for which it does not need the daemon."""
@@ -72,7 +74,8 @@ class Recovery:
     """One job's way back, decided: all that is needed to continue it after the daemon was killed.
 
     Attributes:
-        kind: `claim` (the job asked), `node_lost` (the daemon saw its node fail), `owner` (the user's own daemon).
+        kind: `claim` (the job asked), `node_lost` (the daemon saw its node fail), `node_fault` (its node
+            marked a fault of its own), `owner` (the user's own daemon).
         restart: Restart count of the attempt that failed; a higher one means that the job was requeued.
         bad: Nodes that the next attempt must not use.
         kept: Survivors.
@@ -151,7 +154,7 @@ class RecoveryRequest:
     """What a recovery is asked for.
 
     Attributes:
-        kind: `claim` or `node_lost`.
+        kind: `claim`, `node_lost` or `node_fault`.
         job: The job as slurmctld shows it.
         evict: Its nodes that the next attempt must not use, already checked to be its own.
         why: The reason; it goes into Slurm's reasons.
@@ -159,6 +162,7 @@ class RecoveryRequest:
         incident: The job's own name for the incident; the answer repeats it.
         earlier: Nodes that earlier recoveries of this job excluded. The user did not choose them: they are given back
             once they are neither quarantined nor out of service, and are the last choice as replacements.
+        remedy: What repairs the evicted, if they are drained.
     """
 
     kind: str
@@ -168,6 +172,7 @@ class RecoveryRequest:
     suspects_to: str = "quarantine"
     incident: str = ""
     earlier: frozenset[str] = frozenset()
+    remedy: Remedy | None = None
 
 
 def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: float) -> Recovery | Refusal:
@@ -217,7 +222,7 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
         time_limit_min=limit_min,
         reason=reason,
     )
-    return _with_actions(recovery, cluster, request.suspects_to, request.incident)
+    return _with_actions(recovery, cluster, request)
 
 
 def _survivors(request: RecoveryRequest, cluster: Cluster, now_s: float) -> tuple[str, ...]:
@@ -277,13 +282,13 @@ def _window(
     return first.start_at_s - now_s - WINDOW_MARGIN_S, first
 
 
-def _with_actions(r: Recovery, cluster: Cluster, suspects_to: str, incident: str) -> Recovery:
-    address, actions = r.job.address, list[Action]()
+def _with_actions(r: Recovery, cluster: Cluster, request: RecoveryRequest) -> Recovery:
+    address, actions, suspects_to = r.job.address, list[Action](), request.suspects_to
     for name in r.bad:
         node = cluster.nodes.get(name)
         if node is None or foreign(node) or not suspects_to:
             continue
-        reason = shortened(f"{REASON_PREFIX} {first_sentence(r.reason)}", MAX_DRAIN_REASON_CHARS)
+        reason = tagged(f"{REASON_PREFIX} {first_sentence(r.reason)}", request.remedy, MAX_DRAIN_REASON_CHARS)
         if suspects_to == "drain":
             actions.append(Action(ActionKind.DRAIN, name, reason))
         else:
@@ -293,11 +298,15 @@ def _with_actions(r: Recovery, cluster: Cluster, suspects_to: str, incident: str
     seat = {"nodes": fold(r.seat_nodes), "user": r.user, "minutes": r.seat_min}
     actions.append(Action(ActionKind.CREATE_SEAT, r.seat, "hold the job's nodes", seat))
     if r.kind == CLAIM:
-        answer = {"state": "accepted", "incident": incident, "road": r.plan.road.value, "standby": list(r.standby)}
-        actions += [
-            Action(ActionKind.ANSWER, address, r.reason, answer),
-            Action(ActionKind.REQUEUE, address, r.reason),
-        ]
+        answer = {
+            "state": "accepted",
+            "incident": request.incident,
+            "road": r.plan.road.value,
+            "standby": list(r.standby),
+        }
+        actions.append(Action(ActionKind.ANSWER, address, r.reason, answer))
+    if r.kind in (CLAIM, NODE_FAULT):
+        actions.append(Action(ActionKind.REQUEUE, address, r.reason))
     point = {"exclude": r.exclude, "reservation": r.seat, "time_limit_min": r.time_limit_min}
     actions += [
         Action(ActionKind.POINT_JOB_AT_SEAT, address, "exclusions, seat and start time in one update", point),

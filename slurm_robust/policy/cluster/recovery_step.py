@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.cluster.launch_failed import refused_by
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, quarantine_name
-from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, OWNER, Recovery
+from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, OWNER, Recovery
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.values import expand, fold
 
@@ -173,7 +173,7 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
         return _tidy(r, view) or Finish("running", f"the job runs again, on {fold(job.nodes)}")
     if r.kind == NODE_LOST:
         return _while_node_is_silent(r, view)
-    if view.withdrawn:
+    if view.withdrawn and r.kind != NODE_FAULT:  # nobody asked: the fault is there all the same
         return GiveUp("aborted", "the job does not ask any more")
     unanswered = r.kind == CLAIM and view.answered != "accepted"
     last = ActionKind.ANSWER if unanswered else ActionKind.REQUEUE
