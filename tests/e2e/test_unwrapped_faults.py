@@ -33,6 +33,7 @@ def test_xid_79_in_mid_training_brings_an_unwrapped_job_back_on_another_node(
     node = job.node(victim)
     assert node.drained
     assert node.reason.startswith("srobust: XID 79 (GPU has fallen off the bus)")
+    assert node.reason.endswith("[repair reboot]")
     ended = job.ends()
     assert (ended.state, ended.restart_count) == ("COMPLETED", 1), job.everything()
     steps = [int(n) for n in re.findall(r"step (\d+)/120 loss", job.output())]
