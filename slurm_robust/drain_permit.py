@@ -18,7 +18,7 @@ MAX_PERMIT_S = 86_400.0
 """A permit that reaches further ahead than a day is ignored: it would outlive the daemon that gave it."""
 
 _MARKER = re.compile(
-    r"\s*\[\[srobust-(?:(?:drain-permit|leave) until=(\d{1,12})(?: most=(\d{1,6}))?|no-(?:drain-permit|leave))\]\]"
+    r"\s{0,64}\[\[srobust-(?:(?:drain-permit|leave) until=(\d{1,12})(?: most=(\d{1,6}))?|no-(?:drain-permit|leave))\]\]"
 )
 
 

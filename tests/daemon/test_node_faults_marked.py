@@ -12,6 +12,7 @@ from daemon_world import Dies, World
 from fake_slurm import FakeSlurm
 
 from slurm_robust.config import parse
+from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.fault_marker import FaultMarker, render
 from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT
@@ -146,6 +147,18 @@ def test_a_supervised_job_has_a_minute_to_leave_by_itself(world: Make) -> None:
     assert w.job().restart_count == 1
     assert "n1" not in w.job().nodes
     assert w.drained() == ["n1"]
+
+
+def test_a_fault_that_waits_is_shown_among_the_nodes(world: Make) -> None:
+    """`srobust nodes` has the node's own words beside the job that runs there."""
+    w = world()
+    w.slurm.run_job(("n1", "n2"))
+    w.claim(1, (), incident="", state="watching")  # type: ignore[arg-type]
+    w.run(4)
+    w.mark("n1")
+    w.run(10)
+    shown = {node["name"]: node["word"] for node in take(w.daemon)["nodes"]}
+    assert (shown["n1"], shown["n2"]) == (f"it reports {XID}", "")
 
 
 def test_a_supervised_job_that_stays_is_not_moved(world: Make) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_robust import __version__
+from slurm_robust import __version__, fault_marker
 from slurm_robust.daemon.context import DAY_S, printable
 from slurm_robust.daemon.controllers.claim_intake import MARK
 from slurm_robust.daemon.store.journal import ActionRow, IncidentRow, Journal
@@ -141,7 +141,7 @@ def _nodes(daemon: Daemon) -> list[dict[str, Any]]:
                 "reason": node.reason if node.drained else "",
                 "owner": _drained_by(node),
                 "incident": q.incident if q else "",
-                "word": f"{q.why}; {q.word}".strip("; ") if q else "",
+                "word": f"{q.why}; {q.word}".strip("; ") if q else _marked(node),
                 "since_s": q.since_s if q else (node.reason_at_s or None) if node.drained else None,
                 "strikes": strikes.get(name, 0),
                 "repair": repairs.get(name),
@@ -149,6 +149,12 @@ def _nodes(daemon: Daemon) -> list[dict[str, Any]]:
             }
         )
     return shown
+
+
+def _marked(node: Node) -> str:
+    """The fault that the node has marked, while nothing has come of it yet."""
+    marker = fault_marker.parse(node.extra)
+    return f"it reports {marker.sentence}" if marker else ""
 
 
 def _drained_by(node: Node) -> str:
