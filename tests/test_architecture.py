@@ -38,7 +38,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # The service that watches a node: its judgement is that of the node checks.
     "nodewatch": BASE | {"nodecheck"},
     "nodecheck": BASE | {"drain_permit", "slurm", "policy.cluster.breaker"},
-    "supervise": BASE | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint"},
+    # What agents send of kernel logs is judged as the service would: by that, and by no catalogue of its own.
+    "supervise": BASE
+    | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint"}
+    | {"nodewatch.sent_records", "nodecheck.engine.registry"},
     "daemon": BASE | {"drain_permit", "slurm", "policy"},
     "devcluster": BASE,
     "doctor": BASE,
