@@ -26,7 +26,8 @@ WORDS = (
     *("Machine Check", "Memory failure", "memory corruption", "EXT4-fs error", "XFS (", "BTRFS", "SQUASHFS error"),
     *("beyond end of device", "soft lockup", "hard LOCKUP", "detected", "[#", "BUG: ", "kernel BUG at", "Oops"),
 )
-"""Only lines with one of these are sent: no judgement, but so much less to send. All other lines mean nothing urgent."""
+"""Only lines with one of these are sent. That judges nothing: every line that the catalogue finds urgent has one, but
+for those about disks."""
 _CANDIDATE = re.compile(b"|".join(re.escape(word.encode()) for word in WORDS))
 _RECORD = re.compile(rb"[0-9]{1,5},[0-9]{1,20},([0-9]{1,20}),[^;]{0,64};")
 _ABOUT_GPUS = ("NVRM", "SXid")

@@ -16,8 +16,7 @@ from slurm_robust.node_findings import URGENCIES, NodeFinding
 from slurm_robust.supervise.agent.codec import Codec
 
 MAX_UNPACKED_BYTES = 256 << 20
-MAX_RECORDS = 32
-MAX_RECORD_CHARS = 1024
+MAX_RECORDS, MAX_RECORD_CHARS = 32, 1024
 
 
 class Hello(NamedTuple):
@@ -187,8 +186,7 @@ class KernelRecords(NamedTuple):
     """Lines of a node's kernel log that may tell of a fault which concerns this job: `MAX_RECORDS` at most.
 
     Attributes:
-        at_s: When they were sent, seconds since the epoch.
-        since_boot_s: The same, seconds since the node's boot, by which the records count.
+        at_s, since_boot_s: When they were sent, by the node: seconds since the epoch, and since its boot.
         records: As `/dev/kmsg` gives them, `MAX_RECORD_CHARS` at most of each.
         gpus: PCI address (`0000:9b:00`) → number of the GPU's device file.
         driver: Major number of NVIDIA's driver; 0 where it is not known.

@@ -32,6 +32,7 @@ class NodeFiles(NamedTuple):
 
 NO_FILES = NodeFiles()
 
+
 class NodeRing:
     """The findings about one node, each sent once.
 

@@ -25,8 +25,8 @@ MLX5 = (
 def records(*texts: str, first: int = 1, at_s: float = 50.0, **more: object) -> KernelRecords:
     """What the agent of n1 sends of lines that were logged at this time after boot."""
     made = tuple(f"3,{first + n},{int(at_s * 1e6)},-;{text}" for n, text in enumerate(texts))
-    values = {"gpus": GPUS, "driver": 570, **more}
-    return KernelRecords("n1", BOOTED_S + at_s + 1, at_s + 1, made)._replace(**values)
+    values = {"driver": 570, **more}
+    return KernelRecords("n1", BOOTED_S + at_s + 1, at_s + 1, made, GPUS)._replace(**values)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_the_sites_options_hold(judge: KernelRecordJudge) -> None:
 )
 def test_a_hostile_record_is_skipped(judge: KernelRecordJudge, record: str) -> None:
     """The channel belongs to the user's own step."""
-    assert [urgency for _, urgency in told(judge, KernelRecords("n1", 1e6, 60.0, (record,)))] in ([], ["note"])
+    assert [urgency for _, urgency in told(judge, KernelRecords("n1", 1e6, 60.0, (record,), GPUS))] in ([], ["note"])
     assert ("xid", "now") in told(judge, records(XID))
 
 
