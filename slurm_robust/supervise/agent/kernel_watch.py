@@ -35,7 +35,7 @@ _KERNEL_LOG = os.makedev(1, 11)
 """Containers may have something else at its place: a terminal, say."""
 _READ_BYTES = 8192
 """The kernel's own limit for one record."""
-_BYTES_A_TICK = 512 << 10
+_BYTES_A_TICK = 256 << 10
 _FILE_BYTES = 1 << 20
 _SENT_A_TICK = 32
 """Then the rest waits in the kernel, which may overwrite it."""
