@@ -265,6 +265,13 @@ def test_an_agent_loads_the_standard_library_only() -> None:
     assert others == set()
 
 
+def test_a_supervisor_loads_the_judgement_of_records_when_one_comes() -> None:
+    """Few jobs ever need the node checks' catalogue."""
+    modules = loaded_by("import slurm_robust.supervise.supervisor")
+    assert "slurm_robust.supervise.watch.kernel_records" in modules
+    assert {m for m in modules if m.startswith(("slurm_robust.nodewatch", "slurm_robust.nodecheck"))} == set()
+
+
 def everything_imported(path: Path) -> set[str]:
     """Modules of ours that a file imports anywhere: at the top, in functions, and for type checkers alone."""
     return {module for _, dotted in imports(path) if (module := own(dotted)) and module_exists(module)}
