@@ -13,7 +13,8 @@ from pathlib import Path
 from slurm_robust.config import Config, SuperviseConfig
 from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.model import Mode
-from slurm_robust.supervise.agent.messages import FromAgent, NodeFindings
+from slurm_robust.supervise.agent.messages import FromAgent, KernelRecords, NodeFindings
+from slurm_robust.supervise.agent.node_ring import NodeFiles
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.job import SupervisedJob
@@ -23,6 +24,7 @@ from slurm_robust.supervise.launch.srun_command import SrunCommand
 from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.watch.kernel_records import KernelRecordJudge
 from slurm_robust.supervise.watch.node_faults import NodeFaults
 
 
@@ -99,12 +101,15 @@ class Session:
             self.receive,
             lambda text: self.folder.log_event("note", text),
             clock=self.clock,
-            ring_folder=self.config.nodecheck.cache_dir,
+            files=NodeFiles(self.config.nodecheck.cache_dir, self.config.nodecheck.kmsg),
         )
+        self._kernel_records = KernelRecordJudge(self.config.nodecheck, self.job.nodes)
 
     def receive(self, message: FromAgent) -> None:
         """Take one agent's message."""
         self.fleet.feed(message, self.clock.now_s())
+        if isinstance(message, KernelRecords):
+            message = self._kernel_records.judge(message)
         if isinstance(message, NodeFindings):
             self.node_faults.take(message, self.clock.now_s())
 

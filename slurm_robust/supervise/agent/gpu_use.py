@@ -11,7 +11,7 @@ import glob
 import math
 import os
 import re
-from typing import Iterable, NamedTuple
+from typing import Iterable, Mapping, NamedTuple
 
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
@@ -23,6 +23,8 @@ _OPEN_EVERY_S = 60.0
 _CLOSED_EVERY_S = 30.0
 _MAX_PROCESSES = 32
 _MINOR = re.compile(r"^Device Minor:\s*(\d{1,4})\s*$", re.MULTILINE)
+_MAJOR = re.compile(r"^NVRM version: .{1,80}?\s(\d{3,4})\.\d", re.MULTILINE)
+_ADDRESS = re.compile(r"\b[0-9a-f]{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})\b", re.IGNORECASE)
 
 
 class _Use(NamedTuple):
@@ -37,13 +39,20 @@ class GpuUse:
     """The GPUs of the ranks that were found last.
 
     A rank that a lost GPU has killed is no longer there when that is reported: so the last ranks count.
+
+    Attributes:
+        minors: PCI address (`gpu_address`) → number of the device file; empty where the driver does not name them all.
+        driver: Major number of NVIDIA's driver; 0 where it is not known.
     """
 
     def __init__(self, clock: SystemClock = CLOCK, *, devices: str = DEVICES, driver: str = DRIVER) -> None:
         self._clock = clock
         self._devices = devices
         self._device = re.compile(re.escape(devices) + r"(\d{1,4})\Z")
-        self._by_bus = _minors_by_bus(driver)
+        self.minors: Mapping[str, int] = _minors_by_bus(driver)
+        version = _MAJOR.search(_text(os.path.join(os.path.dirname(driver), "version")))
+        self.driver = int(version[1]) if version else 0
+        self._by_bus = tuple(self.minors.values())
         self._uses: dict[tuple[int, int], _Use] = {}
 
     @property
@@ -115,16 +124,30 @@ def _target(folder: str, name: str) -> str:
         return ""
 
 
-def _minors_by_bus(folder: str) -> tuple[int, ...]:
-    """Numbers of the device files in the order of the bus; empty where the driver does not name them all."""
-    found = []
+def gpu_address(text: str) -> str:
+    """The first PCI address in a text, as the kernel writes it without the function: `0000:9b:00`; empty for none."""
+    match = _ADDRESS.search(text)
+    return match[1].lower() if match else ""
+
+
+def _minors_by_bus(folder: str) -> dict[str, int]:
+    """Address → number of the device file, in the order of the bus; empty where the driver does not name them all."""
+    found: dict[str, int] = {}
     try:
-        for name in sorted(os.listdir(folder)):
-            with open(os.path.join(folder, name, "information"), encoding="ascii", errors="replace") as file:
-                match = _MINOR.search(file.read(8192))
-            if match is None:
-                return ()
-            found.append(int(match[1]))
+        names = sorted(os.listdir(folder))
     except OSError:
-        return ()
-    return tuple(found)
+        return {}
+    for name in names:
+        match = _MINOR.search(_text(os.path.join(folder, name, "information")))
+        if match is None:
+            return {}
+        found[gpu_address(name) or name] = int(match[1])
+    return found
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(8192)
+    except OSError:
+        return ""

@@ -16,6 +16,7 @@ from slurm_robust.node_findings import URGENCIES, NodeFinding
 from slurm_robust.supervise.agent.codec import Codec
 
 MAX_UNPACKED_BYTES = 256 << 20
+MAX_RECORDS, MAX_RECORD_CHARS = 32, 1024
 
 
 class Hello(NamedTuple):
@@ -181,6 +182,26 @@ class NodeFindings(NamedTuple):
     unused: bool = False
 
 
+class KernelRecords(NamedTuple):
+    """Lines of a node's kernel log that may tell of a fault which concerns this job: `MAX_RECORDS` at most.
+
+    Attributes:
+        at_s, since_boot_s: When they were sent, by the node: seconds since the epoch, and since its boot.
+        records: As `/dev/kmsg` gives them, `MAX_RECORD_CHARS` at most of each.
+        gpus: PCI address (`0000:9b:00`) → number of the GPU's device file.
+        driver: Major number of NVIDIA's driver; 0 where it is not known.
+        unused: As in `NodeFindings`.
+    """
+
+    node: str
+    at_s: float
+    since_boot_s: float
+    records: tuple[str, ...]
+    gpus: dict[str, int]
+    driver: int = 0
+    unused: bool = False
+
+
 class PortTraffic(NamedTuple):
     """How many bytes all RDMA ports of a node have moved in the last seconds; sent where that has changed."""
 
@@ -210,7 +231,7 @@ class Malformed(NamedTuple):
 
 FromAgent = Union[
     Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskEnded, CaptureTaken,
-    RasTaken, Cleaned, NodeFindings, PortTraffic, Flushing, Flushed, Malformed,
+    RasTaken, Cleaned, NodeFindings, KernelRecords, PortTraffic, Flushing, Flushed, Malformed,
 ]  # fmt: skip
 Handler = Callable[[FromAgent], None]
 
@@ -321,6 +342,7 @@ _FROM_AGENT: Codec[FromAgent] = Codec(
         "ras": RasTaken,
         "clean": Cleaned,
         "found": NodeFindings,
+        "kernel": KernelRecords,
         "traffic": PortTraffic,
         "flushing": Flushing,
         "flushed": Flushed,

@@ -1,7 +1,6 @@
 """What an agent sees of its node's RDMA ports by itself: lost links where no root service watches, and the traffic.
 
-The kernel log and NVML's events are left to the service: few sites let a user read the first, and the second needs a
-library. How urgent a lost link is, and how it is worded, is as the service has it.
+How urgent a lost link is, and how it is worded, is as the service has it.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import slurm_robust
 from slurm_robust.supervise.agent import messages, wire
+from slurm_robust.supervise.agent.node_ring import NO_FILES, NodeFiles
 from slurm_robust.supervise.clock import CLOCK, Clock
 
 _BOOTSTRAP = (
@@ -65,8 +66,8 @@ def environment(base: dict[str, str]) -> dict[str, str]:
     return env
 
 
-def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float, *ring: str) -> list[str]:
-    """The command line of a watch step on `nodes`; `ring`: folder of node findings, how far to look back."""
+def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float, *more: str) -> list[str]:
+    """The command line of a watch step on `nodes`; `more` as `agent.main.main` takes it."""
     root = str(Path(slurm_robust.__file__).resolve().parent.parent)
     return [
         "srun",
@@ -99,7 +100,7 @@ def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float, *ring: 
         attempt,
         f"{tick_s:g}",
         py_spy_path(),
-        *ring,
+        *more,
     ]
 
 
@@ -118,10 +119,10 @@ class WatchStep:
         log: Callable[[str], None],
         *,
         clock: Clock = CLOCK,
-        ring_folder: str = "",
+        files: NodeFiles = NO_FILES,
     ) -> None:
         self.watched_since_s: float | None = None
-        self._ring_folder = ring_folder
+        self._files = files
         self.job_id = job_id
         self.tick_s = tick_s
         self.nodes: tuple[str, ...] = ()
@@ -241,7 +242,7 @@ class WatchStep:
         look_back_s = now_s - self.watched_since_s + _STARTING_S
         try:
             self._process = process = await asyncio.create_subprocess_exec(
-                *argv(self.job_id, self.nodes, self.attempt, self.tick_s, self._ring_folder, f"{look_back_s:.1f}"),
+                *argv(self.job_id, self.nodes, self.attempt, self.tick_s, f"{look_back_s:.1f}", *self._files),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
