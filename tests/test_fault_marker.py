@@ -28,7 +28,7 @@ MARKERS = st.builds(
     st.from_regex(r"[!-Z^-~](?:[ -Z^-~]{0,100}[!-Z^-~])?", fullmatch=True).map(lambda text: " ".join(text.split())),
     st.sampled_from(["", "reboot", "gpu_reset"]),
 )
-PEOPLES = st.text(st.characters(min_codepoint=32, blacklist_characters="[]", blacklist_categories=["Cs", "C"])).map(
+PEOPLES = st.text(st.characters(min_codepoint=32, blacklist_characters="[]", blacklist_categories=["Cs", "C", "Z"])).map(
     str.strip
 )
 
