@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_training import NODES, Training
 from supervised import World
 
-from slurm_robust import checkpoint
 from slurm_robust.config import Config
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Mode, Signal, SignalKind
@@ -29,79 +28,6 @@ from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.watch import fault_watch
 from slurm_robust.supervise.watch.drain_watch import EVERY_S
 from slurm_robust.supervise.watch.node_faults import NodeFaults
-
-NODES = ("n1", "n2", "n3")
-
-
-class Training:
-    """A training on n1 and n2 with the spare n3; a step a second, and nothing is wrong with it.
-
-    Attributes:
-        script: Step → what happens then.
-    """
-
-    def __init__(
-        self, folder: Path, script: dict[int, Callable[[], None]], last_step: int = 40, **changes: Any
-    ) -> None:
-        more = {"checkpoint_dir": str(folder / "ck"), **changes}
-        self.world = World(folder / "story", command="-N2 python train.py", nodes=NODES, **more)
-        self.script, self.last_step = script, last_step
-        self.launches = self.step = self.seq = 0
-        self.at_s = 0.0
-        self.computed: list[int] = []
-        self.stalls_at = 10**6
-        self.at_stall: Callable[[], None] | None = None
-        """What happens half a minute after training has stalled."""
-        self.world.clock.on_sleep = self.goes_on
-
-    def goes_on(self) -> None:
-        """What the ranks do while the supervisor sleeps."""
-        world, channel = self.world, self.world.channel
-        assert channel is not None
-        if len(channel.launched) > self.launches and channel.ended is None:
-            self.launches = len(channel.launched)
-            excluded = [word.partition("=")[2] for word in channel.launched[-1][0] if word.startswith("--exclude")]
-            world.finds_ranks(nodes=tuple(n for n in NODES if n not in excluded)[:2])
-            self.step = max(0, int(channel.launched[-1][1].get("SROBUST_RESUME_STEP", "0")))
-            self.at_s = world.clock.at_s
-        if channel.ended is not None or not self.launches or world.clock.at_s < self.at_s + 1:
-            return
-        if self.step >= self.stalls_at and self.launches == 1:
-            if self.at_stall is not None and world.clock.at_s > self.at_s + 30:
-                self.at_stall()
-                self.at_stall = None
-            return
-        if self.step >= self.last_step:
-            channel.ended = 0
-            return
-        self.step, self.at_s = self.step + 1, world.clock.at_s
-        self.computed.append(self.step)
-        world.steps(self.step)
-        happens = self.script.pop(self.step, None)
-        if happens is not None:
-            happens()
-
-    def finds(self, node: str, urgency: str = "now", ago_s: float = 0.0, **more: Any) -> None:
-        """The agent of a node sends a finding of so long ago."""
-        self.seq += 1
-        made = {"source": "kmsg", "kind": "xid", "text": "XID 79: GPU has fallen off the bus", **more}
-        finding = NodeFinding(**made, seq=self.seq, at_s=self.world.clock.at_s - ago_s, urgency=urgency)
-        self.world.session.receive(NodeFindings(node, (finding,)))
-
-    def ends(self) -> int:
-        """Run the supervisor to the end."""
-        return asyncio.run(Supervisor(self.world.session).run())
-
-    def saves(self, step: int) -> None:
-        """A checkpoint is written and verified."""
-        checkpoint.save(self.world.session.checkpoint_dir, step, {"x": 1})
-
-    @property
-    def excluded(self) -> list[str]:
-        """Nodes that each launch after the first leaves out."""
-        assert self.world.channel is not None
-        launched = self.world.channel.launched[1:]
-        return [word.partition("=")[2] for argv, _, _ in launched for word in argv if word.startswith("--exclude")]
 
 
 def test_a_lost_gpu_moves_the_job_at_once(tmp_path: Path) -> None:

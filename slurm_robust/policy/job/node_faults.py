@@ -20,9 +20,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_robust.model import REASON_PREFIX, Signal, SignalKind
+from slurm_robust.model import REASON_PREFIX, Failure, FailureCause, Signal, SignalKind
 from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, NOTE, NOW
 from slurm_robust.policy.job.decide import max_evictions
+from slurm_robust.policy.job.situation import NODE_REPORT
 
 REPEAT_WITHIN_S = 300.0
 ONE_EVENT_S = 10.0
@@ -154,6 +155,11 @@ def settle_s(faults: Collection[Signal]) -> float:
     """How long these urgent faults wait for those of other nodes."""
     polled = bool(faults) and all(s.source in _POLLED and s.evidence.get("kind") not in _EVENTS for s in faults)
     return POLLED_SETTLE_S if polled else SETTLE_S
+
+
+def failure_of(nodes: Iterable[str]) -> Failure:
+    """What these nodes report, as it is compared with other failures."""
+    return Failure(NODE_REPORT, tuple(sorted(nodes)), FailureCause.NODE)
 
 
 def fault_text(fault: Signal) -> str:
