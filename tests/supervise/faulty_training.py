@@ -22,14 +22,19 @@ class Training:
 
     Attributes:
         script: Step → what happens then.
+        starts_s: From the launch to the first step, seconds.
+        at_launch: Number of a launch → what happens two seconds before its first step.
     """
 
     def __init__(
         self, folder: Path, script: dict[int, Callable[[], None]], last_step: int = 40, **changes: Any
     ) -> None:
         more = {"checkpoint_dir": str(folder / "ck"), **changes}
-        self.world = World(folder / "story", command="-N2 python train.py", nodes=NODES, **more)
+        self.nodes = more.pop("nodes", NODES)
+        self.world = World(folder / "story", command="-N2 python train.py", nodes=self.nodes, **more)
         self.script, self.last_step = script, last_step
+        self.at_launch: dict[int, Callable[[], None]] = {}
+        self.starts_s = 1.0
         self.launches = self.step = self.seq = 0
         self.at_s = 0.0
         self.computed: list[int] = []
@@ -45,10 +50,13 @@ class Training:
         if len(channel.launched) > self.launches and channel.ended is None:
             self.launches = len(channel.launched)
             excluded = [word.partition("=")[2] for word in channel.launched[-1][0] if word.startswith("--exclude")]
-            world.finds_ranks(nodes=tuple(n for n in NODES if n not in excluded)[:2])
+            excluded = [name for names in excluded for name in names.split(",")]
+            world.finds_ranks(nodes=tuple(n for n in self.nodes if n not in excluded)[:2])
             self.step = max(0, int(channel.launched[-1][1].get("SROBUST_RESUME_STEP", "0")))
-            self.at_s = world.clock.at_s
+            self.at_s = world.clock.at_s + self.starts_s - 1
         if channel.ended is not None or not self.launches or world.clock.at_s < self.at_s + 1:
+            if self.launches in self.at_launch and world.clock.at_s >= self.at_s - 1:
+                self.at_launch.pop(self.launches)()
             return
         if self.step >= self.stalls_at and self.launches == 1:
             if self.at_stall is not None and world.clock.at_s > self.at_s + 30:

@@ -78,12 +78,20 @@ class Lineage:
         )
 
     def after(
-        self, step: int, start_step: int, failure: Failure | None, *, in_place: bool, waited: bool = False
+        self,
+        step: int,
+        start_step: int,
+        failure: Failure | None,
+        *,
+        in_place: bool,
+        waited: bool = False,
+        reported: bool = False,
     ) -> Lineage:
         """What is remembered once an attempt has ended.
 
         `start_step` is the checkpoint that it started from, -1 for none; `failure` is None where it cannot be compared.
-        With `in_place` the step is restarted on the same nodes; with `waited` after a pause, for an outage.
+        With `in_place` the step is restarted on the same nodes; with `waited` after a pause, for an outage. One that was
+        ended for what its nodes have `reported` has not failed.
         """
         if failure is not None and failure.cause is FailureCause.SLURM:
             return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
@@ -92,6 +100,10 @@ class Lineage:
             # Neither the program nor its checkpoint has failed.
             kept = (*base.failures, failure)[-_MAX_FAILURES:]
             return replace(base, fruitless=0 if step > self.reached else self.fruitless, failures=kept)
+        if reported and step > start_step:
+            return replace(base, start_step=-1, failed_starts=0)
+        if reported:
+            return base
         again = start_step >= 0 and step <= start_step
         return replace(
             base,
