@@ -90,8 +90,8 @@ class Lineage:
         """What is remembered once an attempt has ended.
 
         `start_step` is the checkpoint that it started from, -1 for none; `failure` is None where it cannot be compared.
-        With `in_place` the step is restarted on the same nodes; with `waited` after a pause, for an outage. One that was
-        ended for what its nodes have `reported` has not failed.
+        With `in_place` the step is restarted on the same nodes; with `waited` after a pause, for an outage. An attempt
+        that was ended for what its nodes have `reported` has not failed.
         """
         if failure is not None and failure.cause is FailureCause.SLURM:
             return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
