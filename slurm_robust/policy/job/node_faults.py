@@ -17,6 +17,7 @@ never because of one sort of fault on a third node (`_why_stays`).
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -114,25 +115,31 @@ def weigh(
     faults = sorted((s for s in signals if s.node in nodes and _acts(s)), key=lambda s: s.at_s)
     left = [move.signal for move in moves]
     storm = _stormy([s for s in faults if s.node in used], left, max_evictions(len(used)))
-    single = [s for s in faults if s not in storm]
+    stormy = {id(s) for s in storm}
+    single = [s for s in faults if id(s) not in stormy]
     leave_now: dict[str, str] = {}
     why: dict[str, Signal] = {}
-    for at, fault in enumerate(single):
-        earlier = _same_before(fault, single[:at])
+    earlier: defaultdict[tuple[object, ...], list[Signal]] = defaultdict(list)
+    for fault in single:
+        same = earlier[_key(fault)]
+        before = _same_before(fault, same)
+        same.append(fault)
         if fault.node in leave_now:
             continue
         if _urgency(fault) == NOW:
             leave_now[fault.node], why[fault.node] = fault_text(fault), fault
-        elif _urgency(fault) == IF_REPEATED and earlier is not None:
-            apart_s = fault.at_s - earlier.at_s
+        elif _urgency(fault) == IF_REPEATED and before is not None:
+            apart_s = fault.at_s - before.at_s
             leave_now[fault.node] = f"{fault_text(fault)}, for the second time in {apart_s:.0f} s"
             why[fault.node] = fault
     leave_later: dict[str, str] = {}
     stays: dict[str, str] = {}
     for fault in (s for s in single if _urgency(s) == AT_NEXT_CHECKPOINT and s.node not in leave_now):
+        if fault.node in leave_later:
+            continue
         if stay := _why_stays(fault, moves):
             stays.setdefault(fault.node, f"{fault_text(fault)}; {stay}")
-        elif fault.node not in leave_later:
+        else:
             leave_later[fault.node], why[fault.node] = fault_text(fault), fault
     stays = {node: text for node, text in stays.items() if node not in leave_later}
     return FaultyNodes(leave_now, leave_later, tuple(storm), stays, why)
@@ -180,10 +187,20 @@ def _acts(signal: Signal) -> bool:
     return signal.kind is SignalKind.NODE_FAULT and _urgency(signal) in (NOW, IF_REPEATED, AT_NEXT_CHECKPOINT)
 
 
+def repeated(faults: Sequence[Signal]) -> bool:
+    """Whether the last of these faults of one kind, node and port is a repetition."""
+    return _same_before(faults[-1], faults[:-1]) is not None
+
+
 def _same_before(fault: Signal, earlier: Sequence[Signal]) -> Signal | None:
-    """The last fault of this kind on this node and port, if it is not too long ago."""
-    same = [s for s in earlier if _key(s) == _key(fault) and ONE_EVENT_S <= fault.at_s - s.at_s <= REPEAT_WITHIN_S]
-    return same[-1] if same else None
+    """The last of these faults of the same kind, node and port, if it is another event and not too long ago."""
+    for other in reversed(earlier):
+        apart_s = fault.at_s - other.at_s
+        if apart_s > REPEAT_WITHIN_S:
+            break
+        if apart_s >= ONE_EVENT_S:
+            return other
+    return None
 
 
 def _key(fault: Signal) -> tuple[object, ...]:
@@ -202,8 +219,9 @@ def belongs(fault: Signal, storm: Iterable[Signal]) -> bool:
 
 def _together(one: Signal, other: Signal) -> bool:
     """They came at the same time, and are of one sort, or both urgent."""
-    alike = _sort(one) == _sort(other) or _urgency(one) == _urgency(other) == NOW
-    return alike and abs(one.at_s - other.at_s) <= AT_ONCE_S
+    if abs(one.at_s - other.at_s) > AT_ONCE_S:
+        return False
+    return _sort(one) == _sort(other) or _urgency(one) == _urgency(other) == NOW
 
 
 def _stormy(faults: Sequence[Signal], left: Sequence[Signal], bound: int) -> list[Signal]:
@@ -211,11 +229,35 @@ def _stormy(faults: Sequence[Signal], left: Sequence[Signal], bound: int) -> lis
 
     Those of nodes that were `left` are among them, where nodes in use are concerned, too.
     """
-    stormy = []
-    for fault in sorted([*left, *faults], key=lambda s: s.at_s):
-        near = [s for s in (*left, *faults) if abs(s.at_s - fault.at_s) <= AT_ONCE_S]
-        alike = {s.node for s in near if _sort(s) == _sort(fault)}
-        urgent = {s.node for s in near if _urgency(s) == NOW} if _urgency(fault) == NOW else set()
-        if len(alike) > bound or len(urgent) > bound:
-            stormy.append(fault)
-    return stormy if any(fault in faults for fault in stormy) else []
+    alike: defaultdict[tuple[object, ...], list[Signal]] = defaultdict(list)
+    ordered = sorted([*left, *faults], key=lambda s: s.at_s)
+    for fault in ordered:
+        alike[_sort(fault)].append(fault)
+    many = _on_many_nodes([s for s in ordered if _urgency(s) == NOW], bound)
+    for group in alike.values():
+        many |= _on_many_nodes(group, bound)
+    stormy = [s for s in ordered if id(s) in many]
+    return stormy if any(id(s) in many for s in faults) else []
+
+
+def _on_many_nodes(faults: Sequence[Signal], bound: int) -> set[int]:
+    """Identities of those around which more than `bound` nodes report, `AT_ONCE_S` before or after.
+
+    The faults are in order of time, so a window moves over them.
+    """
+    many: set[int] = set()
+    nodes: Counter[str] = Counter()
+    first = end = 0
+    for fault in faults:
+        while end < len(faults) and faults[end].at_s - fault.at_s <= AT_ONCE_S:
+            nodes[faults[end].node] += 1
+            end += 1
+        while fault.at_s - faults[first].at_s > AT_ONCE_S:
+            gone = faults[first].node
+            nodes[gone] -= 1
+            if not nodes[gone]:
+                del nodes[gone]
+            first += 1
+        if len(nodes) > bound:
+            many.add(id(fault))
+    return many

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from slurm_robust.model import Signal, SignalKind
 from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, MAX_FINDINGS, NOTE, NOW, NodeFinding
@@ -21,23 +21,38 @@ _MOST = 1024
 _TOLD_AGAIN_S = 300.0
 """The story has a line for each fault; the same one again within this time gets none."""
 _MAX_REASON = 160
+_FORGET_EVERY_S = 10.0
 _NO_RECOVERY = ("xid", "sxid")
 """Kinds of which one finding says nothing about an earlier one."""
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A fault, the how manieth it is, and when it was taken."""
+
+    number: int
+    taken_s: float
+    signal: Signal
 
 
 class NodeFaults:
     """The faults of a job's nodes, over all attempts of one run of the supervisor; it decides nothing."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[object, ...], deque[tuple[int, Signal]]] = {}
-        """Node, kind and port → the last two of their faults, numbered as they came."""
+        self._kept: dict[tuple[object, ...], deque[_Kept]] = {}
+        """Node, kind, port and urgency → the last two of their faults."""
+        self._newest: dict[str, int] = {}
+        """Node → number of its last fault that is kept."""
+        self._weighed: dict[tuple[frozenset[str], frozenset[str]], FaultyNodes] = {}
+        """What `faulty` returns, until something changes: it is asked in each turn."""
+        self._forgotten_at_s = -math.inf
         self._count = 0
         self._handled: dict[str, int] = {}
         """Node → number of the last fault that was acted on: the reasons of a node that stays in use come up again."""
         self._storm_at_s = -math.inf
         self._storm: deque[Signal] = deque(maxlen=_MOST)
         """What was announced: more of it may come late."""
-        self._new: list[Signal] = []
+        self._new: list[tuple[Signal, float]] = []
         self._new_unused: list[Signal] = []
         self._problems: list[tuple[str, str]] = []
         self._taken: dict[str, deque[tuple[int, float]]] = {}
@@ -52,6 +67,7 @@ class NodeFaults:
     def remember(self, moves: Iterable[FaultMove]) -> None:
         """Take the nodes that the job has left for faults, also in earlier runs."""
         self._moves = tuple(moves)
+        self._changed()
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -64,12 +80,13 @@ class NodeFaults:
                 signal = _signal(message.node, finding, now_s)
                 self._new_unused += [signal] if message.node not in self._unused else []
                 self._unused[message.node] = signal
+            self._changed()
             return
         for finding in message.findings:
             taken = self._taken.setdefault(message.node, deque(maxlen=2 * MAX_FINDINGS))
             if (finding.seq, finding.at_s) not in taken:
                 taken.append((finding.seq, finding.at_s))
-                self._new.append(_signal(message.node, finding, now_s))
+                self._new.append((_signal(message.node, finding, now_s), now_s))
 
     def take_drains(self, nodes: Iterable[Node], in_use: Collection[str], since_s: float, now_s: float) -> None:
         """Take the drains of nodes in use that are not older than this."""
@@ -86,7 +103,7 @@ class NodeFaults:
             signal = Signal(
                 SignalKind.NODE_FAULT, at_s, "slurm", detail, node.name, evidence={**evidence, "code": None}
             )
-            self._new.append(signal)
+            self._new.append((signal, now_s))
 
     def pass_on(self, signals: list[Signal], folder: IncidentFolder) -> None:
         """Add what is new to an attempt's signals, and to the story."""
@@ -98,13 +115,15 @@ class NodeFaults:
             text = f"{policy.fault_text(signal)}; no rank has run there, and it replaces no node"
             folder.log_event("note", text, node=signal.node)
         new, self._new = self._new, []
-        for signal in new:
+        for signal, taken_s in new:
             signals.append(signal)
-            self._keep(signal)
+            self._keep(signal, taken_s)
             self._tell(signal, folder)
         del signals[:-_MOST]
+        if new:
+            self._changed()
 
-    def _keep(self, signal: Signal) -> None:
+    def _keep(self, signal: Signal, taken_s: float) -> None:
         evidence = signal.evidence
         if policy.belongs(signal, self._storm):
             return
@@ -115,7 +134,32 @@ class NodeFaults:
         else:
             self._count += 1
             key = signal.node, evidence["kind"], evidence["port"], evidence["urgency"]
-            self._kept.setdefault(key, deque(maxlen=2)).append((self._count, signal))
+            self._kept.setdefault(key, deque(maxlen=2)).append(_Kept(self._count, taken_s, signal))
+
+    def forget(self, now_s: float) -> None:
+        """Drop what nothing can follow from any more: a fault that counts only if it comes again, and has not.
+
+        Its age is measured from when it was taken: the clock of its node may be wrong.
+        """
+        if now_s - self._forgotten_at_s < _FORGET_EVERY_S:
+            return
+        self._forgotten_at_s, since_s = now_s, now_s - policy.REPEAT_WITHIN_S - policy.AT_ONCE_S
+        old = [
+            key
+            for key, last in self._kept.items()
+            if key[-1] == IF_REPEATED and last[-1].taken_s < since_s and not policy.repeated([x.signal for x in last])
+        ]
+        for key in old:
+            del self._kept[key]
+        if old:
+            self._changed()
+
+    def _changed(self) -> None:
+        """Something is to be weighed anew."""
+        self._weighed.clear()
+        self._newest.clear()
+        for (node, *_), last in self._kept.items():
+            self._newest[str(node)] = max(self._newest.get(str(node), 0), last[-1].number)
 
     def _tell(self, signal: Signal, folder: IncidentFolder) -> None:
         evidence = signal.evidence
@@ -131,6 +175,12 @@ class NodeFaults:
 
     def faulty(self, nodes: Collection[str], used: Collection[str]) -> FaultyNodes:
         """Which of these nodes are to be left; `used` are those that train."""
+        key = frozenset(nodes), frozenset(used)
+        if key not in self._weighed:
+            self._weighed[key] = self._weigh(*key)
+        return self._weighed[key]
+
+    def _weigh(self, nodes: Collection[str], used: Collection[str]) -> FaultyNodes:
         found = policy.weigh(self.of(nodes), nodes, used, self._moves) if self._kept else FaultyNodes()
         spares = {node: fault for node, fault in self._unused.items() if node in nodes and node not in used}
         if not spares:
@@ -140,7 +190,7 @@ class NodeFaults:
 
     def of(self, nodes: Collection[str]) -> tuple[Signal, ...]:
         """What these nodes reported, in order of time; notes are left out, and of each kind the last two are kept."""
-        kept = (signal for last in self._kept.values() for _, signal in last if signal.node in nodes)
+        kept = (item.signal for last in self._kept.values() for item in last if item.signal.node in nodes)
         return tuple(sorted(kept, key=lambda signal: signal.at_s))
 
     def moves(
@@ -152,8 +202,7 @@ class NodeFaults:
 
     def unhandled(self, node: str) -> bool:
         """Whether this node has reported something since it was last handled."""
-        last = max((last[-1][0] for key, last in self._kept.items() if key[0] == node), default=0)
-        return last > self._handled.get(node, 0)
+        return self._newest.get(node, 0) > self._handled.get(node, 0)
 
     def handled(self, nodes: Iterable[str]) -> None:
         """Note that what these nodes have reported so far is acted on, or cannot be."""
@@ -175,10 +224,11 @@ class NodeFaults:
         """Note that this event is announced: what it had in common is no single node's fault, also not later."""
         storm = list(storm)
         self._storm.extend(storm)
-        for last in self._kept.values():
-            for item in [item for item in last if any(item[1] is signal for signal in storm)]:
-                last.remove(item)
+        told = {id(signal) for signal in storm}
+        for key, last in list(self._kept.items()):
+            self._kept[key] = deque((item for item in last if id(item.signal) not in told), maxlen=2)
         self._kept = {key: last for key, last in self._kept.items() if last}
+        self._changed()
         self._storm_at_s = max([self._storm_at_s, *(signal.at_s for signal in storm)])
 
 
