@@ -17,7 +17,7 @@ from slurm_robust.config import Config
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.model import Mode, Signal, SignalKind
 from slurm_robust.node_findings import NodeFinding
-from slurm_robust.policy.job.node_faults import FaultMove
+from slurm_robust.policy.job.node_faults import FaultMemory, FaultMove
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
@@ -206,7 +206,7 @@ def test_mild_faults_of_one_node_after_the_other_do_not_move_the_job_for_ever(tm
 
     def remembered() -> None:
         (lineage,) = lineage_store.load(job.world.session.folder).runs.values()
-        seen.extend(lineage.moves)
+        seen.extend(lineage.faults.moves)
 
     script = {
         12: lambda: job.finds("n1", "at_next_checkpoint"),
@@ -221,7 +221,7 @@ def test_mild_faults_of_one_node_after_the_other_do_not_move_the_job_for_ever(tm
     moves = tuple(FaultMove(now_s - ago_s, f"x{ago_s}", "at_next_checkpoint", "xid") for ago_s in (900, 300))
     memory = replace(job.world.job.claim, lineage="abc")
     job.world.job.claim = memory
-    lineage_store.save(job.world.session.folder, "run 1", Lineage("abc", moves=moves), Tally())
+    lineage_store.save(job.world.session.folder, "run 1", Lineage("abc", faults=FaultMemory(moves)), Tally())
     assert job.ends() == 0
     assert job.excluded == ["n2"]
     alert, moved = (line["text"] for line in job.world.story if line["kind"] == "decided")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurm_robust.model import REASON_PREFIX, Failure, FailureCause, Signal, SignalKind
 from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, NOTE, NOW
@@ -40,6 +40,7 @@ MILD_MOVES = 3
 MILD_NODES_OF_ONE_SORT = 2
 """On more nodes than this within `MILD_WITHIN_S`, mild faults of one sort have a cause that nodes share."""
 MILD_WITHIN_S = 86_400.0
+_MOST_REMEMBERED = 64
 DRAINED = "drained"
 """Kind of a drain: what two of them have in common is not known."""
 _POLLED = frozenset({"poll", "nvml", "rdma", "agent"})
@@ -74,6 +75,70 @@ class FaultMove:
         """The fault, as it counts in a storm: at the time at which the node was left."""
         evidence = {"kind": self.kind, "urgency": self.urgency, "gpus": (), "port": "", "code": self.code}
         return Signal(SignalKind.NODE_FAULT, self.at_s, "", self.text, self.node, evidence=evidence)
+
+
+@dataclass(frozen=True)
+class StormFault:
+    """A sort of fault that came to many nodes at once, at about this time, and was announced."""
+
+    at_s: float
+    urgency: str
+    kind: str
+    code: int | None = None
+
+    @classmethod
+    def of(cls, fault: Signal) -> StormFault:
+        """This one."""
+        evidence = fault.evidence
+        return cls(fault.at_s, _urgency(fault), str(evidence.get("kind")), evidence.get("code"))
+
+    @property
+    def signal(self) -> Signal:
+        """The fault, of no node."""
+        return FaultMove(self.at_s, "", self.urgency, self.kind, self.code).signal
+
+
+@dataclass(frozen=True)
+class FaultMemory:
+    """What is remembered of a training's faulty nodes, over its attempts, its requeues and restarts of its supervisor.
+
+    Attributes:
+        moves: Nodes that it left for faults of their own, oldest first.
+        storms: What was announced as a storm, oldest first: more of it may come late, and old findings come again.
+        handled_at_s: Node → time of its last fault that was acted on, or that nothing could be done about.
+    """
+
+    moves: tuple[FaultMove, ...] = ()
+    storms: tuple[StormFault, ...] = ()
+    handled_at_s: Mapping[str, float] = field(default_factory=dict)
+
+    def moved(self, moves: Iterable[FaultMove]) -> FaultMemory:
+        """Once nodes are left."""
+        return replace(self, moves=(*self.moves, *moves)[-_MOST_REMEMBERED:])
+
+    def announced(self, storm: Iterable[Signal]) -> FaultMemory:
+        """Once a storm is announced. Of each sort, faults that tell no more than those beside them are left out."""
+        known: defaultdict[tuple[object, ...], list[StormFault]] = defaultdict(list)
+        for fault in sorted({*self.storms, *(StormFault.of(s) for s in storm)}, key=lambda s: s.at_s):
+            known[_sort(fault.signal)].append(fault)
+        kept = sorted((fault for some in known.values() for fault in _thinned(some)), key=lambda s: s.at_s)
+        return replace(self, storms=tuple(kept[-_MOST_REMEMBERED:]))
+
+    def handled(self, at_s: Mapping[str, float]) -> FaultMemory:
+        """Once nothing is to be done about the faults of these nodes up to these times."""
+        known = {**self.handled_at_s, **{n: max(t, self.handled_at_s.get(n, t)) for n, t in at_s.items()}}
+        last = sorted(known.items(), key=lambda item: item[1])[-_MOST_REMEMBERED:]
+        return replace(self, handled_at_s=dict(last))
+
+
+def _thinned(faults: Sequence[StormFault]) -> list[StormFault]:
+    """So many of these, of one sort and in order of time, that the same other faults came at the same time as they."""
+    kept: list[StormFault] = []
+    for at, fault in enumerate(faults):
+        last = at + 1 == len(faults) or faults[at + 1].at_s - fault.at_s > AT_ONCE_S
+        if last or not kept or fault.at_s - kept[-1].at_s > AT_ONCE_S:
+            kept.append(fault)
+    return kept
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import msgspec
 
 from slurm_robust.claim import Claim
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Road
-from slurm_robust.policy.job.node_faults import FaultMove
+from slurm_robust.policy.job.node_faults import FaultMemory
 from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.outcome import ExecutePlan
@@ -51,7 +50,7 @@ class LineageStore:
         self._tally = max(memory.tally.at(now_s), claimed.at(now_s), key=lambda tally: tally.count)
         self._save(memory.runs.get(self._key))
         self.update_claim(incident=self.lineage.incident)
-        session.node_faults.remember(self.lineage.moves)
+        session.node_faults.remember(self.lineage.faults, self._faults_known)
 
     def update_claim(self, **changes: object) -> None:
         """Put the lineage, and these changes, into the claim that is written next."""
@@ -87,10 +86,8 @@ class LineageStore:
         self.lineage = before.after(step, offered, order.failure, in_place=in_place, waited=waited, reported=reported)
         self._save(self.lineage)
 
-    def moved(self, moves: Iterable[FaultMove]) -> None:
-        """Nodes are left for faults of their own."""
-        self.lineage = self.lineage.moved(moves)
-        self._session.node_faults.remember(self.lineage.moves)
+    def _faults_known(self, faults: FaultMemory) -> None:
+        self.lineage = replace(self.lineage, faults=faults)
         self._save(self.lineage)
 
     def went_back(self, step: int) -> None:

@@ -62,7 +62,7 @@ class PlanExecutor:
         session, nodes = self._session, self._session.allocation.nodes
         used = nodes_in_use(session, attempt)
         if moves := session.node_faults.moves(plan.evict, nodes, used, session.clock.now_s()):
-            self._store.moved(moves)
+            session.node_faults.moved(moves)
 
     async def _end_attempt(self, plan: Plan, attempt: AttemptState) -> None:
         session = self._session

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_robust.model import Signal, SignalKind
 from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, MAX_FINDINGS, NOTE, NOW, NodeFinding
 from slurm_robust.policy.job import node_faults as policy
-from slurm_robust.policy.job.node_faults import FaultMove, FaultyNodes
+from slurm_robust.policy.job.node_faults import FaultMemory, FaultMove, FaultyNodes
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
@@ -49,9 +49,12 @@ class NodeFaults:
         self._count = 0
         self._handled: dict[str, int] = {}
         """Node → number of the last fault that was acted on: the reasons of a node that stays in use come up again."""
-        self._storm_at_s = -math.inf
-        self._storm: deque[Signal] = deque(maxlen=_MOST)
-        """What was announced: more of it may come late."""
+        self._memory = FaultMemory()
+        self._save: Callable[[FaultMemory], None] = lambda _: None
+        self._storms: list[Signal] = []
+        """What was announced, as in the memory."""
+        self._handled_before_s: Mapping[str, float] = {}
+        """The same as the memory's, as it was when this run began: agents now send older faults again."""
         self._new: list[tuple[Signal, float]] = []
         self._new_unused: list[Signal] = []
         self._problems: list[tuple[str, str]] = []
@@ -61,13 +64,21 @@ class NodeFaults:
         """Nodes without ranks → a lost GPU there: no reason to move, and no replacement."""
         self._drains: set[tuple[str, int, str]] = set()
         self._told_at_s: dict[tuple[object, ...], float] = {}
-        self._moves: tuple[FaultMove, ...] = ()
         self._stays_told_at_s: dict[str, float] = {}
 
-    def remember(self, moves: Iterable[FaultMove]) -> None:
-        """Take the nodes that the job has left for faults, also in earlier runs."""
-        self._moves = tuple(moves)
+    def remember(self, memory: FaultMemory, save: Callable[[FaultMemory], None]) -> None:
+        """Take what earlier runs knew; `save` is called with what is known later."""
+        self._save, self._handled_before_s = save, memory.handled_at_s
+        self._know(memory)
+
+    def _know(self, memory: FaultMemory) -> None:
+        self._memory, self._storms = memory, [fault.signal for fault in memory.storms]
         self._changed()
+
+    def _learn(self, memory: FaultMemory) -> None:
+        """Know something more, and remember it."""
+        self._know(memory)
+        self._save(memory)
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -125,16 +136,18 @@ class NodeFaults:
 
     def _keep(self, signal: Signal, taken_s: float) -> None:
         evidence = signal.evidence
-        if policy.belongs(signal, self._storm):
+        if policy.belongs(signal, self._storms):
             return
         if evidence["urgency"] == NOTE:
             if evidence["kind"] not in _NO_RECOVERY:
                 # A check that is well again takes back what could wait.
                 self._kept.pop((signal.node, evidence["kind"], evidence["port"], AT_NEXT_CHECKPOINT), None)
         else:
-            self._count += 1
+            old = signal.at_s <= self._handled_before_s.get(signal.node, -math.inf)
+            self._count += not old
+            number = 0 if old else self._count
             key = signal.node, evidence["kind"], evidence["port"], evidence["urgency"]
-            self._kept.setdefault(key, deque(maxlen=2)).append(_Kept(self._count, taken_s, signal))
+            self._kept.setdefault(key, deque(maxlen=2)).append(_Kept(number, taken_s, signal))
 
     def forget(self, now_s: float) -> None:
         """Drop what nothing can follow from any more: a fault that counts only if it comes again, and has not.
@@ -181,7 +194,7 @@ class NodeFaults:
         return self._weighed[key]
 
     def _weigh(self, nodes: Collection[str], used: Collection[str]) -> FaultyNodes:
-        found = policy.weigh(self.of(nodes), nodes, used, self._moves) if self._kept else FaultyNodes()
+        found = policy.weigh(self.of(nodes), nodes, used, self._memory.moves) if self._kept else FaultyNodes()
         spares = {node: fault for node, fault in self._unused.items() if node in nodes and node not in used}
         if not spares:
             return found
@@ -204,32 +217,36 @@ class NodeFaults:
         """Whether this node has reported something since it was last handled."""
         return self._newest.get(node, 0) > self._handled.get(node, 0)
 
-    def handled(self, nodes: Iterable[str]) -> None:
+    def moved(self, moves: Iterable[FaultMove]) -> None:
+        """Note that nodes are left."""
+        self._learn(self._memory.moved(moves))
+
+    def handled(self, nodes: Collection[str]) -> None:
         """Note that what these nodes have reported so far is acted on, or cannot be."""
         self._handled.update(dict.fromkeys(nodes, self._count))
+        self._learn(self._memory.handled({s.node: s.at_s for s in self.of(nodes)}))
 
     def staying(self, nodes: Collection[str], used: Collection[str], now_s: float) -> dict[str, str]:
         """Nodes that are not left for their mild faults any more, with the reasons; each once a day."""
         stays = self.faulty(nodes, used).stays
         told = self._stays_told_at_s
+        # An earlier run has announced what is no news now.
+        told.update({n: now_s for n in stays if n not in told and not self.unhandled(n)})
         new = {n: why for n, why in stays.items() if now_s - told.get(n, -math.inf) > policy.MILD_WITHIN_S}
         told.update(dict.fromkeys(new, now_s))
         return new
 
     def is_news(self, storm: Sequence[Signal]) -> bool:
-        """Whether these faults, on too many nodes at once, are another event than the one that was announced last."""
-        return any(signal.at_s > self._storm_at_s + policy.AT_ONCE_S for signal in storm)
+        """Whether any of these faults, on too many nodes at once, belongs to no event that was announced."""
+        return any(not policy.belongs(signal, self._storms) for signal in storm)
 
-    def announced(self, storm: Iterable[Signal]) -> None:
+    def announced(self, storm: Sequence[Signal]) -> None:
         """Note that this event is announced: what it had in common is no single node's fault, also not later."""
-        storm = list(storm)
-        self._storm.extend(storm)
         told = {id(signal) for signal in storm}
         for key, last in list(self._kept.items()):
             self._kept[key] = deque((item for item in last if id(item.signal) not in told), maxlen=2)
         self._kept = {key: last for key, last in self._kept.items() if last}
-        self._changed()
-        self._storm_at_s = max([self._storm_at_s, *(signal.at_s for signal in storm)])
+        self._learn(self._memory.announced(storm))
 
 
 _MEANING = {

@@ -85,7 +85,7 @@ def test_faults_are_weighed_once_for_each_that_comes(tmp_path: Path, monkeypatch
     assert len(weighed) == 3
     now_s = job.world.clock.at_s
     moves = [policy.FaultMove(now_s, f"x{n}", "at_next_checkpoint", "link") for n in range(2)]
-    job.faults.remember(moves)
+    job.faults.moved(moves)
     assert job.faults.faulty(NODES, NODES).stays
     job.finds("n1", "note")
     assert not job.faults.faulty(NODES, NODES).stays
