@@ -15,7 +15,7 @@ from supervised import World
 
 from slurm_robust.config import Config
 from slurm_robust.localize.evidence import RankExit
-from slurm_robust.model import Mode, Signal, SignalKind
+from slurm_robust.model import Mode, Signal
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.policy.job.node_faults import FaultMemory, FaultMove
 from slurm_robust.slurm.client import Node
@@ -288,23 +288,6 @@ def test_a_finding_that_is_sent_again_is_taken_once(tmp_path: Path) -> None:
     assert world.session.node_faults.faulty(NODES, NODES).leave_now
 
 
-@pytest.mark.parametrize(("reason", "left"), [("srobust: gpu_lost on GPU 3", True), ("fans, bob", False)])
-def test_a_node_that_is_drained_is_told(tmp_path: Path, reason: str, left: bool) -> None:
-    """Ours waits for the checkpoint; a person wants the job to finish. Older drains are no news."""
-    world = World(tmp_path, command="python train.py")
-    now_s, faults, signals = world.clock.at_s, world.session.node_faults, []  # type: ignore[var-annotated]
-    n1, n2, n3 = (n for n in world.slurm.nodes() if n.name in NODES)
-    drained = replace(n2, flags=frozenset({"DRAIN"}), reason=reason, reason_user="root", reason_at_s=int(now_s) + 5)
-    old = replace(n3, flags=frozenset({"DRAIN"}), reason=reason, reason_at_s=int(now_s) - 5)
-    for _ in range(2):
-        faults.take_drains([n1, drained, old], NODES, now_s, now_s + 9)
-        faults.pass_on(signals, world.session.folder)
-    (signal,) = signals
-    assert (signal.kind, signal.source, signal.node) == (SignalKind.NODE_FAULT, "slurm", "n2")
-    assert set(faults.faulty(NODES, NODES).leave_later) == ({"n2"} if left else set())
-    assert reason in world.text("node-fault")
-
-
 def test_a_spare_with_a_lost_gpu_moves_nothing_and_replaces_nobody(tmp_path: Path) -> None:
     """Its finding is known at once, though no rank runs there: n2 then fails, and only a requeue is left."""
 
@@ -321,16 +304,24 @@ def test_a_spare_with_a_lost_gpu_moves_nothing_and_replaces_nobody(tmp_path: Pat
     assert "1 healthy nodes for 2" in job.world.text("decided")
 
 
-@pytest.mark.parametrize(("reason", "left"), [("srobust: gpu_lost on GPU 3", ["n2"]), ("fans, bob", [])])
-def test_a_drain_of_a_running_job_is_seen_in_about_a_minute(tmp_path: Path, reason: str, left: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("reason", "gpus", "left"),
+    [("srobust: gpu_lost on GPU 3", 8, ["n2"]), ("srobust: gpu_lost on GPU 3", 4, []), ("fans, bob", 8, [])],
+)
+def test_a_drain_of_a_running_job_is_seen_in_about_a_minute(
+    tmp_path: Path, reason: str, gpus: int, left: list[str]
+) -> None:
     """Nothing is wrong with the training. Slurm is asked once a minute."""
     calls: list[float] = []
 
     def drain() -> None:
         nodes, now_s = job.world.slurm.state.nodes, job.world.clock.at_s
-        nodes["n2"] = replace(nodes["n2"], flags=frozenset({"DRAIN"}), reason=reason, reason_at_s=int(now_s))
+        nodes["n2"] = replace(
+            nodes["n2"], flags=frozenset({"DRAIN"}), reason=reason, reason_at_s=int(now_s), gres="gpu:8"
+        )
 
     job = Training(tmp_path, {70: drain, 150: lambda: job.saves(150)}, last_step=200)
+    job.world.slurm.gpus[job.world.job.job_id] = dict.fromkeys(NODES, frozenset(range(gpus)))
     job.saves(10)
     slurm, asked = job.world.slurm, job.world.slurm.nodes
 

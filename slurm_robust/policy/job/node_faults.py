@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from slurm_robust.model import REASON_PREFIX, Failure, FailureCause, Signal, SignalKind
+from slurm_robust.model import Failure, FailureCause, Signal, SignalKind
 from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, NOTE, NOW
 from slurm_robust.policy.job.decide import max_evictions
 from slurm_robust.policy.job.situation import NODE_REPORT
@@ -237,11 +237,6 @@ def failure_of(nodes: Iterable[str]) -> Failure:
 def fault_text(fault: Signal) -> str:
     """The reason that names node and fault."""
     return f"node {fault.node} reports {fault.detail}"
-
-
-def urgency_of_drain(reason: str) -> str:
-    """The urgency of a drain of a running job's node: a person who drains wants the job to finish."""
-    return AT_NEXT_CHECKPOINT if reason.startswith(REASON_PREFIX) else NOTE
 
 
 def _urgency(fault: Signal) -> str:

@@ -22,6 +22,7 @@ from slurm_robust.supervise.launch import srun_refusal
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch import drain_watch
 from slurm_robust.supervise.watch.attempt_state import SILENT_AGENT_S, AttemptState, Observer
 from slurm_robust.supervise.watch.fault_watch import FaultsDue, nodes_in_use, urgent_faults
 from slurm_robust.supervise.watch.losses import Losses
@@ -293,12 +294,11 @@ class IncidentHandler:
         """Ask Slurm which nodes are lost: the death of a rank with its node is the node's fault."""
         session, now_s = self._session, self._session.clock.now_s()
         try:
-            client = session.job.client
-            nodes = await asyncio.to_thread(client.nodes)
-            answering = attempt.fleet.heard_within(now_s, SILENT_AGENT_S)
-            self._dead_nodes = lost_nodes(session.allocation.nodes, nodes, answering)
             used = nodes_in_use(session, attempt)
-            session.node_faults.take_drains(nodes, used, attempt.began_at_s, now_s)
+            drains = await asyncio.to_thread(drain_watch.read, session, used)
+            answering = attempt.fleet.heard_within(now_s, SILENT_AGENT_S)
+            self._dead_nodes = lost_nodes(session.allocation.nodes, drains.nodes, answering)
+            drain_watch.take(session, drains, used)
             session.node_faults.pass_on(attempt.signals, session.folder)
         except SlurmError as error:
             session.folder.log_event("note", f"Slurm could not be asked about the job's nodes: {error}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from slurm_robust.model import Signal, SignalKind
 from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, MAX_FINDINGS, NOTE, NOW, NodeFinding
 from slurm_robust.policy.job import node_faults as policy
+from slurm_robust.policy.job.drains import drained, urgency_of_drain
 from slurm_robust.policy.job.node_faults import FaultMemory, FaultMove, FaultyNodes
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import NodeFindings
@@ -63,6 +64,9 @@ class NodeFaults:
         self._unused: dict[str, Signal] = {}
         """Nodes without ranks → a lost GPU there: no reason to move, and no replacement."""
         self._drains: set[tuple[str, int, str]] = set()
+        """Node, time and reason of those that were taken."""
+        self._resumed: list[str] = []
+        """Nodes whose drain was undone, until the story has a line for it."""
         self._told_at_s: dict[tuple[object, ...], float] = {}
         self._stays_told_at_s: dict[str, float] = {}
 
@@ -99,25 +103,42 @@ class NodeFaults:
                 taken.append((finding.seq, finding.at_s))
                 self._new.append((_signal(message.node, finding, now_s), now_s))
 
-    def take_drains(self, nodes: Iterable[Node], in_use: Collection[str], since_s: float, now_s: float) -> None:
-        """Take the drains of nodes in use that are not older than this."""
+    def take_drains(
+        self, nodes: Iterable[Node], in_use: Collection[str], whole: Collection[str], since_s: float, now_s: float
+    ) -> None:
+        """Take the drains of nodes in use since this time, and take those back that are undone.
+
+        Args:
+            nodes: As Slurm shows them; a node that is missing is as it was.
+            in_use: Names of those that count.
+            whole: Names of those that the job has to itself.
+            since_s: When this run of the job began, by slurmctld's clock.
+            now_s: By ours.
+        """
         for node in nodes:
-            drained = "DRAIN" in node.flags or "FAIL" in node.flags
             key = node.name, node.reason_at_s, node.reason
-            if not drained or node.name not in in_use or node.reason_at_s < int(since_s) or key in self._drains:
-                continue
-            self._drains.add(key)
-            who = f" by {node.reason_user}" if node.reason_user else ""
-            detail = f"that it was drained{who}: {shortened(node.reason, _MAX_REASON)}"
-            evidence = {"kind": policy.DRAINED, "urgency": policy.urgency_of_drain(node.reason), "gpus": (), "port": ""}
-            at_s = min(float(node.reason_at_s), now_s)
-            signal = Signal(
-                SignalKind.NODE_FAULT, at_s, "slurm", detail, node.name, evidence={**evidence, "code": None}
-            )
-            self._new.append((signal, now_s))
+            if not drained(node):
+                self._undone(node.name)
+            elif node.name in in_use and node.reason_at_s >= int(since_s) and key not in self._drains:
+                self._drains.add(key)
+                self._new.append((_drain_signal(node, whole, now_s), now_s))
+
+    def _undone(self, node: str) -> None:
+        """A node is not drained any more."""
+        if not any(name == node for name, *_ in self._drains):
+            return
+        self._drains = {key for key in self._drains if key[0] != node}
+        self._new = [(signal, taken_s) for signal, taken_s in self._new if not _drain_of(signal, node)]
+        self._resumed.append(node)
+        self._kept.pop((node, policy.DRAINED, "", AT_NEXT_CHECKPOINT), None)
+        self._changed()
 
     def pass_on(self, signals: list[Signal], folder: IncidentFolder) -> None:
         """Add what is new to an attempt's signals, and to the story."""
+        resumed, self._resumed = self._resumed, []
+        for node in resumed:
+            signals[:] = [signal for signal in signals if not _drain_of(signal, node)]
+            folder.log_event("note", f"node {node} is no longer drained", node=node)
         problems, self._problems = self._problems, []
         for node, text in problems:
             folder.log_event("note", f"the findings of {node} are not believed: {text}", node=node)
@@ -255,6 +276,19 @@ _MEANING = {
     AT_NEXT_CHECKPOINT: "it can wait for the next checkpoint",
     NOTE: "nothing is done about it",
 }
+
+
+def _drain_signal(node: Node, whole: Collection[str], now_s: float) -> Signal:
+    who = f" by {node.reason_user}" if node.reason_user else ""
+    detail = f"that it was drained{who}: {shortened(node.reason, _MAX_REASON)}"
+    urgency = urgency_of_drain(node, whole)
+    evidence = {"kind": policy.DRAINED, "urgency": urgency, "gpus": (), "port": "", "code": None}
+    at_s = min(float(node.reason_at_s), now_s)
+    return Signal(SignalKind.NODE_FAULT, at_s, "slurm", detail, node.name, evidence=evidence)
+
+
+def _drain_of(signal: Signal, node: str) -> bool:
+    return signal.node == node and signal.evidence.get("kind") == policy.DRAINED
 
 
 def _signal(node: str, finding: NodeFinding, now_s: float) -> Signal:
