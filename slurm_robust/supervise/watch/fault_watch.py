@@ -153,9 +153,11 @@ class FaultWatch:
 
 
 def nodes_in_use(session: Session, attempt: AttemptState) -> frozenset[str]:
-    """The nodes that train; all that may be used while no rank was found."""
-    usable = session.allocation.nodes
-    return frozenset(attempt.fleet.rank_nodes.values()).intersection(usable) or frozenset(usable)
+    """The nodes that train; all that may be used while ranks may still be found on others."""
+    usable, fleet = session.allocation.nodes, attempt.fleet
+    training = set(fleet.rank_nodes.values())
+    found = fleet.complete or 0 < fleet.step_nodes <= len(training)
+    return frozenset(training.intersection(usable) if found else ()) or frozenset(usable)
 
 
 def urgent_faults(session: Session, attempt: AttemptState) -> FaultsDue | None:
