@@ -4,7 +4,7 @@
 |---|---|
 | `now` | the node is left at once |
 | `if_repeated` | it is left at once where the same kind came twice on one node and port within `REPEAT_WITHIN_S` |
-| `at_next_checkpoint` | it is left right after the job's next verified checkpoint, or at `supervise.fault_wait_s` |
+| `at_next_checkpoint` | it is left after the next verified checkpoint, or at `supervise.fault_wait_s` if one is known |
 | `note` | nothing; the story has a line |
 
 Faults on too many nodes at once (a storm, `_stormy`) share a cause outside the nodes: none of these nodes is left.

@@ -63,8 +63,8 @@ def read(session: Session, in_use: Collection[str]) -> Drains:
 def take(session: Session, drains: Drains, in_use: Collection[str]) -> None:
     """Hand these drains over; those that cannot be judged yet are left to the next reading."""
     nodes = [node for node in drains.nodes if drains.whole is not None or not drained_by_us(node)]
-    since_s = session.job.info.start_at_s
-    session.node_faults.take_drains(nodes, in_use, drains.whole or (), since_s, session.clock.now_s())
+    run = session.job.attempt
+    session.node_faults.take_drains(nodes, in_use, drains.whole or (), run.start_at_s, session.clock.now_s())
 
 
 def _cpus(session: Session) -> dict[str, int]:

@@ -28,8 +28,8 @@ _NO_RECOVERY = ("xid", "sxid")
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """A fault, the how manieth it is, and when it was taken."""
+class _KeptFault:
+    """A fault, its number as they came (0 where an earlier run has handled it), and when it was taken."""
 
     number: int
     taken_s: float
@@ -40,7 +40,7 @@ class NodeFaults:
     """The faults of a job's nodes, over all attempts of one run of the supervisor; it decides nothing."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[object, ...], deque[_Kept]] = {}
+        self._kept: dict[tuple[object, ...], deque[_KeptFault]] = {}
         """Node, kind, port and urgency → the last two of their faults."""
         self._newest: dict[str, int] = {}
         """Node → number of its last fault that is kept."""
@@ -168,7 +168,7 @@ class NodeFaults:
             self._count += not old
             number = 0 if old else self._count
             key = signal.node, evidence["kind"], evidence["port"], evidence["urgency"]
-            self._kept.setdefault(key, deque(maxlen=2)).append(_Kept(number, taken_s, signal))
+            self._kept.setdefault(key, deque(maxlen=2)).append(_KeptFault(number, taken_s, signal))
 
     def forget(self, now_s: float) -> None:
         """Drop what nothing can follow from any more: a fault that counts only if it comes again, and has not.
@@ -193,7 +193,7 @@ class NodeFaults:
         self._weighed.clear()
         self._newest.clear()
         for (node, *_), last in self._kept.items():
-            self._newest[str(node)] = max(self._newest.get(str(node), 0), last[-1].number)
+            self._newest[str(node)] = max(self._newest.get(str(node), 0), *(item.number for item in last))
 
     def _tell(self, signal: Signal, folder: IncidentFolder) -> None:
         evidence = signal.evidence
@@ -293,6 +293,6 @@ def _drain_of(signal: Signal, node: str) -> bool:
 
 def _signal(node: str, finding: NodeFinding, now_s: float) -> Signal:
     evidence = {name: getattr(finding, name) for name in ("kind", "urgency", "gpus", "port", "code")}
-    # A node's clock may be ahead of ours.
-    at_s = min(finding.at_s, now_s)
+    # A node's clock may be ahead of ours, and its findings are not all numbers that make sense.
+    at_s = min(finding.at_s, now_s) if finding.at_s >= 0 else now_s
     return Signal(SignalKind.NODE_FAULT, at_s, finding.source, finding.text, node, evidence=evidence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,13 @@ def test_faults_are_weighed_once_for_each_that_comes(tmp_path: Path, monkeypatch
     assert job.faults.faulty(NODES, NODES).stays
     job.finds("n1", "note")
     assert not job.faults.faulty(NODES, NODES).stays
+
+
+@pytest.mark.parametrize("at_s", [math.nan, math.inf, -math.inf, -1e300, -1.0, 1e300])
+def test_a_time_that_makes_no_sense_is_now(tmp_path: Path, at_s: float) -> None:
+    """It is written into the story, and remembered with the training."""
+    job = Job(tmp_path)
+    now_s = job.world.clock.at_s
+    job.faults.take(NodeFindings("n1", (NodeFinding(1, at_s, "kmsg", "xid", "now", "XID 79"),)), now_s)
+    job.faults.pass_on([], job.world.session.folder)
+    assert [signal.at_s for signal in job.faults.of(NODES)] == [now_s]
