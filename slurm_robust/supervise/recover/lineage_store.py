@@ -13,17 +13,17 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from slurm_robust.claim import Claim
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Failure
-from slurm_robust.policy.job.node_faults import FaultMove
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Road
+from slurm_robust.policy.job.node_faults import FaultMemory
 from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.outcome import ExecutePlan
 from slurm_robust.supervise.recover.lineage import TALLY_S, Lineage, LineageMemory, Tally
 from slurm_robust.supervise.session import Session
 
@@ -50,7 +50,7 @@ class LineageStore:
         self._tally = max(memory.tally.at(now_s), claimed.at(now_s), key=lambda tally: tally.count)
         self._save(memory.runs.get(self._key))
         self.update_claim(incident=self.lineage.incident)
-        session.node_faults.remember(self.lineage.moves)
+        session.node_faults.remember(self.lineage.faults, self._faults_known)
 
     def update_claim(self, **changes: object) -> None:
         """Put the lineage, and these changes, into the claim that is written next."""
@@ -74,21 +74,20 @@ class LineageStore:
         self._save(self.lineage)
         return again
 
-    def attempt_failed(
-        self, before: Lineage, step: int, offered: int, failure: Failure | None, *, in_place: bool, waited: bool
-    ) -> None:
-        """Remember that an attempt has failed.
+    def attempt_ended(self, before: Lineage, step: int, offered: int, order: ExecutePlan) -> None:
+        """Remember that an attempt is ended, and for what.
 
         As in `Lineage.after`; `before` is the lineage, as it compares with the attempt's own numbers.
         """
-        self._tally = self._tally.after(before, step, self._session.clock.now_s())
-        self.lineage = before.after(step, offered, failure, in_place=in_place, waited=waited)
+        plan, reported = order.plan, order.trains
+        if not reported:
+            self._tally = self._tally.after(before, step, self._session.clock.now_s())
+        in_place, waited = plan.road is Road.RESTART_IN_PLACE, plan.pause_s > 0
+        self.lineage = before.after(step, offered, order.failure, in_place=in_place, waited=waited, reported=reported)
         self._save(self.lineage)
 
-    def moved(self, moves: Iterable[FaultMove]) -> None:
-        """Nodes are left for faults of their own."""
-        self.lineage = self.lineage.moved(moves)
-        self._session.node_faults.remember(self.lineage.moves)
+    def _faults_known(self, faults: FaultMemory) -> None:
+        self.lineage = replace(self.lineage, faults=faults)
         self._save(self.lineage)
 
     def went_back(self, step: int) -> None:
