@@ -83,4 +83,4 @@ class PortWatch:
         total = sum(count for count in moved if count > 0)  # a card that was started anew counts from 0
         if ports and total != self._moved_bytes:
             self._moved_bytes = total
-            self._send(messages.PortTraffic(self._node, self._clock.now_s(), now_s - since_s, total))
+            self._send(messages.PortTraffic(self._node, now_s - since_s, total))

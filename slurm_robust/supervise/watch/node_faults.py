@@ -20,6 +20,7 @@ _MOST = 1024
 """Signals of an attempt: a flood must not fill the memory."""
 _TOLD_AGAIN_S = 300.0
 """The story has a line for each fault; the same one again within this time gets none."""
+_OLDEST_S = 30 * 86_400.0
 _MAX_REASON = 160
 _NO_RECOVERY = ("xid", "sxid")
 """Kinds of which one finding says nothing about an earlier one."""
@@ -192,6 +193,6 @@ _MEANING = {
 
 def _signal(node: str, finding: NodeFinding, now_s: float) -> Signal:
     evidence = {name: getattr(finding, name) for name in ("kind", "urgency", "gpus", "port", "code")}
-    # A node's clock may be ahead of ours.
-    at_s = min(finding.at_s, now_s)
+    # A node's clock may be ahead of ours, or be wrong by years.
+    at_s = now_s - min(max(0.0, now_s - finding.at_s), _OLDEST_S)
     return Signal(SignalKind.NODE_FAULT, at_s, finding.source, finding.text, node, evidence=evidence)
