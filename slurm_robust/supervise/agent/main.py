@@ -49,7 +49,7 @@ class Agent:
         self._table = RankTable(target, self.send, clock)
         self._requests = RequestRunner(target, self._table, self.send, py_spy, clock)
         self._persister = PersisterHost(target, clock)
-        use = GpuUse(clock)
+        self._use = use = GpuUse(clock)
         since_s = clock.now_s() - look_back_s
         self._ring = NodeRing(target.node, files.ring_folder, since_s, self.send, clock=clock, use=use)
         self._ports = PortWatch(target.node, self.send, clock=clock)
@@ -135,6 +135,8 @@ class Agent:
             for line in lines:
                 raw = self._decoder.feed(line.decode("utf-8", "replace"))
                 request = messages.to_agent(raw) if raw is not None else None
+                if isinstance(request, messages.WatchAttempt):
+                    self._use.new_attempt()
                 if request is not None:
                     self._requests.run(request)
 
