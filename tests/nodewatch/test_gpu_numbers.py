@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from slurm_robust.nodecheck.engine import registry
-from slurm_robust.nodewatch.gpu_numbers import GpuNumbers
+from slurm_robust.nodewatch.gpu_numbers import GpuNumbers, driver_numbers
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.verdicts import Verdicts
 
@@ -21,7 +22,10 @@ def node(root: Path, **minors: int) -> GpuNumbers:
         folder = root / "proc/driver/nvidia/gpus" / f"0000:{bus[1:]}:00.0"
         folder.mkdir(parents=True)
         (folder / "information").write_text(f"Model: \t\t NVIDIA H100\nDevice Minor: \t {minor}\n")
-    return GpuNumbers(root)
+    gpus = GpuNumbers(root)
+    numbers, guessed = driver_numbers(root)
+    gpus.learn(numbers, guessed=guessed)
+    return gpus
 
 
 def verdicts(gpus: GpuNumbers, *, first: bool = False) -> Verdicts:
@@ -37,6 +41,39 @@ def test_a_gpu_has_the_number_of_its_device_file(tmp_path: Path) -> None:
     assert gpus.of(["0000:cc:00", "0000:1b:00.0"]) == (1, 2)
     gpus.learn({"00000000:DD:00.0": 3})
     assert gpus.of(["0000:dd:00"]) == (3,)
+    again = GpuNumbers(tmp_path, {**gpus.kept, "0000:ee:00": "4"})
+    assert again.of(["0000:dd:00", "0000:9b:00"]) == (0, 3)
+    assert again.of(["0000:ee:00"]) == ()
+
+
+def test_a_driver_that_names_no_numbers_is_taken_to_count_by_the_bus(tmp_path: Path) -> None:
+    """Unless a GPU is missing that was known: the others keep theirs."""
+    gpus = node(tmp_path, b1b=0, b9b=0, bcc=0)
+    for path in (tmp_path / "proc/driver/nvidia/gpus").glob("*/information"):
+        path.write_text("Model: H100\n")
+    fresh = GpuNumbers(tmp_path)
+    numbers, guessed = driver_numbers(tmp_path)
+    assert guessed
+    fresh.learn(numbers, guessed=True)
+    assert fresh.of(["0000:1b:00", "0000:9b:00", "0000:cc:00"]) == (0, 1, 2)
+    fresh.learn({"0000:9b:00.0": 0, "0000:cc:00.0": 1}, guessed=True)
+    assert fresh.of(["0000:cc:00"]) == (2,)
+    assert gpus.of(["0000:1b:00"]) == (0,)
+
+
+def test_the_service_itself_reads_no_file_that_may_hang(tmp_path: Path) -> None:
+    """A pipe stands for the file of a lost GPU: who is missing is known by names alone, and a child gives up."""
+    gpus = node(tmp_path, b1b=1, b9b=0)
+    folder = tmp_path / "proc/driver/nvidia/gpus"
+    (folder / "0000:1b:00.0/information").unlink()
+    (folder / "0000:1b:00.0").rmdir()
+    (folder / "0000:9b:00.0/information").unlink()
+    os.mkfifo(folder / "0000:9b:00.0/information")
+    assert gpus.missing() == (1,)
+    assert gpus.of(["0000:9b:00", "0000:1b:00"]) == (0, 1)
+    assert gpus.of(["0000:dd:00"]) == ()
+    assert driver_numbers(tmp_path, 0.05) == ({}, False)
+    (folder / "0000:9b:00.0/information").open("w").close()  # the thread that waits there ends
 
 
 def test_the_gpu_that_is_missing_is_named(tmp_path: Path) -> None:
