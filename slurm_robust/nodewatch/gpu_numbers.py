@@ -53,11 +53,11 @@ class GpuNumbers:
             return ()
         return tuple(sorted({self._numbers[name] for name in names}))
 
-    def missing(self) -> tuple[int, ...]:
-        """The numbers of GPUs that were there, and that the driver does not have any more."""
+    def missing(self) -> frozenset[str]:
+        """The PCI addresses of GPUs that were there, and that the driver does not have any more."""
         # The names are the driver's own list; only what is in the files is asked of the GPU.
         there = {gpu_name(name) for name in small_files.names(self._folder)}
-        return tuple(sorted(number for name, number in self._numbers.items() if name not in there))
+        return frozenset(self._numbers.keys() - there)
 
 
 def driver_numbers(root: Path, wait_s: float = 2.0) -> tuple[dict[str, int], bool]:
