@@ -52,7 +52,8 @@ class Agent:
         self._use = use = GpuUse(clock)
         since_s = clock.now_s() - look_back_s
         self._ring = NodeRing(target.node, files.ring_folder, since_s, self.send, clock=clock, use=use)
-        self._ports = PortWatch(target.node, self.send, clock=clock)
+        ignore = tuple(filter(None, files.ignored_ports.split(",")))
+        self._ports = PortWatch(target.node, self.send, ignore=ignore, clock=clock)
         log = files.kernel_log.replace("%n", target.node)
         self._kernel = KernelWatch(target.node, look_back_s, self.send, use, path=log, clock=clock)
         self._sigterm = SigtermState(clock)
@@ -152,9 +153,9 @@ class Agent:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY", "LOOK_BACK_S", "RING_FOLDER", "KERNEL_LOG"])`.
+    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY", "LOOK_BACK_S", "RING_FOLDER", "KERNEL_LOG", "PORT,…"])`.
 
-    The last three may be left out; the rest is in Slurm's environment.
+    The last four may be left out; the rest is in Slurm's environment.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # srun ends us, not a key on the user's terminal
     job_id, attempt, tick_s, py_spy, *more = argv

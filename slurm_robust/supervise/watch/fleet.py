@@ -239,6 +239,11 @@ class Fleet:
         return [r for r in gone if now_s - r.missed_at_s >= settle_s]
 
     @property
+    def over_rdma(self) -> bool:
+        """Whether the training moves much over RDMA, and may do so between nodes."""
+        return self.traffic.trains and len({rank.node for rank in self.ranks.values()}) > 1
+
+    @property
     def stopped(self) -> bool:
         """Whether the main process of a rank is stopped (SIGSTOP, or held by a debugger)."""
         return any(r.state == "T" and r.state_pid == r.pid for r in self.alive)

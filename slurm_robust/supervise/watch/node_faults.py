@@ -20,6 +20,7 @@ _MOST = 1024
 """Signals of an attempt: a flood must not fill the memory."""
 _TOLD_AGAIN_S = 300.0
 """The story has a line for each fault; the same one again within this time gets none."""
+_NOT_OVER_RDMA = "its job was not seen to train over RDMA between nodes"
 _OLDEST_S = 30 * 86_400.0
 _MAX_REASON = 160
 _NO_RECOVERY = ("xid", "sxid")
@@ -56,8 +57,8 @@ class NodeFaults:
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def take(self, message: NodeFindings, now_s: float) -> None:
-        """Take what an agent has read."""
+    def take(self, message: NodeFindings, now_s: float, *, over_rdma: bool = True) -> None:
+        """Take what an agent has read; `over_rdma`: this job trains so (`policy.urgency_here`)."""
         if message.problem:
             self._problems.append((message.node, message.problem))
         if message.unused:
@@ -70,6 +71,9 @@ class NodeFaults:
             taken = self._taken.setdefault(message.node, deque(maxlen=2 * MAX_FINDINGS))
             if (finding.seq, finding.at_s) not in taken:
                 taken.append((finding.seq, finding.at_s))
+                urgency = policy.urgency_here(finding.kind, finding.urgency, over_rdma=over_rdma)
+                if urgency != finding.urgency:
+                    finding = finding._replace(urgency=urgency, text=f"{finding.text}; {_NOT_OVER_RDMA}")
                 self._new.append(_signal(message.node, finding, now_s))
 
     def take_drains(self, nodes: Iterable[Node], in_use: Collection[str], since_s: float, now_s: float) -> None:

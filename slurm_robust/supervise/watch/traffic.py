@@ -28,9 +28,14 @@ class _Node:
 
 
 class Traffic:
-    """The traffic of one attempt's nodes; times are the supervisor's own, seconds since the epoch."""
+    """The traffic of one attempt's nodes; times are the supervisor's own, seconds since the epoch.
+
+    Attributes:
+        trains: A node has moved as much as trainings over RDMA do.
+    """
 
     def __init__(self) -> None:
+        self.trains = False
         self._nodes: dict[str, _Node] = {}
 
     def take(self, count: PortTraffic, now_s: float) -> None:
@@ -44,6 +49,7 @@ class Traffic:
         node = self._nodes.setdefault(count.node, _Node())
         rate = count.moved_bytes / count.seconds
         node.highest = max(node.highest, rate)
+        self.trains = self.trains or rate >= _LEAST_BYTES_PER_S
         if rate >= node.highest * _SILENT_SHARE:
             node.silent_since_s = None
         elif node.silent_since_s is None:
