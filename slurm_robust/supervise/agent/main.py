@@ -20,6 +20,7 @@ from slurm_robust.supervise.agent.persisters import PersisterHost
 from slurm_robust.supervise.agent.port_watch import PortWatch
 from slurm_robust.supervise.agent.rank_table import RankTable
 from slurm_robust.supervise.agent.ranks import Target
+from slurm_robust.supervise.agent.repeated_send import RepeatedSend
 from slurm_robust.supervise.agent.request_runner import RequestRunner
 from slurm_robust.supervise.agent.sigterm import POLL_S, SigtermState
 
@@ -51,11 +52,13 @@ class Agent:
         self._persister = PersisterHost(target, clock)
         self._use = use = GpuUse(clock)
         since_s = clock.now_s() - look_back_s
-        self._ring = NodeRing(target.node, files.ring_folder, since_s, self.send, clock=clock, use=use)
+        self._faults = RepeatedSend(self.send, clock)
+        send = self._faults.send
+        self._ring = NodeRing(target.node, files.ring_folder, since_s, send, clock=clock, use=use)
         ignore = tuple(filter(None, files.ignored_ports.split(",")))
-        self._ports = PortWatch(target.node, self.send, ignore=ignore, clock=clock)
+        self._ports = PortWatch(target.node, send, ignore=ignore, clock=clock)
         log = files.kernel_log.replace("%n", target.node)
-        self._kernel = KernelWatch(target.node, look_back_s, self.send, use, path=log, clock=clock)
+        self._kernel = KernelWatch(target.node, look_back_s, send, use, path=log, clock=clock)
         self._sigterm = SigtermState(clock)
         self._selector = selectors.DefaultSelector()
         self._persister_fd = -1
@@ -107,6 +110,7 @@ class Agent:
                 self._ring.poll(self._table.ranks.values())
                 self._ports.poll(watched=self._ring.present)
                 self._kernel.poll(self._table.ranks.values(), watched=self._ring.present)
+                self._faults.poll()
                 next_tick_s = now_s + self._tick_s
             if now_s - self._sent_at_s >= _HEARTBEAT_S:
                 self.send(messages.Heartbeat(self._node, len(self._table.ranks)))
