@@ -157,9 +157,9 @@ class Agent:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY", "LOOK_BACK_S", "RING_FOLDER", "KERNEL_LOG", "PORT,…"])`.
+    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY", "LOOK_BACK_S", …])`, then the fields of `NodeFiles`.
 
-    The last four may be left out; the rest is in Slurm's environment.
+    All behind PY_SPY may be left out; the rest is in Slurm's environment.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # srun ends us, not a key on the user's terminal
     job_id, attempt, tick_s, py_spy, *more = argv

@@ -287,9 +287,7 @@ def _progress(entries: Any) -> tuple[ProgressEntry, ...]:
 
 
 def _timings(entries: Any) -> tuple[TimingEntry, ...]:
-    return tuple(
-        TimingEntry(values.whole(rank), values.whole(step), *durations) for rank, step, *durations in entries
-    )
+    return tuple(TimingEntry(values.whole(rank), values.whole(step), *durations) for rank, step, *durations in entries)
 
 
 _KEYS = {

@@ -71,10 +71,7 @@ class NodeFaults:
             taken = self._taken.setdefault(message.node, deque(maxlen=2 * MAX_FINDINGS))
             if (finding.seq, finding.at_s) not in taken:
                 taken.append((finding.seq, finding.at_s))
-                urgency = policy.urgency_here(finding.kind, finding.urgency, over_rdma=over_rdma)
-                if urgency != finding.urgency:
-                    finding = finding._replace(urgency=urgency, text=f"{finding.text}; {_NOT_OVER_RDMA}")
-                self._new.append(_signal(message.node, finding, now_s))
+                self._new.append(_signal(message.node, _for_job(finding, over_rdma=over_rdma), now_s))
 
     def take_drains(self, nodes: Iterable[Node], in_use: Collection[str], since_s: float, now_s: float) -> None:
         """Take the drains of nodes in use that are not older than this."""
@@ -193,6 +190,13 @@ _MEANING = {
     AT_NEXT_CHECKPOINT: "it can wait for the next checkpoint",
     NOTE: "nothing is done about it",
 }
+
+
+def _for_job(finding: NodeFinding, *, over_rdma: bool) -> NodeFinding:
+    urgency = policy.urgency_here(finding.kind, finding.urgency, over_rdma=over_rdma)
+    if urgency == finding.urgency:
+        return finding
+    return finding._replace(urgency=urgency, text=f"{finding.text}; {_NOT_OVER_RDMA}")
 
 
 def _signal(node: str, finding: NodeFinding, now_s: float) -> Signal:
