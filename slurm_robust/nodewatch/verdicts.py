@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from slurm_robust.node_findings import NodeFinding
@@ -92,7 +93,7 @@ class Verdicts:
             if finding.status not in _BAD:
                 self._looks.pop(name, None)
                 if self._said.pop(name, None) is not None:
-                    found.append(self._seen(source, name, finding, urgency.NOTE, moment))
+                    found.append(self._seen(source, Result(name, finding), urgency.NOTE, moment))
                 continue
             hit = self._hit(name, finding)
             known = before is not None and (before.status, before.reason) == (finding.status.value, finding.reason)
@@ -105,7 +106,9 @@ class Verdicts:
                 continue
             rule = urgency.of_check(name, finding.reason, finding.status).name
             rule = urgency.NOTE if first and rule != urgency.NOW else rule
-            found.append(self._seen(source, name, finding, rule, moment, hit=new or hit, joined=known))
+            joined = f" (new on {', '.join(sorted(new))})" if known else ""
+            said = Result(name, replace(finding, sentence=finding.sentence + joined))
+            found.append(self._seen(source, said, rule, moment, new or hit))
         return found
 
     def _hit(self, name: str, finding: Finding) -> frozenset[str]:
@@ -124,22 +127,14 @@ class Verdicts:
         return more.difference(waiting)
 
     def _seen(
-        self,
-        source: str,
-        name: str,
-        finding: Finding,
-        urgent: str,
-        moment: Moment,
-        *,
-        hit: frozenset[str] = frozenset(),
-        joined: bool = False,
+        self, source: str, result: Result, urgent: str, moment: Moment, hit: frozenset[str] = frozenset()
     ) -> Seen:
+        name, finding = result.name, result.finding
         bad, failed = finding.status in _BAD, finding.status is Status.FAIL
         text = finding.sentence if bad else f"{name} is well again: {finding.sentence}"
-        text = f"{text} (new on {', '.join(sorted(hit))})" if joined else text
         gpus = self._gpus.of(hit)
         made = NodeFinding(0, moment.wall_s, source, name, urgent, text, gpus)
-        remedy = remedies.of_result(Result(name, finding))
+        remedy = remedies.of_result(result)
         about = f"{finding.status.value} {finding.reason}"
         return Seen(made, about=about, unfit=failed, remedy=remedy.value if remedy else "", well=not bad)
 
