@@ -7,6 +7,8 @@
 | `at_next_checkpoint` | it is left after the next verified checkpoint, or at `supervise.fault_wait_s` if one is known |
 | `note` | nothing; the story has a line |
 
+A lost link of an RDMA port is a `note` for a job on one node, and for one that was not seen to train over RDMA.
+
 Faults on too many nodes at once (a storm, `_stormy`) share a cause outside the nodes: none of these nodes is left.
 Sources that look now and then report what came to all nodes at once seconds apart. So an urgent fault waits for others,
 `settle_s`, and a node that the job has just left counts towards a storm for another `AT_ONCE_S`.
@@ -41,6 +43,8 @@ MILD_NODES_OF_ONE_SORT = 2
 """On more nodes than this within `MILD_WITHIN_S`, mild faults of one sort have a cause that nodes share."""
 MILD_WITHIN_S = 86_400.0
 _MOST_REMEMBERED = 64
+PORT = "port"
+"""Kind of a lost link of one RDMA port."""
 DRAINED = "drained"
 """Kind of a drain: what two of them have in common is not known."""
 _POLLED = frozenset({"poll", "nvml", "rdma", "agent"})
@@ -232,6 +236,11 @@ def settle_s(faults: Collection[Signal]) -> float:
 def failure_of(nodes: Iterable[str]) -> Failure:
     """What these nodes report, as it is compared with other failures."""
     return Failure(NODE_REPORT, tuple(sorted(nodes)), FailureCause.NODE)
+
+
+def urgency_here(kind: str, urgency: str, *, over_rdma: bool) -> str:
+    """The urgency of a finding for this job. `over_rdma`: its nodes were seen to train over RDMA, with each other."""
+    return NOTE if kind == PORT and not over_rdma else urgency
 
 
 def fault_text(fault: Signal) -> str:

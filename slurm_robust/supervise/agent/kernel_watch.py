@@ -14,7 +14,8 @@ from typing import Iterable, NamedTuple
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
-from slurm_robust.supervise.agent.gpu_use import GpuUse, gpu_address
+from slurm_robust.supervise.agent.gpu_minors import gpu_address
+from slurm_robust.supervise.agent.gpu_use import GpuUse
 from slurm_robust.supervise.agent.ranks import Rank
 
 WORDS = (

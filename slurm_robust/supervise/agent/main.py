@@ -20,6 +20,7 @@ from slurm_robust.supervise.agent.persisters import PersisterHost
 from slurm_robust.supervise.agent.port_watch import PortWatch
 from slurm_robust.supervise.agent.rank_table import RankTable
 from slurm_robust.supervise.agent.ranks import Target
+from slurm_robust.supervise.agent.repeated_send import RepeatedSend
 from slurm_robust.supervise.agent.request_runner import RequestRunner
 from slurm_robust.supervise.agent.sigterm import POLL_S, SigtermState
 
@@ -49,12 +50,15 @@ class Agent:
         self._table = RankTable(target, self.send, clock)
         self._requests = RequestRunner(target, self._table, self.send, py_spy, clock)
         self._persister = PersisterHost(target, clock)
-        use = GpuUse(clock)
+        self._use = use = GpuUse(clock)
         since_s = clock.now_s() - look_back_s
-        self._ring = NodeRing(target.node, files.ring_folder, since_s, self.send, clock=clock, use=use)
-        self._ports = PortWatch(target.node, self.send, clock=clock)
+        self._faults = RepeatedSend(self.send, clock)
+        send = self._faults.send
+        self._ring = NodeRing(target.node, files.ring_folder, since_s, send, clock=clock, use=use)
+        ignore = tuple(filter(None, files.ignored_ports.split(",")))
+        self._ports = PortWatch(target.node, send, ignore=ignore, clock=clock)
         log = files.kernel_log.replace("%n", target.node)
-        self._kernel = KernelWatch(target.node, look_back_s, self.send, use, path=log, clock=clock)
+        self._kernel = KernelWatch(target.node, look_back_s, send, use, path=log, clock=clock)
         self._sigterm = SigtermState(clock)
         self._selector = selectors.DefaultSelector()
         self._persister_fd = -1
@@ -106,6 +110,7 @@ class Agent:
                 self._ring.poll(self._table.ranks.values())
                 self._ports.poll(watched=self._ring.present)
                 self._kernel.poll(self._table.ranks.values(), watched=self._ring.present)
+                self._faults.poll()
                 next_tick_s = now_s + self._tick_s
             if now_s - self._sent_at_s >= _HEARTBEAT_S:
                 self.send(messages.Heartbeat(self._node, len(self._table.ranks)))
@@ -135,6 +140,8 @@ class Agent:
             for line in lines:
                 raw = self._decoder.feed(line.decode("utf-8", "replace"))
                 request = messages.to_agent(raw) if raw is not None else None
+                if isinstance(request, messages.WatchAttempt):
+                    self._use.new_attempt()
                 if request is not None:
                     self._requests.run(request)
 
@@ -150,9 +157,9 @@ class Agent:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY", "LOOK_BACK_S", "RING_FOLDER", "KERNEL_LOG"])`.
+    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY", "LOOK_BACK_S", …])`, then the fields of `NodeFiles`.
 
-    The last three may be left out; the rest is in Slurm's environment.
+    All behind PY_SPY may be left out; the rest is in Slurm's environment.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # srun ends us, not a key on the user's terminal
     job_id, attempt, tick_s, py_spy, *more = argv

@@ -19,15 +19,17 @@ _WAITS_S = 3600.0
 
 
 class NodeFiles(NamedTuple):
-    """Where agents read what befalls their nodes. `%n` stands for the node; empty for nowhere.
+    """Where agents read what befalls their nodes. `%n` stands for the node; empty for nowhere, or nothing.
 
     Attributes:
         ring_folder: `nodecheck.cache_dir`.
         kernel_log: `nodecheck.kmsg`; read only where no service writes a ring.
+        ignored_ports: The option `ignore` of the check `rdma_ports`, with commas between its entries.
     """
 
     ring_folder: str = ""
     kernel_log: str = ""
+    ignored_ports: str = ""
 
 
 NO_FILES = NodeFiles()

@@ -26,7 +26,8 @@ class KernelRecordJudge:
     def __init__(self, config: NodecheckConfig, nodes: Collection[str]) -> None:
         self._config = config
         self._nodes = nodes
-        self._by_node: dict[str, SentRecords] = {}
+        self._by_node: dict[tuple[str, bool], SentRecords] = {}
+        """By the message's `unused`, too: a record comes again once it is known that it concerns the job."""
         self._count = 0
 
     def judge(self, message: KernelRecords) -> NodeFindings:
@@ -34,9 +35,10 @@ class KernelRecordJudge:
         node = message.node
         if node not in self._nodes or not (math.isfinite(message.at_s) and math.isfinite(message.since_boot_s)):
             return NodeFindings(node)
-        if node not in self._by_node:
-            self._by_node[node] = self._new(node, message.driver)
-        found = self._by_node[node].judge(
+        key = node, message.unused
+        if key not in self._by_node:
+            self._by_node[key] = self._new(node, message.driver)
+        found = self._by_node[key].judge(
             [text[:MAX_RECORD_CHARS] for text in message.records[:MAX_RECORDS]],
             dict(list(message.gpus.items())[:_MAX_GPUS]),
             wall_s=message.at_s,

@@ -21,6 +21,8 @@ _MOST = 1024
 """Signals of an attempt: a flood must not fill the memory."""
 _TOLD_AGAIN_S = 300.0
 """The story has a line for each fault; the same one again within this time gets none."""
+_NOT_OVER_RDMA = "its job was not seen to train over RDMA between nodes"
+_OLDEST_S = 30 * 86_400.0
 _MAX_REASON = 160
 _FORGET_EVERY_S = 10.0
 _NO_RECOVERY = ("xid", "sxid")
@@ -86,8 +88,8 @@ class NodeFaults:
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def take(self, message: NodeFindings, now_s: float) -> None:
-        """Take what an agent has read."""
+    def take(self, message: NodeFindings, now_s: float, *, over_rdma: bool = True) -> None:
+        """Take what an agent has read; `over_rdma`: this job trains so (`policy.urgency_here`)."""
         if message.problem:
             self._problems.append((message.node, message.problem))
         if message.unused:
@@ -101,7 +103,7 @@ class NodeFaults:
             taken = self._taken.setdefault(message.node, deque(maxlen=2 * MAX_FINDINGS))
             if (finding.seq, finding.at_s) not in taken:
                 taken.append((finding.seq, finding.at_s))
-                self._new.append((_signal(message.node, finding, now_s), now_s))
+                self._new.append((_signal(message.node, _for_job(finding, over_rdma=over_rdma), now_s), now_s))
 
     def take_drains(
         self, nodes: Iterable[Node], in_use: Collection[str], whole: Collection[str], since_s: float, now_s: float
@@ -291,8 +293,15 @@ def _drain_of(signal: Signal, node: str) -> bool:
     return signal.node == node and signal.evidence.get("kind") == policy.DRAINED
 
 
+def _for_job(finding: NodeFinding, *, over_rdma: bool) -> NodeFinding:
+    urgency = policy.urgency_here(finding.kind, finding.urgency, over_rdma=over_rdma)
+    if urgency == finding.urgency:
+        return finding
+    return finding._replace(urgency=urgency, text=f"{finding.text}; {_NOT_OVER_RDMA}")
+
+
 def _signal(node: str, finding: NodeFinding, now_s: float) -> Signal:
     evidence = {name: getattr(finding, name) for name in ("kind", "urgency", "gpus", "port", "code")}
-    # A node's clock may be ahead of ours, and its findings are not all numbers that make sense.
-    at_s = min(finding.at_s, now_s) if finding.at_s >= 0 else now_s
+    # A node's clock may be ahead of ours, or be wrong by years; a time before the epoch is none.
+    at_s = now_s - min(max(0.0, now_s - finding.at_s), _OLDEST_S) if finding.at_s >= 0 else now_s
     return Signal(SignalKind.NODE_FAULT, at_s, finding.source, finding.text, node, evidence=evidence)

@@ -138,6 +138,8 @@ class WatchStep:
         self._wanted = False
         self._stderr_tail: list[str] = []
         self._delayed_lines: list[asyncio.TimerHandle] = []
+        self._refused = False
+        """A message that could not be taken was reported."""
         self._flushing: set[str] = set()
         """Nodes whose agents still write checkpoints before they end."""
 
@@ -190,7 +192,13 @@ class WatchStep:
             self._flushing.add(message.node)
         elif isinstance(message, messages.Flushed):
             self._flushing.discard(message.node)
-        self._handler(message)
+        try:
+            self._handler(message)
+        except Exception as error:  # noqa: BLE001 (one message must not end the channel for all nodes)
+            if not self._refused:
+                self._refused = True
+                what = f"a message of {message.node} ({type(message).__name__})"
+                self._log(f"{what} could not be taken: {_named(error)}; further ones get no line")
 
     @property
     def running(self) -> bool:
@@ -216,7 +224,10 @@ class WatchStep:
         failures = 0
         while self._wanted:
             began_s = self._clock.monotonic_s()
-            code = await self._run_srun()
+            try:
+                code = await self._run_srun()
+            except Exception as error:  # noqa: BLE001 (whatever ends it, the nodes have to be watched)
+                code, self._stderr_tail = None, [_named(error)]
             if not self._wanted:
                 return
             failures = 0 if self._clock.monotonic_s() - began_s > _HEALTHY_S else failures + 1
@@ -281,3 +292,7 @@ class WatchStep:
             text = line.decode("utf-8", "replace").strip()
             if text:
                 self._stderr_tail = [*self._stderr_tail[-20:], text[:300]]
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

@@ -33,7 +33,7 @@ SENT: list[m.FromAgent] = [
     m.NodeFindings("n1", (NodeFinding(7, 1.5, "kmsg", "xid", "now", "XID 79", (0,), "", 79),), unused=True),
     m.KernelRecords("n1", 1.5, 60.5, ("3,1,5,-;NVRM: Xid", "3,2,6,-;x"), {"0000:9b:00": 3}),
     m.KernelRecords("n1", 1.5, 60.5, ("3,1,5,-;NVRM: Xid",), {}, 535, unused=True),
-    m.PortTraffic("n1", 60.5, 60.0, 2**50),
+    m.PortTraffic("n1", 60.0, 2**50),
     m.Flushing("n1"),
     m.Flushed("n1"),
 ]

@@ -87,6 +87,9 @@ def test_a_spare_node_tells_of_a_lost_gpu_alone(judge: KernelRecordJudge) -> Non
     assert answer.unused
     assert {(finding.kind, finding.urgency) for finding in answer.findings} <= {("xid", "now"), ("gpu_driver", "now")}
     assert answer.findings
+    once_used = message._replace(unused=False)
+    assert ("xid", "now") in told(judge, once_used), "it has turned out to concern the job"
+    assert told(judge, once_used) == []
 
 
 def test_the_sites_options_hold(judge: KernelRecordJudge) -> None:
