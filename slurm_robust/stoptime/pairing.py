@@ -221,10 +221,11 @@ def next_round(nodes: Sequence[str], rounds: Sequence[Round]) -> tuple[Group, ..
         else:
             waiting.append(node)
     # Too few proven nodes: those that are left meet each other in another order, so that some become proven.
-    for node in list(waiting):
+    others = waiting.copy()
+    for node in waiting:
         if node not in used:
             used.add(node)
-            partner = _take(node, waiting, used, known)
+            partner = _take(node, others, used, known)
             used.discard(node)
             if partner:
                 add(node, partner)
