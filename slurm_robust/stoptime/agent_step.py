@@ -137,11 +137,15 @@ class AgentStep:
         with contextlib.suppress(ConnectionError, RuntimeError):
             self._process.stdin.write(node_agent.packed(order).encode() + b"\n")
 
-    async def end(self) -> None:
-        """End the step: the agents by themselves, else srun by signals. Returns when srun has ended."""
+    async def end(self) -> bool:
+        """End the step: the agents by themselves, else srun by signals. Returns when srun has ended.
+
+        Returns:
+            True where the agents ended by themselves; else Slurm may still count the step as running.
+        """
         process = self._process
         if process is None:
-            return
+            return True
         assert process.stdin is not None
         with contextlib.suppress(ConnectionError, RuntimeError):
             process.stdin.close()
@@ -155,6 +159,7 @@ class AgentStep:
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
+        return action is None
 
     async def _read_messages(self) -> None:
         assert self._process is not None

@@ -173,6 +173,10 @@ class NodeAgent:
         only = order.get("only")
         if only is not None and self.index not in only:
             return
+        if order["c"] == "cancel":
+            if self.order.get("id") == order["id"] and self.server is not None:
+                self.server.write({"cancel": order["id"]})
+            return
         self.order, self.end_s = order, time.monotonic() + order["limit_s"] + _GRACE_S
         if order["c"] == "check":
             self._begin_check(order)

@@ -22,6 +22,7 @@ _ENOUGH_PARTNERS = 3
 """Proven nodes that a node must fail with before it is named, where there are so many."""
 _LEAST_PARTNERS = 2
 """With fewer, a broken node looks like a broken link."""
+_LEAST_FOR_MEDIAN = 3
 _TRIES = 2
 """How often a pair is tried before its link is named, and a node whose test could not run."""
 
@@ -100,19 +101,30 @@ def first_round(nodes: Sequence[str]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def judge_bandwidth(results: Round, share: float) -> tuple[GroupResult, ...]:
+def judge_bandwidth(results: Round, share: float, earlier: Sequence[Round] = ()) -> tuple[GroupResult, ...]:
     """The same results; groups that passed but were slow are marked.
 
-    Slow is a bandwidth below `share` of the median of all groups that passed in this round with as many members (a
-    triple moves its data in another way), in any operation. Two groups have no median to be judged by.
+    Slow is a bandwidth below `share` of the median of the round, in any operation. Groups of as many members count (a
+    triple moves its data in another way), and there must be three. A round with fewer is judged by an earlier median.
+
+    Args:
+        results: One round.
+        share: Part of the median.
+        earlier: The rounds before it, the first one first.
     """
+    usual: dict[tuple[str, int], float] = {}
+    for done in (*earlier, results):
+        usual |= _medians(done) if done is results else {k: m for k, m in _medians(done).items() if k not in usual}
+    return tuple(_with_speed(result, usual, share) for result in results)
+
+
+def _medians(results: Round) -> dict[tuple[str, int], float]:
+    """The median by operation and size of the group, where there are three groups."""
     rates: dict[tuple[str, int], list[float]] = defaultdict(list)
     for result in results:
-        if result.outcome is PairOutcome.PASSED:
-            for operation, rate in result.gb_per_s.items():
-                rates[operation, len(result.members)].append(rate)
-    usual = {key: statistics.median(found) for key, found in rates.items() if len(found) > 2}
-    return tuple(_with_speed(result, usual, share) for result in results)
+        for operation, rate in result.gb_per_s.items():
+            rates[operation, len(result.members)].append(rate)
+    return {key: statistics.median(found) for key, found in rates.items() if len(found) >= _LEAST_FOR_MEDIAN}
 
 
 def _with_speed(result: GroupResult, usual: dict[tuple[str, int], float], share: float) -> GroupResult:

@@ -1,7 +1,8 @@
 """Forks the ranks of the tests on one node. It loads PyTorch once, for that takes seconds, with the training's Python.
 
-Orders come as JSON lines on stdin, and each gets one JSON line on stdout. When stdin ends, or the agent that started it
-dies, it kills its ranks and ends. CUDA is only touched in ranks: a process that has touched it cannot fork.
+Orders come as JSON lines on stdin, and each gets one JSON line on stdout; a line that comes meanwhile ends it. When
+stdin ends, or the agent that started it dies, it kills its ranks and ends. Only ranks touch CUDA: a process that
+has touched it cannot fork.
 """
 
 from __future__ import annotations
@@ -127,10 +128,13 @@ def _run(order: dict[str, Any]) -> list[dict[str, Any]]:
             late = not ready
             for key, _ in ready:
                 if key.data is None:
-                    # No order comes while another is carried out: this is the end of stdin.
-                    for rank in ranks:
-                        rank.result(late=True)
-                    sys.exit(0)
+                    # While an order is carried out, only its end comes: by a line, or by the end of stdin.
+                    late = True
+                    if not os.read(0, 65536):
+                        for rank in ranks:
+                            rank.result(late=True)
+                        sys.exit(0)
+                    continue
                 part = os.read(key.fd, 65536)
                 key.data.text += part
                 if not part:
@@ -160,4 +164,6 @@ def main() -> None:
         while b"\n" in buffer:
             line, _, buffer = buffer.partition(b"\n")
             order = json.loads(line)
+            if "cancel" in order:  # it came too late
+                continue
             _say({"id": order["id"], "results": _run(order)})

@@ -32,7 +32,7 @@ START_S = 30.0
 """For srun to start the agents, and for an allocation of its own to be had."""
 LOAD_S = 60.0
 """For PyTorch to be loaded, from a slow file system too."""
-PAIR_S = 30.0
+PAIR_GPU_S, PAIR_CPU_S = 30.0, 15.0
 """For one round of pairs: NCCL takes up to ten seconds to connect many GPUs."""
 STEP_S = 30.0
 LEAST_STAGE_S = 8.0
@@ -41,6 +41,8 @@ _SILENT_S = 10.0
 """An agent beats every second; a node that says nothing for so long has left."""
 _MARGIN_S = 6.0
 """An agent answers so long after its limit at the latest: it kills what hangs first."""
+_ALONE_S = 3.0
+"""Ranks whose partner failed may still say what they saw; then their test is ended."""
 REPEATS = 5
 SLOW_SHARE_GPU, SLOW_SHARE_CPU = 0.5, 0.2
 """Of the round's median, below which a pair is slow. Processors share their time with all else on a node."""
@@ -78,6 +80,7 @@ class TestRun:
 
     Attributes:
         step_ended: The step ended before the tests did.
+        left_step: `12.3`, a step whose agents did not end by themselves, so that Slurm must be told to end it.
     """
 
     __test__ = False
@@ -89,6 +92,8 @@ class TestRun:
         self.nodes = pairing.ordered(target.nodes, switches)
         self.tests = tuple(test for test in TestName if test in tests)
         self.step_ended = False
+        self.left_step = ""
+        self._step_id = ""
         self._progress = progress
         self._step = AgentStep(target, self._told)
         self._states = {node: _NodeState() for node in self.nodes}
@@ -116,7 +121,8 @@ class TestRun:
             self.step_ended = self._step.ended.is_set()
         finally:
             async with self._stage("end"):
-                await self._step.end()
+                clean = await self._step.end()
+                self.left_step = "" if clean else self._step_id
         return TestReport(
             self.nodes, self.tests, tuple(self._findings), tuple(self._stages), self._ended_early, self._bandwidth
         )
@@ -131,7 +137,7 @@ class TestRun:
         state.heard_s = time.monotonic()
         kind = message.get("t")
         if kind == "hello":
-            state.index, state.host = message["index"], message["host"]
+            state.index, state.host, self._step_id = message["index"], message["host"], message["step"]
         elif kind == "taken":
             self._gone[message["node"]] = f"another srobust test runs on {message['node']}"
         elif kind == "no_torch":
@@ -166,15 +172,18 @@ class TestRun:
 
     async def _order(self, nodes: Iterable[str], limit_s: float, order: dict[str, Any]) -> int:
         """Give an order and wait for the answers of these nodes, as long as they are there; returns its number."""
-        self._orders += 1
-        number = self._orders
         asked = list(nodes)
-        self._step.send({**order, "id": number, "limit_s": limit_s})
+        number = self._send(order, limit_s)
         await self._until(
             lambda: all(node in self._gone or number in self._states[node].answers for node in asked),
             limit_s + _MARGIN_S,
         )
         return number
+
+    def _send(self, order: dict[str, Any], limit_s: float) -> int:
+        self._orders += 1
+        self._step.send({**order, "id": self._orders, "limit_s": limit_s})
+        return self._orders
 
     def _limit(self, wanted_s: float) -> float:
         """How long a stage may take; 0 where the budget leaves too little."""
@@ -203,7 +212,8 @@ class TestRun:
         started = [node for node, state in states.items() if state.index >= 0]
         if not started:
             errors = "; ".join(self._step.errors[-2:])
-            raise TestRunError(f"no agent started within {limit_s:.0f} s{': ' + errors if errors else ''}")
+            after = "srun ended" if self._step.ended.is_set() else f"{limit_s:.0f} s are over"
+            raise TestRunError(f"no agent started, and {after}{': ' + errors if errors else ''}")
         for node in self.nodes:
             if node not in started:
                 self._gone.setdefault(node, f"no agent started on {node} within {limit_s:.0f} s")
@@ -265,17 +275,18 @@ class TestRun:
 
     async def _pairs(self) -> None:
         nodes, troubles = self._able()
-        share = SLOW_SHARE_GPU if any(self._states[node].gpus for node in nodes) else SLOW_SHARE_CPU
+        on_gpus = any(self._states[node].gpus for node in nodes)
+        share, round_s = (SLOW_SHARE_GPU, PAIR_GPU_S) if on_gpus else (SLOW_SHARE_CPU, PAIR_CPU_S)
         rounds: list[tuple[GroupResult, ...]] = []
         while groups := pairing.next_round(nodes, rounds):
-            limit_s = self._limit(PAIR_S)
+            limit_s = self._limit(round_s)
             if not limit_s:
                 self._ended_early = (
                     f"the budget of {self._budget_s:g} s was used up after {len(rounds)} rounds of pairs"
                 )
                 break
             self._progress(f"pairs: round {len(rounds) + 1}, {len(groups)} side by side")
-            rounds.append(pairing.judge_bandwidth(await self._one_round(groups, limit_s), share))
+            rounds.append(pairing.judge_bandwidth(await self._one_round(groups, limit_s), share, rounds))
             if self._step.ended.is_set():
                 break
         for operation in rounds[0][0].gb_per_s if rounds else ():
@@ -288,9 +299,26 @@ class TestRun:
         first_port = random.choice(_PORTS)  # noqa: S311 (no secret: two runs shall not meet)
         shown = [self._shown(group, first_port + number) for number, group in enumerate(groups)]
         members = [node for group in groups for node in group]
-        number = await self._order(members, limit_s, {"c": "pairs", "groups": shown})
+        number = self._send({"c": "pairs", "groups": shown}, limit_s)
+        alone_since: dict[Group, float] = {}
+        await self._until(lambda: self._groups_done(groups, number, alone_since), limit_s + _MARGIN_S)
         answers = {node: self._states[node].answers[number] for node in members if number in self._states[node].answers}
         return [group_result(group, answers, self._gone, limit_s) for group in groups]
+
+    def _groups_done(self, groups: Sequence[Group], number: int, alone_since: dict[Group, float]) -> bool:
+        """True when nothing more is awaited; ends the test of those whose partner failed or left a moment ago."""
+        done = True
+        for group in groups:
+            waiting = [n for n in group if n not in self._gone and number not in self._states[n].answers]
+            if not waiting:
+                continue
+            done = False
+            if any(n in self._gone or "error" in self._states[n].answers.get(number, {}) for n in group):
+                since_s = alone_since.setdefault(group, time.monotonic())
+                if 0 < since_s < time.monotonic() - _ALONE_S:
+                    alone_since[group] = -1.0
+                    self._step.send({"c": "cancel", "id": number, "only": [self._states[n].index for n in waiting]})
+        return done
 
     def _shown(self, group: Group, port: int) -> list[Any]:
         """A group as the agents read it: all members use GPUs, or none does."""

@@ -170,3 +170,5 @@ def test_a_slow_pair_is_judged_by_the_rounds_median() -> None:
     assert [result.outcome for result in judged] == [PairOutcome.PASSED] * 3 + [PairOutcome.SLOW]
     assert judged[3].reason == "all_reduce at 2 GB/s, the median of the round is 9.5 GB/s"
     assert not any(result.bad for result in pairing.judge_bandwidth(results[2:], 0.5))
+    again = pairing.judge_bandwidth(results[3:], 0.5, [judged])
+    assert again[0].outcome is PairOutcome.SLOW, "a pair that meets alone is judged by the first round"

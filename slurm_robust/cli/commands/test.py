@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import NoReturn
 
 import click
@@ -136,10 +137,17 @@ def command(
         _inconclusive(slurm_words(error))
     target = replace(target, rank_python=python or sys.executable)
     switches = topology.read(os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
-    shown = sys.stderr.isatty() or not as_json
-    run = TestRun(
-        target, tests, budget_s, (lambda line: click.echo(line, err=True)) if shown else (lambda _: None), switches
-    )
+    run = TestRun(target, tests, budget_s, partial(click.echo, err=True), switches)
+    report = _carried_out(run, client, job_id)
+    if as_json:
+        click.echo(json.dumps({"job": job_id or "", **report.to_json()}, ensure_ascii=False))
+    else:
+        _print(report)
+    sys.exit(_EXITS[report.verdict])
+
+
+def _carried_out(run: TestRun, client: SlurmClient, job_id: str | None) -> TestReport:
+    """Run the tests; whatever ends them, the step has ended afterwards."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
@@ -149,18 +157,29 @@ def command(
     except KeyboardInterrupt:
         click.echo("srobust test: ended by a signal; nothing is left running on the nodes", err=True)
         sys.exit(_INTERRUPTED)
+    finally:
+        if run.left_step:
+            _end_step(client, run.left_step, own=job_id is None)
     if run.step_ended and job_id is not None and (sentence := _ended(client, job_id)):
-        report = replace(report, ended_early=sentence)
-    if as_json:
-        click.echo(json.dumps({"job": job_id or "", **report.to_json()}, ensure_ascii=False))
-    else:
-        _print(report)
-    sys.exit(_EXITS[report.verdict])
+        return replace(report, ended_early=sentence)
+    return report
 
 
 def _inconclusive(message: str) -> NoReturn:
     click.echo(f"srobust test: {message}", err=True)
     sys.exit(_EXITS["undecided"])
+
+
+def _end_step(client: SlurmClient, step: str, *, own: bool) -> None:
+    """Have Slurm end what a node that does not answer has left of the step; with `own`, the allocation too."""
+    job, _, number = step.partition(".")
+    try:
+        if own:
+            client.cancel(JobRef.parse(job))
+        else:
+            client.signal(JobRef.parse(job), "KILL", number)
+    except (SlurmError, ValueError) as error:
+        click.echo(f"srobust test: step {step} may still be there; see: squeue -s -j {job} ({error})", err=True)
 
 
 def _job_target(client: SlurmClient, job_id: str, nodelist: str | None) -> StepTarget:
