@@ -1,15 +1,17 @@
 """Which GPU computes other bits than its sisters? Pure.
 
 Every device runs the same training step of a small reference model several times. Devices of one hardware and library
-class must come to the same bits, each time. Where more than half of a class agree, they are right. A device that does
-not agree with itself is broken where another of its class always does.
+class must come to the same bits, each time. Where more than half of a class agree, they are right. A device on which
+the step crashes is broken where two others of the run come to a result; whatever else hinders it says nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+_LEAST_OTHERS = 2
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,19 @@ class StepDigests:
 
 
 @dataclass(frozen=True)
+class StepError:
+    """Why one device came to no digests."""
+
+    node: str
+    device: str
+    text: str
+
+
+CRASHES = ("cuda error", "test's process died of", "cublas_status_execution_failed", "cublas_status_internal_error")
+"""What a step says, in small letters, that met a broken device. A lack of memory or of time is no crash."""
+
+
+@dataclass(frozen=True)
 class AlignmentVerdict:
     """What the digests say.
 
@@ -53,12 +68,16 @@ class AlignmentVerdict:
     untested: dict[str, str] = field(default_factory=dict)
 
 
-def judge(found: Iterable[StepDigests]) -> AlignmentVerdict:
-    """Compare the digests within each class; devices without any digest are left out by the caller."""
+def judge(found: Sequence[StepDigests], errors: Iterable[StepError] = ()) -> AlignmentVerdict:
+    """Compare the digests within each class, and weigh the errors of the devices that came to none."""
     classes: dict[str, list[StepDigests]] = defaultdict(list)
     for device in found:
         classes[device.hardware].append(device)
     verdict = AlignmentVerdict()
+    for error in errors:
+        crashed = any(words in error.text.lower() for words in CRASHES) and "out of memory" not in error.text.lower()
+        into = verdict.broken if crashed and len(found) >= _LEAST_OTHERS else verdict.untested
+        into[error.node] = f"{error.device}: {error.text}"
     for hardware, devices in classes.items():
         _judge_class(hardware, devices, verdict)
     for node in verdict.broken:

@@ -289,7 +289,7 @@ def _why_undecided(group: Group, result: GroupResult, known: _Known) -> str:
         hint = "; all pairs failed, which points at the set-up (interface, firewall, library)" if everyone else ""
         more = hint if len(known.nodes) > 2 else "; two nodes cannot tell which"
         return f"one of {names}, or the link between them: {result.reason}{more}"
-    return f"one of {names}, or the link between them; too few proven nodes to tell: {result.reason}"
+    return f"one of {names}, or the link between them; nothing told which: {result.reason}"
 
 
 def _why_untested(node: str, known: _Known) -> str:

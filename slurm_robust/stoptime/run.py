@@ -282,7 +282,7 @@ class TestRun:
             limit_s = self._limit(round_s)
             if not limit_s:
                 self._ended_early = (
-                    f"the budget of {self._budget_s:g} s was used up after {len(rounds)} rounds of pairs"
+                    f"the budget of {self._budget_s:g} s was used up after round {len(rounds)} of the pairs"
                 )
                 break
             self._progress(f"pairs: round {len(rounds) + 1}, {len(groups)} side by side")
@@ -336,16 +336,18 @@ class TestRun:
         for gpus, some in by_gpus.items():
             only = [self._states[node].index for node in some]
             await self._order(some, limit_s, {"c": "step", "devices": gpus, "repeats": REPEATS, "only": only})
-        found = []
+        found, errors = [], []
         for node in nodes:
             for told in self._states[node].digests:
+                device = told["device"]
                 if "digests" in told:
-                    found.append(alignment.StepDigests(node, told["device"], told["hardware"], tuple(told["digests"])))
+                    found.append(alignment.StepDigests(node, device, told["hardware"], tuple(told["digests"])))
                 else:
-                    troubles[node] = f"{told['device']}: {told.get('error', 'no end in time')}"
+                    text = told.get("error") or f"no end within {limit_s:.0f} s"
+                    errors.append(alignment.StepError(node, device, text))
             if not self._states[node].digests:
                 troubles.setdefault(node, self._gone.get(node, f"no result within {limit_s:.0f} s"))
-        self._findings += of_alignment(alignment.judge(found))
+        self._findings += of_alignment(alignment.judge(found, errors))
         self._findings += untested(TestName.ALIGNMENT, troubles)
 
 

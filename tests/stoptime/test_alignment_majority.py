@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.stoptime.alignment import AlignmentVerdict, StepDigests, judge
+from slurm_robust.stoptime.alignment import AlignmentVerdict, StepDigests, StepError, judge
 
 
 def device(node: str, *digests: str, hardware: str = "A", name: str = "cuda:0") -> StepDigests:
@@ -44,6 +44,17 @@ def test_a_class_in_which_nobody_agrees_with_itself_is_undecided() -> None:
     verdict = judge([device(f"n{i}", f"{i}a", f"{i}b") for i in range(4)])
     assert verdict.broken == {}
     assert len(verdict.undecided) == 1
+
+
+def test_a_crash_names_the_device_and_a_lack_of_memory_does_not() -> None:
+    """Where two others come to a result; alone, a crash may be the library's."""
+    well = [device("n1", "x"), device("n2", "x")]
+    crash = StepError("n3", "cuda:1", "AcceleratorError: CUDA error: uncorrectable ECC error encountered")
+    memory = StepError("n4", "cuda:0", "OutOfMemoryError: CUDA error: out of memory")
+    verdict = judge(well, [crash, memory])
+    assert list(verdict.broken) == ["n3"]
+    assert verdict.untested == {"n4": "cuda:0: OutOfMemoryError: CUDA error: out of memory"}
+    assert judge(well[:1], [crash]).broken == {}
 
 
 @given(
