@@ -117,7 +117,8 @@ class NodeAgent:
         """Until stdin ends."""
         self.tell("hello", host=socket.gethostname(), step=_step(), index=self.index)
         try:
-            self.name.bind(f"\0srobust-test.{self.node}")
+            # Two clusters on one machine may have nodes of the same name.
+            self.name.bind(f"\0srobust-test.{os.environ.get('SLURM_CLUSTER_NAME', '')}.{self.node}")
         except OSError:
             self.tell("taken")
             return 0

@@ -198,11 +198,16 @@ class TestRun:
         finally:
             self._stages.append(StageTime(name, time.monotonic() - began_s))
 
+    def _last_words(self) -> str:
+        """What srun said last, and rather an error than a remark."""
+        lines = self._step.errors
+        return "; ".join([line for line in lines if "error" in line][-2:] or lines[-1:])
+
     # -- the stages -------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         limit_s = min(START_S, self._budget_s)
-        self._progress(f"starting an agent on {len(self.nodes)} nodes")
+        self._progress(f"starting an agent on {_nodes(self.nodes)}")
         try:
             await self._step.start(wait_s=limit_s, limit_s=self._budget_s)
         except OSError as error:
@@ -211,7 +216,7 @@ class TestRun:
         await self._until(lambda: all(s.index >= 0 or n in self._gone for n, s in states.items()), limit_s)
         started = [node for node, state in states.items() if state.index >= 0]
         if not started:
-            errors = "; ".join(self._step.errors[-2:])
+            errors = self._last_words()
             after = "srun ended" if self._step.ended.is_set() else f"{limit_s:.0f} s are over"
             raise TestRunError(f"no agent started, and {after}{': ' + errors if errors else ''}")
         for node in self.nodes:
@@ -236,7 +241,7 @@ class TestRun:
         async with self._stage(test.value):
             await work()
         if self._step.ended.is_set():
-            errors = "; ".join(self._step.errors[-2:])
+            errors = self._last_words()
             self._ended_early = f"the step ended during the test {test.value}{': ' + errors if errors else ''}"
             # What the end of the step looks like on the nodes is no finding of theirs.
             self._findings = [f for f in self._findings if f.test is not test]
@@ -254,7 +259,7 @@ class TestRun:
 
     async def _in_node(self) -> None:
         limit_s = self._limit(self._budget_s)
-        self._progress(f"in-node: the full check of {len(self._there())} nodes")
+        self._progress(f"in-node: the full check of {_nodes(self._there())}")
         number = await self._order(self._there(), limit_s, {"c": "check"})
         reasons = dict(self._gone)
         for node in self._there():
@@ -329,7 +334,7 @@ class TestRun:
     async def _alignment(self) -> None:
         nodes, troubles = self._able()
         limit_s = self._limit(STEP_S)
-        self._progress(f"alignment: one step on each device of {len(nodes)} nodes, {REPEATS} times")
+        self._progress(f"alignment: one step on each device of {_nodes(nodes)}, {REPEATS} times")
         by_gpus: dict[int, list[str]] = defaultdict(list)
         for node in nodes:
             by_gpus[self._states[node].gpus].append(node)
@@ -349,6 +354,10 @@ class TestRun:
                 troubles.setdefault(node, self._gone.get(node, f"no result within {limit_s:.0f} s"))
         self._findings += of_alignment(alignment.judge(found, errors))
         self._findings += untested(TestName.ALIGNMENT, troubles)
+
+
+def _nodes(names: Sequence[str]) -> str:
+    return f"{len(names)} node{'' if len(names) == 1 else 's'}"
 
 
 def _in_words(kinds: list[FindingKind]) -> str:
