@@ -246,8 +246,7 @@ class TestRun:
             # What the end of the step looks like on the nodes is no finding of theirs.
             self._findings = [f for f in self._findings if f.test is not test]
         elif not self._ended_early:
-            kinds = [f.kind for f in self._findings if f.test is test]
-            self._progress(f"{test.value}: {_in_words(kinds)}")
+            self._progress(f"{test.value}: {_in_words(f for f in self._findings if f.test is test)}")
 
     async def _load(self) -> None:
         self._progress("loading PyTorch on the nodes")
@@ -360,6 +359,9 @@ def _nodes(names: Sequence[str]) -> str:
     return f"{len(names)} node{'' if len(names) == 1 else 's'}"
 
 
-def _in_words(kinds: list[FindingKind]) -> str:
-    counts = {kind: kinds.count(kind) for kind in FindingKind if kind in kinds}
-    return ", ".join(f"{count} {kind.value}" for kind, count in counts.items()) or "passed"
+def _in_words(findings: Iterable[TestFinding]) -> str:
+    counts: dict[FindingKind, int] = defaultdict(int)
+    for found in findings:
+        counts[found.kind] += len(found.nodes) if found.kind in (FindingKind.NODE, FindingKind.UNTESTED) else 1
+    words = {FindingKind.NODE: "failed", FindingKind.LINK: "failed links"}
+    return ", ".join(f"{count} {words.get(kind, kind.value)}" for kind, count in counts.items()) or "passed"
