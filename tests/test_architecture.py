@@ -45,10 +45,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint"}
     | {"nodewatch.sent_records", "nodecheck.engine.registry"},
     "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy"},
+    "stoptime": BASE | {"slurm"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"diagnose", "hint", "nodewatch", "daemon", "devcluster", "doctor"},
+    | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
