@@ -13,6 +13,7 @@ from fake_slurm import FakeSlurm
 
 from slurm_robust.config import parse
 from slurm_robust.daemon.api.state_snapshot import take
+from slurm_robust.daemon.controllers.breaker import OPEN_KEY, request_reset
 from slurm_robust.fault_marker import FaultMarker, render
 from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT
@@ -278,19 +279,83 @@ def test_old_markers_are_removed_and_not_acted_on(world: Make) -> None:
     assert w.job().restart_count == 0
 
 
-def test_with_an_open_breaker_the_job_is_brought_back_and_the_node_stays(world: Make) -> None:
-    """The marker waits for the breaker's reset, and the daemon does not read the nodes faster for ever."""
+def test_with_an_open_breaker_job_and_node_stay_and_a_person_is_told_once(world: Make) -> None:
+    """Otherwise each job that starts on the node would be requeued, one after the other, without any bound."""
     w = world("breaker: {max_drains: 0}\ndaemon: {protect: all}\n")
     w.slurm.run_job(("n1", "n2"))
     w.mark("n1")
     w.run(30)
-    assert w.job().restart_count == 1
-    assert "n1" not in w.job().nodes
+    assert (w.job().state, w.job().restart_count, w.job().nodes) == ("RUNNING", 0, ("n1", "n2"))
     assert w.drained() == []
     assert w.extra("n1")
     assert len([text for text in w.alerts("node_fault") if "is not drained" in text]) == 1
     w.run(90)
     assert not w.daemon.node_faults.suspicious
+
+
+def test_after_the_breakers_reset_the_job_is_brought_back(world: Make) -> None:
+    """The marker has waited for it."""
+    w = world()
+    w.slurm.run_job(("n1", "n2"))
+    w.journal.put(OPEN_KEY, "a driver roll-out")
+    w.mark("n1")
+    w.run(20)
+    assert w.job().restart_count == 0
+    request_reset(w.journal, w.slurm.now_s, "ann")
+    w.run(60)
+    assert (w.job().restart_count, w.drained(), w.extra("n1")) == (1, ["n1"], "")
+
+
+def test_with_an_open_breaker_a_job_leaves_a_node_that_is_drained(world: Make) -> None:
+    """It costs no further node."""
+    w = world()
+    w.slurm.run_job(("n1", "n2"))
+    w.slurm.drain("n1", f"srobust: {XID}")
+    w.run(90)
+    w.journal.put(OPEN_KEY, "a driver roll-out")
+    w.mark("n1")
+    w.run(30)
+    assert (w.job().restart_count, w.extra("n1")) == (1, "")
+
+
+def test_faults_one_after_the_other_move_no_more_jobs_than_nodes_may_be_drained(world: Make) -> None:
+    """One each 20 s is no storm; the breaker stops it, for jobs as for nodes."""
+    w = world("breaker: {max_drains: 3, max_partition_share: 1.0}\ndaemon: {protect: all}\n", nodes=40)
+    for i in range(1, 13):
+        w.slurm.run_job((f"n{i}",), user=f"u{i}")
+    for i in range(1, 13):
+        w.mark(f"n{i}")
+        w.run(21)
+    assert len(w.drained()) == 3
+    assert sum(bool(job.restart_count) for job in w.slurm.state.jobs.values()) == 3
+
+
+def test_the_breakers_bound_holds_within_one_poll(world: Make) -> None:
+    """Each drain is counted before the next one is asked for."""
+    w = world("breaker: {max_drains: 8, max_partition_share: 1.0}\ndaemon: {protect: all}\n", nodes=60)
+    for i in range(1, 9):
+        w.slurm.run_job((f"n{i}",), user=f"u{i}")
+    for i in range(31, 38):
+        w.slurm.drain(f"n{i}", "srobust: x")
+    w.run(600, 2)
+    for i in range(1, 9):
+        w.mark(f"n{i}")
+    w.run(40)
+    assert len(w.drained()) == 8
+    assert sum(bool(job.restart_count) for job in w.slurm.state.jobs.values()) == 1
+
+
+def test_a_person_who_resumes_the_node_while_its_job_waits_has_the_last_word(world: Make) -> None:
+    """The job waits for nodes that are not there; its recovery drains the node no second time."""
+    w = world()
+    w.slurm.run_job(("n1", "n2", "n3", "n4", "n5", "n6"))
+    w.mark("n2")
+    w.run(10)
+    assert (w.job().state, w.drained()) == ("PENDING", ["n2"])
+    w.slurm.resume("n2")
+    w.run(20)
+    assert w.drained() == []
+    assert w.slurm.acts.count("drain n2") == 1
 
 
 @pytest.mark.parametrize("actions", range(1, 9))

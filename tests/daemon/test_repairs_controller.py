@@ -14,6 +14,7 @@ from fake_slurm import FakeSlurm
 from slurm_robust.config import parse
 from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
+from slurm_robust.fault_marker import FaultMarker, render
 from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.repair import RepairTry
 
@@ -78,6 +79,21 @@ def test_a_rebooted_node_is_checked_and_comes_back(make: Make) -> None:
     assert all(a.done_at_s for a in world.journal.actions(t.key))
     assert not world.journal.db.execute("SELECT count(*) FROM strikes").fetchone()[0]
     assert told(world, "repairs.passed") == ["n2, try 1 of 2: reboot: passed its full check; back in service"]
+
+
+def test_a_node_is_not_repaired_while_its_job_has_not_left_it_for_good(make: Make) -> None:
+    """Recovery and repair would drain and resume it in turn."""
+    world = make(more="daemon: {protect: all}\n")
+    job = world.slurm.run_job(("n1", "n2", "n3", "n4", "n5", "n6"))
+    marker = FaultMarker(int(world.slurm.now_s), "xid", (), "XID 95 on GPU 0", "gpu_reset")
+    world.slurm.state.nodes["n2"] = replace(world.slurm.state.nodes["n2"], extra=render(marker))
+    world.run(60)
+    assert world.slurm.state.nodes["n2"].drained
+    assert world.slurm.acts.count("drain n2") == 1
+    assert tries(world) == []
+    world.slurm.cancel(job.ref)
+    boots(world, 100)
+    assert [t.outcome for t in tries(world)] == ["passed"]
 
 
 def test_off_by_default(make: Make) -> None:

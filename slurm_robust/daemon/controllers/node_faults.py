@@ -111,6 +111,8 @@ class MarkedFaults:
         if context.now_s() - context.readings.jobs_at_s > JOBS_AGE_S:
             await context.read_jobs()
         step = next_step(marker, [await self._there(job, name, marker) for job in self._jobs(name)], seen_s)
+        if step.bring_back and not self._may_leave(name, marker):
+            return
         for job in step.bring_back:
             await self._bring_back(job, name, markers)
         if step.wait or (step.bring_back and context.acting):
@@ -162,13 +164,22 @@ class MarkedFaults:
         asked = unasked.Unasked(NODE_FAULT, name, now_job, out, reason, "drain", at_s, remedy)
         unasked.begin(context, self.intake, self.recoveries, asked)
 
+    def _may_leave(self, name: str, marker: FaultMarker) -> bool:
+        """True where the node is out of service, or may be taken out: otherwise the next job would start there."""
+        if self.context.readings.nodes[name].drained or not self.context.acting:
+            return True
+        if self.breaker.allows(frozenset((name,))):
+            return True
+        text = f"{name} is not drained, and its jobs stay: the breaker is open: {marker.sentence}"
+        self._announce(_key(name, marker), text)
+        return False
+
     async def _drained(self, name: str, marker: FaultMarker) -> bool:
         """Drain the node, if the breaker allows it; True where it is drained."""
+        if not self._may_leave(name, marker):
+            return False
         if self.context.readings.nodes[name].drained:
             return True
-        if not self.breaker.allows(frozenset((name,))):
-            self._announce(_key(name, marker), f"{name} is not drained, the breaker is open: {marker.sentence}")
-            return False
         sentence = tagged(marker.sentence, _remedy(marker), MAX_DRAIN_REASON_CHARS - len(REASON_PREFIX) - 1)
         return await full_check.drain(self.actor, self.breaker, _key(name, marker), name, sentence)
 

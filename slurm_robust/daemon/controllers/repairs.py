@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
-from slurm_robust.daemon.controllers.breaker import Breaker
+from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.drain_permit import parse
@@ -41,9 +41,10 @@ class Repairs:
     """Begins repairs and brings those under way forward, at each poll."""
 
     def __init__(
-        self, context: DaemonContext, actor: Actor, breaker: Breaker, nodes: NodeLedger, ledger: RepairLedger
+        self, context: DaemonContext, actor: Actor, recoveries: Recoveries, nodes: NodeLedger, ledger: RepairLedger
     ) -> None:
-        self.context, self.actor, self.breaker, self.nodes, self.ledger = context, actor, breaker, nodes, ledger
+        self.context, self.actor, self.recoveries, self.nodes, self.ledger = context, actor, recoveries, nodes, ledger
+        self.breaker = recoveries.breaker
         self.config = context.config.repair
         self.available: frozenset[Remedy] = frozenset()
         self._commands: dict[int, asyncio.Task[object]] = {}
@@ -98,7 +99,9 @@ class Repairs:
 
     def _begin(self) -> None:
         under_way = {t.node for t in self.ledger.open()}
-        taken = under_way | {q.node for q in self.nodes.quarantines()}
+        # A node that a job is leaving is not to come back before the job runs elsewhere.
+        left = {name for f in self.recoveries.open.values() for name in f.recovery.bad}
+        taken = under_way | left | {q.node for q in self.nodes.quarantines()}
         drained, since_s = self.nodes.open_drains(), self.nodes.open_drain_times()
         for name in sorted(drained, key=lambda n: (since_s[n], n)):
             node = self.context.readings.nodes.get(name)
