@@ -11,7 +11,7 @@ from faults_world import WIDE, XID, Make
 
 from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.daemon.controllers.breaker import OPEN_KEY, request_reset
-from slurm_robust.fault_marker import render
+from slurm_robust.fault_marker import FaultMarker, render
 from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT
 from slurm_robust.slurm.errors import SlurmRefusedError
@@ -135,6 +135,37 @@ def test_a_supervised_job_that_claims_is_moved_by_its_claim(fault_world: Make) -
     assert [row.kind for row in w.journal.incidents()] == ["claim"]
     assert w.drained() == ["n1"]
     assert XID in w.slurm.state.nodes["n1"].reason
+
+
+def test_a_marked_node_without_jobs_is_drained_within_seconds(fault_world: Make) -> None:
+    """It left that to the daemon, which sees all nodes."""
+    w = fault_world()
+    w.mark("n2")
+    w.run(8)
+    assert w.drained() == ["n2"]
+    assert w.slurm.state.nodes["n2"].reason == f"srobust: {XID}"
+    assert w.extra("n2") == ""
+
+
+def test_many_nodes_without_jobs_at_once_are_a_storm(fault_world: Make) -> None:
+    """None of them is drained, however fast they come."""
+    w = fault_world("breaker: {}\n", nodes=320)
+    for i in range(1, 301):
+        w.mark(f"n{i}")
+    w.run(20)
+    assert w.drained() == []
+    (alert,) = w.alerts("nodes.fault_storm")
+    assert alert.startswith("300 of 320 nodes report a fault within a minute (n[1-300]")
+
+
+def test_a_fault_that_jobs_can_live_with_moves_none(fault_world: Make) -> None:
+    """The node had no job when it was marked; the one that has started since runs to its end."""
+    w = fault_world()
+    w.slurm.run_job(("n1", "n2"))
+    marker = FaultMarker(int(w.slurm.now_s), "gpu_rows", (0,), "a row remap is pending", "", spares_jobs=True)
+    w.slurm.state.nodes["n2"] = replace(w.slurm.state.nodes["n2"], extra=render(marker))
+    w.run(20)
+    assert (w.job().restart_count, w.drained(), w.extra("n2")) == (0, ["n2"], "")
 
 
 def test_observe_mode_only_says_what_would_be_done(fault_world: Make) -> None:
