@@ -16,6 +16,7 @@ from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT
 from slurm_robust.slurm.errors import SlurmRefusedError
 
+
 def test_a_job_that_was_never_wrapped_is_brought_back_and_the_node_drained(fault_world: Make) -> None:
     """Within seconds; the marker is gone, the admin's text is not, and everything stands in the journal."""
     w = fault_world()

@@ -144,7 +144,12 @@ class MarkedFaults:
         storm = grown(earlier, found, faults, nodes)
         if storm != earlier:
             kinds, partitions = sorted(storm.kinds), sorted(storm.partitions)
-            kept = {"last_at_s": storm.last_at_s, "kinds": kinds, "partitions": partitions, "faults": dict(storm.faults)}
+            kept = {
+                "last_at_s": storm.last_at_s,
+                "kinds": kinds,
+                "partitions": partitions,
+                "faults": dict(storm.faults),
+            }
             context.journal.put(STORM_KEY, json.dumps(kept))
             if found.own:
                 first = faults[min(found.own)].marker

@@ -82,15 +82,19 @@ def in_storm(
         earlier: The last storm. A fault of the same kind, in the same partition, belongs to it within a minute after
             it, and for as long as such faults are too many for one minute.
     """
-    own, late, drains, partitions = set(), set(), our_drains(nodes), _partitions(nodes)
-    for name, fault in faults.items():
-        if _too_many(near(name, faults, drains) | {name}, len(nodes), partitions, config):
-            own.add(name)
-        elif earlier is not None and _like(earlier, fault, nodes[name]):
-            since = near(name, faults, {**drains, **earlier.faults}) | {name}
-            if abs(fault.at_s - earlier.last_at_s) <= STORM_S or _too_many(since, len(nodes), partitions, config):
-                late.add(name)
-    return Stormy(frozenset(own), frozenset(late))
+    times = {**our_drains(nodes), **{name: fault.at_s for name, fault in faults.items()}}
+    own = _crowded(times, nodes, config) & set(faults)
+    if earlier is None:
+        return Stormy(own, frozenset())
+    goes_on = _crowded({**earlier.faults, **times}, nodes, config)
+    late = frozenset(
+        name
+        for name, fault in faults.items()
+        if name not in own
+        and _like(earlier, fault, nodes[name])
+        and (name in goes_on or abs(fault.at_s - earlier.last_at_s) <= STORM_S)
+    )
+    return Stormy(own, late)
 
 
 def _like(storm: Storm, fault: SeenFault, node: Node) -> bool:
@@ -135,6 +139,16 @@ def _partitions(nodes: Mapping[str, Node]) -> list[frozenset[str]]:
         for partition in node.partitions:
             members.setdefault(partition, set()).add(node.name)
     return [frozenset(names) for names in members.values()]
+
+
+def _crowded(times: Mapping[str, float], nodes: Mapping[str, Node], config: BreakerConfig) -> frozenset[str]:
+    """Of these nodes, those in any minute that has too many."""
+    partitions, crowded = _partitions(nodes), set[str]()
+    for begin_s in sorted(set(times.values())):
+        names = frozenset(name for name, at_s in times.items() if begin_s <= at_s <= begin_s + STORM_S)
+        if not names <= crowded and _too_many(names, len(nodes), partitions, config):
+            crowded |= names
+    return frozenset(crowded)
 
 
 def _too_many(names: frozenset[str], nodes: int, partitions: list[frozenset[str]], config: BreakerConfig) -> bool:

@@ -134,9 +134,7 @@ def lost_gres(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 def busy_nodes(jobs: Iterable[Job], but: frozenset[int] = frozenset()) -> frozenset[str]:
     """Nodes on which a job starts, runs, is suspended or ends, except jobs `but` (raw ids)."""
-    return frozenset(
-        n for j in jobs if j.ref.job_id not in but for n in j.nodes if j.state in THERE or j.completing
-    )
+    return frozenset(n for j in jobs if j.ref.job_id not in but for n in j.nodes if j.state in THERE or j.completing)
 
 
 def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, until_s: float) -> list[str]:

@@ -147,7 +147,8 @@ def prospect(
     if wanted is None:
         return Prospect(None, "no remedy is known for this fault", hopeless=True)
     # The journal may have been lost: the node's own reason remembers, too.
-    last, number = tried_before(node.reason) if node.reason_at_s > site.now_s - config.window_days * DAY_S else (None, 0)
+    recent = node.reason_at_s > site.now_s - config.window_days * DAY_S
+    last, number = tried_before(node.reason) if recent else (None, 0)
     number = max(len(counted), number)
     if number >= config.max_tries:
         tries = f"{number} repair{'s' if number > 1 else ''} within {config.window_days:g} days"
@@ -162,7 +163,7 @@ def prospect(
 
 
 def tried_before(reason: str) -> tuple[Remedy | None, int]:
-    """The last remedy that was tried, and how many there were, by the reason of a drain; (None, 0) where it names none."""
+    """The last remedy that was tried and the number of tries, by a drain's reason; (None, 0) where it names none."""
     match = _TRIED.search(reason)
     remedy = next((known for known in Remedy if match is not None and known.words == match[1]), None)
     return (remedy, int(match[2])) if match is not None and remedy is not None else (None, 0)
