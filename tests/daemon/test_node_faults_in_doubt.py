@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from faults_world import WIDE, XID, Faults, Make
 
-from slurm_robust.daemon.controllers.breaker import OPEN_KEY
+from slurm_robust.daemon.controllers.breaker import OPEN_KEY, request_reset
 from slurm_robust.model import Mode
 from slurm_robust.slurm.client import Job
 
@@ -173,3 +173,16 @@ def test_the_gpus_of_a_job_are_asked_for_once(fault_world: Make, monkeypatch: py
     w.mark("n1", gpus=(0,))
     w.run(40)
     assert sorted(asked) == [1, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_new_fault_of_a_node_that_waits_is_looked_at_at_once(fault_world: Make) -> None:
+    """Only the same marker is left alone for a while."""
+    w = fault_world()
+    w.journal.put(OPEN_KEY, "a driver roll-out")
+    w.mark("n1")
+    w.run(10)
+    assert w.extra("n1")
+    request_reset(w.journal, w.slurm.now_s, "ann")
+    w.mark("n1")
+    w.run(5)
+    assert w.drained() == ["n1"]

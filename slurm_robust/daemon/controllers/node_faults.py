@@ -94,8 +94,8 @@ class MarkedFaults:
         self._not_before_s = {name: at_s for name, at_s in self._not_before_s.items() if name in marked}
         if not marked:
             self._announced.clear()
-            self._gpus.clear()
             return
+        self._gpus = {key: gpus for key, gpus in self._gpus.items() if key[0] in context.readings.jobs}
         if old := sorted(set(marked) - set(fresh)):
             await self._clear(old, "fault_markers", "too old, of another boot, or not to be read")
         earlier = self._earlier()
@@ -114,8 +114,12 @@ class MarkedFaults:
         seen: dict[str, SeenFault] = {}
         for name, node in marked.items():
             marker, known = fault_marker.parse(node.extra), self._seen.get(name)
-            if marker is not None:
-                seen[name] = known if known is not None and known.marker == marker else SeenFault(marker, now_s)
+            if marker is None:
+                continue
+            if known is None or known.marker != marker:
+                known = SeenFault(marker, now_s)
+                self._not_before_s.pop(name, None)
+            seen[name] = known
         self._seen = seen
         fresh = {
             name: fault
@@ -143,14 +147,8 @@ class MarkedFaults:
             return names
         storm = grown(earlier, found, faults, nodes)
         if storm != earlier:
-            kinds, partitions = sorted(storm.kinds), sorted(storm.partitions)
-            kept = {
-                "last_at_s": storm.last_at_s,
-                "kinds": kinds,
-                "partitions": partitions,
-                "faults": dict(storm.faults),
-            }
-            context.journal.put(STORM_KEY, json.dumps(kept))
+            kept = {"last_at_s": storm.last_at_s, "kinds": sorted(storm.kinds), "faults": dict(storm.faults)}
+            kept["partitions"] = sorted(storm.partitions)
             if found.own:
                 first = faults[min(found.own)].marker
                 context.alert(
@@ -158,6 +156,7 @@ class MarkedFaults:
                     f"{len(found.own)} of {len(nodes)} nodes report a fault within a minute ({_listed(found.own)}; "
                     f"{first.sentence}): they share a cause, and nothing is drained or requeued",
                 )
+            context.journal.put(STORM_KEY, json.dumps(kept))
             self._late |= {name: faults[name].marker.sentence for name in found.late}
             self._tell_late(context.now_s())
         await self._clear(sorted(names), f"{STORM_KEY}.{storm.last_at_s:.0f}", "part of a storm of faults")
