@@ -132,21 +132,27 @@ class Training:
         self.cluster.run(["scancel", self.id], check=False)
         wait_for(lambda: self.state()[0] == "", 90, f"the end of job {self.id}")
 
+    def incident_times(self) -> dict[str, float]:
+        """Times of its incident so far, seconds since the epoch."""
+        page = next((self.folder / f"slurm-robust-{self.id}").glob("*/incident.json"), None)
+        return dict(json.loads(page.read_text())["times"]) if page else {}
+
+    def struck_at_s(self) -> float:
+        """When the program was broken, by its own line; 0 before that."""
+        struck = re.search(r"^fault: .* at ([\d.]+)$", self.output(), re.MULTILINE)
+        return float(struck[1]) if struck else 0.0
+
     # -- what came of it --------------------------------------------------------------------------------------------
 
     def times(self, *, restart: int, fault_at_s: float | None = None) -> dict[str, float]:
         """The incident's times, seconds since the epoch; the fault's own where it is known."""
-        page = next((self.folder / f"slurm-robust-{self.id}").glob("*/incident.json"), None)
-        times: dict[str, float] = dict(json.loads(page.read_text())["times"]) if page else {}
+        times = self.incident_times()
         if "first_new_step" not in times:
             # The daemon was first: the incident is its own, and the next attempt only tells when it trains.
             times = {key: times[key] for key in ("suspected", "captured") if key in times}
             times["first_new_step"] = self.told("training")[-1]["at_s"]
-        struck = re.search(r"^fault: .* at ([\d.]+)$", self.output(), re.MULTILINE)
-        if fault_at_s is None and struck:
-            fault_at_s = float(struck[1])
-        if fault_at_s is not None:
-            times["fault"] = fault_at_s
+        if began_s := self.struck_at_s() if fault_at_s is None else fault_at_s:
+            times["fault"] = began_s
         if restart:
             times |= self._of_daemon()
             times.setdefault("decided", times["accepted"])

@@ -218,3 +218,24 @@ def test_slowness_of_many_ranks() -> None:
         assert 0 < size["judge_s"] < 30
         assert size["peak_mib"] > 1
     assert [t["met"] for t in found["targets"][:3]] == [None, None, True], "100,000 ranks were not measured"
+
+
+def test_cost_of_a_node_watch() -> None:
+    """At rest it costs next to nothing; a flood hides no fault."""
+    found = run("nodewatch.py", "--only", "rest,flood")
+    figures = found["figures"]
+    assert 0 <= figures["rest"]["cpu_percent"] < 10
+    assert 4 < figures["rest"]["pss_mib"] < 100
+    assert figures["flood"]["lines"] == 20_000
+    assert 0 < figures["flood"]["last_s"] <= figures["flood"]["took_s"]
+    assert {t["met"] for t in found["targets"] if t["name"].startswith("kernel log")} == {None}, "not measured here"
+
+
+@pytest.mark.variant
+@pytest.mark.slurm
+def test_a_lost_gpu_beside_the_same_fault_left_to_silence() -> None:
+    """One round of both kinds at least: signal, decision and stop in this order, and silence is slower."""
+    live = run("nodewatch.py", "--only", "live")["figures"]["live"]
+    told, silent = live["told"], live["silent"]
+    assert 0 < told["signal_s"]["median"] < told["decided_s"]["median"] < told["stopped_s"]["median"]
+    assert told["decided_s"]["max"] < silent["decided_s"]["min"]
