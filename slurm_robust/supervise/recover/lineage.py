@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from slurm_robust.claim import Claim
 from slurm_robust.model import Failure, FailureCause
+from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.node_faults import FaultMove
 
 _MAX_FAILURES = 50
@@ -39,6 +40,7 @@ class Lineage:
         counter: The counter of its log that showed its steps; empty where it reports them by calls, or not at all.
         epoch: The last epoch in its log.
         moves: Nodes that it left for faults of their own, oldest first.
+        code: The versions of its code.
     """
 
     id: str
@@ -56,6 +58,7 @@ class Lineage:
     counter: str = ""
     epoch: float = 0.0
     moves: tuple[FaultMove, ...] = ()
+    code: CodeState = field(default_factory=CodeState)
 
     def moved(self, moves: Iterable[FaultMove]) -> Lineage:
         """What is remembered once nodes are left."""

@@ -21,6 +21,7 @@ import msgspec
 
 from slurm_robust.claim import Claim
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Failure
+from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.node_faults import FaultMove
 from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
@@ -90,6 +91,21 @@ class LineageStore:
         self.lineage = self.lineage.moved(moves)
         self._session.node_faults.remember(self.lineage.moves)
         self._save(self.lineage)
+
+    def attempt_interrupted(self, before: Lineage, step: int) -> None:
+        """Remember that an attempt was ended for another version of its code: this is no failure of the training."""
+        self.lineage = before.until(step)
+        self._save(self.lineage)
+
+    def code_changed(self, code: CodeState) -> None:
+        """Remember the versions of the code."""
+        if code != self.lineage.code:
+            self.lineage = replace(self.lineage, code=code)
+            self._save(self.lineage)
+
+    def made_step(self) -> None:
+        """Training has made a new step: the version of its code is proven."""
+        self.code_changed(self.lineage.code.made_step())
 
     def went_back(self, step: int) -> None:
         """The next attempt begins at this older step on purpose: each step after it is new again."""
