@@ -50,6 +50,7 @@ class CodeKeeper:
         self._log = log
         self._versions = VersionFolder(session.folder.path, session.clock)
         self._answer: CodeAnswer | None = None
+        self._reported = CodeState()
         self._last_refusal = ""
         self._next_look_s = 0.0
         self._checkpoint = NewestCheckpoint(session)
@@ -135,6 +136,8 @@ class CodeKeeper:
         session = self._session
         if session.code is None:
             return None
+        if self._reported != self._state:  # a version was proven meanwhile
+            self._report()
         if session.clock.monotonic_s() >= self._next_look_s:
             self._next_look_s = session.clock.monotonic_s() + _LOOK_S
             await self._take_order(start)
@@ -252,6 +255,7 @@ class CodeKeeper:
         session.code = MovedPaths(number, tuple(name for name in names if name.startswith("/")), snapshot, work_dir)
 
     def _report(self, trouble: str = "") -> None:
+        self._reported = self._state
         job, folder, state = self._session.job.name, self._session.folder, self._state
         try:
             origin = self._origin()

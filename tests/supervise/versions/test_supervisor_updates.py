@@ -149,6 +149,21 @@ def test_an_update_is_put_in_force_on_the_same_nodes(tmp_path: Path) -> None:
     assert job.world.job.claim.suspected_at_s == 0.0
 
 
+def test_the_report_follows_the_first_new_step(tmp_path: Path) -> None:
+    """`srobust update --rollback` reads there what it may go back to."""
+    job = Job(tmp_path, {})
+    seen = []
+
+    def look() -> None:
+        report = job.versions.report()
+        assert report is not None
+        seen.append(report.state.proven)
+
+    job.events = {(1, 0): look, (1, 30): look}
+    assert job.runs() == 0
+    assert seen == [(), (1,)]
+
+
 def test_a_bad_update_is_taken_back_and_nobody_is_blamed(tmp_path: Path) -> None:
     """It ends by its own error before its first new step: the older one runs again, and the failure is not counted."""
     job = Job(tmp_path, {})
