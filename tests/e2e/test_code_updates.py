@@ -37,12 +37,14 @@ class Project:
         )
 
 
-def start(cluster: Cluster, submit: Submit, project: Project, folder: Path) -> Training:
-    """Train from it, on two of the three nodes."""
+def start(cluster: Cluster, submit: Submit, project: Project, folder: Path, *, inside: bool = False) -> Training:
+    """Train from it, on two of the three nodes; `inside` it, all paths are relative."""
     dev = cluster(nodes=3, standby=0)
-    options = f"--robust-code={project.path} --robust-checkpoint-dir={folder}/ck"
-    train = f"{sys.executable} {project.train} --checkpoint-dir {folder}/ck --steps 2000 --step-time-s 0.1 {SMALL}"
-    job: Training = submit(dev, nodes=2, command=f"srobust run {options} {train} #")
+    code, saved, train = (".", "ck", "train.py") if inside else (project.path, f"{folder}/ck", project.train)
+    options = f"--robust-code={code} --robust-checkpoint-dir={saved}"
+    command = f"{sys.executable} {train} --checkpoint-dir {saved} --steps 2000 --step-time-s 0.1 {SMALL}"
+    where = (f"--chdir={project.path}",) if inside else ()
+    job: Training = submit(dev, nodes=2, command=f"srobust run {options} {command} #", sbatch=where)
     job.hears("training")
     return job
 
@@ -90,7 +92,7 @@ def test_an_update_after_the_next_checkpoint_changes_a_value_and_no_node(
 ) -> None:
     """An edit alone changes nothing; the update does, without a requeue, and a rollback by hand undoes it."""
     project = Project(tmp_path)
-    job = start(cluster, submit, project, tmp_path / "job")
+    job = start(cluster, submit, project, tmp_path / "job", inside=True)
     nodes = job.job().nodes
     wait_until(lambda: shown(job)["proven"] == [1], 60, "the first new step")
     (project.path / "value.py").write_text("VALUE = 2\n")
@@ -107,5 +109,25 @@ def test_an_update_after_the_next_checkpoint_changes_a_value_and_no_node(
     after = job.job()
     assert (after.nodes, after.restart_count) == (nodes, 0), job.everything()
     assert (job.told("suspect"), job.told("suspected")) == ([], []), job.everything()
+    found = shown(job)
+    assert found["in_force"] == 1
+    assert [Path(version["shared"]["ck"]) for version in found["versions"]] == [project.path / "ck"] * 2
+    assert list((project.path / "ck").iterdir()), "checkpoints are where they were"
+    job.cluster.run(["scancel", job.id])
+
+
+@pytest.mark.variant
+def test_a_requeued_job_runs_what_was_in_force(cluster: Cluster, submit: Submit, tmp_path: Path) -> None:
+    """Somebody edits the folder and requeues the job: the next attempt prints the old value."""
+    project = Project(tmp_path)
+    job = start(cluster, submit, project, tmp_path / "job")
+    wait_until(lambda: shown(job)["proven"] == [1], 60, "the first new step")
+    (project.path / "value.py").write_text("VALUE = 2\n")
+    job.cluster.run(["scontrol", "requeue", job.id])
+    wait_until(lambda: job.job().state == "PENDING" and not job.job().completing, 60, "the job waits")
+    job.cluster.run(["scontrol", "update", f"jobid={job.id}", "starttime=now"])
+    job.hears("training", 90, count=2)
+    assert (job.output().count("value 1"), job.output().count("value 2")) == (4, 0), job.everything()
+    assert job.job().restart_count == 1
     assert shown(job)["in_force"] == 1
     job.cluster.run(["scancel", job.id])

@@ -31,6 +31,7 @@ class IncidentLog:
         self._session = session
         self._idle_at_s: deque[float] = deque(maxlen=session.settings.suspicions_per_hour)
         self._full = False
+        self._last_second = 0
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 
@@ -63,7 +64,9 @@ class IncidentLog:
             self.add_note(note)
             self.save()
         now_s = self._session.clock.now_s()
-        name = f"{job.name.replace('+', '_')}-r{job.restart_count}-{int(now_s)}"
+        # An attempt may fail within the second in which an update ended the one before.
+        self._last_second = max(int(now_s), self._last_second + 1)
+        name = f"{job.name.replace('+', '_')}-r{job.restart_count}-{self._last_second}"
         self.current = Incident(
             name, job.name, attempt or job.attempt.key, now_s, signals=() if signal is None else (signal,)
         )

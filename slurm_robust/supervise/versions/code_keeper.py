@@ -161,6 +161,8 @@ class CodeKeeper:
         except OrderError as error:
             self._refuse(str(error))
             return
+        except OSError:
+            return  # the storage does not answer well; the next look may
         if order is None:
             return
         refusal = await self._why_not(order, start)

@@ -155,6 +155,9 @@ class _Picker:
             return
         if any(path == shared or path.startswith(f"{shared}/") for shared in self._shared):
             return  # `finish` links to it
+        if not _can_be_listed(path):
+            self.found.left_out[ascii(path)] = "its name is no text of one line"
+            return
         try:
             mode = (self.root / path).lstat().st_mode
         except FileNotFoundError:
@@ -233,6 +236,15 @@ def _walk(root: Path, path: str) -> Iterator[str]:
             yield from _walk(root, below)
         else:
             yield below
+
+
+def _can_be_listed(path: str) -> bool:
+    """Whether the name can stand in the lists of a version."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\n" not in path and "\r" not in path
 
 
 def _parents(path: str) -> Iterator[PurePosixPath]:

@@ -135,6 +135,15 @@ def test_secrets_sockets_pipes_and_by_products_are_left_out_and_named(code: Path
     assert "left out (it may hold a secret): .env, id_rsa, server.pem" in not_part(version)
 
 
+def test_names_that_no_list_can_hold_are_left_out(code: Path, versions: VersionFolder) -> None:
+    """They are told in another form."""
+    (code / "two\nlines.py").write_text("")
+    (code / os.fsdecode(b"latin-\xe9.py")).write_text("")
+    version = take(versions, code)
+    assert set(version.left_out) == {"'two\\nlines.py'", "'latin-\\udce9.py'"}
+    assert versions.damage(1) == ""
+
+
 def test_links_are_not_followed(code: Path, versions: VersionFolder, tmp_path: Path) -> None:
     """One in the folder leads to the copy; what lies elsewhere is never copied; loops are left out."""
     (tmp_path / "datasets").mkdir()

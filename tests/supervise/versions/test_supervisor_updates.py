@@ -14,6 +14,7 @@ from supervised import World
 from slurm_robust import checkpoint
 from slurm_robust.config import Config
 from slurm_robust.model import Mode
+from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.versions.code_orders import CodeOrder, send
 from slurm_robust.supervise.versions.version_folder import Origin, VersionFolder
@@ -182,6 +183,16 @@ def test_a_bad_update_is_taken_back_and_nobody_is_blamed(tmp_path: Path) -> None
     assert report is not None
     assert (report.state.in_force, report.state.taken_back, report.state.proven) == (1, (2,), (1,))
     assert job.world.job.claim.why == "" or "VERSION 2" in job.world.job.claim.why
+
+
+def test_two_pages_of_one_second_are_two(tmp_path: Path) -> None:
+    """The new version may fail at once."""
+    log = IncidentLog(World(tmp_path).session)
+
+    async def opened() -> set[str]:
+        return {log.open("", 1.0, "x").id for _ in range(3)}
+
+    assert len(asyncio.run(opened())) == 3
 
 
 def test_a_rollback_that_fails_too_ends_as_without_versions(tmp_path: Path) -> None:
