@@ -253,7 +253,7 @@ class Supervisor:
             session.environment, name, lineage, resume_point, dumps, command=session.command
         )
         if session.code is not None:
-            env |= session.code.environment(session.environment)
+            env |= session.code.environment({**session.environment, **env})
         evicted = tuple(sorted(session.allocation.evicted))
         channel.launch(messages.LaunchSrun(name, tuple(argv), {**env, **extra}, (), evicted))
         session.agents.watch_attempt(name)

@@ -137,6 +137,13 @@ def test_a_job_without_versions_is_told_what_to_do(running: Site, tmp_path: Path
     assert (done.exit_code, "--robust-code=DIR" in done.output, "SPANK" in done.output) == (3, True, True)
 
 
+def test_the_folder_is_found_by_slurms_pattern(running: Site, tmp_path: Path) -> None:
+    """Some versions of Slurm leave `%j` in the name; the working directory may be another one."""
+    job = replace(running.job, std_out=f"{tmp_path}/job-%j.out", work_dir="/")
+    running.slurm.state.jobs[running.job.ref.job_id] = job
+    assert running.types("--show").exit_code == 0
+
+
 def test_a_folder_that_others_can_write_is_not_used(running: Site) -> None:
     """Somebody could choose what is copied, and where to."""
     (running.project / "train.py").write_text("x = 2\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import glob
 import json
 import os
 import pwd
@@ -23,7 +24,7 @@ from slurm_robust.model import JobRef
 from slurm_robust.policy.job.code_versions import When
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.factory import connect
-from slurm_robust.supervise.incident.incident_folder import beside
+from slurm_robust.slurm.output_files import output_patterns
 from slurm_robust.supervise.versions import code_orders
 from slurm_robust.supervise.versions.code_orders import MAX_WITHIN_S, CodeOrder
 from slurm_robust.supervise.versions.snapshot import SnapshotError
@@ -170,12 +171,18 @@ def _check_owner(versions: VersionFolder, job: Job) -> None:
         fail("update", f"{versions.path} is not the job user's alone: nothing is read from it or written to it")
 
 
+def _incident_folder(job: Job) -> Path:
+    """Where the job's supervisor keeps it: beside the output, or in the working directory."""
+    places = [found for pattern in output_patterns(job) for found in glob.glob(str(Path(pattern).parent))]  # noqa: PTH207
+    folders = [Path(place) / f"slurm-robust-{job.ref.address}" for place in (*places, job.work_dir or ".")]
+    return next((folder for folder in folders if (folder / FOLDER).exists()), folders[0])
+
+
 def _found(job: Job | None, job_id: str, folder: Path | None) -> tuple[VersionFolder, CodeReport]:
     """The job's versions, and what its supervisor says of them."""
     if folder is None:
         assert job is not None
-        output = Path(job.std_out) if job.std_out.startswith("/") and "%" not in job.std_out else None
-        folder = beside(output, job.ref.address, Path(job.work_dir or "."))
+        folder = _incident_folder(job)
     versions = VersionFolder(folder)
     report = versions.report()
     if report is not None:

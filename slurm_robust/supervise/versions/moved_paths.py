@@ -64,7 +64,10 @@ class MovedPaths:
         if export.upper() not in ("NONE", "NIL", "ALL"):
             values["export"] = f"{export},{_OURS}"
             options.append(f"--export={values['export']}")
-        words = tuple(self._word(word, base if place == base else "") for word in command.command)
+        if place == base:
+            words = tuple(self._word(word, base) for word in command.command)
+        else:
+            words = tuple(self._word(self._leading_out(word, base)) for word in command.command)
         return replace(command, options=tuple(options), values=values, command=words)
 
     def base(self, command: SrunCommand) -> str:
@@ -72,8 +75,17 @@ class MovedPaths:
         chosen = command.values.get("chdir") or command.values.get("D") or ""
         return os.path.normpath(os.path.join(self.work_dir, chosen))  # noqa: PTH118 (normpath follows no link)
 
-    def _word(self, word: str, base: str) -> str:
-        """One word of the command. A relative path is moved too, from `base`, where the working directory stays."""
+    def _leading_out(self, word: str, base: str) -> str:
+        """A word that leads out of the folder by `..` is named from the root: the working directory is moved."""
+        name, sep, value = word.partition("=")
+        for start, path in (("", word), (name + sep, value)):
+            if path == ".." or path.startswith(("../", "./../")):
+                there = os.path.normpath(os.path.join(base, path))  # noqa: PTH118
+                return word if self.inside(there) is not None else start + there
+        return word
+
+    def _word(self, word: str, base: str = "") -> str:
+        """One word of the command; `base` is where a relative path leads from, if the working directory stays."""
         name, sep, value = word.partition("=")
         for start, path in (("", word), (name + sep, value)):
             if path.startswith("/") and (moved := self.moved(path)) != path:
@@ -88,12 +100,18 @@ class MovedPaths:
         return word
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Variables for the ranks: modules are imported from the version before all others."""
+        """Variables for the ranks: modules are imported from the version before all others.
+
+        A checkpoint that is named by a relative path is named from the root, as the working directory may be moved.
+        """
         first = [str(self.snapshot)]
         if (self.snapshot / "src").is_dir():
             first.append(str(self.snapshot / "src"))
+        resume = base.get("SROBUST_RESUME_PATH", "")
+        found = {"SROBUST_RESUME_PATH": os.path.join(self.work_dir, resume)} if resume else {}  # noqa: PTH118
         given = [self.moved(path) for path in base.get("PYTHONPATH", "").split(os.pathsep) if path]
         return {
+            **found,
             "PYTHONPATH": os.pathsep.join(dict.fromkeys((*first, *given))),
             "SROBUST_CODE_DIR": str(self.snapshot),
             "SROBUST_CODE_VERSION": str(self.number),

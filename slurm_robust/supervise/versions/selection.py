@@ -19,7 +19,7 @@ _SECRETS = (
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "*.keystore", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*"),
 )
 _NO_SECRETS = (".env.example", ".env.sample", ".env.template", ".env.dist")
-_BY_PRODUCTS = ("__pycache__", "*.pyc", "*.pyo", "slurm-robust-*")
+_BY_PRODUCTS = ("__pycache__", "*.pyc", "*.pyo", "slurm-robust-*", "slurm-[0-9]*.out")
 _SOURCE_SUFFIXES = frozenset(
     {".py", ".pyi", ".pyx", ".pxd", ".sh", ".bash", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".rs", ".jinja"}
 )

@@ -29,7 +29,11 @@ def words(moved: MovedPaths, *command: str, work_dir: str = "") -> tuple[str, ..
     if work_dir:
         moved = MovedPaths(moved.number, moved.source, moved.snapshot, work_dir.replace("P", project))
     found = moved.command(parse([word.replace("P", project) for word in command]))
-    return tuple(word.replace(snapshot, "S").replace(project, "P") for word in (*found.options, *found.command))
+    parent = str(Path(project).parent)
+    return tuple(
+        word.replace(snapshot, "S").replace(project, "P").replace(parent, "T")
+        for word in (*found.options, *found.command)
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,8 +45,11 @@ def words(moved: MovedPaths, *command: str, work_dir: str = "") -> tuple[str, ..
         ("python train.py --config=P/pkg --out=P/new", "--chdir=S python train.py --config=S/pkg --out=P/new"),
         ("python train.py --data P/data", "--chdir=S python train.py --data P/data"),
         ("-D P/pkg python a.py", "-D P/pkg --chdir=S/pkg python a.py"),
+        ("-D P/data python ../train.py P/data/x", "-D P/data python S/train.py P/data/x"),
         ("--chdir=/tmp python P/train.py", "--chdir=/tmp python S/train.py"),
         ("python P-old/train.py PP/train.py xP/train.py", "--chdir=S python P-old/train.py PP/train.py xP/train.py"),
+        ("python train.py --data ../sets/a --out=../out", "--chdir=S python train.py --data T/sets/a --out=T/out"),
+        ("-D P/pkg python ../train.py ..", "-D P/pkg --chdir=S/pkg python ../train.py .."),
         ("python P/../project/train.py", "--chdir=S python S/train.py"),
     ],
 )
@@ -84,6 +91,11 @@ def test_modules_come_from_the_version_first(moved: MovedPaths) -> None:
     found = moved.environment({"PYTHONPATH": given})
     snapshot = moved.snapshot
     assert found["PYTHONPATH"] == f"{snapshot}:{snapshot}/src:{snapshot}/pkg:/opt/lib:{moved.source[0]}/data"
+    assert "SROBUST_RESUME_PATH" not in found
+    assert (
+        moved.environment({"SROBUST_RESUME_PATH": "ck/step-5"})["SROBUST_RESUME_PATH"] == f"{moved.source[0]}/ck/step-5"
+    )
+    assert moved.environment({"SROBUST_RESUME_PATH": "/ck/5"})["SROBUST_RESUME_PATH"] == "/ck/5"
     assert (found["SROBUST_CODE_DIR"], found["SROBUST_CODE_VERSION"]) == (str(snapshot), "3")
 
 

@@ -115,7 +115,7 @@ def test_a_folder_in_a_repository_and_a_submodule_are_read_by_git_too(code: Path
 def test_secrets_sockets_pipes_and_by_products_are_left_out_and_named(code: Path, versions: VersionFolder) -> None:
     """Each with the reason; templates of secrets are none."""
     write(code, {".env": "TOKEN=1", ".env.example": "TOKEN=", "server.pem": "k", "id_rsa": "k", ".git/config": ""})
-    write(code, {"pkg/__pycache__/m.pyc": "", "slurm-robust-7/story.jsonl": ""})
+    write(code, {"pkg/__pycache__/m.pyc": "", "slurm-robust-7/story.jsonl": "", "slurm-7.out": ""})
     os.mkfifo(code / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         here = Path.cwd()
@@ -128,7 +128,7 @@ def test_secrets_sockets_pipes_and_by_products_are_left_out_and_named(code: Path
     assert reasons["a socket"] == ["sock"]
     assert reasons["a named pipe"] == ["pipe"]
     assert reasons["the repository itself"] == [".git"]
-    assert {"pkg/__pycache__", "slurm-robust-7"} <= set(reasons["a by-product"])
+    assert {"pkg/__pycache__", "slurm-robust-7", "slurm-7.out"} <= set(reasons["a by-product"])
     snapshot = versions.snapshot(1)
     assert (snapshot / ".env.example").exists()
     assert not any((snapshot / name).exists() for name in (".env", "server.pem", "sock", "pipe", "slurm-robust-7"))

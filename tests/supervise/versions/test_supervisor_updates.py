@@ -14,9 +14,11 @@ from supervised import World
 from slurm_robust import checkpoint
 from slurm_robust.config import Config
 from slurm_robust.model import Mode
+from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.versions.code_orders import CodeOrder, send
+from slurm_robust.supervise.versions.snapshot import Limits
 from slurm_robust.supervise.versions.version_folder import Origin, VersionFolder
 
 TRACEBACK = """Traceback (most recent call last):
@@ -312,6 +314,32 @@ def test_observe_mode_takes_snapshots_and_restarts_nothing(tmp_path: Path) -> No
     assert job.runs() == 0
     assert job.launched == ["1"]
     assert "observe mode: nothing is restarted" in job.text("code")
+
+
+def test_observe_mode_only_says_that_a_version_would_be_taken_back(tmp_path: Path) -> None:
+    """The plan is in the story; nothing is launched, and the version stays in force."""
+    job = Job(tmp_path, {}, config=Config(mode=Mode.OBSERVE))
+    job.events[1, 0] = job.fails
+    for text in ("print(1)\n", "import modle\n"):
+        (job.project / "train.py").write_text(text)
+        job.versions.take(Origin(job.project, "alice"), Limits(1 << 20, 10, 30.0))
+    supervisor = Supervisor(job.world.session)
+    supervisor._store.code_changed(CodeState(in_force=2, proven=(1,)))
+    assert asyncio.run(supervisor.run()) == 1
+    assert job.launched == ["2"]
+    assert "would take restart_in_place: VERSION 2 OF THE CODE IS TAKEN BACK: version 1" in job.text("observed")
+    report = job.versions.report()
+    assert report is not None
+    assert report.state.in_force == 2
+
+
+def test_a_step_that_is_not_ours_has_no_versions(tmp_path: Path) -> None:
+    """A watch from outside takes no snapshot, and reads no order."""
+    (tmp_path / "project").mkdir()
+    world = World(tmp_path / "job", code_dir=str(tmp_path / "project"))
+    asyncio.run(Supervisor(world.session)._code.prepare())
+    assert world.session.code is None
+    assert not (world.session.folder.path / "code").exists()
 
 
 def test_a_requeued_job_runs_the_version_in_force(tmp_path: Path) -> None:
