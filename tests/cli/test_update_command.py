@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +16,9 @@ from click.testing import CliRunner, Result
 from fake_slurm import FakeSlurm
 from helpers import wait_until
 
-from slurm_robust.cli.commands import update
+from slurm_robust.cli.commands import run, update
 from slurm_robust.policy.job.code_versions import CodeState, PendingCode
+from slurm_robust.supervise.launch.srun_command import UsageError
 from slurm_robust.supervise.versions.code_orders import CodeOrder, receive
 from slurm_robust.supervise.versions.snapshot import Limits
 from slurm_robust.supervise.versions.version_folder import CodeAnswer, CodeReport, Origin, VersionFolder
@@ -151,6 +155,36 @@ def test_a_folder_that_others_can_write_is_not_used(running: Site) -> None:
     done = running.types()
     assert (done.exit_code, "not the job user's alone" in done.output) == (3, True)
     assert running.versions.numbers() == [1]
+
+
+BECOMES = """
+import os
+from slurm_robust.cli.commands import update
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import Job
+update._become(Job(JobRef(1), "RUNNING", "nobody", {uid}, "main"))
+print(os.getuid(), os.geteuid(), os.getgid() != 0, 0 in os.getgroups())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_becomes_the_jobs_user(tmp_path: Path) -> None:
+    """What the job's folder says is that user's text: root's rights must not copy anything for it."""
+    uid = pwd.getpwnam("nobody").pw_uid
+    argv = [sys.executable, "-c", BECOMES.format(uid=uid)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == [str(uid), str(uid), "True", "False"]
+
+
+def test_a_wrong_folder_is_a_wrong_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before anything is started; a requeued job keeps its version, whatever has become of the folder."""
+    run._check_code("")
+    run._check_code(str(tmp_path))
+    with pytest.raises(UsageError, match="there is no such folder"):
+        run._check_code(str(tmp_path / "missing"))
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    run._check_code(str(tmp_path / "missing"))
 
 
 def test_a_job_of_somebody_else_is_left_alone(running: Site) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,6 +164,9 @@ class VersionFolder:
         """Make the folder of the next version; two that are taken at the same time get different ones."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            info = self.path.lstat()
+            if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+                raise SnapshotError(f"{self.path} is no folder of yours: somebody else has made it")
             self.path.chmod(0o700)
             number = max(self.numbers(), default=0)
             while number < _MAX_NUMBER:

@@ -135,6 +135,26 @@ def test_secrets_sockets_pipes_and_by_products_are_left_out_and_named(code: Path
     assert "left out (it may hold a secret): .env, id_rsa, server.pem" in not_part(version)
 
 
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_a_place_that_somebody_else_has_made_is_not_used(
+    code: Path, versions: VersionFolder, tmp_path: Path, kind: str
+) -> None:
+    """The incident folder may be open to others: the code goes into a folder of our own only."""
+    versions.path.parent.mkdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if kind == "link":
+        versions.path.symlink_to(elsewhere)
+    else:
+        versions.path.mkdir()
+        if os.geteuid() != 0:
+            pytest.skip("needs root, to make a folder of somebody else")
+        os.chown(versions.path, 4242, -1)
+    with pytest.raises(SnapshotError, match="no folder of yours"):
+        take(versions, code)
+    assert [*elsewhere.iterdir(), *versions.path.iterdir()] == []
+
+
 def test_names_that_no_list_can_hold_are_left_out(code: Path, versions: VersionFolder) -> None:
     """They are told in another form."""
     (code / "two\nlines.py").write_text("")
