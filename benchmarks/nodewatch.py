@@ -32,7 +32,7 @@ STEPS = 100_000
 FAULT_STEP = 13
 PATIENCE_S = 120.0
 _STOP = {"kind": "stop", "rank": 1, "step": FAULT_STEP}
-_FORGOTTEN_S = 15.0
+_FORGOTTEN_S = 6.0
 """A job that starts sooner on the node that was left is told of the fault before it: it has no other prolog here."""
 BYTEROBUST = {"kmsg": 2.0, "nvml": 10.0, "link": 30.0}
 """Seconds between two looks, ByteRobust (SOSP 2025), section 4.1: host, GPU, network."""

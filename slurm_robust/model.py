@@ -110,6 +110,7 @@ class SignalKind(str, enum.Enum):
     NODE_DOWN = "node_down"
     NODE_FAULT = "node_fault"
     OOM_KILL = "oom_kill"
+    TEST_FAILED = "test_failed"
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def decode(data: bytes, boot: str) -> list[NodeFinding]:
     header = _object(lines[0])
     if header.get("v") != VERSION or header.get("boot") != boot:
         return []
-    found = (_finding(_object(line)) for line in lines[1:])
+    found = (believable(_object(line)) for line in lines[1:])
     return [finding for finding in found if finding is not None]
 
 
@@ -146,8 +146,8 @@ def _object(line: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _finding(raw: dict[str, Any]) -> NodeFinding | None:
-    """One line as it can be believed; None where any of its fields cannot."""
+def believable(raw: dict[str, Any]) -> NodeFinding | None:
+    """A finding from elsewhere, by its fields' names; None where one of them is missing, or no such value."""
     seq, at_s, gpus, code = raw.get("seq"), raw.get("at_s"), raw.get("gpus", []), raw.get("code")
     words = [raw.get(key, "") for key in ("source", "kind", "urgency", "port")]
     text = raw.get("text")
@@ -157,11 +157,16 @@ def _finding(raw: dict[str, Any]) -> NodeFinding | None:
         return None
     if words[2] not in URGENCIES or not isinstance(text, str) or not (code is None or _whole(code)):
         return None
-    if not isinstance(gpus, list) or len(gpus) > _MAX_GPUS or not all(_whole(gpu) for gpu in gpus):
+    if not isinstance(gpus, (list, tuple)) or len(gpus) > _MAX_GPUS or not all(_whole(gpu) for gpu in gpus):
         return None
-    shown = "".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT_CHARS])
+    shown = printable(text[:MAX_TEXT_CHARS])
     assert isinstance(seq, int)
     return NodeFinding(seq, float(at_s), words[0], words[1], words[2], shown, tuple(gpus), words[3], code)
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for each character that cannot be shown on a line."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _whole(value: Any) -> bool:

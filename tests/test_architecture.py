@@ -40,12 +40,16 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # The service that watches a node: its judgement is that of the node checks.
     "nodewatch": BASE | {"fault_marker", "nodecheck"},
     "nodecheck": BASE | {"drain_permit", "fault_marker", "slurm", "policy.cluster.breaker"},
-    "supervise": BASE | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint"},
+    # What agents send of kernel logs is judged as the service would: by that, and by no catalogue of its own.
+    "supervise": BASE
+    | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint"}
+    | {"nodewatch.sent_records", "nodecheck.engine.registry"},
     "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy"},
+    "stoptime": BASE | {"slurm"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"diagnose", "hint", "nodewatch", "daemon", "devcluster", "doctor"},
+    | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
@@ -262,6 +266,13 @@ def test_an_agent_loads_the_standard_library_only() -> None:
     assert heavy(modules) == set()
     others = {m for m in modules if m.split(".")[0] not in {*sys.stdlib_module_names, "slurm_robust", "__main__"}}
     assert others == set()
+
+
+def test_a_supervisor_loads_the_judgement_of_records_when_one_comes() -> None:
+    """Few jobs ever need the node checks' catalogue."""
+    modules = loaded_by("import slurm_robust.supervise.supervisor")
+    assert "slurm_robust.supervise.watch.kernel_records" in modules
+    assert {m for m in modules if m.startswith(("slurm_robust.nodewatch", "slurm_robust.nodecheck"))} == set()
 
 
 def everything_imported(path: Path) -> set[str]:

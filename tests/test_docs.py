@@ -75,6 +75,7 @@ def keys_written(module: str, *functions: str) -> set[str]:
         ("srobust ckpt", keys_written("cli/commands/ckpt_seal.py", "command", "_seal_all")),
         ("srobust ckpt", set(checkpoint.Report.__struct_fields__) | set(checkpoint.Problem.__struct_fields__)),
         ("srobust stacks", keys_written("cli/commands/stacks.py", "_as_json")),
+        ("srobust test", keys_written("stoptime/conclusion.py", "to_json") | {"job"}),
         ("incident.json", set(Incident.__dataclass_fields__)),
         ("Times", {*TIME_KEYS, "accepted"}),
     ],

@@ -2,14 +2,16 @@
 
 It is the one number that a process's open files show without doubt. NVML's order is that of the bus, and Slurm's is
 that of the records in gres.conf; both may differ from it. A GPU that has left the bus is still known by the number that
-it had: nothing is forgotten while the service runs.
+it had: nothing is forgotten within a boot.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from slurm_robust.nodecheck.checks.gpu.xid import gpu_name
 from slurm_robust.nodecheck.sources import small_files
@@ -17,45 +19,67 @@ from slurm_robust.nodecheck.sources import small_files
 _FOLDER = "proc/driver/nvidia/gpus"
 _MINOR = re.compile(r"^Device Minor:\s*(\d{1,4})\s*$", re.MULTILINE)
 _MAX_BYTES = 8192
+_MOST = 64
 
 
 class GpuNumbers:
-    """The numbers of this node's GPUs.
+    """The numbers of this node's GPUs. It asks the driver nothing that may hang: a child does (`driver_numbers`).
 
     Args:
         root: The folder that has /proc.
+        kept: From `kept` of an earlier start in this boot; anything else counts as none.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, kept: Mapping[str, Any] | None = None) -> None:
         self._folder = root / _FOLDER
-        self._numbers: dict[str, int] = {}
+        numbers = [(bus, number) for bus, number in (kept or {}).items() if type(number) is int]
+        self._numbers: dict[str, int] = dict(numbers[:_MOST])
 
-    def learn(self, numbers: Mapping[str, int]) -> None:
-        """Take NVML's word: PCI address → minor number."""
-        self._numbers.update({gpu_name(bus): number for bus, number in numbers.items() if bus})
+    @property
+    def kept(self) -> dict[str, int]:
+        """What is known, for the next start; plain JSON."""
+        return dict(self._numbers)
+
+    def learn(self, numbers: Mapping[str, int], *, guessed: bool = False) -> None:
+        """Take PCI address → minor number; what is `guessed` only where no GPU that was known is missing."""
+        named = {gpu_name(bus): number for bus, number in numbers.items() if bus}
+        if not guessed or set(named) >= set(self._numbers):
+            self._numbers.update(named)
 
     def of(self, addresses: Iterable[str]) -> tuple[int, ...]:
         """The numbers of these GPUs; empty where one of them is not known, which means any of the node's."""
         names = [gpu_name(address) for address in addresses]
         if any(name not in self._numbers for name in names):
-            self._look()
-        if any(name not in self._numbers for name in names):
             return ()
         return tuple(sorted({self._numbers[name] for name in names}))
 
-    def missing(self) -> tuple[int, ...]:
-        """The numbers of GPUs that were there, and that the driver does not have any more."""
+    def missing(self) -> frozenset[str]:
+        """The PCI addresses of GPUs that were there, and that the driver does not have any more."""
+        # The names are the driver's own list; only what is in the files is asked of the GPU.
         there = {gpu_name(name) for name in small_files.names(self._folder)}
-        self._look()
-        return tuple(sorted(number for name, number in self._numbers.items() if name not in there))
+        return frozenset(self._numbers.keys() - there)
 
-    def _look(self) -> None:
-        """Read the driver's files; where they name no minor number, it is taken to count them by the bus."""
-        there = {gpu_name(name): name for name in sorted(small_files.names(self._folder))}
-        found = {
-            name: _MINOR.search(small_files.read_text(self._folder / entry / "information", _MAX_BYTES))
-            for name, entry in there.items()
-        }
-        self._numbers.update({name: int(match[1]) for name, match in found.items() if match is not None})
-        if not any(found.values()) and set(there) >= set(self._numbers):
-            self._numbers = {name: number for number, name in enumerate(sorted(there))}
+
+def driver_numbers(root: Path, wait_s: float = 2.0) -> tuple[dict[str, int], bool]:
+    """PCI address → minor number by the driver's files; none where they are not read after `wait_s`.
+
+    Reading one may hang where a GPU is lost, so a thread does it; while it hangs this process cannot end.
+
+    Returns:
+        The numbers, and whether they are guessed: where no file names one, the driver is taken to count by the bus.
+    """
+    found: list[tuple[dict[str, int], bool]] = []
+    reading = threading.Thread(target=lambda: found.append(_read(root)), daemon=True)
+    reading.start()
+    reading.join(wait_s)
+    return found[0] if found else ({}, False)
+
+
+def _read(root: Path) -> tuple[dict[str, int], bool]:
+    names = sorted(small_files.names(root / _FOLDER))
+    found = {
+        name: _MINOR.search(small_files.read_text(root / _FOLDER / name / "information", _MAX_BYTES)) for name in names
+    }
+    if any(found.values()):
+        return {name: int(match[1]) for name, match in found.items() if match is not None}, False
+    return {name: number for number, name in enumerate(names)}, True

@@ -36,7 +36,7 @@ class KernelLines:
     """Judges batches of records.
 
     Args:
-        context: As the checks get it; its kernel log is replaced by each batch.
+        context: As the checks get it; its kernel log is replaced by each batch. What it shares is kept.
         chosen: The site's options by check.
         gpus: Numbers of GPUs by their PCI address.
         disable: Checks that the site has switched off.
@@ -65,7 +65,7 @@ class KernelLines:
         """
         found = []
         for name, check in self._checks.items():
-            context = replace(self._context, shared={"kernel_log": log})
+            context = replace(self._context, shared={**self._context.shared, "kernel_log": log})
             facts = check.probe(context, self._settings[name])
             if name == "xid":
                 found += self._xids(check, facts, log, moment, source)

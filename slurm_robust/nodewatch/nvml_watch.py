@@ -20,7 +20,7 @@ from slurm_robust.nodecheck.nvml import library, session
 from slurm_robust.nodecheck.sources import small_files
 from slurm_robust.nodecheck.sources.kmsg import KernelLog
 from slurm_robust.nodewatch.child import Body, Message, Send, parent_gone
-from slurm_robust.nodewatch.gpu_numbers import GpuNumbers
+from slurm_robust.nodewatch.gpu_numbers import GpuNumbers, driver_numbers
 from slurm_robust.nodewatch.kernel_lines import KernelLines
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.polls import run_here
@@ -51,6 +51,9 @@ def body(checks: Sequence[Check], context: Context, chosen: Mapping[str, Mapping
         parent = os.getppid()
         begin_s = time.monotonic()
         there = _driver(context)
+        # Before NVML is asked: where it hangs, this is all that is known.
+        numbers, guessed = driver_numbers(context.root)
+        send({"results": [], "gpus": numbers, "guessed": guessed})
         wait: Callable[[float], tuple[int, str, int] | None] | None = None
         while time.monotonic() - begin_s < _LIFE_S and _driver(context) == there and not parent_gone(parent):
             look_s = time.monotonic()
@@ -139,5 +142,6 @@ def findings(verdicts: Verdicts, lines: KernelLines, gpus: GpuNumbers, message: 
         # Said as the kernel log says it, so that the same check judges it.
         text = f"4,0,{int(moment.uptime_s * 1e6)},-;NVRM: Xid (PCI:{message['bus']}): {message['xid']}, \0"
         return lines.judge(KernelLog(text.encode()), moment, source="nvml")
-    gpus.learn({bus: index for bus, index in message["gpus"].items() if isinstance(index, int)})
+    numbers = {bus: index for bus, index in message["gpus"].items() if isinstance(index, int)}
+    gpus.learn(numbers, guessed=message.get("guessed", False))
     return verdicts.changes("nvml", message["results"], moment)

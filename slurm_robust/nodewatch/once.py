@@ -11,7 +11,7 @@ from slurm_robust.nodecheck.engine.choices import Choices
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.sources import kmsg
 from slurm_robust.nodewatch import nvml_watch, polls
-from slurm_robust.nodewatch.gpu_numbers import GpuNumbers
+from slurm_robust.nodewatch.gpu_numbers import GpuNumbers, driver_numbers
 from slurm_robust.nodewatch.kernel_lines import KernelLines
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import Say, Seen
@@ -28,6 +28,7 @@ def look(chosen: Choices, context: Context, say: Say) -> list[NodeFinding]:
     """
     moment = Moment.now()
     gpus = GpuNumbers(context.root)
+    gpus.learn(driver_numbers(context.root)[0])
     here = replace(context, cache_dir=None, stage="periodic")
     log = kmsg.load(here.kmsg)
     if log.error:

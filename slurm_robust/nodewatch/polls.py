@@ -29,6 +29,8 @@ _RDMA_CHECKS_EVERY_S = 10.0
 _OFF = "port_disabled"
 _FILES = "files"
 Chosen = Mapping[str, Mapping[str, Any]]
+_PortState = tuple[str, "int | None"]
+"""State, and links lost since the card started; empty and None where it cannot be read."""
 
 
 def available(names: Sequence[str], disable: Sequence[str]) -> list[Check]:
@@ -78,13 +80,14 @@ def rdma_body(checks: Sequence[Check], context: Context, chosen: Chosen) -> Body
 
     def body(send: Send) -> None:
         parent = os.getppid()
-        before: dict[str, tuple[str, int]] = {}
+        before: dict[str, _PortState] = {}
         checked_s = -_RDMA_CHECKS_EVERY_S
-        while (now := ports(context, ignore)) and not parent_gone(parent):
+        while (read := ports(context, ignore)) and not parent_gone(parent):
+            now = {name: _known(before.get(name), port) for name, port in read.items()}
             down = [name for name, (state, _) in now.items() if _lost(before.get(name), state)]
             down += [name for name in before if name not in now and before[name][0] == "ACTIVE"]
             flapped = [n for n, (state, lost) in now.items() if n not in down and _flapped(before.get(n), state, lost)]
-            up = [n for n, (state, _) in now.items() if n in before and state == "ACTIVE" != before[n][0]]
+            up = [n for n, (state, _) in now.items() if state == "ACTIVE" != before.get(n, ("", None))[0] != ""]
             before = now
             results = []
             if down or flapped or up or time.monotonic() - checked_s >= _RDMA_CHECKS_EVERY_S:
@@ -99,15 +102,23 @@ def rdma_body(checks: Sequence[Check], context: Context, chosen: Chosen) -> Body
     return body
 
 
-def ports(context: Context, ignore: Sequence[Any]) -> dict[str, tuple[str, int]]:
-    """(state, links lost since the card started) of every port that concerns this node, by `mlx5_0/1`."""
+def ports(context: Context, ignore: Sequence[Any]) -> dict[str, _PortState]:
+    """Every port that concerns this node, by `mlx5_0/1`."""
     found = {}
     for device, port in rdma.all_ports(_named(context), ignore):
         folder = context.path(rdma.CLASS) / device["name"] / "ports" / str(port["port"])
         state = rdma.after_colon(small_files.word(folder / "state"))
-        lost = small_files.count(folder / "counters" / "link_downed") or 0
+        lost = small_files.count(folder / "counters" / "link_downed")
         found[f"{device['name']}/{port['port']}"] = (state, lost)
     return found
+
+
+def _known(before: _PortState | None, now: _PortState) -> _PortState:
+    """What is known of a port: what cannot be read now is as it was; a counter that has fallen is not known."""
+    if before is None:
+        return now
+    fell = before[1] is not None and now[1] is not None and now[1] < before[1]
+    return now[0] or before[0], None if fell else before[1] if now[1] is None else now[1]
 
 
 def _named(context: Context) -> list[rdma.Device]:
@@ -119,13 +130,15 @@ def _named(context: Context) -> list[rdma.Device]:
     return rdma.devices(context)
 
 
-def _lost(before: tuple[str, int] | None, state: str) -> bool:
+def _lost(before: _PortState | None, state: str) -> bool:
     return before is not None and before[0] == "ACTIVE" and state != "ACTIVE"
 
 
-def _flapped(before: tuple[str, int] | None, state: str, lost: int) -> bool:
+def _flapped(before: _PortState | None, state: str, lost: int | None) -> bool:
     """Down and up again between two readings."""
-    return before is not None and before[0] == state == "ACTIVE" and lost > before[1]
+    if before is None or before[1] is None or lost is None:
+        return False
+    return before[0] == state == "ACTIVE" and lost > before[1]
 
 
 def rdma_findings(verdicts: Verdicts, message: Message, moment: Moment) -> list[Seen]:

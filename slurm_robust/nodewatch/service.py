@@ -95,7 +95,7 @@ class Service:
         self._stop = False
         self._unsaved = False
         self.ring = FindingRing(context.cache_dir, self._boot, say)
-        self._gpus = GpuNumbers(context.root)
+        self._gpus = GpuNumbers(context.root, self._part("gpus"))
         names = [*polls.NODE_CHECKS, *polls.RDMA_CHECKS, *nvml_watch.CHECKS]
         checks = polls.available(names, chosen.disable)
         settings = {check.name: check.settings(chosen.options.get(check.name, {})) for check in checks}
@@ -166,6 +166,7 @@ class Service:
             "seq": self.ring.last_seq,
             "cursor": self._kmsg.cursor,
             "verdicts": self._verdicts.kept,
+            "gpus": self._gpus.kept,
             "hung": {name: child for name, child in hung.items() if child},
             REPORTER: self._reporter.kept if self._reporter is not None else {},
         }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.nodecheck.catalogue import remedies
+from slurm_robust.nodecheck.checks.gpu.xid import gpu_name
 from slurm_robust.nodecheck.engine import history
 from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status
 from slurm_robust.nodewatch import urgency
@@ -27,6 +29,14 @@ def to_json(name: str, finding: Finding) -> dict[str, Any]:
         "sentence": finding.sentence,
         "evidence": evidence,
     }
+
+
+class _Said(NamedTuple):
+    """What a check said last: status, reason, and the PCI addresses of the GPUs that it was about."""
+
+    status: str
+    reason: str
+    gpus: frozenset[str] = frozenset()
 
 
 class Verdicts:
@@ -53,23 +63,21 @@ class Verdicts:
         self._first = first
         self._looked: set[str] = set()
         self._boot, self._settings, self._gpus = boot, settings, gpus
-        self._said = {
-            name: tuple(said)
-            for name, said in kept.items()
-            if isinstance(said, list) and len(said) == 2 and all(isinstance(part, str) for part in said)
-        }
+        self._said = {name: said for name, raw in kept.items() if (said := _kept_said(raw)) is not None}
+        self._looks: dict[str, dict[str, int]] = {}
+        """Check → GPUs that have joined a fault which others have, and in how many looks."""
         self._strikes: dict[str, Any] = {}
 
     @property
-    def kept(self) -> dict[str, list[str]]:
+    def kept(self) -> dict[str, list[Any]]:
         """What is wrong now, for the next start; plain JSON."""
-        return {name: list(said) for name, said in self._said.items()}
+        return {name: [said.status, said.reason, sorted(said.gpus)] for name, said in self._said.items()}
 
     def changes(self, source: str, results: Sequence[Mapping[str, Any]], moment: Moment) -> list[Seen]:
         """What these results say that the last ones did not.
 
         A failure counts after as many runs in a row as the check's own strikes; a run that could not tell changes
-        nothing.
+        nothing. Where the same fault comes to more GPUs, they are told, and those that had it are not told again.
         """
         report = NodeReport("", "periodic", tuple(_result(raw) for raw in results))
         weighed, self._strikes = history.weigh(
@@ -81,30 +89,64 @@ class Verdicts:
                 continue
             first = self._first and name not in self._looked
             self._looked.add(name)
-            now = (finding.status.value, finding.reason) if finding.status in _BAD else None
             before = self._said.get(name)
-            if now == before:
+            if finding.status not in _BAD:
+                self._looks.pop(name, None)
+                if self._said.pop(name, None) is not None:
+                    found.append(self._seen(source, Result(name, finding), urgency.NOTE, moment))
                 continue
-            if now is None:
-                self._said.pop(name, None)
-                found.append(self._seen(source, name, finding, urgency.NOTE, moment))
-            else:
-                self._said[name] = now
-                rule = urgency.of_check(name, finding.reason, finding.status).name
-                rule = urgency.NOTE if first and rule != urgency.NOW else rule
-                found.append(self._seen(source, name, finding, rule, moment))
+            hit = self._hit(name, finding)
+            known = before is not None and (before.status, before.reason) == (finding.status.value, finding.reason)
+            told = before.gpus if before is not None and known else frozenset()
+            # One that named no GPU was about all of them.
+            new = self._joined(name, finding, hit - told if told else frozenset())
+            waiting = frozenset(self._looks.get(name, ()))
+            self._said[name] = _Said(finding.status.value, finding.reason, hit - waiting)
+            if known and not new:
+                continue
+            rule = urgency.of_check(name, finding.reason, finding.status).name
+            rule = urgency.NOTE if first and rule != urgency.NOW else rule
+            joined = f" (new on {', '.join(sorted(new))})" if known else ""
+            said = Result(name, replace(finding, sentence=finding.sentence + joined))
+            found.append(self._seen(source, said, rule, moment, new or hit))
         return found
 
-    def _seen(self, source: str, name: str, finding: Finding, urgent: str, moment: Moment) -> Seen:
+    def _hit(self, name: str, finding: Finding) -> frozenset[str]:
+        """PCI addresses of the GPUs that a fault is about; empty for any of the node's."""
+        if name == "gpu_count":
+            return self._gpus.missing()
+        return frozenset(gpu_name(gpu["bus"]) for gpu in finding.evidence.get("gpus", ()) if gpu.get("bus"))
+
+    def _joined(self, name: str, finding: Finding, more: frozenset[str]) -> frozenset[str]:
+        """Those of these GPUs that have had the fault for as many looks in a row as the check's strikes."""
+        before = self._looks.pop(name, {})
+        strikes = int(self._settings.get(name, {}).get(history.STRIKES, 1)) if finding.status is Status.FAIL else 1
+        looks = {gpu: before.get(gpu, 0) + 1 for gpu in more}
+        if waiting := {gpu: count for gpu, count in looks.items() if count < strikes}:
+            self._looks[name] = waiting
+        return more.difference(waiting)
+
+    def _seen(
+        self, source: str, result: Result, urgent: str, moment: Moment, hit: frozenset[str] = frozenset()
+    ) -> Seen:
+        name, finding = result.name, result.finding
         bad, failed = finding.status in _BAD, finding.status is Status.FAIL
         text = finding.sentence if bad else f"{name} is well again: {finding.sentence}"
-        gpus = self._gpus.of(gpu["bus"] for gpu in finding.evidence.get("gpus", ()) if gpu.get("bus")) if bad else ()
-        if bad and name == "gpu_count":
-            gpus = self._gpus.missing()
+        gpus = self._gpus.of(hit)
         made = NodeFinding(0, moment.wall_s, source, name, urgent, text, gpus)
-        remedy = remedies.of_result(Result(name, finding))
+        remedy = remedies.of_result(result)
         about = f"{finding.status.value} {finding.reason}"
         return Seen(made, about=about, unfit=failed, remedy=remedy.value if remedy else "", well=not bad)
+
+
+def _kept_said(raw: Any) -> _Said | None:
+    """What an earlier start kept; None for anything else."""
+    match raw:
+        case [str(status), str(reason)]:  # of a version that did not keep GPUs
+            return _Said(status, reason)
+        case [str(status), str(reason), list(gpus)] if all(isinstance(gpu, str) for gpu in gpus):
+            return _Said(status, reason, frozenset(gpus))
+    return None
 
 
 def _result(raw: Mapping[str, Any]) -> Result:

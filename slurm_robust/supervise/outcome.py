@@ -20,13 +20,13 @@ class ExecutePlan:
 
     Attributes:
         failure: The failure as it is compared with others; None where it cannot be compared.
-        interrupts: Nothing has failed: a running attempt is ended for another version of its code.
+        trains: Nothing is known to be wrong with the attempt: it is ended for what its nodes have reported.
     """
 
     verdict: Verdict
     plan: Plan
     failure: Failure | None
-    interrupts: bool = False
+    trains: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_robust.config import Config, SuperviseConfig
+from slurm_robust.config import Config, NodecheckConfig, SuperviseConfig
 from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.model import Mode
-from slurm_robust.supervise.agent.messages import FromAgent, NodeFindings
+from slurm_robust.supervise.agent.messages import FromAgent, KernelRecords, NodeFindings
+from slurm_robust.supervise.agent.node_ring import NodeFiles
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.job import SupervisedJob
@@ -24,6 +25,7 @@ from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 from slurm_robust.supervise.versions.moved_paths import MovedPaths
 from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.watch.kernel_records import KernelRecordJudge
 from slurm_robust.supervise.watch.node_faults import NodeFaults
 
 
@@ -104,14 +106,20 @@ class Session:
             self.receive,
             lambda text: self.folder.log_event("note", text),
             clock=self.clock,
-            ring_folder=self.config.nodecheck.cache_dir,
+            files=node_files(self.config.nodecheck),
         )
+        self._over_rdma = False
+        """Several nodes of the job have moved much over RDMA, in this attempt or an earlier one."""
+        self._kernel_records = KernelRecordJudge(self.config.nodecheck, self.job.nodes)
 
     def receive(self, message: FromAgent) -> None:
         """Take one agent's message."""
         self.fleet.feed(message, self.clock.now_s())
+        self._over_rdma = self._over_rdma or self.fleet.over_rdma
+        if isinstance(message, KernelRecords):
+            message = self._kernel_records.judge(message)
         if isinstance(message, NodeFindings):
-            self.node_faults.take(message, self.clock.now_s())
+            self.node_faults.take(message, self.clock.now_s(), over_rdma=self._over_rdma)
 
     def launched(self, command: SrunCommand) -> SrunCommand:
         """A command as it is launched: from the version of the code that is in force."""
@@ -143,3 +151,10 @@ class Session:
     def attached_srun_gone(self) -> bool:
         """Whether the srun of the attached step has ended."""
         return self.attached is not None and self.attached.over
+
+
+def node_files(config: NodecheckConfig) -> NodeFiles:
+    """Where the agents of a site read."""
+    ignore = config.options.get("rdma_ports", {}).get("ignore", ())
+    ports = ",".join(map(str, ignore)) if isinstance(ignore, (list, tuple)) else ""
+    return NodeFiles(config.cache_dir, config.kmsg, ports)

@@ -207,6 +207,28 @@ def test_a_line_of_the_kernel_log_moves_the_job_and_drains_the_node(cluster: Clu
 
 
 @pytest.mark.variant
+def test_a_line_of_the_kernel_log_moves_the_job_without_a_service(cluster: Cluster, submit: Submit) -> None:
+    """The agent reads the log itself: a program's own XID is a line in the story, a lost GPU moves the job."""
+    dev = cluster()
+    job = submit(dev, steps=80, sbatch=("--gres=gpu:1",))
+    trains(job, 8)
+    victim = job.rank_node(1)
+    at_s = time.time()
+    dev.add_kmsg(victim, "NVRM: Xid (PCI:0000:9b:00): 31, pid=1, name=python, MMU Fault")
+    told = job.hears("node-fault")
+    assert (told["node"], told["source"], told["urgency"], told["code"]) == (victim, "agent", "note", 31)
+    dev.add_kmsg(victim, "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, name=python, GPU has fallen off the bus.")
+    decided = job.hears("decided")
+    assert decided["evict"] == [victim], job.everything()
+    assert decided["at_s"] - at_s < 10, job.everything()
+    job.hears("resumed")
+    assert victim not in job.job().nodes
+    assert silences(job) == []
+    assert job.ends().state == "COMPLETED", job.everything()
+    job.assert_clean_slurm()
+
+
+@pytest.mark.variant
 def test_mild_faults_move_a_job_three_times_and_no_more(cluster: Cluster, submit: Submit) -> None:
     """Each time by requeue, which the job remembers; then one alert. A person's drain is told in about a minute."""
     dev = cluster()

@@ -10,6 +10,8 @@ from helpers import wait_until
 from watch_helpers import RunningService
 
 from slurm_robust import node_findings
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodewatch import polls
 
 Watch = Callable[..., RunningService]
 _UP = {"state": "4: ACTIVE", "phys_state": "5: LinkUp"}
@@ -85,3 +87,17 @@ def test_a_port_that_stays_away_and_the_last_one(root: Path, watch: Watch) -> No
 def settled(service: RunningService) -> None:
     """Wait until the ports were read once, by what their check keeps."""
     wait_until((service.cache / "nodewatch" / "rdma_ports.json").exists, 20, f"the ports are read; {service.said()}")
+
+
+def test_what_cannot_be_read_is_no_lost_link(tmp_path: Path) -> None:
+    """A state or a counter that is empty, or reads 0, for one look; what comes back is as it was."""
+    looks: list[tuple[str, int | None]] = [("ACTIVE", 3), ("", None), ("ACTIVE", 3), ("ACTIVE", 0), ("ACTIVE", 3)]
+    known = None
+    for state, lost in looks:
+        now = polls._known(known, (state, lost))
+        assert not polls._lost(known, now[0])
+        assert not polls._flapped(known, *now)
+        known = now
+    assert polls._flapped(known, *polls._known(known, ("ACTIVE", 4)))
+    port(tmp_path, 0, **_UP, link_downed="")
+    assert polls.ports(Context("n1", root=tmp_path), ()) == {"mlx5_0/1": ("ACTIVE", None)}

@@ -14,7 +14,7 @@ from helpers import wait_until
 from slurm_robust import node_findings
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodewatch.gpu_numbers import GpuNumbers
+from slurm_robust.nodewatch.gpu_numbers import GpuNumbers, driver_numbers
 from slurm_robust.nodewatch.kernel_lines import KernelLines
 from slurm_robust.nodewatch.moment import Moment
 
@@ -34,7 +34,10 @@ def record(seq: int, uptime_s: float, text: str) -> str:
 
 def kernel_lines(root: Path) -> KernelLines:
     """A judge of records on a machine whose /proc and /sys are below `root`."""
-    return KernelLines(Context("n1", "periodic", root=root, kmsg=root / "kmsg"), {}, GpuNumbers(root))
+    gpus = GpuNumbers(root)
+    numbers, guessed = driver_numbers(root)
+    gpus.learn(numbers, guessed=guessed)
+    return KernelLines(Context("n1", "periodic", root=root, kmsg=root / "kmsg"), {}, gpus)
 
 
 class RunningService:

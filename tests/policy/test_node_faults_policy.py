@@ -20,7 +20,6 @@ from slurm_robust.policy.job.node_faults import (
     SETTLE_S,
     FaultMove,
     settle_s,
-    urgency_of_drain,
     weigh,
 )
 from slurm_robust.policy.job.situation import JobFacts, Situation
@@ -104,12 +103,6 @@ def test_unlike_faults_on_many_nodes_are_a_storm_only_where_all_are_urgent() -> 
     assert set(weigh([*flaps, fault("n3")], NODES, NODES).leave_now) == {"n3"}
     kinds = [fault(node, kind=f"kind{node}") for node in NODES[:3]]
     assert len(weigh(kinds, NODES, NODES).storm) == 3
-
-
-def test_a_drain_by_a_person_is_a_note_and_one_of_ours_waits_for_the_checkpoint() -> None:
-    """Who drains a node by hand wants its job to finish."""
-    assert urgency_of_drain("srobust: gpu_lost") == "at_next_checkpoint"
-    assert urgency_of_drain("swap the fans, bob") == "note"
 
 
 REPORTED = {"n2": "node n2 reports XID 79"}

@@ -51,6 +51,17 @@ def test_an_outage_counts_neither_against_the_training_nor_against_its_checkpoin
     assert before.after(-1, 100, outage, in_place=True).fruitless == 2, "once nothing is waited for any more, it counts"
 
 
+def test_what_a_node_reports_counts_neither_against_the_training_nor_against_its_checkpoint() -> None:
+    """An attempt that was ended for it has not failed; its own steps count as ever."""
+    report = Failure("node: node_fault", ("n1",), FailureCause.NODE)
+    before = Lineage("a", reached=120, fruitless=1, start_step=100, failed_starts=1, failures=(HANG,))
+    assert before.after(-1, 100, report, in_place=False, excused=True) == before
+    stepped = before.after(105, 100, report, in_place=False, excused=True)
+    assert (stepped.fruitless, stepped.failed_starts, stepped.failures) == (1, 0, (HANG,)), "the checkpoint is good"
+    further = before.after(130, 100, report, in_place=False, excused=True)
+    assert (further.reached, further.fruitless, further.failed_starts, further.failures) == (130, 0, 0, ())
+
+
 def test_a_requeued_run_goes_on_from_its_own_words() -> None:
     """The Comment is newer than the folder, where it speaks of this run."""
     said = Claim(STATE_WATCHING, "a", restart=1, step=140, fruitless=2, incident="i")

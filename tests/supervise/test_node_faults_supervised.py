@@ -4,104 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_training import NODES, Training
 from supervised import World
 
-from slurm_robust import checkpoint
-from slurm_robust.config import Config
+from slurm_robust.config import Config, NodecheckConfig
 from slurm_robust.localize.evidence import RankExit
-from slurm_robust.model import Mode, Signal, SignalKind
+from slurm_robust.model import Mode, Signal
 from slurm_robust.node_findings import NodeFinding
-from slurm_robust.policy.job.node_faults import FaultMove
+from slurm_robust.policy.job.node_faults import FaultMemory, FaultMove
 from slurm_robust.slurm.client import Node
-from slurm_robust.supervise.agent.messages import NodeFindings
+from slurm_robust.supervise.agent.messages import NodeFindings, PortTraffic
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
 from slurm_robust.supervise.recover import lineage_store
 from slurm_robust.supervise.recover.lineage import Lineage, Tally
+from slurm_robust.supervise.session import node_files
 from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.watch import newest_checkpoint
 from slurm_robust.supervise.watch.drain_watch import EVERY_S
 from slurm_robust.supervise.watch.node_faults import NodeFaults
-
-NODES = ("n1", "n2", "n3")
-
-
-class Training:
-    """A training on n1 and n2 with the spare n3; a step a second, and nothing is wrong with it.
-
-    Attributes:
-        script: Step → what happens then.
-    """
-
-    def __init__(
-        self, folder: Path, script: dict[int, Callable[[], None]], last_step: int = 40, **changes: Any
-    ) -> None:
-        more = {"checkpoint_dir": str(folder / "ck"), **changes}
-        self.world = World(folder / "story", command="-N2 python train.py", nodes=NODES, **more)
-        self.script, self.last_step = script, last_step
-        self.launches = self.step = self.seq = 0
-        self.at_s = 0.0
-        self.computed: list[int] = []
-        self.stalls_at = 10**6
-        self.at_stall: Callable[[], None] | None = None
-        """What happens half a minute after training has stalled."""
-        self.world.clock.on_sleep = self.goes_on
-
-    def goes_on(self) -> None:
-        """What the ranks do while the supervisor sleeps."""
-        world, channel = self.world, self.world.channel
-        assert channel is not None
-        if len(channel.launched) > self.launches and channel.ended is None:
-            self.launches = len(channel.launched)
-            excluded = [word.partition("=")[2] for word in channel.launched[-1][0] if word.startswith("--exclude")]
-            world.finds_ranks(nodes=tuple(n for n in NODES if n not in excluded)[:2])
-            self.step = max(0, int(channel.launched[-1][1].get("SROBUST_RESUME_STEP", "0")))
-            self.at_s = world.clock.at_s
-        if channel.ended is not None or not self.launches or world.clock.at_s < self.at_s + 1:
-            return
-        if self.step >= self.stalls_at and self.launches == 1:
-            if self.at_stall is not None and world.clock.at_s > self.at_s + 30:
-                self.at_stall()
-                self.at_stall = None
-            return
-        if self.step >= self.last_step:
-            channel.ended = 0
-            return
-        self.step, self.at_s = self.step + 1, world.clock.at_s
-        self.computed.append(self.step)
-        world.steps(self.step)
-        happens = self.script.pop(self.step, None)
-        if happens is not None:
-            happens()
-
-    def finds(self, node: str, urgency: str = "now", ago_s: float = 0.0, **more: Any) -> None:
-        """The agent of a node sends a finding of so long ago."""
-        self.seq += 1
-        made = {"source": "kmsg", "kind": "xid", "text": "XID 79: GPU has fallen off the bus", **more}
-        finding = NodeFinding(**made, seq=self.seq, at_s=self.world.clock.at_s - ago_s, urgency=urgency)
-        self.world.session.receive(NodeFindings(node, (finding,)))
-
-    def ends(self) -> int:
-        """Run the supervisor to the end."""
-        return asyncio.run(Supervisor(self.world.session).run())
-
-    def saves(self, step: int) -> None:
-        """A checkpoint is written and verified."""
-        checkpoint.save(self.world.session.checkpoint_dir, step, {"x": 1})
-
-    @property
-    def excluded(self) -> list[str]:
-        """Nodes that each launch after the first leaves out."""
-        assert self.world.channel is not None
-        launched = self.world.channel.launched[1:]
-        return [word.partition("=")[2] for argv, _, _ in launched for word in argv if word.startswith("--exclude")]
 
 
 def test_a_lost_gpu_moves_the_job_at_once(tmp_path: Path) -> None:
@@ -280,7 +207,7 @@ def test_mild_faults_of_one_node_after_the_other_do_not_move_the_job_for_ever(tm
 
     def remembered() -> None:
         (lineage,) = lineage_store.load(job.world.session.folder).runs.values()
-        seen.extend(lineage.moves)
+        seen.extend(lineage.faults.moves)
 
     script = {
         12: lambda: job.finds("n1", "at_next_checkpoint"),
@@ -295,7 +222,7 @@ def test_mild_faults_of_one_node_after_the_other_do_not_move_the_job_for_ever(tm
     moves = tuple(FaultMove(now_s - ago_s, f"x{ago_s}", "at_next_checkpoint", "xid") for ago_s in (900, 300))
     memory = replace(job.world.job.claim, lineage="abc")
     job.world.job.claim = memory
-    lineage_store.save(job.world.session.folder, "run 1", Lineage("abc", moves=moves), Tally())
+    lineage_store.save(job.world.session.folder, "run 1", Lineage("abc", faults=FaultMemory(moves)), Tally())
     assert job.ends() == 0
     assert job.excluded == ["n2"]
     alert, moved = (line["text"] for line in job.world.story if line["kind"] == "decided")
@@ -362,23 +289,6 @@ def test_a_finding_that_is_sent_again_is_taken_once(tmp_path: Path) -> None:
     assert world.session.node_faults.faulty(NODES, NODES).leave_now
 
 
-@pytest.mark.parametrize(("reason", "left"), [("srobust: gpu_lost on GPU 3", True), ("fans, bob", False)])
-def test_a_node_that_is_drained_is_told(tmp_path: Path, reason: str, left: bool) -> None:
-    """Ours waits for the checkpoint; a person wants the job to finish. Older drains are no news."""
-    world = World(tmp_path, command="python train.py")
-    now_s, faults, signals = world.clock.at_s, world.session.node_faults, []  # type: ignore[var-annotated]
-    n1, n2, n3 = (n for n in world.slurm.nodes() if n.name in NODES)
-    drained = replace(n2, flags=frozenset({"DRAIN"}), reason=reason, reason_user="root", reason_at_s=int(now_s) + 5)
-    old = replace(n3, flags=frozenset({"DRAIN"}), reason=reason, reason_at_s=int(now_s) - 5)
-    for _ in range(2):
-        faults.take_drains([n1, drained, old], NODES, now_s, now_s + 9)
-        faults.pass_on(signals, world.session.folder)
-    (signal,) = signals
-    assert (signal.kind, signal.source, signal.node) == (SignalKind.NODE_FAULT, "slurm", "n2")
-    assert set(faults.faulty(NODES, NODES).leave_later) == ({"n2"} if left else set())
-    assert reason in world.text("node-fault")
-
-
 def test_a_spare_with_a_lost_gpu_moves_nothing_and_replaces_nobody(tmp_path: Path) -> None:
     """Its finding is known at once, though no rank runs there: n2 then fails, and only a requeue is left."""
 
@@ -395,16 +305,24 @@ def test_a_spare_with_a_lost_gpu_moves_nothing_and_replaces_nobody(tmp_path: Pat
     assert "1 healthy nodes for 2" in job.world.text("decided")
 
 
-@pytest.mark.parametrize(("reason", "left"), [("srobust: gpu_lost on GPU 3", ["n2"]), ("fans, bob", [])])
-def test_a_drain_of_a_running_job_is_seen_in_about_a_minute(tmp_path: Path, reason: str, left: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("reason", "gpus", "left"),
+    [("srobust: gpu_lost on GPU 3", 8, ["n2"]), ("srobust: gpu_lost on GPU 3", 4, []), ("fans, bob", 8, [])],
+)
+def test_a_drain_of_a_running_job_is_seen_in_about_a_minute(
+    tmp_path: Path, reason: str, gpus: int, left: list[str]
+) -> None:
     """Nothing is wrong with the training. Slurm is asked once a minute."""
     calls: list[float] = []
 
     def drain() -> None:
         nodes, now_s = job.world.slurm.state.nodes, job.world.clock.at_s
-        nodes["n2"] = replace(nodes["n2"], flags=frozenset({"DRAIN"}), reason=reason, reason_at_s=int(now_s))
+        nodes["n2"] = replace(
+            nodes["n2"], flags=frozenset({"DRAIN"}), reason=reason, reason_at_s=int(now_s), gres="gpu:8"
+        )
 
     job = Training(tmp_path, {70: drain, 150: lambda: job.saves(150)}, last_step=200)
+    job.world.slurm.gpus[job.world.job.job_id] = dict.fromkeys(NODES, frozenset(range(gpus)))
     job.saves(10)
     slurm, asked = job.world.slurm, job.world.slurm.nodes
 
@@ -472,3 +390,51 @@ class Silent(IncidentFolder):
 
     def log_event(self, *_: Any, **__: Any) -> None:
         """Nothing is written."""
+
+
+FLAP = {"kind": "port", "port": "mlx5_0/1", "text": "mlx5_0/1 lost its link", "source": "agent"}
+
+
+@pytest.mark.parametrize(
+    ("used", "bytes_per_s", "left"),
+    [(2, 1e9, ["n2"]), (2, 1e5, []), (2, 0.0, []), (1, 1e9, [])],
+    ids=["over RDMA", "over TCP", "without a word", "on one node"],
+)
+def test_a_rail_that_the_job_does_not_use_moves_nobody(
+    tmp_path: Path, used: int, bytes_per_s: float, left: list[str]
+) -> None:
+    """Where nothing was moved over RDMA, or between no nodes, two flaps in five minutes are lines in the story."""
+    world = World(tmp_path, nodes=NODES)
+    attempt = world.attempt()
+    world.finds_ranks(nodes=("n2", "n1" if used == 2 else "n2"))
+    if bytes_per_s:
+        world.session.receive(PortTraffic("n2", 60.0, int(60 * bytes_per_s)))
+    for seq in (1, 2):
+        finding = NodeFinding(seq, world.clock.at_s, urgency="if_repeated", **FLAP)
+        world.session.receive(NodeFindings("n2", (finding,)))
+        world.clock.at_s += 100
+    faults = world.session.node_faults
+    faults.pass_on(attempt.signals, world.session.folder)
+    assert sorted(faults.faulty(NODES, NODES).leave_now) == left
+    assert ("not seen to train over RDMA" in world.text("node-fault")) == (not left)
+    assert [signal.evidence["urgency"] for signal in attempt.signals] == ["if_repeated" if left else "note"] * 2
+
+
+def test_what_a_job_was_seen_to_use_is_known_in_its_next_attempt(tmp_path: Path) -> None:
+    """Its first minute has no count yet."""
+    world = World(tmp_path, nodes=NODES)
+    world.attempt()
+    world.finds_ranks()
+    world.session.receive(PortTraffic("n2", 60.0, 10**12))
+    attempt = world.attempt("1.0.1.2")
+    world.session.receive(NodeFindings("n2", (NodeFinding(1, world.clock.at_s, urgency="if_repeated", **FLAP),)))
+    world.session.node_faults.pass_on(attempt.signals, world.session.folder)
+    assert [signal.evidence["urgency"] for signal in attempt.signals] == ["if_repeated"]
+
+
+def test_agents_are_told_what_the_site_ignores() -> None:
+    """As the check has it; what is no list is the check's to complain about."""
+    for ignore, told in ((["mlx5_4", "eth7"], "mlx5_4,eth7"), ([], ""), ("mlx5_4", "")):
+        config = NodecheckConfig(options={"rdma_ports": {"ignore": ignore}}, cache_dir="/c", kmsg="/k")
+        assert node_files(config) == ("/c", "/k", told)
+    assert node_files(NodecheckConfig()).ignored_ports == ""

@@ -11,7 +11,8 @@ The rules, in order:
    Nobody is evicted and no attempt counts as fruitless, until the waiting has reached its limit.
 6. Another version of the job's code is the answer (`code_versions.after_failure`): restart with it; no node is blamed.
 7. Attempts without a new step, or failed launches of the job, reached their limit: stop, exit 93. Failures whose
-   messages have nothing in common are counted apart, up to twice the limit.
+   messages have nothing in common are counted apart, up to twice the limit. A job that trains, and of which only a
+   node has reported a fault, is never stopped.
 8. A training that ended with a bad loss, and no node is at fault: go back to an earlier checkpoint; bounded.
 9. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
 10. A step that was not launched by us ended without a new step, and only an exit code is known: stop with that code,
@@ -140,6 +141,8 @@ def _other_code(s: Situation) -> Plan | None:
 
 
 def _fruitless(s: Situation) -> Plan | None:
+    if s.trains:
+        return None  # it may be on its way to a new step
     limit, unrelated = s.fruitless_limit, repeats.unrelated_before(s.failure, s.earlier_failures)
     if s.fruitless >= 2 * limit or s.fruitless - unrelated >= limit:
         reason = f"{s.fruitless} attempts in a row without a new step (limit {limit})"

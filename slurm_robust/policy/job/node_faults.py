@@ -4,8 +4,10 @@
 |---|---|
 | `now` | the node is left at once |
 | `if_repeated` | it is left at once where the same kind came twice on one node and port within `REPEAT_WITHIN_S` |
-| `at_next_checkpoint` | it is left right after the job's next verified checkpoint, or at `supervise.fault_wait_s` |
+| `at_next_checkpoint` | it is left after the next verified checkpoint, or at `supervise.fault_wait_s` if one is known |
 | `note` | nothing; the story has a line |
+
+A lost link of an RDMA port is a `note` for a job on one node, and for one that was not seen to train over RDMA.
 
 Faults on too many nodes at once (a storm, `_stormy`) share a cause outside the nodes: none of these nodes is left.
 Sources that look now and then report what came to all nodes at once seconds apart. So an urgent fault waits for others,
@@ -17,12 +19,14 @@ never because of one sort of fault on a third node (`_why_stays`).
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from slurm_robust.model import REASON_PREFIX, Signal, SignalKind
+from slurm_robust.model import Failure, FailureCause, Signal, SignalKind
 from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, NOTE, NOW
 from slurm_robust.policy.job.decide import max_evictions
+from slurm_robust.policy.job.situation import NODE_REPORT
 
 REPEAT_WITHIN_S = 300.0
 ONE_EVENT_S = 10.0
@@ -38,6 +42,9 @@ MILD_MOVES = 3
 MILD_NODES_OF_ONE_SORT = 2
 """On more nodes than this within `MILD_WITHIN_S`, mild faults of one sort have a cause that nodes share."""
 MILD_WITHIN_S = 86_400.0
+_MOST_REMEMBERED = 64
+PORT = "port"
+"""Kind of a lost link of one RDMA port."""
 DRAINED = "drained"
 """Kind of a drain: what two of them have in common is not known."""
 _POLLED = frozenset({"poll", "nvml", "rdma", "agent"})
@@ -72,6 +79,70 @@ class FaultMove:
         """The fault, as it counts in a storm: at the time at which the node was left."""
         evidence = {"kind": self.kind, "urgency": self.urgency, "gpus": (), "port": "", "code": self.code}
         return Signal(SignalKind.NODE_FAULT, self.at_s, "", self.text, self.node, evidence=evidence)
+
+
+@dataclass(frozen=True)
+class StormFault:
+    """A sort of fault that came to many nodes at once, at about this time, and was announced."""
+
+    at_s: float
+    urgency: str
+    kind: str
+    code: int | None = None
+
+    @classmethod
+    def of(cls, fault: Signal) -> StormFault:
+        """This one."""
+        evidence = fault.evidence
+        return cls(fault.at_s, _urgency(fault), str(evidence.get("kind")), evidence.get("code"))
+
+    @property
+    def signal(self) -> Signal:
+        """The fault, of no node."""
+        return FaultMove(self.at_s, "", self.urgency, self.kind, self.code).signal
+
+
+@dataclass(frozen=True)
+class FaultMemory:
+    """What is remembered of a training's faulty nodes, over its attempts, its requeues and restarts of its supervisor.
+
+    Attributes:
+        moves: Nodes that it left for faults of their own, oldest first.
+        storms: What was announced as a storm, oldest first: more of it may come late, and old findings come again.
+        handled_at_s: Node → time of its last fault that was acted on, or that nothing could be done about.
+    """
+
+    moves: tuple[FaultMove, ...] = ()
+    storms: tuple[StormFault, ...] = ()
+    handled_at_s: Mapping[str, float] = field(default_factory=dict)
+
+    def moved(self, moves: Iterable[FaultMove]) -> FaultMemory:
+        """Once nodes are left."""
+        return replace(self, moves=(*self.moves, *moves)[-_MOST_REMEMBERED:])
+
+    def announced(self, storm: Iterable[Signal]) -> FaultMemory:
+        """Once a storm is announced. Of each sort, faults that tell no more than those beside them are left out."""
+        known: defaultdict[tuple[object, ...], list[StormFault]] = defaultdict(list)
+        for fault in sorted({*self.storms, *(StormFault.of(s) for s in storm)}, key=lambda s: s.at_s):
+            known[_sort(fault.signal)].append(fault)
+        kept = sorted((fault for some in known.values() for fault in _thinned(some)), key=lambda s: s.at_s)
+        return replace(self, storms=tuple(kept[-_MOST_REMEMBERED:]))
+
+    def handled(self, at_s: Mapping[str, float]) -> FaultMemory:
+        """Once nothing is to be done about the faults of these nodes up to these times."""
+        known = {**self.handled_at_s, **{n: max(t, self.handled_at_s.get(n, t)) for n, t in at_s.items()}}
+        last = sorted(known.items(), key=lambda item: item[1])[-_MOST_REMEMBERED:]
+        return replace(self, handled_at_s=dict(last))
+
+
+def _thinned(faults: Sequence[StormFault]) -> list[StormFault]:
+    """So many of these, of one sort and in order of time, that the same other faults came at the same time as they."""
+    kept: list[StormFault] = []
+    for at, fault in enumerate(faults):
+        last = at + 1 == len(faults) or faults[at + 1].at_s - fault.at_s > AT_ONCE_S
+        if last or not kept or fault.at_s - kept[-1].at_s > AT_ONCE_S:
+            kept.append(fault)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -113,25 +184,31 @@ def weigh(
     faults = sorted((s for s in signals if s.node in nodes and _acts(s)), key=lambda s: s.at_s)
     left = [move.signal for move in moves]
     storm = _stormy([s for s in faults if s.node in used], left, max_evictions(len(used)))
-    single = [s for s in faults if s not in storm]
+    stormy = {id(s) for s in storm}
+    single = [s for s in faults if id(s) not in stormy]
     leave_now: dict[str, str] = {}
     why: dict[str, Signal] = {}
-    for at, fault in enumerate(single):
-        earlier = _same_before(fault, single[:at])
+    earlier: defaultdict[tuple[object, ...], list[Signal]] = defaultdict(list)
+    for fault in single:
+        same = earlier[_key(fault)]
+        before = _same_before(fault, same)
+        same.append(fault)
         if fault.node in leave_now:
             continue
         if _urgency(fault) == NOW:
             leave_now[fault.node], why[fault.node] = fault_text(fault), fault
-        elif _urgency(fault) == IF_REPEATED and earlier is not None:
-            apart_s = fault.at_s - earlier.at_s
+        elif _urgency(fault) == IF_REPEATED and before is not None:
+            apart_s = fault.at_s - before.at_s
             leave_now[fault.node] = f"{fault_text(fault)}, for the second time in {apart_s:.0f} s"
             why[fault.node] = fault
     leave_later: dict[str, str] = {}
     stays: dict[str, str] = {}
     for fault in (s for s in single if _urgency(s) == AT_NEXT_CHECKPOINT and s.node not in leave_now):
+        if fault.node in leave_later:
+            continue
         if stay := _why_stays(fault, moves):
             stays.setdefault(fault.node, f"{fault_text(fault)}; {stay}")
-        elif fault.node not in leave_later:
+        else:
             leave_later[fault.node], why[fault.node] = fault_text(fault), fault
     stays = {node: text for node, text in stays.items() if node not in leave_later}
     return FaultyNodes(leave_now, leave_later, tuple(storm), stays, why)
@@ -156,14 +233,19 @@ def settle_s(faults: Collection[Signal]) -> float:
     return POLLED_SETTLE_S if polled else SETTLE_S
 
 
+def failure_of(nodes: Iterable[str]) -> Failure:
+    """What these nodes report, as it is compared with other failures."""
+    return Failure(NODE_REPORT, tuple(sorted(nodes)), FailureCause.NODE)
+
+
+def urgency_here(kind: str, urgency: str, *, over_rdma: bool) -> str:
+    """The urgency of a finding for this job. `over_rdma`: its nodes were seen to train over RDMA, with each other."""
+    return NOTE if kind == PORT and not over_rdma else urgency
+
+
 def fault_text(fault: Signal) -> str:
     """The reason that names node and fault."""
     return f"node {fault.node} reports {fault.detail}"
-
-
-def urgency_of_drain(reason: str) -> str:
-    """The urgency of a drain of a running job's node: a person who drains wants the job to finish."""
-    return AT_NEXT_CHECKPOINT if reason.startswith(REASON_PREFIX) else NOTE
 
 
 def _urgency(fault: Signal) -> str:
@@ -174,10 +256,20 @@ def _acts(signal: Signal) -> bool:
     return signal.kind is SignalKind.NODE_FAULT and _urgency(signal) in (NOW, IF_REPEATED, AT_NEXT_CHECKPOINT)
 
 
+def repeated(faults: Sequence[Signal]) -> bool:
+    """Whether the last of these faults of one kind, node and port is a repetition."""
+    return _same_before(faults[-1], faults[:-1]) is not None
+
+
 def _same_before(fault: Signal, earlier: Sequence[Signal]) -> Signal | None:
-    """The last fault of this kind on this node and port, if it is not too long ago."""
-    same = [s for s in earlier if _key(s) == _key(fault) and ONE_EVENT_S <= fault.at_s - s.at_s <= REPEAT_WITHIN_S]
-    return same[-1] if same else None
+    """The last of these faults of the same kind, node and port, if it is another event and not too long ago."""
+    for other in reversed(earlier):
+        apart_s = fault.at_s - other.at_s
+        if apart_s > REPEAT_WITHIN_S:
+            break
+        if apart_s >= ONE_EVENT_S:
+            return other
+    return None
 
 
 def _key(fault: Signal) -> tuple[object, ...]:
@@ -196,8 +288,9 @@ def belongs(fault: Signal, storm: Iterable[Signal]) -> bool:
 
 def _together(one: Signal, other: Signal) -> bool:
     """They came at the same time, and are of one sort, or both urgent."""
-    alike = _sort(one) == _sort(other) or _urgency(one) == _urgency(other) == NOW
-    return alike and abs(one.at_s - other.at_s) <= AT_ONCE_S
+    if abs(one.at_s - other.at_s) > AT_ONCE_S:
+        return False
+    return _sort(one) == _sort(other) or _urgency(one) == _urgency(other) == NOW
 
 
 def _stormy(faults: Sequence[Signal], left: Sequence[Signal], bound: int) -> list[Signal]:
@@ -205,11 +298,35 @@ def _stormy(faults: Sequence[Signal], left: Sequence[Signal], bound: int) -> lis
 
     Those of nodes that were `left` are among them, where nodes in use are concerned, too.
     """
-    stormy = []
-    for fault in sorted([*left, *faults], key=lambda s: s.at_s):
-        near = [s for s in (*left, *faults) if abs(s.at_s - fault.at_s) <= AT_ONCE_S]
-        alike = {s.node for s in near if _sort(s) == _sort(fault)}
-        urgent = {s.node for s in near if _urgency(s) == NOW} if _urgency(fault) == NOW else set()
-        if len(alike) > bound or len(urgent) > bound:
-            stormy.append(fault)
-    return stormy if any(fault in faults for fault in stormy) else []
+    alike: defaultdict[tuple[object, ...], list[Signal]] = defaultdict(list)
+    ordered = sorted([*left, *faults], key=lambda s: s.at_s)
+    for fault in ordered:
+        alike[_sort(fault)].append(fault)
+    many = _on_many_nodes([s for s in ordered if _urgency(s) == NOW], bound)
+    for group in alike.values():
+        many |= _on_many_nodes(group, bound)
+    stormy = [s for s in ordered if id(s) in many]
+    return stormy if any(id(s) in many for s in faults) else []
+
+
+def _on_many_nodes(faults: Sequence[Signal], bound: int) -> set[int]:
+    """Identities of those around which more than `bound` nodes report, `AT_ONCE_S` before or after.
+
+    The faults are in order of time, so a window moves over them.
+    """
+    many: set[int] = set()
+    nodes: Counter[str] = Counter()
+    first = end = 0
+    for fault in faults:
+        while end < len(faults) and faults[end].at_s - fault.at_s <= AT_ONCE_S:
+            nodes[faults[end].node] += 1
+            end += 1
+        while fault.at_s - faults[first].at_s > AT_ONCE_S:
+            gone = faults[first].node
+            nodes[gone] -= 1
+            if not nodes[gone]:
+                del nodes[gone]
+            first += 1
+        if len(nodes) > bound:
+            many.add(id(fault))
+    return many

@@ -10,6 +10,9 @@ from slurm_robust.policy.job import repeats
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.code_versions import CodeState
 
+NODE_REPORT = "node: node_fault"
+"""Signature of a failure that only nodes have reported: nothing is known to be wrong with the training."""
+
 
 @dataclass(frozen=True)
 class JobFacts:
@@ -108,6 +111,12 @@ class Situation:
     def used_nodes(self) -> frozenset[str]:
         """Nodes that this attempt trains on."""
         return frozenset(self.training_nodes or self.allocation_nodes) - frozenset(self.healthy_spares)
+
+    @property
+    def trains(self) -> bool:
+        """Whether nothing is known to be wrong with the training: only nodes have reported faults."""
+        over = self.ended or self.action_limit_reached or set(self.dead_nodes) & self.used_nodes
+        return self.failure is not None and self.failure.signature == NODE_REPORT and not over
 
     @property
     def restarts_tried(self) -> int:

@@ -57,6 +57,6 @@ class Codec(Generic[Message]):
                 read(raw[key]) if default is _REQUIRED or key in raw else default
                 for key, read, default in self._fields[cls]
             )
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
             raise ValueError(f"not a message ({type(error).__name__}: {error})") from None
         return made

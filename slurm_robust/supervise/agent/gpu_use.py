@@ -11,18 +11,20 @@ import glob
 import math
 import os
 import re
-from typing import Iterable, NamedTuple
+from typing import Iterable, Mapping, NamedTuple
 
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.supervise.agent.gpu_minors import DRIVER, GpuMinors
 from slurm_robust.supervise.agent.ranks import Rank, identity
 
-DRIVER = "/proc/driver/nvidia/gpus"
 DEVICES = "/dev/nvidia"
 _OPEN_EVERY_S = 60.0
 _CLOSED_EVERY_S = 30.0
 _MAX_PROCESSES = 32
-_MINOR = re.compile(r"^Device Minor:\s*(\d{1,4})\s*$", re.MULTILINE)
+_KEPT_S = 120.0
+"""A lost GPU may be reported that long after it has killed its rank: sources are polled."""
+_MOST_GONE = 512
 
 
 class _Use(NamedTuple):
@@ -34,25 +36,48 @@ class _Use(NamedTuple):
 
 
 class GpuUse:
-    """The GPUs of the ranks that were found last.
+    """The GPUs of an attempt's ranks.
 
-    A rank that a lost GPU has killed is no longer there when that is reported: so the last ranks count.
+    A rank that a lost GPU has killed is no longer there when that is reported: the ranks of an attempt count to its
+    end, and those of the one before for another `_KEPT_S`.
     """
 
     def __init__(self, clock: SystemClock = CLOCK, *, devices: str = DEVICES, driver: str = DRIVER) -> None:
         self._clock = clock
         self._devices = devices
         self._device = re.compile(re.escape(devices) + r"(\d{1,4})\Z")
-        self._by_bus = _minors_by_bus(driver)
+        self._driver = GpuMinors(driver)
         self._uses: dict[tuple[int, int], _Use] = {}
+        self._found = False
+        """A rank was found in this attempt."""
+        self._gone: dict[tuple[int, int], tuple[_Use, float]] = {}
+        """Ranks that have ended, and until when they count."""
+
+    @property
+    def minors(self) -> Mapping[str, int]:
+        """PCI address → number of the device file; empty where it is not known. May wait for the driver, once."""
+        return self._driver.facts.minors
+
+    @property
+    def driver(self) -> int:
+        """Major number of NVIDIA's driver; 0 where it is not known. May wait for the driver, once."""
+        return self._driver.facts.major
 
     @property
     def unused(self) -> bool:
-        """Whether no rank was ever found here."""
-        return not self._uses
+        """Whether no rank was found here in this attempt, nor a moment ago."""
+        return not self._found and not self._gone
+
+    def new_attempt(self) -> None:
+        """The ranks so far were those of an attempt that has ended."""
+        until_s = self._clock.monotonic_s() + _KEPT_S
+        ended = {**{key: use for key, (use, _) in self._gone.items()}, **self._uses}
+        self._gone = {key: (use, min(until_s, self._gone.get(key, (use, until_s))[1])) for key, use in ended.items()}
+        self._uses, self._found = {}, False
 
     def learn(self, ranks: Iterable[Rank], *, now: bool = False) -> None:
         """Look at these ranks, where that is due, or `now`."""
+        self._driver.start()
         at_s = self._clock.monotonic_s()
         found: dict[tuple[int, int], _Use] = {}
         for rank in ranks:
@@ -65,14 +90,28 @@ class GpuUse:
                 known = _Use(known.opened if opened == frozenset() else opened, known.given, at_s)
             # A young process may still exec with another environment.
             found[key] = known._replace(given=rank.main.gpus)
-        self._uses = found or self._uses
+        ended = {
+            # What opened no GPU may have been a shell above the ranks, and the numbers that it was given may be others.
+            key: (use, math.inf if use.opened else at_s + _KEPT_S)
+            for key, use in self._uses.items()
+            if key not in found
+        }
+        kept = {key: gone for key, gone in self._gone.items() if gone[1] > at_s and key not in found}
+        self._gone = dict([*kept.items(), *ended.items()][-_MOST_GONE:])
+        self._uses, self._found = found, self._found or bool(found)
 
     def concerns(self, finding: NodeFinding) -> bool | None:
         """Whether a finding concerns these ranks; None where that will be known once they have opened a GPU."""
         if not finding.about_gpus:
             return True
-        said = [self._concerns_rank(use, frozenset(finding.gpus)) for use in self._uses.values()]
-        return True if True in said else None if None in said or not said else False
+        gpus = frozenset(finding.gpus)
+        said = [self._concerns_rank(use, gpus) for use in self._uses.values()]
+        ended = [self._concerns_rank(use, gpus) for use, _ in self._gone.values()]
+        # One that has ended without a GPU opens none any more.
+        open_questions = said or ended
+        if True in said or True in ended:
+            return True
+        return None if None in open_questions or not open_questions else False
 
     def _concerns_rank(self, use: _Use, gpus: frozenset[int]) -> bool | None:
         meant = self._meant(use.given or ())
@@ -87,7 +126,8 @@ class GpuUse:
 
     def _meant(self, given: tuple[int, ...]) -> list[frozenset[int]]:
         """What Slurm's numbers may mean: device files, or places on the bus."""
-        on_bus = [self._by_bus[number] for number in given if number < len(self._by_bus)]
+        by_bus = tuple(self._driver.facts.minors.values()) if given else ()
+        on_bus = [by_bus[number] for number in given if number < len(by_bus)]
         return [frozenset(given), frozenset(on_bus if len(on_bus) == len(given) else ())]
 
     def _opened(self, rank: Rank) -> frozenset[int] | None:
@@ -113,18 +153,3 @@ def _target(folder: str, name: str) -> str:
         return os.readlink(os.path.join(folder, name))
     except OSError:
         return ""
-
-
-def _minors_by_bus(folder: str) -> tuple[int, ...]:
-    """Numbers of the device files in the order of the bus; empty where the driver does not name them all."""
-    found = []
-    try:
-        for name in sorted(os.listdir(folder)):
-            with open(os.path.join(folder, name, "information"), encoding="ascii", errors="replace") as file:
-                match = _MINOR.search(file.read(8192))
-            if match is None:
-                return ()
-            found.append(int(match[1]))
-    except OSError:
-        return ()
-    return tuple(found)

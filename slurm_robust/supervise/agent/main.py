@@ -13,11 +13,14 @@ import threading
 
 from slurm_robust.supervise.agent import messages, wire
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
-from slurm_robust.supervise.agent.node_ring import NodeRing
+from slurm_robust.supervise.agent.gpu_use import GpuUse
+from slurm_robust.supervise.agent.kernel_watch import KernelWatch
+from slurm_robust.supervise.agent.node_ring import NO_FILES, NodeFiles, NodeRing
 from slurm_robust.supervise.agent.persisters import PersisterHost
 from slurm_robust.supervise.agent.port_watch import PortWatch
 from slurm_robust.supervise.agent.rank_table import RankTable
 from slurm_robust.supervise.agent.ranks import Target
+from slurm_robust.supervise.agent.repeated_send import RepeatedSend
 from slurm_robust.supervise.agent.request_runner import RequestRunner
 from slurm_robust.supervise.agent.sigterm import POLL_S, SigtermState
 
@@ -28,7 +31,7 @@ _HEARTBEAT_S = 2.0
 class Agent:
     """One node's agent.
 
-    It reads the ring of node findings in `ring_folder`, from `look_back_s` before its start on.
+    It reads the ring of node findings, or else the kernel log, from `look_back_s` before its start on.
     """
 
     def __init__(
@@ -37,7 +40,7 @@ class Agent:
         tick_s: float,
         py_spy: str,
         *,
-        ring_folder: str = "",
+        files: NodeFiles = NO_FILES,
         look_back_s: float = 0.0,
         clock: SystemClock = CLOCK,
     ) -> None:
@@ -47,8 +50,15 @@ class Agent:
         self._table = RankTable(target, self.send, clock)
         self._requests = RequestRunner(target, self._table, self.send, py_spy, clock)
         self._persister = PersisterHost(target, clock)
-        self._ring = NodeRing(target.node, ring_folder, clock.now_s() - look_back_s, self.send, clock=clock)
-        self._ports = PortWatch(target.node, self.send, clock=clock)
+        self._use = use = GpuUse(clock)
+        since_s = clock.now_s() - look_back_s
+        self._faults = RepeatedSend(self.send, clock)
+        send = self._faults.send
+        self._ring = NodeRing(target.node, files.ring_folder, since_s, send, clock=clock, use=use)
+        ignore = tuple(filter(None, files.ignored_ports.split(",")))
+        self._ports = PortWatch(target.node, send, ignore=ignore, clock=clock)
+        log = files.kernel_log.replace("%n", target.node)
+        self._kernel = KernelWatch(target.node, look_back_s, send, use, path=log, clock=clock)
         self._sigterm = SigtermState(clock)
         self._selector = selectors.DefaultSelector()
         self._persister_fd = -1
@@ -99,6 +109,8 @@ class Agent:
                 self._table.poll()
                 self._ring.poll(self._table.ranks.values())
                 self._ports.poll(watched=self._ring.present)
+                self._kernel.poll(self._table.ranks.values(), watched=self._ring.present)
+                self._faults.poll()
                 next_tick_s = now_s + self._tick_s
             if now_s - self._sent_at_s >= _HEARTBEAT_S:
                 self.send(messages.Heartbeat(self._node, len(self._table.ranks)))
@@ -128,6 +140,8 @@ class Agent:
             for line in lines:
                 raw = self._decoder.feed(line.decode("utf-8", "replace"))
                 request = messages.to_agent(raw) if raw is not None else None
+                if isinstance(request, messages.WatchAttempt):
+                    self._use.new_attempt()
                 if request is not None:
                     self._requests.run(request)
 
@@ -143,14 +157,14 @@ class Agent:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY", "RING_FOLDER", "LOOK_BACK_S"])`.
+    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY", "LOOK_BACK_S", …])`, then the fields of `NodeFiles`.
 
-    The last two may be left out; the rest is in Slurm's environment.
+    All behind PY_SPY may be left out; the rest is in Slurm's environment.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # srun ends us, not a key on the user's terminal
-    job_id, attempt, tick_s, py_spy, *ring = argv
-    folder, look_back_s = ring or ("", "0")
+    job_id, attempt, tick_s, py_spy, *more = argv
+    look_back_s, *files = more or ["0"]
     env = os.environ
     node = env.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
     target = Target(job_id, node, attempt, env.get("SLURM_STEP_ID", ""), env.get("SLURM_CLUSTER_NAME", ""))
-    Agent(target, float(tick_s), py_spy, ring_folder=folder, look_back_s=float(look_back_s)).run()
+    Agent(target, float(tick_s), py_spy, files=NodeFiles(*files), look_back_s=float(look_back_s)).run()

@@ -12,10 +12,12 @@ import json
 import zlib
 from typing import Any, Callable, Mapping, NamedTuple, Union
 
-from slurm_robust.node_findings import URGENCIES, NodeFinding
+from slurm_robust.node_findings import NodeFinding
+from slurm_robust.supervise.agent import values
 from slurm_robust.supervise.agent.codec import Codec
 
 MAX_UNPACKED_BYTES = 256 << 20
+MAX_RECORDS, MAX_RECORD_CHARS = 32, 1024
 
 
 class Hello(NamedTuple):
@@ -181,11 +183,30 @@ class NodeFindings(NamedTuple):
     unused: bool = False
 
 
+class KernelRecords(NamedTuple):
+    """Lines of a node's kernel log that may tell of a fault which concerns this job: `MAX_RECORDS` at most.
+
+    Attributes:
+        at_s, since_boot_s: When they were sent, by the node: seconds since the epoch, and since its boot.
+        records: As `/dev/kmsg` gives them, `MAX_RECORD_CHARS` at most of each.
+        gpus: PCI address (`0000:9b:00`) → number of the GPU's device file.
+        driver: Major number of NVIDIA's driver; 0 where it is not known.
+        unused: As in `NodeFindings`.
+    """
+
+    node: str
+    at_s: float
+    since_boot_s: float
+    records: tuple[str, ...]
+    gpus: dict[str, int]
+    driver: int = 0
+    unused: bool = False
+
+
 class PortTraffic(NamedTuple):
     """How many bytes all RDMA ports of a node have moved in the last seconds; sent where that has changed."""
 
     node: str
-    at_s: float
     seconds: float
     moved_bytes: int
 
@@ -210,7 +231,7 @@ class Malformed(NamedTuple):
 
 FromAgent = Union[
     Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskEnded, CaptureTaken,
-    RasTaken, Cleaned, NodeFindings, PortTraffic, Flushing, Flushed, Malformed,
+    RasTaken, Cleaned, NodeFindings, KernelRecords, PortTraffic, Flushing, Flushed, Malformed,
 ]  # fmt: skip
 Handler = Callable[[FromAgent], None]
 
@@ -258,28 +279,15 @@ ToAgent = Union[WatchAttempt, TakeCapture, CleanUp]
 def _progress(entries: Any) -> tuple[ProgressEntry, ...]:
     return tuple(
         ProgressEntry(
-            int(rank), int(step), str(phase), float(at_s), int(calls), loss, grad_norm,
-            None if timeout_s is None else float(timeout_s),
+            values.whole(rank), values.whole(step), values.text(phase), values.seconds(at_s), values.whole(calls),
+            values.measure(loss), values.measure(grad_norm), values.limit_s(timeout_s),
         )
         for rank, step, phase, at_s, calls, loss, grad_norm, timeout_s in entries
     )  # fmt: skip
 
 
 def _timings(entries: Any) -> tuple[TimingEntry, ...]:
-    return tuple(TimingEntry(int(rank), int(step), *seconds) for rank, step, *seconds in entries)
-
-
-def _findings(entries: Any) -> tuple[NodeFinding, ...]:
-    found = tuple(
-        NodeFinding(
-            int(seq), float(at_s), str(source), str(kind), str(urgency), str(text), tuple(map(int, gpus)), str(port),
-            None if code is None else int(code),
-        )
-        for seq, at_s, source, kind, urgency, text, gpus, port, code in entries
-    )  # fmt: skip
-    if any(finding.urgency not in URGENCIES for finding in found):
-        raise ValueError("an unknown urgency")
-    return found
+    return tuple(TimingEntry(values.whole(rank), values.whole(step), *durations) for rank, step, *durations in entries)
 
 
 _KEYS = {
@@ -298,12 +306,17 @@ _KEYS = {
     "with_recorder": "recorder",
 }
 _READERS: dict[str, Callable[[Any], Any]] = {
-    "dict[str, float]": lambda marks: {str(name): float(at_s) for name, at_s in marks.items()},
-    "dict[str, int]": lambda layout: {str(axis): int(size) for axis, size in layout.items()},
-    "FirstStep": lambda first: FirstStep(int(first[0]), float(first[1])),
+    "int": values.whole,
+    "float": values.seconds,
+    "str": values.text,
+    "tuple[int, ...]": lambda numbers: tuple(map(values.whole, numbers)),
+    "tuple[str, ...]": values.lines,
+    "dict[str, float]": lambda marks: {values.text(name): values.seconds(at_s) for name, at_s in marks.items()},
+    "dict[str, int]": lambda layout: {values.text(axis): values.whole(size) for axis, size in layout.items()},
+    "FirstStep": lambda first: FirstStep(values.whole(first[0]), values.seconds(first[1])),
     "tuple[ProgressEntry, ...]": _progress,
     "tuple[TimingEntry, ...]": _timings,
-    "tuple[NodeFinding, ...]": _findings,
+    "tuple[NodeFinding, ...]": values.findings,
 }
 _FROM_AGENT: Codec[FromAgent] = Codec(
     "t",
@@ -321,6 +334,7 @@ _FROM_AGENT: Codec[FromAgent] = Codec(
         "ras": RasTaken,
         "clean": Cleaned,
         "found": NodeFindings,
+        "kernel": KernelRecords,
         "traffic": PortTraffic,
         "flushing": Flushing,
         "flushed": Flushed,
@@ -345,7 +359,8 @@ def from_agent(raw: Mapping[str, Any]) -> FromAgent:
     try:
         return _FROM_AGENT.decode(raw)
     except ValueError:
-        return Malformed(str(raw.get("n", "")))
+        node = raw.get("n")
+        return Malformed(values.text(node) if isinstance(node, str) else "")
 
 
 def to_agent(raw: Mapping[str, Any]) -> ToAgent | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Iterable
+from typing import Iterable, NamedTuple
 
 from slurm_robust import node_findings
 from slurm_robust.node_findings import NodeFinding, UntrustedRingError
@@ -16,6 +16,23 @@ _PER_MESSAGE = 16
 _CLOCK_AHEAD_S = 60.0
 _WAITS_S = 3600.0
 """A GPU that was lost before that may have been reset since, and an XID takes nothing back."""
+
+
+class NodeFiles(NamedTuple):
+    """Where agents read what befalls their nodes. `%n` stands for the node; empty for nowhere, or nothing.
+
+    Attributes:
+        ring_folder: `nodecheck.cache_dir`.
+        kernel_log: `nodecheck.kmsg`; read only where no service writes a ring.
+        ignored_ports: The option `ignore` of the check `rdma_ports`, with commas between its entries.
+    """
+
+    ring_folder: str = ""
+    kernel_log: str = ""
+    ignored_ports: str = ""
+
+
+NO_FILES = NodeFiles()
 
 
 class NodeRing:
@@ -55,9 +72,7 @@ class NodeRing:
 
     def poll(self, ranks: Iterable[Rank]) -> None:
         """Send the new findings that concern the job of these ranks."""
-        if not self._folder:
-            return
-        new = self._read_new()
+        new = self._read_new() if self._folder else []
         self._use.learn(ranks, now=any(f.about_gpus for f in new))
         if self._use.unused:
             # Nobody trains here yet: where a GPU is lost, this node is no replacement for another one.

@@ -1,13 +1,12 @@
 """What an agent sees of its node's RDMA ports by itself: lost links where no root service watches, and the traffic.
 
-The kernel log and NVML's events are left to the service: few sites let a user read the first, and the second needs a
-library. How urgent a lost link is, and how it is worded, is as the service has it.
+How urgent a lost link is, and how it is worded, is as the service has it.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Mapping
+from typing import Mapping, Sequence
 
 from slurm_robust.node_findings import IF_REPEATED, NOTE, NodeFinding
 from slurm_robust.supervise.agent import messages
@@ -18,6 +17,7 @@ LOOK_S = 5.0
 TRAFFIC_S = 60.0
 SOURCE = "agent"
 _ACTIVE = "ACTIVE"
+_GONE = Port("", None, None)
 _FLAP_S = 10.0
 """A link that trains goes up and down a few times: that is one loss."""
 
@@ -25,17 +25,25 @@ _FLAP_S = 10.0
 class PortWatch:
     """Follows the ports of one node."""
 
-    def __init__(self, node: str, send: messages.Handler, *, root: str = CLASS, clock: SystemClock = CLOCK) -> None:
+    def __init__(
+        self,
+        node: str,
+        send: messages.Handler,
+        *,
+        root: str = CLASS,
+        ignore: Sequence[str] = (),
+        clock: SystemClock = CLOCK,
+    ) -> None:
         self._node = node
         self._send = send
         self._clock = clock
-        self._reader = PortReader(root)
+        self._reader = PortReader(root, ignore)
         self._due_s = -math.inf
         self._before: Mapping[str, Port] = {}
         self._without_ports = False
         self._seq = 0
         self._told_s: dict[str, float] = {}
-        self._counted: tuple[float, Mapping[str, Port]] | None = None
+        self._counted: tuple[float, Mapping[str, int]] | None = None
         self._moved_bytes = -1
 
     def poll(self, *, watched: bool) -> None:
@@ -45,7 +53,7 @@ class PortWatch:
         if ports is not None:
             if not watched:
                 self._tell(ports, now_s)
-            self._before = {} if watched else ports
+            self._before = {} if watched else {n: _known(self._before.get(n), port) for n, port in ports.items()}
             self._without_ports = not ports
             self._count(ports, now_s)
         if now_s >= self._due_s and self._reader.start():
@@ -55,10 +63,12 @@ class PortWatch:
     def _tell(self, ports: Mapping[str, Port], now_s: float) -> None:
         found = []
         for name, before in self._before.items():
-            port = ports.get(name, Port("", 0, 0))
+            port = ports.get(name, _GONE)
+            if before.state is None or port.state is None:
+                continue
             if before.state == _ACTIVE != port.state:
                 found.append(self._finding(name, IF_REPEATED, f"{name} lost its link"))
-            elif before.state == _ACTIVE == port.state and port.lost > before.lost:
+            elif before.state == _ACTIVE == port.state and _rose(before.lost, port.lost):
                 found.append(self._finding(name, IF_REPEATED, f"{name} lost its link for a moment"))
             elif before.state != _ACTIVE == port.state:
                 found.append(self._finding(name, NOTE, f"{name} is active again"))
@@ -72,16 +82,34 @@ class PortWatch:
         return NodeFinding(self._seq, self._clock.now_s(), SOURCE, "port", urgency, text, (), port)
 
     def _count(self, ports: Mapping[str, Port], now_s: float) -> None:
-        """Send how much was moved since the last count, where that has changed."""
+        """Send how much was moved since the last count, where that has changed and is known of all ports."""
+        counts = {name: port.moved_bytes for name, port in ports.items() if port.moved_bytes is not None}
         if self._counted is None:
-            self._counted = (now_s, ports)
+            self._counted = (now_s, counts)
             return
         since_s, before = self._counted
         if now_s - since_s < TRAFFIC_S - LOOK_S / 2:
             return
-        self._counted = (now_s, ports)
-        moved = [port.moved_bytes - before[name].moved_bytes for name, port in ports.items() if name in before]
-        total = sum(count for count in moved if count > 0)  # a card that was started anew counts from 0
-        if ports and total != self._moved_bytes:
+        # A card that was started anew counts from 0, and one that does so may show 0 for a moment: what it has moved is
+        # known from the reading after that.
+        fallen = {name for name, count in counts.items() if count < before.get(name, 0)}
+        self._counted = (now_s, {name: count for name, count in counts.items() if name not in fallen})
+        if fallen or not before or before.keys() != counts.keys():
+            return
+        total = sum(counts[name] - count for name, count in before.items())
+        if total != self._moved_bytes:
             self._moved_bytes = total
-            self._send(messages.PortTraffic(self._node, self._clock.now_s(), now_s - since_s, total))
+            self._send(messages.PortTraffic(self._node, now_s - since_s, total))
+
+
+def _known(before: Port | None, now: Port) -> Port:
+    """What is known of a port: what cannot be read now is as it was; a counter that has fallen is not known."""
+    if before is None:
+        return now
+    fell = before.lost is not None and now.lost is not None and now.lost < before.lost
+    lost = None if fell else before.lost if now.lost is None else now.lost
+    return Port(before.state if now.state is None else now.state, lost, None)
+
+
+def _rose(before: int | None, now: int | None) -> bool:
+    return before is not None and now is not None and now > before

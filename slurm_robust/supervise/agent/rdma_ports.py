@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 
 CLASS = "/sys/class/infiniband"
 _MAX_DEVICES = 128
@@ -20,24 +20,25 @@ _WORD_BYTES = 4
 
 
 class Port(NamedTuple):
-    """A port now.
+    """A port now; None for what cannot be read.
 
     Attributes:
-        state: `ACTIVE`, `DOWN`, …; empty where it cannot be read.
+        state: `ACTIVE`, `DOWN`, …
         lost: Links lost since the card started.
         moved_bytes: Sent and received since then.
     """
 
-    state: str
-    lost: int
-    moved_bytes: int
+    state: str | None
+    lost: int | None
+    moved_bytes: int | None
 
 
 class PortReader:
-    """Reads all ports, one reading at a time."""
+    """Reads all ports but those that the site ignores, one reading at a time."""
 
-    def __init__(self, root: str = CLASS) -> None:
+    def __init__(self, root: str = CLASS, ignore: Sequence[str] = ()) -> None:
         self._root = root
+        self._ignore = ignore
         self._thread: threading.Thread | None = None
         self._read: dict[str, Port] | None = None
 
@@ -55,11 +56,22 @@ class PortReader:
         return read
 
     def _run(self) -> None:
-        self._read = read_ports(self._root)
+        try:
+            self._read = read_ports(self._root, self._ignore)
+        except OSError:
+            self._read = None  # that the cards cannot be listed does not mean that they are gone
 
 
-def read_ports(root: str = CLASS) -> dict[str, Port]:
-    """Every port of this node's cards by its name, `mlx5_0/1`; not those of virtual functions."""
+def read_ports(root: str = CLASS, ignore: Sequence[str] = ()) -> dict[str, Port]:
+    """Every port of this node's cards by its name, `mlx5_0/1`; not those of virtual functions.
+
+    Args:
+        root: The folder that has a folder for each card.
+        ignore: As the check `rdma_ports` has it: devices, ports, interfaces or boards.
+
+    Raises:
+        OSError: the cards, or the ports of one, cannot be listed.
+    """
     found = {}
     for device in _names(root)[:_MAX_DEVICES]:
         folder = os.path.join(root, device)
@@ -68,21 +80,30 @@ def read_ports(root: str = CLASS) -> dict[str, Port]:
             continue
         numbers = [name for name in _names(os.path.join(folder, "ports")) if name.isdigit()]
         for number in numbers if len(numbers) <= _MAX_PORTS else numbers[:1]:
-            found[f"{device}/{number}"] = _port(os.path.join(folder, "ports", number))
+            if not ignore or _own_names(folder, device, number).isdisjoint(ignore):
+                found[f"{device}/{number}"] = _port(os.path.join(folder, "ports", number))
     return found
+
+
+def _own_names(folder: str, device: str, number: str) -> set[str]:
+    """What a site may call a port."""
+    netdev = _word(os.path.join(folder, "ports", number, "gid_attrs/ndevs/0"))
+    netdevs = [netdev] if netdev else _names(os.path.join(folder, "device/net"))
+    return {device, f"{device}/{number}", *netdevs, _word(os.path.join(folder, "board_id")) or ""}
 
 
 def _port(folder: str) -> Port:
     counters = os.path.join(folder, "counters")
-    words = [_count(os.path.join(counters, name)) for name in ("port_xmit_data", "port_rcv_data")]
-    state = _word(os.path.join(folder, "state")).partition(":")[2].strip()
-    return Port(state, _count(os.path.join(counters, "link_downed")), sum(words) * _WORD_BYTES)
+    sent, received = (_count(os.path.join(counters, name)) for name in ("port_xmit_data", "port_rcv_data"))
+    moved = None if sent is None or received is None else (sent + received) * _WORD_BYTES
+    state = (_word(os.path.join(folder, "state")) or "").partition(":")[2].strip()
+    return Port(state or None, _count(os.path.join(counters, "link_downed")), moved)
 
 
 def _names(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
@@ -93,19 +114,19 @@ def _target(link: str) -> str:
         return ""
 
 
-def _word(path: str) -> str:
+def _word(path: str) -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return ""
+        return None
     try:
         return os.read(fd, _MAX_BYTES).decode("ascii", "replace").strip()
     except OSError:
-        return ""
+        return None
     finally:
         os.close(fd)
 
 
-def _count(path: str) -> int:
-    text = _word(path)
-    return int(text) if text.isdigit() else 0
+def _count(path: str) -> int | None:
+    text = _word(path) or ""
+    return int(text) if text.isdigit() else None

@@ -11,9 +11,9 @@ from signal import SIGKILL, SIGTERM
 
 from slurm_robust.diagnose.findings import matcher_with
 from slurm_robust.localize.votes.node_signals import name_reported
-from slurm_robust.model import Conclusion, Failure, FailureCause, Mode, Plan, Road, Signal, SignalKind, Verdict
+from slurm_robust.model import Conclusion, Mode, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide
-from slurm_robust.policy.job.node_faults import settle_s
+from slurm_robust.policy.job.node_faults import failure_of, settle_s
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
@@ -22,6 +22,7 @@ from slurm_robust.supervise.launch import srun_refusal
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch import drain_watch
 from slurm_robust.supervise.watch.attempt_state import SILENT_AGENT_S, AttemptState, Observer
 from slurm_robust.supervise.watch.fault_watch import FaultsDue, nodes_in_use, urgent_faults
 from slurm_robust.supervise.watch.losses import Losses
@@ -235,14 +236,13 @@ class IncidentHandler:
 
     def _blame(self, attempt: AttemptState, investigation: Investigation, due: FaultsDue) -> Verdict:
         """The verdict on nodes that have reported a fault; what they reported so far counts as handled."""
-        nodes = tuple(sorted(due.nodes))
         self._acknowledge(due)
         if due.only_announced:
             verdict = Verdict(Conclusion.UNDETERMINED, due.text, missing=("what these nodes share",))
             investigation.conclude(verdict, None)
             return verdict
         verdict = name_reported(attempt.fleet.rank_nodes, due.nodes)
-        investigation.conclude(verdict, Failure("node: node_fault", nodes, FailureCause.NODE))
+        investigation.conclude(verdict, failure_of(due.nodes))
         return verdict
 
     def _acknowledge(self, due: FaultsDue) -> None:
@@ -294,12 +294,11 @@ class IncidentHandler:
         """Ask Slurm which nodes are lost: the death of a rank with its node is the node's fault."""
         session, now_s = self._session, self._session.clock.now_s()
         try:
-            client = session.job.client
-            nodes = await asyncio.to_thread(client.nodes)
-            answering = attempt.fleet.heard_within(now_s, SILENT_AGENT_S)
-            self._dead_nodes = lost_nodes(session.allocation.nodes, nodes, answering)
             used = nodes_in_use(session, attempt)
-            session.node_faults.take_drains(nodes, used, attempt.began_at_s, now_s)
+            drains = await asyncio.to_thread(drain_watch.read, session, used)
+            answering = attempt.fleet.heard_within(now_s, SILENT_AGENT_S)
+            self._dead_nodes = lost_nodes(session.allocation.nodes, drains.nodes, answering)
+            drain_watch.take(session, drains, used)
             session.node_faults.pass_on(attempt.signals, session.folder)
         except SlurmError as error:
             session.folder.log_event("note", f"Slurm could not be asked about the job's nodes: {error}")
@@ -329,9 +328,10 @@ class IncidentHandler:
             self._session, attempt, start, verdict, failure=failure, dead_nodes=self._dead_nodes
         )
         over = ended and situation.over
-        plan = decide(replace(situation, bad_loss=bad_loss, action_limit_reached=overdue, ended=ended, over=over))
+        situation = replace(situation, bad_loss=bad_loss, action_limit_reached=overdue, ended=ended, over=over)
+        plan = decide(situation)
         self._log.update(plan=plan)
-        return ExecutePlan(verdict, plan, investigation.failure)
+        return ExecutePlan(verdict, plan, investigation.failure, situation.trains)
 
     async def _conclude(self, attempt: AttemptState, order: ExecutePlan, *, of_nodes: bool = False) -> Outcome:
         """Report verdict and plan; returns the plan where it is to be executed.

@@ -15,6 +15,7 @@ from slurm_robust.supervise.launch.srun_command import named_hosts
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.fault_watch import nodes_in_use
 
 _NEW_OUTAGE_S = 60.0
 """How long an outage is waited for before the training has done anything."""
@@ -51,7 +52,7 @@ async def read_situation(
     job, settings, fleet, nodes = session.job.info, session.settings, attempt.fleet, session.allocation.nodes
     command = session.command if session.channel is not None else None
     used = set(fleet.rank_nodes.values()) or set(nodes)
-    faulty = session.node_faults.faulty(nodes, used).all
+    faulty = session.node_faults.faulty(nodes, nodes_in_use(session, attempt)).all
     candidates = {s.node for s in verdict.suspects}.union(dead_nodes, faulty)
     unusable = used.union(session.allocation.silent_nodes, dead_nodes, faulty)
     named = {n for n in candidates if command is not None and named_hosts(command, session.environment, [n])}

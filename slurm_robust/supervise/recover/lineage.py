@@ -6,16 +6,15 @@ Pure; `lineage_store` reads and writes it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from slurm_robust.claim import Claim
 from slurm_robust.model import Failure, FailureCause
 from slurm_robust.policy.job.code_versions import CodeState
-from slurm_robust.policy.job.node_faults import FaultMove
+from slurm_robust.policy.job.node_faults import FaultMemory
 
 _MAX_FAILURES = 50
-_MAX_MOVES = 64
 TALLY_S = 3600.0
 
 
@@ -39,7 +38,7 @@ class Lineage:
         falls: Its steps fell within an attempt: they are counted anew in each epoch, and show nothing about a restart.
         counter: The counter of its log that showed its steps; empty where it reports them by calls, or not at all.
         epoch: The last epoch in its log.
-        moves: Nodes that it left for faults of their own, oldest first.
+        faults: What is remembered of its faulty nodes.
         code: The versions of its code.
     """
 
@@ -57,12 +56,8 @@ class Lineage:
     falls: bool = False
     counter: str = ""
     epoch: float = 0.0
-    moves: tuple[FaultMove, ...] = ()
+    faults: FaultMemory = field(default_factory=FaultMemory)
     code: CodeState = field(default_factory=CodeState)
-
-    def moved(self, moves: Iterable[FaultMove]) -> Lineage:
-        """What is remembered once nodes are left."""
-        return replace(self, moves=(*self.moves, *moves)[-_MAX_MOVES:])
 
     def until(self, step: int) -> Lineage:
         """What of it counts for an attempt that reached `step`: little, where that is a new step."""
@@ -81,12 +76,21 @@ class Lineage:
         )
 
     def after(
-        self, step: int, start_step: int, failure: Failure | None, *, in_place: bool, waited: bool = False
+        self,
+        step: int,
+        start_step: int,
+        failure: Failure | None,
+        *,
+        in_place: bool,
+        waited: bool = False,
+        excused: bool = False,
     ) -> Lineage:
         """What is remembered once an attempt has ended.
 
         `start_step` is the checkpoint that it started from, -1 for none; `failure` is None where it cannot be compared.
-        With `in_place` the step is restarted on the same nodes; with `waited` after a pause, for an outage.
+        With `in_place` the step is restarted on the same nodes; with `waited` after a pause, for an outage. An attempt
+        that is `excused` does not count as failed: it was ended for what its nodes have reported, or another version of
+        the code replaces the one that it ran.
         """
         if failure is not None and failure.cause is FailureCause.SLURM:
             return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
@@ -95,6 +99,10 @@ class Lineage:
             # Neither the program nor its checkpoint has failed.
             kept = (*base.failures, failure)[-_MAX_FAILURES:]
             return replace(base, fruitless=0 if step > self.reached else self.fruitless, failures=kept)
+        if excused and step > start_step:
+            return replace(base, start_step=-1, failed_starts=0)
+        if excused:
+            return base
         again = start_step >= 0 and step <= start_step
         return replace(
             base,

@@ -13,18 +13,18 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from slurm_robust.claim import Claim
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Failure
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Road
 from slurm_robust.policy.job.code_versions import CodeState
-from slurm_robust.policy.job.node_faults import FaultMove
+from slurm_robust.policy.job.node_faults import FaultMemory
 from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.outcome import ExecutePlan
 from slurm_robust.supervise.recover.lineage import TALLY_S, Lineage, LineageMemory, Tally
 from slurm_robust.supervise.session import Session
 
@@ -51,7 +51,7 @@ class LineageStore:
         self._tally = max(memory.tally.at(now_s), claimed.at(now_s), key=lambda tally: tally.count)
         self._save(memory.runs.get(self._key))
         self.update_claim(incident=self.lineage.incident)
-        session.node_faults.remember(self.lineage.moves)
+        session.node_faults.remember(self.lineage.faults, self._faults_known)
 
     def update_claim(self, **changes: object) -> None:
         """Put the lineage, and these changes, into the claim that is written next."""
@@ -75,26 +75,22 @@ class LineageStore:
         self._save(self.lineage)
         return again
 
-    def attempt_failed(
-        self, before: Lineage, step: int, offered: int, failure: Failure | None, *, in_place: bool, waited: bool
-    ) -> None:
-        """Remember that an attempt has failed.
+    def attempt_ended(self, before: Lineage, step: int, offered: int, order: ExecutePlan) -> None:
+        """Remember that an attempt is ended, and for what.
 
         As in `Lineage.after`; `before` is the lineage, as it compares with the attempt's own numbers.
         """
-        self._tally = self._tally.after(before, step, self._session.clock.now_s())
-        self.lineage = before.after(step, offered, failure, in_place=in_place, waited=waited)
+        plan = order.plan
+        # An update ends a training that runs; what a version did that is taken back is its own.
+        excused = order.trains or plan.code > 0
+        if not excused:
+            self._tally = self._tally.after(before, step, self._session.clock.now_s())
+        in_place, waited = plan.road is Road.RESTART_IN_PLACE, plan.pause_s > 0
+        self.lineage = before.after(step, offered, order.failure, in_place=in_place, waited=waited, excused=excused)
         self._save(self.lineage)
 
-    def moved(self, moves: Iterable[FaultMove]) -> None:
-        """Nodes are left for faults of their own."""
-        self.lineage = self.lineage.moved(moves)
-        self._session.node_faults.remember(self.lineage.moves)
-        self._save(self.lineage)
-
-    def attempt_interrupted(self, before: Lineage, step: int) -> None:
-        """Remember that an attempt was ended for another version of its code: this is no failure of the training."""
-        self.lineage = before.until(step)
+    def _faults_known(self, faults: FaultMemory) -> None:
+        self.lineage = replace(self.lineage, faults=faults)
         self._save(self.lineage)
 
     def code_changed(self, code: CodeState) -> None:

@@ -41,15 +41,8 @@ class PlanExecutor:
         """End the attempt, and take the plan's road. Where that is a requeue, this waits for it."""
         session, store, plan = self._session, self._store, order.plan
         folder, resume_point = session.folder, attempt.resume_point
-        in_place = plan.road is Road.RESTART_IN_PLACE
         before = replace(start.remembered(), incident=self._log.incident.id)
-        waited = plan.pause_s > 0
-        if order.interrupts or plan.code:
-            store.attempt_interrupted(before, attempt.step)  # what a version that is taken back did is its own
-        else:
-            store.attempt_failed(
-                before, attempt.step, resume_point.step, order.failure, in_place=in_place, waited=waited
-            )
+        store.attempt_ended(before, attempt.step, resume_point.step, order)
         self._remember_moves(plan, attempt)
         demotion = self._demotion(attempt)
         await self._end_attempt(plan, attempt)
@@ -74,7 +67,7 @@ class PlanExecutor:
         session, nodes = self._session, self._session.allocation.nodes
         used = nodes_in_use(session, attempt)
         if moves := session.node_faults.moves(plan.evict, nodes, used, session.clock.now_s()):
-            self._store.moved(moves)
+            session.node_faults.moved(moves)
 
     async def _end_attempt(self, plan: Plan, attempt: AttemptState) -> None:
         session = self._session
@@ -108,9 +101,10 @@ class PlanExecutor:
 
     def _demotion(self, attempt: AttemptState) -> str:
         """Why the checkpoint of this attempt is not used again; empty where it is."""
-        failed = self._store.lineage.failed_starts
+        lineage, start = self._store.lineage, attempt.resume_point
+        failed = lineage.failed_starts if lineage.start_step == start.step else 0
         limit = self._session.config.checkpoint.demote_after_failed_starts
-        if attempt.resume_point.path is None or failed < limit:
+        if start.path is None or failed < limit:
             return ""
         return f"{failed} attempts died before their first step from it"
 

@@ -218,7 +218,7 @@ class CodeKeeper:
         self._log.open_update(attempt.name, plan.reason, verdict, plan)
         # These are of an earlier plan; the daemon need not hear of this one.
         self._store.update_claim(road="", mode="", suspects=(), evict=(), conclusion="", why="", confidence=0.0)
-        return ExecutePlan(verdict, plan, None, interrupts=True)
+        return ExecutePlan(verdict, plan, None)
 
     # -- between two attempts -----------------------------------------------------------------------------------------
 

@@ -4,5 +4,5 @@
 the numbers of known programs in it, `learned_counters` those of others, and `log_steps` tells which are progress. All
 feed `attempt_state`, which its `Observer` polls and `suspicion` judges. `quiet_captures` takes stacks without an
 incident, `slowness` judges step times, `losses` keeps the loss, and `attached_end` finds the end of somebody else's
-step.
+step. `node_faults` keeps what nodes report; `kernel_records` judges what agents read in kernel logs.
 """

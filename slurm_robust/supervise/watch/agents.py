@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 
 from slurm_robust.supervise.agent import messages
+from slurm_robust.supervise.agent.node_ring import NO_FILES, NodeFiles
 from slurm_robust.supervise.clock import CLOCK, Clock
 from slurm_robust.supervise.watch.watch_step import WatchStep
 
@@ -30,9 +31,9 @@ class Agents:
         log: Callable[[str], None],
         *,
         clock: Clock = CLOCK,
-        ring_folder: str = "",
+        files: NodeFiles = NO_FILES,
     ) -> None:
-        start = functools.partial(WatchStep, job_id, tick_s, log=log, clock=clock, ring_folder=ring_folder)
+        start = functools.partial(WatchStep, job_id, tick_s, log=log, clock=clock, files=files)
         self._new: Callable[[], WatchStep] = functools.partial(start, handler)
         self._log = log
         self._clock = clock

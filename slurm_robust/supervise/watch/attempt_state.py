@@ -275,6 +275,7 @@ class Observer:
         attempt.confirm_exits(ended=session.srun_exit_code is not None)
         attempt.note_vanished()
         session.node_faults.pass_on(attempt.signals, session.folder)
+        session.node_faults.forget(session.clock.now_s())
         if restarted := attempt.restarted_inside():
             who = rank_names.name(restarted)
             text = f"{who} started anew inside the step, by their parent (torchrun?): the attempt goes on"

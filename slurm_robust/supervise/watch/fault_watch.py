@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from slurm_robust.model import Signal
@@ -56,6 +56,7 @@ class FaultWatch:
         self._attempt = attempt
         self._waits_since_s: float | None = None
         self._checkpoint = NewestCheckpoint(session)
+        self._unsaved_reported = False
 
     async def poll(self) -> FaultsDue | None:
         """What is to be done now about faults, if anything."""
@@ -79,20 +80,26 @@ class FaultWatch:
         now_s = session.clock.monotonic_s()
         if self._waits_since_s is None:
             self._waits_since_s, self._checkpoint = now_s, NewestCheckpoint(session)
+            self._unsaved_reported = False
             self._report_wait(later)
         if not session.checkpoint_dir:
             return None
-        when = await self._reached(now_s)
+        when = await self._reached(now_s, later)
         return FaultsDue(later, faults.of(later), urgent=False, when=when) if when else None
 
-    async def _reached(self, now_s: float) -> str:
+    async def _reached(self, now_s: float, later: Collection[str]) -> str:
         """Why the wait is over; empty while it is not."""
         limit_s = self._session.settings.fault_wait_s
         assert self._waits_since_s is not None
-        if now_s - self._waits_since_s >= limit_s:
-            return f"no newer checkpoint is verified after {limit_s:g} s (supervise.fault_wait_s)"
         step = await self._checkpoint.newer()
-        return f"the checkpoint of step {step} is verified" if step >= 0 else ""
+        if step >= 0:
+            return f"the checkpoint of step {step} is verified"
+        if now_s - self._waits_since_s < limit_s:
+            return ""
+        if self._checkpoint.had_one:
+            return f"no newer checkpoint is verified after {limit_s:g} s (supervise.fault_wait_s)"
+        self._report_unsaved(later)
+        return ""
 
     def _report_wait(self, later: Mapping[str, str]) -> None:
         session, names = self._session, ", ".join(sorted(later))
@@ -103,11 +110,24 @@ class FaultWatch:
             wait = f"{names} stays in use: no checkpoint folder is known, and leaving the node could lose all progress"
         session.folder.log_event("note", wait)
 
+    def _report_unsaved(self, later: Collection[str]) -> None:
+        """Say once that the limit is over, and why the job is still there."""
+        if self._unsaved_reported:
+            return
+        self._unsaved_reported = True
+        session, names = self._session, ", ".join(sorted(later))
+        why = (
+            f"no verified checkpoint is known in {session.checkpoint_dir}, and leaving the node could lose all progress"
+        )
+        session.folder.log_event("note", f"{names} stays in use until one is verified: {why}")
+
 
 def nodes_in_use(session: Session, attempt: AttemptState) -> frozenset[str]:
-    """The nodes that train; all that may be used while no rank was found."""
-    usable = session.allocation.nodes
-    return frozenset(attempt.fleet.rank_nodes.values()).intersection(usable) or frozenset(usable)
+    """The nodes that train; all that may be used while ranks may still be found on others."""
+    usable, fleet = session.allocation.nodes, attempt.fleet
+    training = set(fleet.rank_nodes.values())
+    found = fleet.complete or 0 < fleet.step_nodes <= len(training)
+    return frozenset(training.intersection(usable) if found else ()) or frozenset(usable)
 
 
 def urgent_faults(session: Session, attempt: AttemptState) -> FaultsDue | None:

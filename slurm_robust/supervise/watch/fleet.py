@@ -14,6 +14,8 @@ from slurm_robust.supervise.watch.traffic import Traffic
 KEPT_STEPS = 100
 """Of timings: 40 MB for 16,384 ranks."""
 _KEPT_ANSWERS = 8
+_MAX_RANKS = 1 << 20
+"""Lists of all ranks are made; a garbled number must not fill the memory."""
 
 
 @dataclass
@@ -107,7 +109,7 @@ class Fleet:
             messages.CaptureTaken: self._take_capture,
             messages.RasTaken: self._take_ras,
             messages.Cleaned: self._take_cleaned,
-            messages.PortTraffic: lambda count, _: self.traffic.take(count),
+            messages.PortTraffic: self.traffic.take,
         }
 
     def feed(self, message: messages.FromAgent, now_s: float) -> None:
@@ -144,6 +146,8 @@ class Fleet:
 
     def _take_found(self, found: messages.RankFound, now_s: float) -> None:
         number, task = found.rank, found.task if found.task >= 0 else found.rank
+        if max(number, found.world) >= _MAX_RANKS:
+            raise ValueError("no job has so many ranks")
         known = self.ranks.get(number)
         replaces_worker = known is not None and known.ranked and known.step_id == found.step_id
         if found.ranked:
@@ -233,6 +237,11 @@ class Fleet:
             return []
         gone = [r for r in self.ranks.values() if r.missed_at_s and not r.task_lives]
         return [r for r in gone if now_s - r.missed_at_s >= settle_s]
+
+    @property
+    def over_rdma(self) -> bool:
+        """Whether the training moves much over RDMA, and may do so between nodes."""
+        return self.traffic.trains and len({rank.node for rank in self.ranks.values()}) > 1
 
     @property
     def stopped(self) -> bool:

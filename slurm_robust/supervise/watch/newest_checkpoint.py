@@ -22,6 +22,11 @@ class NewestCheckpoint:
         self._look: asyncio.Task[tuple[ResumePoint, float]] | None = None
         self._next_look_s = 0.0
 
+    @property
+    def had_one(self) -> bool:
+        """Whether there was a verified one at the first look; also False while that is not known."""
+        return self._before is not None and self._before >= 0
+
     async def newer(self) -> int:
         """The step of a newer one; -1 while there is none, or it is not known."""
         step = await self._newest_step(self._session.clock.monotonic_s())
@@ -35,6 +40,7 @@ class NewestCheckpoint:
             self._look = asyncio.create_task(asyncio.to_thread(self._look_up))
         if self._look is None:
             return None
+        # A storage that hangs must not stop the supervision.
         await asyncio.wait({self._look}, timeout=_LOOK_S)
         if not self._look.done():
             return None

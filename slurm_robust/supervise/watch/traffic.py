@@ -16,6 +16,9 @@ SILENT_S = 600.0
 _LEAST_BYTES_PER_S = 10e6
 """A node that never moved as much is not known to train over RDMA."""
 _SILENT_SHARE = 0.001
+_MOST_BYTES_PER_S = 1e13
+"""Ten times what eight ports of 800 Gb/s move both ways; more is garbage."""
+_LONGEST_S = 3600.0
 
 
 @dataclass
@@ -25,20 +28,32 @@ class _Node:
 
 
 class Traffic:
-    """The traffic of one attempt's nodes; times are the nodes' own, seconds since the epoch."""
+    """The traffic of one attempt's nodes; times are the supervisor's own, seconds since the epoch.
+
+    Attributes:
+        trains: A node has moved as much as trainings over RDMA do.
+    """
 
     def __init__(self) -> None:
+        self.trains = False
         self._nodes: dict[str, _Node] = {}
 
-    def take(self, count: PortTraffic) -> None:
-        """Take one count; a node sends none while it stays as it is."""
+    def take(self, count: PortTraffic, now_s: float) -> None:
+        """Take one count that has just come; a node sends none while it stays as it is.
+
+        Raises:
+            ValueError: no card moves as much, and no agent counts for so long or so short a time.
+        """
+        if not 1.0 <= count.seconds <= _LONGEST_S or not 0 <= count.moved_bytes <= count.seconds * _MOST_BYTES_PER_S:
+            raise ValueError("no such traffic")
         node = self._nodes.setdefault(count.node, _Node())
-        rate = count.moved_bytes / count.seconds if count.seconds > 0 else 0.0
+        rate = count.moved_bytes / count.seconds
         node.highest = max(node.highest, rate)
+        self.trains = self.trains or rate >= _LEAST_BYTES_PER_S
         if rate >= node.highest * _SILENT_SHARE:
             node.silent_since_s = None
         elif node.silent_since_s is None:
-            node.silent_since_s = count.at_s - count.seconds
+            node.silent_since_s = now_s - count.seconds
 
     def silent_s(self, nodes: Collection[str], now_s: float) -> float:
         """For how long none of these nodes has moved anything; 0 where one has, or is not known to do so at all."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import slurm_robust
 from slurm_robust.supervise.agent import messages, wire
+from slurm_robust.supervise.agent.node_ring import NO_FILES, NodeFiles
 from slurm_robust.supervise.clock import CLOCK, Clock
 
 _BOOTSTRAP = (
@@ -65,8 +66,8 @@ def environment(base: dict[str, str]) -> dict[str, str]:
     return env
 
 
-def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float, *ring: str) -> list[str]:
-    """The command line of a watch step on `nodes`; `ring`: folder of node findings, how far to look back."""
+def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float, *more: str) -> list[str]:
+    """The command line of a watch step on `nodes`; `more` as `agent.main.main` takes it."""
     root = str(Path(slurm_robust.__file__).resolve().parent.parent)
     return [
         "srun",
@@ -99,7 +100,7 @@ def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float, *ring: 
         attempt,
         f"{tick_s:g}",
         py_spy_path(),
-        *ring,
+        *more,
     ]
 
 
@@ -118,10 +119,10 @@ class WatchStep:
         log: Callable[[str], None],
         *,
         clock: Clock = CLOCK,
-        ring_folder: str = "",
+        files: NodeFiles = NO_FILES,
     ) -> None:
         self.watched_since_s: float | None = None
-        self._ring_folder = ring_folder
+        self._files = files
         self.job_id = job_id
         self.tick_s = tick_s
         self.nodes: tuple[str, ...] = ()
@@ -137,6 +138,8 @@ class WatchStep:
         self._wanted = False
         self._stderr_tail: list[str] = []
         self._delayed_lines: list[asyncio.TimerHandle] = []
+        self._refused = False
+        """A message that could not be taken was reported."""
         self._flushing: set[str] = set()
         """Nodes whose agents still write checkpoints before they end."""
 
@@ -189,7 +192,13 @@ class WatchStep:
             self._flushing.add(message.node)
         elif isinstance(message, messages.Flushed):
             self._flushing.discard(message.node)
-        self._handler(message)
+        try:
+            self._handler(message)
+        except Exception as error:  # noqa: BLE001 (one message must not end the channel for all nodes)
+            if not self._refused:
+                self._refused = True
+                what = f"a message of {message.node} ({type(message).__name__})"
+                self._log(f"{what} could not be taken: {_named(error)}; further ones get no line")
 
     @property
     def running(self) -> bool:
@@ -215,7 +224,10 @@ class WatchStep:
         failures = 0
         while self._wanted:
             began_s = self._clock.monotonic_s()
-            code = await self._run_srun()
+            try:
+                code = await self._run_srun()
+            except Exception as error:  # noqa: BLE001 (whatever ends it, the nodes have to be watched)
+                code, self._stderr_tail = None, [_named(error)]
             if not self._wanted:
                 return
             failures = 0 if self._clock.monotonic_s() - began_s > _HEALTHY_S else failures + 1
@@ -241,7 +253,7 @@ class WatchStep:
         look_back_s = now_s - self.watched_since_s + _STARTING_S
         try:
             self._process = process = await asyncio.create_subprocess_exec(
-                *argv(self.job_id, self.nodes, self.attempt, self.tick_s, self._ring_folder, f"{look_back_s:.1f}"),
+                *argv(self.job_id, self.nodes, self.attempt, self.tick_s, f"{look_back_s:.1f}", *self._files),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -280,3 +292,7 @@ class WatchStep:
             text = line.decode("utf-8", "replace").strip()
             if text:
                 self._stderr_tail = [*self._stderr_tail[-20:], text[:300]]
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

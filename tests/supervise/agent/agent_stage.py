@@ -64,14 +64,14 @@ class AgentStage:
         self.processes.append(process)
         return process
 
-    def start_agent(self, py_spy: str = "", ring: str = "") -> None:
+    def start_agent(self, py_spy: str = "", ring: str = "", kernel_log: str = "") -> None:
         """Start the agent as the watch step does; `ring` is its folder of node findings."""
         boot = (
             f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
             "from slurm_robust.supervise.agent.main import main; main(sys.argv[1:])"
         )
         env = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "1", "SROBUST_WATCH": "1"}
-        arguments = [self.job, "1.0.1", "0.1", py_spy or py_spy_path(), ring, "0"]
+        arguments = [self.job, "1.0.1", "0.1", py_spy or py_spy_path(), "0", ring, kernel_log]
         self.agent = subprocess.Popen(
             [sys.executable, "-S", "-s", "-E", "-c", boot, *arguments],
             env=env,

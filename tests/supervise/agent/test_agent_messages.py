@@ -31,7 +31,9 @@ SENT: list[m.FromAgent] = [
     m.NodeFindings("n1", (NodeFinding(8, 2.5, "link", "link", "if_repeated", "down", (), "mlx5_0/1", None),)),
     m.NodeFindings("n1", problem="findings.jsonl: owned by user 1000"),
     m.NodeFindings("n1", (NodeFinding(7, 1.5, "kmsg", "xid", "now", "XID 79", (0,), "", 79),), unused=True),
-    m.PortTraffic("n1", 60.5, 60.0, 2**50),
+    m.KernelRecords("n1", 1.5, 60.5, ("3,1,5,-;NVRM: Xid", "3,2,6,-;x"), {"0000:9b:00": 3}),
+    m.KernelRecords("n1", 1.5, 60.5, ("3,1,5,-;NVRM: Xid",), {}, 535, unused=True),
+    m.PortTraffic("n1", 60.0, 2**50),
     m.Flushing("n1"),
     m.Flushed("n1"),
 ]

@@ -13,6 +13,7 @@ import pytest
 from helpers import wait_until
 
 from slurm_robust.node_findings import NodeFinding
+from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.gpu_use import GpuUse
 from slurm_robust.supervise.agent.ranks import Rank, StepProcess
 
@@ -111,3 +112,82 @@ def test_a_rank_that_has_ended_counts_by_what_it_had_open(start: Start, tmp_path
     assert concerned(use) == [6]
     use.learn([])
     assert concerned(use) == [6]
+
+
+class Clock(SystemClock):
+    """It stands until the test moves it."""
+
+    at_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        """Time."""
+        return self.at_s
+
+
+@pytest.fixture
+def two(start: Start, tmp_path: Path) -> tuple[GpuUse, Clock, Rank, Rank]:
+    """Ranks with a GPU each; the first has just died of its own."""
+    clock = Clock()
+    use = GpuUse(clock, devices=str(tmp_path / "nvidia"), driver=str(tmp_path / "gpus"))
+    dies, lives = start((2, 3), 2), start((2, 3), 3)
+    use.learn([dies, lives])
+    clock.at_s += 90
+    use.learn([lives], now=True)
+    return use, clock, dies, lives
+
+
+def test_a_rank_that_died_of_its_gpu_counts_while_others_live(two: tuple[GpuUse, Clock, Rank, Rank]) -> None:
+    """With one GPU a rank no other one has it open; the finding may come much later."""
+    use, clock, _, lives = two
+    assert concerned(use) == [2, 3]
+    clock.at_s += 3600
+    use.learn([lives])
+    assert concerned(use) == [2, 3]
+
+
+def test_another_attempt_has_gpus_of_its_own(two: tuple[GpuUse, Clock, Rank, Rank]) -> None:
+    """What killed the last one may be told two minutes late; then the node has no rank, or others."""
+    use, clock, _, lives = two
+    use.new_attempt()
+    clock.at_s += 60
+    use.learn([])
+    assert concerned(use) == [2, 3]
+    assert not use.unused
+    use.learn([lives])
+    clock.at_s += 60
+    use.learn([lives])
+    assert concerned(use) == [3]
+    use.new_attempt()
+    clock.at_s += 120
+    use.learn([])
+    assert concerned(use) == []
+    assert use.unused
+
+
+def test_a_shell_above_the_ranks_says_nothing_about_their_gpus_for_long(start: Start, tmp_path: Path) -> None:
+    """It opened none, and Slurm's numbers need not be those of the device files."""
+    clock = Clock()
+    use = GpuUse(clock, devices=str(tmp_path / "nvidia"), driver=str(tmp_path / "gpus"))
+    use.learn([start((0, 1))])
+    worker = start((0, 1), 4)
+    use.learn([worker])
+    clock.at_s += 121
+    use.learn([worker])
+    assert concerned(use) == [4]
+
+
+def test_a_driver_that_hangs_delays_neither_the_agent_nor_its_end(tmp_path: Path) -> None:
+    """A pipe stands for the file of a lost GPU, which nobody ends: its number is not known, and that is all."""
+    gpu = tmp_path / "gpus/0000:01:00.0"
+    gpu.mkdir(parents=True)
+    os.mkfifo(gpu / "information")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19\n")
+    (tmp_path / "nvidia0").touch()
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from slurm_robust.supervise.agent.gpu_use import GpuUse; "
+        f"use = GpuUse(devices={str(tmp_path / 'nvidia')!r}, driver={str(tmp_path / 'gpus')!r}); "
+        "use.learn([]); print(dict(use.minors), use.driver)"
+    )
+    root = str(Path(__file__).resolve().parents[3])
+    ended = subprocess.run([sys.executable, "-c", code, root], stdout=subprocess.PIPE, timeout=20, check=True)
+    assert ended.stdout.split() == [b"{}", b"535"]

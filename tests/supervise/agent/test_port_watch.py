@@ -103,6 +103,7 @@ def test_virtual_functions_and_odd_files_are_left_out(node: Node) -> None:
     (node.root / "mlx5_9/device/physfn").mkdir(parents=True)
     (node.root / "mlx5_8").mkdir()
     (node.root / "mlx5_7/ports/1").mkdir(parents=True)
+    assert rdma_ports.read_ports(str(node.root))["mlx5_7/1"] == (None, None, None)
     assert sorted(rdma_ports.read_ports(str(node.root))) == ["mlx5_0/1", "mlx5_1/1", "mlx5_2/1", "mlx5_7/1"]
     assert rdma_ports.read_ports(str(node.root / "none")) == {}
 
@@ -127,10 +128,10 @@ def test_traffic_is_sent_once_a_minute_and_only_where_it_changes(node: Node) -> 
     """In bytes of both ways; a message survives its journey."""
     assert node.passes(0) == []
     node.port("mlx5_0", moved=1000)
-    assert node.passes(TRAFFIC_S) == [PortTraffic("n1", 1060.0, 60.0, 8000)]
+    assert node.passes(TRAFFIC_S) == [PortTraffic("n1", 60.0, 8000)]
     sent = [message for _ in range(36) for message in node.passes(LOOK_S)]
     assert [m.moved_bytes for m in sent if isinstance(m, PortTraffic)] == [0]
-    message = PortTraffic("n1", 1060.0, 60.0, 8000)
+    message = PortTraffic("n1", 60.0, 8000)
     assert from_agent(encode(message)) == message
 
 
@@ -142,3 +143,58 @@ def test_a_finding_of_its_own_has_the_shape_of_the_services(node: Node) -> None:
     (found,) = message.findings
     assert found == NodeFinding(1, 1005.0 + LOOK_S, "agent", "port", "if_repeated", found.text, (), "mlx5_0/1")
     assert from_agent(encode(message)) == message
+
+
+def test_what_cannot_be_read_is_no_lost_link(node: Node) -> None:
+    """Neither a state nor a counter that is empty for a moment, nor one that reads 0 once, nor cards not listed."""
+    node.port("mlx5_0", lost=3)
+    assert node.found() == []
+    counter, state = (node.root / "mlx5_0/ports/1" / name for name in ("counters/link_downed", "state"))
+    for path, text in ((counter, ""), (state, ""), (state, "?"), (counter, "0"), (counter, "N/A")):
+        path.write_text(text)
+        assert node.found() == []
+        node.port("mlx5_0", lost=3)
+        assert node.found() == []
+    node.port("mlx5_0", lost=4)
+    assert node.found() == [("mlx5_0/1", "if_repeated", "mlx5_0/1 lost its link for a moment")]
+
+
+def test_cards_that_cannot_be_listed_are_not_gone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the memory is short; a card that is gone has lost its link."""
+    assert node.found() == []
+    with monkeypatch.context() as broken:
+        broken.setattr(rdma_ports.os, "listdir", lambda _: (_ for _ in ()).throw(OSError(12, "no memory")))
+        assert node.found() == []
+    assert node.found() == []
+    (node.root / "mlx5_1").rename(node.root.parent / "away")
+    assert node.found() == [("mlx5_1/1", "if_repeated", "mlx5_1/1 lost its link")]
+
+
+def test_a_counter_that_reads_0_once_does_not_send_the_cards_history(node: Node) -> None:
+    """Nor does one that cannot be read make a silence of a training."""
+
+    def sent(moved: int | None) -> list[int]:
+        node.port("mlx5_0", moved=moved or 0)
+        if moved is None:
+            (node.root / "mlx5_0/ports/1/counters/port_xmit_data").write_text("")
+        return [m.moved_bytes for m in node.passes(TRAFFIC_S) if isinstance(m, PortTraffic)]
+
+    readings = [10**9, 10**9 + 10, 0, 10**9 + 20, 10**9 + 31, None, 10**9 + 50, 10**9 + 62]
+    assert [sent(moved) for moved in readings] == [[], [80], [], [], [88], [], [], [96]]
+
+
+def test_ports_that_the_site_ignores_are_not_looked_at(node: Node, tmp_path: Path) -> None:
+    """By the names of the check: a device, a port, an interface, a board."""
+    (node.root / "mlx5_1/board_id").write_text("MT_0000000838\n")
+    (node.root / "mlx5_2/ports/1/gid_attrs/ndevs").mkdir(parents=True)
+    (node.root / "mlx5_2/ports/1/gid_attrs/ndevs/0").write_text("eth7\n")
+    (node.root / "mlx5_0/device/net/ib0").mkdir(parents=True)
+    for ignored, left in (
+        ("mlx5_0", {"mlx5_1/1", "mlx5_2/1"}),
+        ("mlx5_1/1", {"mlx5_0/1", "mlx5_2/1"}),
+        ("MT_0000000838", {"mlx5_0/1", "mlx5_2/1"}),
+        ("eth7", {"mlx5_0/1", "mlx5_1/1"}),
+        ("ib0", {"mlx5_1/1", "mlx5_2/1"}),
+        ("mlx5_9", {"mlx5_0/1", "mlx5_1/1", "mlx5_2/1"}),
+    ):
+        assert set(rdma_ports.read_ports(str(node.root), (ignored,))) == left

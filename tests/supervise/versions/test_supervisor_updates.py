@@ -149,7 +149,7 @@ def test_an_update_is_put_in_force_on_the_same_nodes(tmp_path: Path) -> None:
     assert (report.state.in_force, report.state.pending) == (2, None)
     assert report.answer is not None
     assert report.answer.accepted
-    assert job.world.job.claim.suspected_at_s == 0.0
+    assert (job.world.job.claim.suspected_at_s, job.world.job.claim.failed_since_s) == (0.0, 0.0)
 
 
 def test_the_report_follows_the_first_new_step(tmp_path: Path) -> None:
@@ -185,6 +185,7 @@ def test_a_bad_update_is_taken_back_and_nobody_is_blamed(tmp_path: Path) -> None
     assert report is not None
     assert (report.state.in_force, report.state.taken_back, report.state.proven) == (1, (2,), (1,))
     assert job.world.job.claim.why == "" or "VERSION 2" in job.world.job.claim.why
+    assert (job.world.job.claim.failed, job.world.job.claim.failed_since_s) == (0, 0.0)
 
 
 def test_two_pages_of_one_second_are_two(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ NODES = ("n1", "n2")
 def minutes(traffic: Traffic, node: str, *rates: float) -> float:
     """A node sends its bytes a second of these minutes; returns the end of the last one."""
     for number, rate in enumerate(rates, 1):
-        traffic.take(PortTraffic(node, 60.0 * number, 60.0, int(60 * rate)))
+        traffic.take(PortTraffic(node, 60.0, int(60 * rate)), 60.0 * number)
     return 60.0 * len(rates)
 
 
@@ -28,7 +28,7 @@ def test_silence_is_that_of_all_nodes_since_the_last_of_them_moved_anything() ->
     assert traffic.silent_s(NODES, 1000) == 0, "the other node has sent nothing yet"
     minutes(traffic, "n2", 5e9, 5e9, 5e9, 0)
     assert traffic.silent_s(NODES, 1000) == 1000 - 180
-    traffic.take(PortTraffic("n2", 1000, 60.0, int(1e9 * 60)))
+    traffic.take(PortTraffic("n2", 60.0, int(1e9 * 60)), 1000)
     assert traffic.silent_s(NODES, 1000) == 0
 
 
@@ -52,7 +52,7 @@ def test_a_job_without_progress_is_captured_more_often_and_the_story_says_why(tm
     for node in NODES:
         for rate in (5e9, 0.0):
             world.clock.at_s += 1
-            world.session.receive(PortTraffic(node, began_s + 60, 60.0, int(60 * rate)))
+            world.session.receive(PortTraffic(node, 60.0, int(60 * rate)))
     taken: list[float] = []
     while world.clock.at_s < began_s + 1500:
         before = captures._captured_at_s
@@ -60,7 +60,7 @@ def test_a_job_without_progress_is_captured_more_often_and_the_story_says_why(tm
         taken += [world.clock.at_s] if captures._captured_at_s != before else []
         world.clock.at_s += 10
     assert [line["text"] for line in world.story if line["kind"] == "note"] == [
-        "silence suspected: no RDMA traffic on any node of the job for 604 s; its stacks are captured"
+        "silence suspected: no RDMA traffic on any node of the job for 600 s; its stacks are captured"
     ]
     early = [at_s for at_s in taken if at_s - began_s < SILENT_S]
     late = [at_s for at_s in taken if at_s - began_s > SILENT_S + 120]

@@ -132,7 +132,7 @@ def probe(context: Context, options: Options) -> Facts:
         "error": log.error,
         "errno": log.errno,
         "boot_id": news.boot_id,
-        "new": events((record.text for record in log.records), _driver(context)),
+        "new": events((record.text for record in log.records), context.once("nvidia_driver", lambda: _driver(context))),
         "latched": _believable(news.kept.get("latched")),
         "job_gpus": _job_gpus(context),
         "cursor": dict(log.cursor),

@@ -1,0 +1,139 @@
+"""One verdict of all tests: who failed, what is undecided, what was not tested. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_robust.model import Signal, SignalKind
+from slurm_robust.stoptime.alignment import AlignmentVerdict
+from slurm_robust.stoptime.pairing import PairVerdict
+
+
+class TestName(str, enum.Enum):
+    """The tests, in the order in which they run."""
+
+    __test__ = False  # for pytest, which takes it for a test
+
+    IN_NODE = "in-node"
+    PAIRS = "pairs"
+    ALIGNMENT = "alignment"
+
+
+class FindingKind(str, enum.Enum):
+    """What a finding says about its nodes."""
+
+    NODE = "node"
+    """The node fails."""
+    LINK = "link"
+    """The link between the two fails; neither node does."""
+    UNDECIDED = "undecided"
+    """One of them fails, and nothing tells which."""
+    UNTESTED = "untested"
+    """The test could not be made. It says nothing about the node."""
+
+
+@dataclass(frozen=True)
+class TestFinding:
+    """One thing that a test found; a node that passed has none."""
+
+    __test__ = False
+
+    test: TestName
+    kind: FindingKind
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """How long one stage took."""
+
+    name: str
+    took_s: float
+
+
+@dataclass(frozen=True)
+class TestReport:
+    """What `srobust test` found out.
+
+    Attributes:
+        ended_early: Why the tests did not come to their end, as a sentence; empty where they did.
+        bandwidth: Median GB/s of the first round of pairs, by operation.
+    """
+
+    __test__ = False
+
+    nodes: tuple[str, ...]
+    tests: tuple[TestName, ...]
+    findings: tuple[TestFinding, ...] = ()
+    stages: tuple[StageTime, ...] = ()
+    ended_early: str = ""
+    bandwidth: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """`failed` where a node or link fails, else `undecided` where anything is open, else `passed`."""
+        kinds = {finding.kind for finding in self.findings}
+        if kinds & {FindingKind.NODE, FindingKind.LINK}:
+            return "failed"
+        return "undecided" if kinds or self.ended_early else "passed"
+
+    @property
+    def failed_nodes(self) -> tuple[str, ...]:
+        """Nodes that failed a test, in the order of `nodes`."""
+        failed = {node for finding in self.findings if finding.kind is FindingKind.NODE for node in finding.nodes}
+        return tuple(node for node in self.nodes if node in failed)
+
+    def signals(self, at_s: float) -> tuple[Signal, ...]:
+        """The failures as facts for a verdict on a job: one for each node of a failed node or link."""
+        return tuple(
+            Signal(SignalKind.TEST_FAILED, at_s, f"test {finding.test.value}", finding.reason, node)
+            for finding in self.findings
+            if finding.kind in (FindingKind.NODE, FindingKind.LINK)
+            for node in finding.nodes
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented shape of `test --json`."""
+        return {
+            "verdict": self.verdict,
+            "nodes": list(self.nodes),
+            "tests": [test.value for test in self.tests],
+            "failed_nodes": list(self.failed_nodes),
+            "findings": [
+                {"test": f.test.value, "kind": f.kind.value, "nodes": list(f.nodes), "reason": f.reason}
+                for f in self.findings
+            ],
+            "stages": [{"name": stage.name, "took_s": round(stage.took_s, 2)} for stage in self.stages],
+            "gb_per_s": {name: round(rate, 3) for name, rate in self.bandwidth.items()},
+            "ended_early": self.ended_early,
+        }
+
+
+def of_pairs(verdict: PairVerdict) -> Iterable[TestFinding]:
+    """The findings of the pairs."""
+    test = TestName.PAIRS
+    yield from (TestFinding(test, FindingKind.NODE, (n,), why) for n, why in verdict.broken_nodes.items())
+    yield from (TestFinding(test, FindingKind.LINK, pair, why) for pair, why in verdict.broken_links.items())
+    yield from (TestFinding(test, FindingKind.UNDECIDED, group, why) for group, why in verdict.undecided.items())
+    yield from untested(test, verdict.untested)
+
+
+def of_alignment(verdict: AlignmentVerdict) -> Iterable[TestFinding]:
+    """The findings of the alignment test."""
+    test = TestName.ALIGNMENT
+    yield from (TestFinding(test, FindingKind.NODE, (n,), why) for n, why in verdict.broken.items())
+    yield from (TestFinding(test, FindingKind.UNDECIDED, group, why) for group, why in verdict.undecided.items())
+    yield from untested(test, verdict.untested)
+
+
+def untested(test: TestName, reasons: Mapping[str, str]) -> Iterable[TestFinding]:
+    """Nodes that a test says nothing about; those with the same reason together."""
+    together: dict[str, list[str]] = {}
+    for node, reason in reasons.items():
+        together.setdefault(reason, []).append(node)
+    for reason, nodes in together.items():
+        yield TestFinding(test, FindingKind.UNTESTED, tuple(nodes), reason)

@@ -1,0 +1,367 @@
+"""One run of the tests: starts the step, gives its agents orders, waits within the budget, and has them judged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_robust.stoptime import alignment, pairing
+from slurm_robust.stoptime.agent_step import AgentStep, StepTarget
+from slurm_robust.stoptime.conclusion import (
+    FindingKind,
+    StageTime,
+    TestFinding,
+    TestName,
+    TestReport,
+    of_alignment,
+    of_pairs,
+    untested,
+)
+from slurm_robust.stoptime.group_results import group_result
+from slurm_robust.stoptime.pairing import Group, GroupResult
+
+LEAST_BUDGET_S = 20.0
+START_S = 30.0
+"""For srun to start the agents, and for an allocation of its own to be had."""
+LOAD_S = 60.0
+"""For PyTorch to be loaded, from a slow file system too."""
+PAIR_GPU_S, PAIR_CPU_S = 30.0, 15.0
+"""For one round of pairs: NCCL takes up to ten seconds to connect many GPUs."""
+STEP_S = 30.0
+LEAST_STAGE_S = 8.0
+"""With less left of the budget a stage is not begun: that it does not end would say nothing."""
+_SILENT_S = 10.0
+"""An agent beats every second; a node that says nothing for so long has left."""
+_MARGIN_S = 6.0
+"""An agent answers so long after its limit at the latest: it kills what hangs first."""
+_ALONE_S = 3.0
+"""Ranks whose partner failed may still say what they saw; then their test is ended."""
+REPEATS = 5
+SLOW_SHARE_GPU, SLOW_SHARE_CPU = 0.5, 0.2
+"""Of the round's median, below which a pair is slow. Processors share their time with all else on a node."""
+_PORTS = range(20_000, 28_000)
+"""First port of a run, below Linux's range for outgoing connections; each group has the next one."""
+
+Progress = Callable[[str], None]
+
+
+class TestRunError(Exception):
+    """The tests could not be started; the message is for the user."""
+
+    __test__ = False
+
+
+@dataclass
+class _NodeState:
+    """What one node's agent has told."""
+
+    index: int = -1
+    host: str = ""
+    heard_s: float = 0.0
+    gpus: int = 0
+    ready: bool = False
+    loaded: bool = False
+    """Its rank server has told whether it can work."""
+    trouble: str = ""
+    """Why no rank can run on it."""
+    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    digests: list[dict[str, Any]] = field(default_factory=list)
+
+
+class TestRun:
+    """The tests of some nodes, once.
+
+    Attributes:
+        step_ended: The step ended before the tests did.
+        left_step: `12.3`, a step whose agents did not end by themselves, so that Slurm must be told to end it.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self, target: StepTarget, tests: Sequence[TestName], budget_s: float, progress: Progress,
+        switches: Sequence[Sequence[str]] = (),
+    ) -> None:  # fmt: skip
+        self.nodes = pairing.ordered(target.nodes, switches)
+        self.tests = tuple(test for test in TestName if test in tests)
+        self.step_ended = False
+        self.left_step = ""
+        self._step_id = ""
+        self._progress = progress
+        self._step = AgentStep(target, self._told)
+        self._states = {node: _NodeState() for node in self.nodes}
+        self._gone: dict[str, str] = {}
+        self._news = asyncio.Event()
+        self._end_s = time.monotonic() + budget_s
+        self._budget_s = budget_s
+        self._orders = 0
+        self._findings: list[TestFinding] = []
+        self._stages: list[StageTime] = []
+        self._bandwidth: dict[str, float] = {}
+        self._ended_early = ""
+
+    async def run(self) -> TestReport:
+        """All tests, one after the other; the step has ended when this returns or raises.
+
+        Raises:
+            TestRunError: srun could not start any agent.
+        """
+        try:
+            async with self._stage("start"):
+                await self._start()
+            for test in self.tests:
+                await self._one_test(test)
+            self.step_ended = self._step.ended.is_set()
+        finally:
+            async with self._stage("end"):
+                clean = await self._step.end()
+                self.left_step = "" if clean else self._step_id
+        return TestReport(
+            self.nodes, self.tests, tuple(self._findings), tuple(self._stages), self._ended_early, self._bandwidth
+        )
+
+    # -- the channel ------------------------------------------------------------------------------------------------
+
+    def _told(self, message: dict[str, Any]) -> None:
+        self._news.set()
+        state = self._states.get(message["node"])
+        if state is None:
+            return
+        state.heard_s = time.monotonic()
+        kind = message.get("t")
+        if kind == "hello":
+            state.index, state.host, self._step_id = message["index"], message["host"], message["step"]
+        elif kind == "taken":
+            self._gone[message["node"]] = f"another srobust test runs on {message['node']}"
+        elif kind == "no_torch":
+            state.loaded, state.trouble = True, str(message["reason"])
+        elif kind == "ready":
+            busy = f"a GPU is in use by another process: {message['busy']}" if message["busy"] else ""
+            state.loaded, state.gpus = True, message["gpus"]
+            state.trouble = message["reason"] or busy
+            state.ready = not state.trouble
+        elif kind == "result":
+            state.answers[message["id"]] = message
+        elif kind == "digests":
+            state.digests.append(message)
+
+    async def _until(self, done: Callable[[], bool], limit_s: float) -> bool:
+        """Wait until `done`, the limit, or the step's end; nodes that fall silent are noted as gone."""
+        end_s = time.monotonic() + limit_s
+        while not done():
+            left_s = end_s - time.monotonic()
+            if left_s <= 0 or self._step.ended.is_set():
+                return done()
+            self._news.clear()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), min(left_s, 1.0))
+            for node, state in self._states.items():
+                if state.index >= 0 and time.monotonic() - state.heard_s > _SILENT_S:
+                    self._gone.setdefault(node, f"{node} left the test: nothing heard from it for {_SILENT_S:.0f} s")
+        return True
+
+    def _there(self) -> list[str]:
+        return [node for node in self.nodes if node not in self._gone]
+
+    async def _order(self, nodes: Iterable[str], limit_s: float, order: dict[str, Any]) -> int:
+        """Give an order and wait for the answers of these nodes, as long as they are there; returns its number."""
+        asked = list(nodes)
+        number = self._send(order, limit_s)
+        await self._until(
+            lambda: all(node in self._gone or number in self._states[node].answers for node in asked),
+            limit_s + _MARGIN_S,
+        )
+        return number
+
+    def _send(self, order: dict[str, Any], limit_s: float) -> int:
+        self._orders += 1
+        self._step.send({**order, "id": self._orders, "limit_s": limit_s})
+        return self._orders
+
+    def _limit(self, wanted_s: float) -> float:
+        """How long a stage may take; 0 where the budget leaves too little."""
+        left_s = self._end_s - time.monotonic()
+        return min(wanted_s, left_s) if left_s >= LEAST_STAGE_S else 0.0
+
+    @contextlib.asynccontextmanager
+    async def _stage(self, name: str) -> AsyncIterator[None]:
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._stages.append(StageTime(name, time.monotonic() - began_s))
+
+    def _last_words(self) -> str:
+        """What srun said last, and rather an error than a remark."""
+        lines = self._step.errors
+        return "; ".join([line for line in lines if "error" in line][-2:] or lines[-1:])
+
+    # -- the stages -------------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        limit_s = min(START_S, self._budget_s)
+        self._progress(f"starting an agent on {_nodes(self.nodes)}")
+        try:
+            await self._step.start(wait_s=limit_s, limit_s=self._budget_s)
+        except OSError as error:
+            raise TestRunError(f"srun cannot be started: {error.strerror}; install Slurm's commands") from None
+        states = self._states
+        await self._until(lambda: all(s.index >= 0 or n in self._gone for n, s in states.items()), limit_s)
+        started = [node for node, state in states.items() if state.index >= 0]
+        if not started:
+            errors = self._last_words()
+            after = "srun ended" if self._step.ended.is_set() else f"{limit_s:.0f} s are over"
+            raise TestRunError(f"no agent started, and {after}{': ' + errors if errors else ''}")
+        for node in self.nodes:
+            if node not in started:
+                self._gone.setdefault(node, f"no agent started on {node} within {limit_s:.0f} s")
+
+    async def _one_test(self, test: TestName) -> None:
+        if self._ended_early:
+            return
+        limit_s = self._limit(LEAST_STAGE_S)
+        if not limit_s:
+            self._ended_early = f"the budget of {self._budget_s:g} s was used up before the test {test.value}"
+            return
+        work = {
+            TestName.IN_NODE: self._in_node,
+            TestName.PAIRS: self._pairs,
+            TestName.ALIGNMENT: self._alignment,
+        }[test]
+        if test is not TestName.IN_NODE and not all(s.loaded for n, s in self._states.items() if n not in self._gone):
+            async with self._stage("load PyTorch"):
+                await self._load()
+        async with self._stage(test.value):
+            await work()
+        if self._step.ended.is_set():
+            errors = self._last_words()
+            self._ended_early = f"the step ended during the test {test.value}{': ' + errors if errors else ''}"
+            # What the end of the step looks like on the nodes is no finding of theirs.
+            self._findings = [f for f in self._findings if f.test is not test]
+        elif not self._ended_early:
+            self._progress(f"{test.value}: {_in_words(f for f in self._findings if f.test is test)}")
+
+    async def _load(self) -> None:
+        self._progress("loading PyTorch on the nodes")
+        limit_s = self._limit(LOAD_S)
+        await self._until(lambda: all(s.loaded for n, s in self._states.items() if n not in self._gone), limit_s)
+        for state in self._states.values():
+            if not state.loaded:
+                state.trouble = f"PyTorch was not loaded within {limit_s:.0f} s"
+
+    async def _in_node(self) -> None:
+        limit_s = self._limit(self._budget_s)
+        self._progress(f"in-node: the full check of {_nodes(self._there())}")
+        number = await self._order(self._there(), limit_s, {"c": "check"})
+        reasons = dict(self._gone)
+        for node in self._there():
+            answer = self._states[node].answers.get(number, {})
+            verdict, error = answer.get("verdict"), answer.get("error")
+            if verdict == "unfit":
+                self._findings.append(
+                    TestFinding(TestName.IN_NODE, FindingKind.NODE, (node,), str(answer.get("reason", "")))
+                )
+            elif verdict != "fit":
+                reasons[node] = error or answer.get("reason") or f"the check did not end within {limit_s:.0f} s"
+        self._findings += untested(TestName.IN_NODE, reasons)
+
+    def _able(self) -> tuple[list[str], dict[str, str]]:
+        """Nodes that can run ranks, and why the others cannot."""
+        troubles = {node: state.trouble for node, state in self._states.items() if not state.ready} | self._gone
+        return [node for node in self.nodes if node not in troubles], troubles
+
+    async def _pairs(self) -> None:
+        nodes, troubles = self._able()
+        on_gpus = any(self._states[node].gpus for node in nodes)
+        share, round_s = (SLOW_SHARE_GPU, PAIR_GPU_S) if on_gpus else (SLOW_SHARE_CPU, PAIR_CPU_S)
+        rounds: list[tuple[GroupResult, ...]] = []
+        while groups := pairing.next_round(nodes, rounds):
+            limit_s = self._limit(round_s)
+            if not limit_s:
+                self._ended_early = (
+                    f"the budget of {self._budget_s:g} s was used up after round {len(rounds)} of the pairs"
+                )
+                break
+            self._progress(f"pairs: round {len(rounds) + 1}, {len(groups)} side by side")
+            rounds.append(pairing.judge_bandwidth(await self._one_round(groups, limit_s), share, rounds))
+            if self._step.ended.is_set():
+                break
+        for operation in rounds[0][0].gb_per_s if rounds else ():
+            found = [r.gb_per_s[operation] for r in rounds[0] if operation in r.gb_per_s]
+            self._bandwidth[operation] = statistics.median(found)
+        self._findings += of_pairs(pairing.judge(nodes, rounds))
+        self._findings += untested(TestName.PAIRS, troubles)
+
+    async def _one_round(self, groups: Sequence[Group], limit_s: float) -> list[GroupResult]:
+        first_port = random.choice(_PORTS)  # noqa: S311 (no secret: two runs shall not meet)
+        shown = [self._shown(group, first_port + number) for number, group in enumerate(groups)]
+        members = [node for group in groups for node in group]
+        number = self._send({"c": "pairs", "groups": shown}, limit_s)
+        alone_since: dict[Group, float] = {}
+        await self._until(lambda: self._groups_done(groups, number, alone_since), limit_s + _MARGIN_S)
+        answers = {node: self._states[node].answers[number] for node in members if number in self._states[node].answers}
+        return [group_result(group, answers, self._gone, limit_s) for group in groups]
+
+    def _groups_done(self, groups: Sequence[Group], number: int, alone_since: dict[Group, float]) -> bool:
+        """True when nothing more is awaited; ends the test of those whose partner failed or left a moment ago."""
+        done = True
+        for group in groups:
+            waiting = [n for n in group if n not in self._gone and number not in self._states[n].answers]
+            if not waiting:
+                continue
+            done = False
+            if any(n in self._gone or "error" in self._states[n].answers.get(number, {}) for n in group):
+                since_s = alone_since.setdefault(group, time.monotonic())
+                if 0 < since_s < time.monotonic() - _ALONE_S:
+                    alone_since[group] = -1.0
+                    self._step.send({"c": "cancel", "id": number, "only": [self._states[n].index for n in waiting]})
+        return done
+
+    def _shown(self, group: Group, port: int) -> list[Any]:
+        """A group as the agents read it: all members use GPUs, or none does."""
+        states = [self._states[node] for node in group]
+        on_gpus = all(state.gpus for state in states)
+        return [port, states[0].host, [[state.index, state.gpus if on_gpus else 0] for state in states]]
+
+    async def _alignment(self) -> None:
+        nodes, troubles = self._able()
+        limit_s = self._limit(STEP_S)
+        self._progress(f"alignment: one step on each device of {_nodes(nodes)}, {REPEATS} times")
+        by_gpus: dict[int, list[str]] = defaultdict(list)
+        for node in nodes:
+            by_gpus[self._states[node].gpus].append(node)
+        for gpus, some in by_gpus.items():
+            only = [self._states[node].index for node in some]
+            await self._order(some, limit_s, {"c": "step", "devices": gpus, "repeats": REPEATS, "only": only})
+        found, errors = [], []
+        for node in nodes:
+            for told in self._states[node].digests:
+                device = told["device"]
+                if "digests" in told:
+                    found.append(alignment.StepDigests(node, device, told["hardware"], tuple(told["digests"])))
+                else:
+                    text = told.get("error") or f"no end within {limit_s:.0f} s"
+                    errors.append(alignment.StepError(node, device, text))
+            if not self._states[node].digests:
+                troubles.setdefault(node, self._gone.get(node, f"no result within {limit_s:.0f} s"))
+        self._findings += of_alignment(alignment.judge(found, errors))
+        self._findings += untested(TestName.ALIGNMENT, troubles)
+
+
+def _nodes(names: Sequence[str]) -> str:
+    return f"{len(names)} node{'' if len(names) == 1 else 's'}"
+
+
+def _in_words(findings: Iterable[TestFinding]) -> str:
+    counts: dict[FindingKind, int] = defaultdict(int)
+    for found in findings:
+        counts[found.kind] += len(found.nodes) if found.kind in (FindingKind.NODE, FindingKind.UNTESTED) else 1
+    words = {FindingKind.NODE: "failed", FindingKind.LINK: "failed links"}
+    return ", ".join(f"{count} {words.get(kind, kind.value)}" for kind, count in counts.items()) or "passed"

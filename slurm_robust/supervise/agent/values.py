@@ -1,0 +1,71 @@
+"""Readers of values that came over the channel: bounded, finite, printable. They raise for all else, or replace it.
+
+Slurm may cut a line and mix it with another, and what is then still JSON can be anything.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from slurm_robust import node_findings
+from slurm_robust.node_findings import NodeFinding
+
+_MOST = 2**63
+_MOST_S = 1e11
+"""Seconds; 3,000 years, which a calendar can still show."""
+
+
+def whole(value: Any) -> int:
+    """A whole number.
+
+    Raises:
+        ValueError, TypeError, OverflowError: it is none, or too large.
+    """
+    number = int(value)
+    if not -_MOST <= number < _MOST:
+        raise ValueError("too large")
+    return number
+
+
+def seconds(value: Any) -> float:
+    """A time or a duration, in seconds. Raises as `whole`."""
+    number = float(value)
+    if not abs(number) <= _MOST_S:  # NaN too
+        raise ValueError("no time")
+    return number
+
+
+def limit_s(value: Any) -> float | None:
+    """A limit in seconds, which may be endless; None for none. Raises as `whole`."""
+    return value if value is None or value == math.inf else seconds(value)
+
+
+def measure(value: Any) -> float | str | None:
+    """A loss or a norm: a finite number, the text `nan` or `inf`, or None. Raises as `whole`."""
+    if value is None:
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else "nan" if math.isnan(number) else "inf"
+
+
+def text(value: Any) -> str:
+    """A text of one line; characters that cannot be shown become question marks."""
+    return node_findings.printable(str(value))
+
+
+def lines(values: Any) -> tuple[str, ...]:
+    """Texts that may have several lines; what no file could hold is replaced."""
+    return tuple(str(value).encode("utf-8", "replace").decode("utf-8") for value in values)
+
+
+def findings(entries: Any) -> tuple[NodeFinding, ...]:
+    """Findings, as the file of a node's findings would be believed.
+
+    Raises:
+        ValueError: one of them is none.
+    """
+    found = [node_findings.believable(dict(zip(NodeFinding._fields, entry))) for entry in entries]
+    if None in found:
+        raise ValueError("no finding")
+    return tuple(finding for finding in found if finding is not None)

@@ -1,0 +1,28 @@
+"""Leaf switches of topology.conf."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slurm_robust.stoptime.topology import leaf_switches, read
+
+TREE = """
+# SwitchName=old Nodes=n9
+SwitchName=s0 Nodes=n[1,3] LinkSpeed=100
+SwitchName=s1 \\
+   Nodes=n2,n4
+SwitchName=top Switches=s[0-1]
+SwitchName=odd Nodes=n[
+"""
+
+
+def test_each_leaf_has_its_nodes_and_a_line_that_cannot_be_read_is_left_out() -> None:
+    """In the file's order; comments and switches of switches say nothing."""
+    assert leaf_switches(TREE) == (("n1", "n3"), ("n2", "n4"))
+
+
+def test_the_file_lies_beside_slurm_conf(tmp_path: Path) -> None:
+    """Without one the nodes keep their order."""
+    assert read(str(tmp_path / "slurm.conf")) == ()
+    (tmp_path / "topology.conf").write_text(TREE)
+    assert len(read(str(tmp_path / "slurm.conf"))) == 2
