@@ -1,9 +1,10 @@
-"""The fault marker: a node's own words in its `Extra` field that a fault has struck it while jobs run there.
+"""The fault marker: a node's own words in its `Extra` field that a fault has struck it.
 
 `[[srobust-fault v=1 at=1763686800 kind=xid gpus=0,1 repair=reboot : XID 79 on GPU 0]]`: when (seconds since the epoch),
 the kind of fault, the GPUs (as the node watch numbers them; without `gpus=` it is the whole node), what repairs it
 without a person (if anything does), and a sentence for the reason of a drain. The node's root service writes it, and
-the daemon reads it with the nodes and removes it once that fault is dealt with. It stands in `Extra`, not in `Comment`,
+the daemon reads it with the nodes and removes it once that fault is dealt with. ` jobs=stay` before the colon: jobs can
+go on, only the node is to be drained. It stands in `Extra`, not in `Comment`,
 because the daemon writes the comments of many nodes at once (the drain permits), and would overwrite a marker that it
 has not read yet. What a person wrote there stays. Only root and Slurm's operators can write the field. Standard library
 only; nothing here acts.
@@ -17,20 +18,20 @@ from typing import NamedTuple
 MAX_AGE_S = 3600.0
 """An older marker is not acted on: whoever ran on the node then has ended, or goes on in spite of it."""
 CLOCKS_DIFFER_S = 60.0
-"""A node's clock may be ahead of the daemon's by this much."""
+"""A node's clock may differ from the daemon's, or from its own at boot, by this much."""
 MAX_SENTENCE_CHARS = 160
 MAX_GPUS = 64
 
 _MARKER = re.compile(
     r"\[\[srobust-fault v=1 at=([0-9]{1,12}) kind=([a-z0-9_]{1,32})"
-    r"(?: gpus=([0-9]{1,4}(?:,[0-9]{1,4}){0,63}))?(?: repair=([a-z_]{1,20}))? : ([^\[\]]{1,200})\]\]"
+    r"(?: gpus=([0-9]{1,4}(?:,[0-9]{1,4}){0,63}))?(?: repair=([a-z_]{1,20}))?( jobs=stay)? : ([^\[\]]{1,200})\]\]"
 )
 _ANY = re.compile(r"\s{0,8}\[\[srobust-fault[^\[\]]{0,1000}\]\]")
 """Also of another version, and one that cannot be read."""
 
 
 class FaultMarker(NamedTuple):
-    """A fault of a node that has jobs.
+    """A fault of a node.
 
     Attributes:
         at_s: When it was seen, whole seconds since the epoch.
@@ -38,6 +39,7 @@ class FaultMarker(NamedTuple):
         gpus: The GPUs that are affected; empty for the whole node.
         sentence: For people, and for the reason of a drain.
         remedy: The name of what repairs it; empty for nothing.
+        spares_jobs: Jobs there can go on.
     """
 
     at_s: int
@@ -45,6 +47,7 @@ class FaultMarker(NamedTuple):
     gpus: tuple[int, ...]
     sentence: str
     remedy: str = ""
+    spares_jobs: bool = False
 
 
 def parse(extra: str) -> FaultMarker | None:
@@ -52,8 +55,9 @@ def parse(extra: str) -> FaultMarker | None:
     found = _MARKER.findall(extra)
     if not found:
         return None
-    at, kind, gpus, remedy, sentence = found[-1]
-    return FaultMarker(int(at), kind, tuple(int(gpu) for gpu in gpus.split(",") if gpu), _plain(sentence), remedy)
+    at, kind, gpus, remedy, stay, sentence = found[-1]
+    numbers = tuple(int(gpu) for gpu in gpus.split(",") if gpu)
+    return FaultMarker(int(at), kind, numbers, _plain(sentence), remedy, bool(stay))
 
 
 def marked(extra: str) -> bool:
@@ -62,8 +66,8 @@ def marked(extra: str) -> bool:
 
 
 def without(extra: str) -> str:
-    """The text without any marker."""
-    return _ANY.sub("", extra).strip()
+    """The text without any marker, and with a space for each control character: Slurm takes no line that has one."""
+    return "".join(c if c.isprintable() else " " for c in _ANY.sub("", extra)).strip()
 
 
 def render(marker: FaultMarker, extra: str = "") -> str:
@@ -74,24 +78,32 @@ def render(marker: FaultMarker, extra: str = "") -> str:
     named = f" gpus={','.join(map(str, gpus))}" if gpus and len(gpus) <= MAX_GPUS else ""
     remedy = re.sub(r"[^a-z_]", "", marker.remedy)[:20]
     named += f" repair={remedy}" if remedy else ""
+    named += " jobs=stay" if marker.spares_jobs else ""
     at_s = min(max(int(marker.at_s), 0), 999_999_999_999)
     sentence = _plain(marker.sentence) or "a fault"
     return f"{without(extra)} [[srobust-fault v=1 at={at_s} kind={kind}{named} : {sentence}]]".lstrip()
 
 
 def joined(new: FaultMarker, old: FaultMarker | None) -> FaultMarker:
-    """One marker for two faults of a node: the newer one's words, the GPUs of both, and a remedy that both name."""
+    """One marker for two faults of a node: the newer one's words, the GPUs of both, and a remedy that both name.
+
+    Of two of which only one spares jobs, that one adds nothing.
+    """
     if old is None:
         return new
+    if new.spares_jobs != old.spares_jobs:
+        return old if new.spares_jobs else new
     gpus = tuple(sorted({*new.gpus, *old.gpus})) if new.gpus and old.gpus else ()
     newest = new if new.at_s >= old.at_s else old
     return newest._replace(gpus=gpus, remedy=new.remedy if new.remedy == old.remedy else "")
 
 
-def fresh(marker: FaultMarker, now_s: float, boot_at_s: float) -> bool:
-    """True where the marker may be acted on: of this boot of the node, not too old, not of the future."""
-    age_s = now_s - marker.at_s
-    return -CLOCKS_DIFFER_S <= age_s <= MAX_AGE_S and marker.at_s >= boot_at_s - CLOCKS_DIFFER_S
+def fresh(marker: FaultMarker, now_s: float, boot_at_s: float, seen_s: float) -> bool:
+    """True where the marker may be acted on: of this boot of the node, and not too old.
+
+    One of the future comes from a clock that is ahead: its age counts from `seen_s`, when it was seen first.
+    """
+    return now_s - min(marker.at_s, seen_s) <= MAX_AGE_S and marker.at_s >= boot_at_s - CLOCKS_DIFFER_S
 
 
 def _plain(text: str) -> str:

@@ -179,20 +179,23 @@ class FakeSlurm:
         self._act(f"drain {nodes}")
         for name in expand(nodes):
             node = self.state.nodes[name]
-            self.state.nodes[name] = replace(node, flags=node.flags | {"DRAIN"}, reason=reason)
+            drained = replace(node, flags=node.flags | {"DRAIN"}, reason=reason, reason_at_s=int(self.now_s))
+            self.state.nodes[name] = drained
 
     def set_down(self, nodes: str, reason: str) -> None:
         """Set nodes DOWN."""
         self._act(f"set_down {nodes}")
         for name in expand(nodes):
-            self.state.nodes[name] = replace(self.state.nodes[name], state="DOWN", reason=reason)
+            node = self.state.nodes[name]
+            self.state.nodes[name] = replace(node, state="DOWN", reason=reason, reason_at_s=int(self.now_s))
 
     def resume(self, nodes: str) -> None:
         """Bring nodes back."""
         self._act(f"resume {nodes}")
         for name in expand(nodes):
             node = self.state.nodes[name]
-            self.state.nodes[name] = replace(node, state="IDLE", flags=node.flags - {"DRAIN"}, reason="")
+            back = replace(node, state="IDLE", flags=node.flags - {"DRAIN"}, reason="", reason_at_s=0)
+            self.state.nodes[name] = back
 
     def reboot(self, node: str, reason: str) -> None:
         """Reboot a node: it is down until the test lets it boot, or Slurm gives it up."""

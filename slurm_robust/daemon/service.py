@@ -71,7 +71,7 @@ class Daemon:
         self.node_failures = NodeFailures(context, self.claim_intake, self.recoveries)
         self.node_faults = MarkedFaults(context, self.actor, self.breaker, self.node_failures)
         self.quarantine = Quarantines(context, self.actor, self.breaker, self.ledger, self.repair_ledger)
-        self.repairs = Repairs(context, self.actor, self.breaker, self.ledger, self.repair_ledger)
+        self.repairs = Repairs(context, self.actor, self.recoveries, self.ledger, self.repair_ledger)
         self.standby_pools = StandbyPools(context, self.actor, self.ledger)
         self.standby_checks = StandbyChecks(context, self.actor, self.breaker, self.ledger)
         self.launch_failed = LaunchFailed(context, self.actor, self.recoveries, self.ledger)

@@ -1,4 +1,4 @@
-"""Tells Slurm of faults that make this node unfit: it is drained by permit, or, where it has jobs, marked for srobustd.
+"""Tells Slurm of faults that make this node unfit: they are marked for srobustd, or the node is drained by permit.
 
 What is done is the gate's decision, the same as for prolog and health check. The calls run in a child with a deadline,
 one child at a time, and none where nothing is to be told: a slurmctld that does not answer costs the service nothing.
@@ -166,17 +166,16 @@ def reporter(config: Config, node: str, say: Say, *, hung: str, kept: Mapping[st
     return SlurmReporter(tell, say, silent_s=config.nodecheck.permit_timeout_s + _SLACK_S, hung=hung, kept=kept)
 
 
-def marker_of(faults: Sequence[UnfitNode]) -> FaultMarker | None:
-    """One marker for those that jobs cannot go on with; None where there is none."""
+def marker_of(faults: Sequence[UnfitNode]) -> FaultMarker:
+    """One marker for those that jobs cannot go on with; where there is none, one for all, which spares the jobs."""
     urgent = [fault for fault in faults if fault.urgent]
-    if not urgent:
-        return None
-    whole_node = any(not fault.gpus for fault in urgent)
-    gpus = () if whole_node else tuple(sorted({gpu for fault in urgent for gpu in fault.gpus}))
-    sentence = "; ".join(dict.fromkeys(fault.text for fault in urgent))
-    remedy = remedies.strongest(Remedy(fault.remedy) if fault.remedy else None for fault in urgent)
-    at_s = int(max(fault.at_s for fault in urgent))
-    return FaultMarker(at_s, urgent[0].kind, gpus, sentence, remedy.value if remedy else "")
+    told = urgent or list(faults)
+    whole_node = any(not fault.gpus for fault in told)
+    gpus = () if whole_node else tuple(sorted({gpu for fault in told for gpu in fault.gpus}))
+    sentence = "; ".join(dict.fromkeys(fault.text for fault in told))
+    remedy = remedies.strongest(Remedy(fault.remedy) if fault.remedy else None for fault in told)
+    at_s = int(max(fault.at_s for fault in told))
+    return FaultMarker(at_s, told[0].kind, gpus, sentence, remedy.value if remedy else "", spares_jobs=not urgent)
 
 
 def lacking(config: Config) -> str:

@@ -165,7 +165,7 @@ class SlurmClient(Protocol):
     def job_gpus(self, job: JobRef) -> dict[str, frozenset[int]]:
         """The GPUs that a job was given, by node, as Slurm numbers them.
 
-        Nodes where it has none, or where Slurm does not say which, are left out.
+        Nodes where Slurm does not say which are left out; the set is empty where it was given none.
         """
 
     def past_job(self, job: JobRef) -> Job | None:

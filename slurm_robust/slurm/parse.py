@@ -115,17 +115,20 @@ def parse_nodes(text: str) -> list[Node]:
 def parse_job_gpus(text: str) -> dict[str, frozenset[int]]:
     """Read the GPUs by node from `scontrol -d -o show job`: `Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1)`.
 
-    Nodes for which it names no GPU by its number are left out.
+    A node where the job was given no generic resources has an empty set; one for which it was given some, and Slurm
+    names no GPU by its number, is left out.
     """
     # A job's own texts (name, comment, command) stand in the same line. They can add GPUs to those that are found, and
     # hide none.
     found: dict[str, frozenset[int]] = {}
+    unnamed: set[str] = set()
     for nodes, gres in _JOB_NODES.findall(text):
         numbers = {n for ranges in _GPU_NUMBERS.findall(gres) for n in _numbers(ranges)}
         with contextlib.suppress(SlurmParseError):
-            names = expand(nodes) if numbers else ()
+            names = expand(nodes)
+            unnamed |= set(names) if gres and not numbers else set()
             found |= {name: found.get(name, frozenset()) | numbers for name in names}
-    return found
+    return {name: numbers for name, numbers in found.items() if numbers or name not in unnamed}
 
 
 def _numbers(ranges: str) -> set[int]:

@@ -1,4 +1,4 @@
-"""One small cluster for all of the daemon's tests with Slurm; each test gets a daemon and a journal of its own."""
+"""Worlds for the daemon's tests: one small cluster for all that need Slurm, and simulated ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 from daemon_scene import Scene
+from fake_slurm import FakeSlurm
+from faults_world import WIDE, Faults, Make
 
+from slurm_robust.config import parse
 from slurm_robust.devcluster.cluster import DevCluster, Spec
+from slurm_robust.model import Mode
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +27,19 @@ def scene(daemon_cluster: DevCluster, tmp_path: Path) -> Iterator[Scene]:
     stage = Scene(daemon_cluster, tmp_path / "state")
     yield stage
     stage.clean_up()
+
+
+@pytest.fixture
+def fault_world(tmp_path: Path) -> Iterator[Make]:
+    """Makes a simulated world of six nodes whose daemon has read everything once."""
+    made: list[Faults] = []
+
+    def make(text: str = WIDE, *, nodes: int = 6, mode: Mode = Mode.ACT) -> Faults:
+        one = Faults(tmp_path / str(len(made)), FakeSlurm(nodes), parse(text), mode)
+        made.append(one)
+        one.run(8)
+        return one
+
+    yield make
+    for one in made:
+        one.journal.close()

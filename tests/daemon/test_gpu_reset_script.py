@@ -13,7 +13,7 @@ from helpers import wait_until
 
 from slurm_robust.config import RepairConfig
 from slurm_robust.daemon.controllers.full_check import after
-from slurm_robust.daemon.controllers.gpu_reset import prelude
+from slurm_robust.daemon.controllers.gpu_reset import STOPPED_FILE, prelude
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.repair import RepairTry
 from slurm_robust.remedy import Remedy
@@ -27,6 +27,7 @@ def script(remedy: Remedy, folder: Path, **config: object) -> str:
     """The whole script of the job; clearing the XIDs only says so."""
     chosen = RepairConfig(stop_services=UNITS, **config)  # type: ignore[arg-type]
     before = prelude(RepairTry(1, "n1", remedy, 1, "", 0.0), chosen)
+    before = before.replace(STOPPED_FILE, f"{folder}/run/stopped")
     whole = str(after(before, Action(ActionKind.RECHECK, "n1", "", {"script": CHECK})).args["script"])
     assert len(CLEAR.findall(whole)) == (remedy is Remedy.GPU_RESET)
     return CLEAR.sub(f"echo cleared >> {folder}/said", whole)
@@ -68,6 +69,39 @@ def test_a_job_that_is_ended_starts_them_again(tmp_path: Path) -> None:
     out, _ = job.communicate(timeout=20)
     assert (tmp_path / "said").read_text().splitlines()[-1] == f"start {UNITS[0]}"
     assert out == b""
+
+
+def test_what_a_killed_job_left_stopped_is_started_by_the_next_one(tmp_path: Path) -> None:
+    """SIGKILL runs no trap: the list of what it had stopped is on the node, and goes once they are started."""
+    env = machine(tmp_path, f"touch {tmp_path}/begun; exec sleep 5")
+    argv = ["sh", "-c", script(Remedy.GPU_RESET, tmp_path)]
+    job = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, start_new_session=True)
+    wait_until((tmp_path / "begun").exists, 20, "nvidia-smi was started")
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait(20)
+    assert (tmp_path / "run/stopped").read_text().split() == [UNITS[0]]
+    machine(tmp_path)
+    (tmp_path / "systemctl").write_text(f'#!/bin/sh\n[ "$1" = is-active ] && exit 3\necho "$1 $2" >> {tmp_path}/said\n')
+    (tmp_path / "said").unlink()
+    subprocess.run(argv, env=env, capture_output=True, check=True)
+    assert (tmp_path / "said").read_text().splitlines() == ["smi --gpu-reset", "cleared", f"start {UNITS[0]}"]
+    assert not (tmp_path / "run/stopped").exists()
+
+
+def test_a_list_that_somebody_else_could_have_written_starts_nothing(tmp_path: Path) -> None:
+    """A link, for example."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "theirs").write_text("evil.service\n")
+    (tmp_path / "run/stopped").symlink_to(tmp_path / "theirs")
+    env = machine(tmp_path)
+    subprocess.run(["sh", "-c", script(Remedy.GPU_RESET, tmp_path)], env=env, capture_output=True, check=True)
+    assert "evil" not in (tmp_path / "said").read_text()
+    assert (tmp_path / "theirs").read_text() == "evil.service\n"
+
+
+def test_a_reset_that_ignores_its_end_is_killed(tmp_path: Path) -> None:
+    """Else the job would wait for it, and the services with it."""
+    assert "timeout -k 10 300 nvidia-smi" in script(Remedy.GPU_RESET, tmp_path)
 
 
 def test_other_remedies_reset_nothing(tmp_path: Path) -> None:

@@ -2,76 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_world import Dies, World
-from fake_slurm import FakeSlurm
+from daemon_world import Dies
+from faults_world import WIDE, XID, Make
 
-from slurm_robust.config import parse
 from slurm_robust.daemon.api.state_snapshot import take
+from slurm_robust.daemon.controllers.breaker import OPEN_KEY, request_reset
 from slurm_robust.fault_marker import FaultMarker, render
 from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT
 from slurm_robust.slurm.errors import SlurmRefusedError
 
-WIDE = "breaker: {max_partition_share: 0.5}\ndaemon: {protect: all}\n"
-XID = "XID 79 on GPU 0"
 
-
-class Faults(World):
-    """A world whose nodes mark faults."""
-
-    def mark(self, node: str, *, age_s: float = 0.0, gpus: tuple[int, ...] = (), extra: str = "") -> FaultMarker:
-        """The node's root service writes its marker."""
-        marker = FaultMarker(int(self.slurm.now_s - age_s), "xid", gpus, XID)
-        before = self.slurm.state.nodes[node]
-        self.slurm.state.nodes[node] = replace(before, extra=render(marker, extra))
-        return marker
-
-    def extra(self, node: str) -> str:
-        """What the node's field says now."""
-        return self.slurm.state.nodes[node].extra
-
-    def drained(self) -> list[str]:
-        """Nodes that are out."""
-        return sorted(name for name, node in self.slurm.state.nodes.items() if node.drained)
-
-    def alerts(self, what: str) -> list[str]:
-        """Lines of the audit log with this word."""
-        rows = self.journal.db.execute("SELECT text FROM events WHERE what = ?", (what,)).fetchall()
-        return [row["text"] for row in rows]
-
-    def job(self, job_id: int = 1) -> Any:
-        """The job as Slurm has it."""
-        return self.slurm.state.jobs[job_id]
-
-
-Make = Callable[..., Faults]
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[Make]:
-    """Makes a world of six nodes whose daemon has read everything once."""
-    made: list[Faults] = []
-
-    def make(text: str = WIDE, *, nodes: int = 6, mode: Mode = Mode.ACT) -> Faults:
-        one = Faults(tmp_path, FakeSlurm(nodes), parse(text), mode)
-        made.append(one)
-        one.run(8)
-        return one
-
-    yield make
-    for one in made:
-        one.journal.close()
-
-
-def test_a_job_that_was_never_wrapped_is_brought_back_and_the_node_drained(world: Make) -> None:
+def test_a_job_that_was_never_wrapped_is_brought_back_and_the_node_drained(fault_world: Make) -> None:
     """Within seconds; the marker is gone, the admin's text is not, and everything stands in the journal."""
-    w = world()
+    w = fault_world()
     w.slurm.run_job(("n1", "n2"))
     w.run(4)
     w.mark("n2", extra="rack 7")
@@ -97,23 +45,23 @@ def test_a_job_that_was_never_wrapped_is_brought_back_and_the_node_drained(world
     [{"requeueable": False}, {"hetjob_id": 9}, {"job_gpus": frozenset({1})}, {"start_later": True}],
     ids=["not requeueable", "het job", "other GPUs", "started later"],
 )
-def test_jobs_that_are_not_to_be_moved_run_on_and_the_node_drains(world: Make, change: dict[str, Any]) -> None:
+def test_jobs_that_are_not_to_be_moved_run_on_and_the_node_drains(fault_world: Make, change: dict[str, Any]) -> None:
     """Slurm lets running jobs end on a draining node; no new one starts there."""
-    w = world()
+    w = fault_world()
     gpus, later = change.pop("job_gpus", None), change.pop("start_later", False)
     job = w.slurm.run_job(("n1",), **change)
     if gpus:
         w.slurm.gpus[job.ref.job_id] = {"n1": gpus}
-    w.mark("n1", gpus=(0,), age_s=30.0 if later else 0.0)
+    w.mark("n1", gpus=(0,), age_s=90.0 if later else 0.0)
     w.run(14)
     assert (w.job().state, w.job().restart_count, w.job().nodes) == ("RUNNING", 0, ("n1",))
     assert w.drained() == ["n1"]
     assert w.extra("n1") == ""
 
 
-def test_without_protection_the_node_is_drained_and_the_job_runs_on(world: Make) -> None:
+def test_without_protection_the_node_is_drained_and_the_job_runs_on(fault_world: Make) -> None:
     """`daemon.protect: supervised` is the default: nobody asked for this job."""
-    w = world("breaker: {max_partition_share: 0.5}\n")
+    w = fault_world("breaker: {max_partition_share: 0.5}\n")
     w.slurm.run_job(("n1", "n2"))
     w.mark("n1")
     w.run(14)
@@ -121,9 +69,9 @@ def test_without_protection_the_node_is_drained_and_the_job_runs_on(world: Make)
     assert w.drained() == ["n1"]
 
 
-def test_the_jobs_gpus_decide_among_two_jobs_of_a_node(world: Make) -> None:
+def test_the_jobs_gpus_decide_among_two_jobs_of_a_node(fault_world: Make) -> None:
     """The one that has the lost GPU is brought back; the other one runs on."""
-    w = world()
+    w = fault_world()
     for gpu in (0, 1):
         job = w.slurm.run_job(("n1",))
         w.slurm.gpus[job.ref.job_id] = {"n1": frozenset({gpu})}
@@ -134,9 +82,9 @@ def test_the_jobs_gpus_decide_among_two_jobs_of_a_node(world: Make) -> None:
     assert "n1" not in w.job(2).nodes
 
 
-def test_a_supervised_job_has_a_minute_to_leave_by_itself(world: Make) -> None:
+def test_a_supervised_job_has_a_minute_to_leave_by_itself(fault_world: Make) -> None:
     """Its claim is what happens; and only where it stays, the daemon acts in its place."""
-    w = world()
+    w = fault_world()
     w.slurm.run_job(("n1", "n2"))
     w.claim(1, (), incident="", state="watching")  # type: ignore[arg-type]
     w.run(4)
@@ -149,9 +97,9 @@ def test_a_supervised_job_has_a_minute_to_leave_by_itself(world: Make) -> None:
     assert w.drained() == ["n1"]
 
 
-def test_a_fault_that_waits_is_shown_among_the_nodes(world: Make) -> None:
+def test_a_fault_that_waits_is_shown_among_the_nodes(fault_world: Make) -> None:
     """`srobust nodes` has the node's own words beside the job that runs there."""
-    w = world()
+    w = fault_world()
     w.slurm.run_job(("n1", "n2"))
     w.claim(1, (), incident="", state="watching")  # type: ignore[arg-type]
     w.run(4)
@@ -161,9 +109,9 @@ def test_a_fault_that_waits_is_shown_among_the_nodes(world: Make) -> None:
     assert (shown["n1"], shown["n2"]) == (f"it reports {XID}", "")
 
 
-def test_a_supervised_job_that_stays_is_not_moved(world: Make) -> None:
+def test_a_supervised_job_that_stays_is_not_moved(fault_world: Make) -> None:
     """Its wrapper only observes: it has said so since the fault. The node is drained under it."""
-    w = world("breaker: {max_partition_share: 0.5}\n")
+    w = fault_world("breaker: {max_partition_share: 0.5}\n")
     w.slurm.run_job(("n1", "n2"))
     w.claim(1, (), incident="", state="watching")  # type: ignore[arg-type]
     w.run(4)
@@ -174,9 +122,9 @@ def test_a_supervised_job_that_stays_is_not_moved(world: Make) -> None:
     assert (w.job().restart_count, w.drained()) == (0, ["n1"])
 
 
-def test_a_supervised_job_that_claims_is_moved_by_its_claim(world: Make) -> None:
+def test_a_supervised_job_that_claims_is_moved_by_its_claim(fault_world: Make) -> None:
     """One requeue; the node is drained with its own words as soon as the job has left."""
-    w = world()
+    w = fault_world()
     w.slurm.run_job(("n1", "n2"))
     w.claim(1, (), incident="", state="watching")  # type: ignore[arg-type]
     w.run(4)
@@ -190,56 +138,40 @@ def test_a_supervised_job_that_claims_is_moved_by_its_claim(world: Make) -> None
     assert XID in w.slurm.state.nodes["n1"].reason
 
 
-def test_a_storm_is_one_alert(world: Make) -> None:
-    """No drain and no requeue; one that comes a bit later belongs to it, also after a restart of the daemon."""
-    w = world()
-    for node in ("n1", "n2", "n3", "n4", "n5"):
-        w.slurm.run_job((node,))
-    for node in ("n1", "n2", "n3", "n4"):
-        w.mark(node, extra="rack 7")
-    w.run(20)
-    w.live()
-    w.mark("n5")
-    w.run(30)
-    assert w.drained() == []
-    assert not [act for act in w.slurm.acts if act.startswith(("drain", "requeue"))]
-    (alert,) = w.alerts("nodes.fault_storm")[:1]
-    assert "4 of 6 nodes report a fault within a minute (n[1-4]" in alert
-    levels = w.journal.db.execute("SELECT level FROM events WHERE what = 'nodes.fault_storm'").fetchall()
-    assert [row["level"] for row in levels] == ["warning", "info"]
-    assert [w.extra(f"n{i}") for i in range(1, 6)] == ["rack 7"] * 4 + [""]
-
-
-def test_more_than_the_breaker_allows_within_a_minute_is_a_storm(world: Make) -> None:
-    """Some of the nodes had no job and drained themselves: they count, too."""
-    w = world("breaker: {max_partition_share: 0.25}\ndaemon: {protect: all}\n", nodes=8)
-    w.slurm.run_job(("n1",))
-    for node in ("n5", "n6"):
-        w.slurm.drain(node, f"srobust: {XID}")
-        w.slurm.state.nodes[node] = replace(w.slurm.state.nodes[node], reason_at_s=int(w.slurm.now_s))
-    w.mark("n1")
-    w.run(14)
-    assert w.drained() == ["n5", "n6"]
-    assert w.job().restart_count == 0
-    assert len(w.alerts("nodes.fault_storm")) == 1
-
-
-def test_two_faults_with_time_between_them_are_no_storm(world: Make) -> None:
-    """Each costs its node."""
-    w = world()
-    w.slurm.run_job(("n1",))
-    w.slurm.run_job(("n2",))
-    w.mark("n1")
-    w.run(90)
+def test_a_marked_node_without_jobs_is_drained_within_seconds(fault_world: Make) -> None:
+    """It left that to the daemon, which sees all nodes."""
+    w = fault_world()
     w.mark("n2")
+    w.run(8)
+    assert w.drained() == ["n2"]
+    assert w.slurm.state.nodes["n2"].reason == f"srobust: {XID}"
+    assert w.extra("n2") == ""
+
+
+def test_many_nodes_without_jobs_at_once_are_a_storm(fault_world: Make) -> None:
+    """None of them is drained, however fast they come."""
+    w = fault_world("breaker: {}\n", nodes=320)
+    for i in range(1, 301):
+        w.mark(f"n{i}")
     w.run(20)
-    assert w.drained() == ["n1", "n2"]
-    assert w.alerts("nodes.fault_storm") == []
+    assert w.drained() == []
+    (alert,) = w.alerts("nodes.fault_storm")
+    assert alert.startswith("300 of 320 nodes report a fault within a minute (n[1-300]")
 
 
-def test_observe_mode_only_says_what_would_be_done(world: Make) -> None:
+def test_a_fault_that_jobs_can_live_with_moves_none(fault_world: Make) -> None:
+    """The node had no job when it was marked; the one that has started since runs to its end."""
+    w = fault_world()
+    w.slurm.run_job(("n1", "n2"))
+    marker = FaultMarker(int(w.slurm.now_s), "gpu_rows", (0,), "a row remap is pending", "", spares_jobs=True)
+    w.slurm.state.nodes["n2"] = replace(w.slurm.state.nodes["n2"], extra=render(marker))
+    w.run(20)
+    assert (w.job().restart_count, w.drained(), w.extra("n2")) == (0, ["n2"], "")
+
+
+def test_observe_mode_only_says_what_would_be_done(fault_world: Make) -> None:
     """An incident, a line, and nothing that changes Slurm."""
-    w = world(mode=Mode.OBSERVE)
+    w = fault_world(mode=Mode.OBSERVE)
     w.slurm.run_job(("n1", "n2"))
     w.mark("n1")
     w.run(30)
@@ -250,9 +182,9 @@ def test_observe_mode_only_says_what_would_be_done(world: Make) -> None:
     assert len([text for text in w.alerts("node_fault") if "would be removed" in text]) == 1
 
 
-def test_a_node_that_a_person_drained_is_left_to_them(world: Make) -> None:
+def test_a_node_that_a_person_drained_is_left_to_them(fault_world: Make) -> None:
     """The job too; only our own marker goes."""
-    w = world()
+    w = fault_world()
     w.slurm.run_job(("n1",))
     node = w.slurm.state.nodes["n1"]
     w.slurm.state.nodes["n1"] = replace(node, flags=frozenset({"DRAIN"}), reason="bad fan")
@@ -263,29 +195,27 @@ def test_a_node_that_a_person_drained_is_left_to_them(world: Make) -> None:
     assert w.extra("n1") == ""
 
 
-def test_old_markers_are_removed_and_not_acted_on(world: Make) -> None:
-    """An hour old, of the last boot, of a day to come, or damaged."""
-    w = world()
-    w.slurm.run_job(("n1", "n2", "n3", "n4"))
+def test_old_markers_are_removed_and_not_acted_on(fault_world: Make) -> None:
+    """An hour old, of the last boot, or damaged."""
+    w = fault_world()
+    w.slurm.run_job(("n1", "n3", "n4"))
     w.mark("n1", age_s=4000)
-    w.mark("n2", age_s=-300)
     w.mark("n3", age_s=600)
     w.slurm.state.nodes["n3"] = replace(w.slurm.state.nodes["n3"], boot_at_s=int(w.slurm.now_s) - 300)
     w.slurm.state.nodes["n4"] = replace(w.slurm.state.nodes["n4"], extra="rack 7 [[srobust-fault v=9 who=me]]")
     w.run(14)
-    assert [w.extra(f"n{i}") for i in range(1, 5)] == ["", "", "", "rack 7"]
+    assert [w.extra(f"n{i}") for i in (1, 3, 4)] == ["", "", "rack 7"]
     assert w.drained() == []
     assert w.job().restart_count == 0
 
 
-def test_with_an_open_breaker_the_job_is_brought_back_and_the_node_stays(world: Make) -> None:
-    """The marker waits for the breaker's reset, and the daemon does not read the nodes faster for ever."""
-    w = world("breaker: {max_drains: 0}\ndaemon: {protect: all}\n")
+def test_with_an_open_breaker_job_and_node_stay_and_a_person_is_told_once(fault_world: Make) -> None:
+    """Otherwise each job that starts on the node would be requeued, one after the other, without any bound."""
+    w = fault_world("breaker: {max_drains: 0}\ndaemon: {protect: all}\n")
     w.slurm.run_job(("n1", "n2"))
     w.mark("n1")
     w.run(30)
-    assert w.job().restart_count == 1
-    assert "n1" not in w.job().nodes
+    assert (w.job().state, w.job().restart_count, w.job().nodes) == ("RUNNING", 0, ("n1", "n2"))
     assert w.drained() == []
     assert w.extra("n1")
     assert len([text for text in w.alerts("node_fault") if "is not drained" in text]) == 1
@@ -293,10 +223,75 @@ def test_with_an_open_breaker_the_job_is_brought_back_and_the_node_stays(world: 
     assert not w.daemon.node_faults.suspicious
 
 
+def test_after_the_breakers_reset_the_job_is_brought_back(fault_world: Make) -> None:
+    """The marker has waited for it."""
+    w = fault_world()
+    w.slurm.run_job(("n1", "n2"))
+    w.journal.put(OPEN_KEY, "a driver roll-out")
+    w.mark("n1")
+    w.run(20)
+    assert w.job().restart_count == 0
+    request_reset(w.journal, w.slurm.now_s, "ann")
+    w.run(60)
+    assert (w.job().restart_count, w.drained(), w.extra("n1")) == (1, ["n1"], "")
+
+
+def test_with_an_open_breaker_a_job_leaves_a_node_that_is_drained(fault_world: Make) -> None:
+    """It costs no further node."""
+    w = fault_world()
+    w.slurm.run_job(("n1", "n2"))
+    w.slurm.drain("n1", f"srobust: {XID}")
+    w.run(90)
+    w.journal.put(OPEN_KEY, "a driver roll-out")
+    w.mark("n1")
+    w.run(30)
+    assert (w.job().restart_count, w.extra("n1")) == (1, "")
+
+
+def test_faults_one_after_the_other_move_no_more_jobs_than_nodes_may_be_drained(fault_world: Make) -> None:
+    """One each 20 s is no storm; the breaker stops it, for jobs as for nodes."""
+    w = fault_world("breaker: {max_drains: 3, max_partition_share: 1.0}\ndaemon: {protect: all}\n", nodes=40)
+    for i in range(1, 13):
+        w.slurm.run_job((f"n{i}",), user=f"u{i}")
+    for i in range(1, 13):
+        w.mark(f"n{i}")
+        w.run(21)
+    assert len(w.drained()) == 3
+    assert sum(bool(job.restart_count) for job in w.slurm.state.jobs.values()) == 3
+
+
+def test_the_breakers_bound_holds_within_one_poll(fault_world: Make) -> None:
+    """Each drain is counted before the next one is asked for."""
+    w = fault_world("breaker: {max_drains: 8, max_partition_share: 1.0}\ndaemon: {protect: all}\n", nodes=60)
+    for i in range(1, 9):
+        w.slurm.run_job((f"n{i}",), user=f"u{i}")
+    for i in range(31, 38):
+        w.slurm.drain(f"n{i}", "srobust: x")
+    w.run(600, 2)
+    for i in range(1, 9):
+        w.mark(f"n{i}")
+    w.run(40)
+    assert len(w.drained()) == 8
+    assert sum(bool(job.restart_count) for job in w.slurm.state.jobs.values()) == 1
+
+
+def test_a_person_who_resumes_the_node_while_its_job_waits_has_the_last_word(fault_world: Make) -> None:
+    """The job waits for nodes that are not there; its recovery drains the node no second time."""
+    w = fault_world()
+    w.slurm.run_job(("n1", "n2", "n3", "n4", "n5", "n6"))
+    w.mark("n2")
+    w.run(10)
+    assert (w.job().state, w.drained()) == ("PENDING", ["n2"])
+    w.slurm.resume("n2")
+    w.run(20)
+    assert w.drained() == []
+    assert w.slurm.acts.count("drain n2") == 1
+
+
 @pytest.mark.parametrize("actions", range(1, 9))
-def test_a_daemon_killed_at_any_step_takes_the_missing_one(world: Make, actions: int) -> None:
+def test_a_daemon_killed_at_any_step_takes_the_missing_one(fault_world: Make, actions: int) -> None:
     """Killed right after its n-th action: the job runs elsewhere, the node is drained, the marker is gone."""
-    w = world()
+    w = fault_world()
     w.slurm.run_job(("n1", "n2"))
     w.mark("n2")
     w.daemon.actor.crash = Dies(actions)
@@ -308,9 +303,9 @@ def test_a_daemon_killed_at_any_step_takes_the_missing_one(world: Make, actions:
     assert w.slurm.acts.count("requeue 1") == 1
 
 
-def test_a_marker_that_cannot_be_removed_holds_nothing_up(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_marker_that_cannot_be_removed_holds_nothing_up(fault_world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Node and job are dealt with, so is what else there is to do; and it is removed as soon as that works."""
-    w = world(WIDE + "standby: {size: 1}\n")
+    w = fault_world(WIDE + "standby: {size: 1}\n")
 
     def refused(nodes: str, extra: str) -> None:
         raise SlurmRefusedError("write the extra text", "Access denied")
@@ -329,9 +324,9 @@ def test_a_marker_that_cannot_be_removed_holds_nothing_up(world: Make, monkeypat
     assert [w.extra(name) for name in ("n2", "n3")] == ["", ""]
 
 
-def test_two_nodes_of_one_job_are_left_at_once(world: Make) -> None:
+def test_two_nodes_of_one_job_are_left_at_once(fault_world: Make) -> None:
     """One requeue, and the second faulty node is not kept for the next attempt."""
-    w = world()
+    w = fault_world()
     w.slurm.run_job(("n1", "n2", "n3"))
     w.mark("n1")
     w.mark("n3")
@@ -342,9 +337,9 @@ def test_two_nodes_of_one_job_are_left_at_once(world: Make) -> None:
     assert [w.extra(name) for name in ("n1", "n3")] == ["", ""]
 
 
-def test_a_fault_that_comes_again_is_another_incident(world: Make) -> None:
+def test_a_fault_that_comes_again_is_another_incident(fault_world: Make) -> None:
     """The marker is written a second time by a service that was killed: the job is not moved twice for one fault."""
-    w = world()
+    w = fault_world()
     w.slurm.run_job(("n1", "n2"))
     marker = w.mark("n2")
     w.run(20)
@@ -355,9 +350,9 @@ def test_a_fault_that_comes_again_is_another_incident(world: Make) -> None:
     assert w.slurm.acts.count("drain n2") == 1
 
 
-def test_a_standby_node_that_is_drained_leaves_its_pool_at_once(world: Make) -> None:
+def test_a_standby_node_that_is_drained_leaves_its_pool_at_once(fault_world: Make) -> None:
     """It has drained itself: the next reading of the nodes fills its place, without the ten seconds' pause."""
-    w = world("standby: {size: 2}\n")
+    w = fault_world("standby: {size: 2}\n")
     w.run(12)
     (pool,) = [r for r in w.slurm.state.reservations.values() if "standby" in r.name]
     assert pool.nodes == "n[5-6]"

@@ -67,7 +67,7 @@ def site(devcluster_factory: Callable[[Spec], DevCluster]) -> Iterator[Callable[
         cluster.down()
 
 
-def test_a_node_without_jobs_drains_itself_and_a_storm_is_one_alert(site: Callable[..., Site]) -> None:
+def test_a_node_without_jobs_is_drained_and_a_storm_is_one_alert(site: Callable[..., Site]) -> None:
     """The standby node is out, and replaced, within seconds; then all nodes with jobs report a fault, and keep them."""
     s = site(nodes=5, daemon=True, standby=1)
     pool = wait_until(lambda: [r for r in s.client.reservations() if "standby" in r.name], 20, "a standby pool")[0]
@@ -75,7 +75,7 @@ def test_a_node_without_jobs_drains_itself_and_a_storm_is_one_alert(site: Callab
     wait_until(lambda: "drain-permit" in s.node(idle).comment, 20, "its drain permit")
     s.cluster.add_kmsg(idle, XID.format("17"))
     at_s = time.time()
-    wait_until(lambda: s.node(idle).drained, 15, f"drained by permit\n{s.said(idle)}")
+    wait_until(lambda: s.node(idle).drained, 15, f"drained by the daemon\n{s.said(idle)}")
     assert s.node(idle).reason.startswith("srobust: XID 79 (GPU has fallen off the bus)")
     wait_until(lambda: idle not in s.client.reservations()[0].nodes, 15, "it has left the pool")
     assert time.time() - at_s < 20

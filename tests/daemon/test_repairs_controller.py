@@ -14,6 +14,7 @@ from fake_slurm import FakeSlurm
 from slurm_robust.config import parse
 from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
+from slurm_robust.fault_marker import FaultMarker, render
 from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.repair import RepairTry
 
@@ -78,6 +79,75 @@ def test_a_rebooted_node_is_checked_and_comes_back(make: Make) -> None:
     assert all(a.done_at_s for a in world.journal.actions(t.key))
     assert not world.journal.db.execute("SELECT count(*) FROM strikes").fetchone()[0]
     assert told(world, "repairs.passed") == ["n2, try 1 of 2: reboot: passed its full check; back in service"]
+
+
+def test_a_node_is_not_repaired_while_its_job_has_not_left_it_for_good(make: Make) -> None:
+    """Recovery and repair would drain and resume it in turn."""
+    world = make(more="daemon: {protect: all}\n")
+    job = world.slurm.run_job(("n1", "n2", "n3", "n4", "n5", "n6"))
+    marker = FaultMarker(int(world.slurm.now_s), "xid", (), "XID 95 on GPU 0", "gpu_reset")
+    world.slurm.state.nodes["n2"] = replace(world.slurm.state.nodes["n2"], extra=render(marker))
+    world.run(60)
+    assert world.slurm.state.nodes["n2"].drained
+    assert world.slurm.acts.count("drain n2") == 1
+    assert tries(world) == []
+    world.slurm.cancel(job.ref)
+    boots(world, 100)
+    assert [t.outcome for t in tries(world)] == ["passed"]
+
+
+def test_a_lost_journal_does_not_begin_the_tries_anew(make: Make) -> None:
+    """The node's reason says how many there were, and Slurm when it was drained."""
+    slurm = FakeSlurm(recheck_exit="1:0")
+    slurm.verdict = "srobust-check: unfit: XID 79 (GPU has fallen off the bus) on GPU 0000:9b:00 [repair reboot]"
+    slow = "enabled: true, wait_s: 60, timeout_s: 600"
+    world = make(slow, slurm=slurm)
+    slurm.drain("n2", LOST)
+    boots(world, 110)
+    assert slurm.acts.count("reboot n2") == 1
+    assert "tried: reboot, 1 of 2" in slurm.state.nodes["n2"].reason
+    second = make(slow, slurm=slurm)
+    boots(second, 400)
+    assert slurm.acts.count("reboot n2") == 2
+    third = make(slow, slurm=slurm)
+    boots(third, 200)
+    assert slurm.acts.count("reboot n2") == 2
+    (last,) = told(third, "repairs.given_up")
+    assert "2 repairs within 7 days did not help" in last
+
+
+def test_after_a_lost_journal_a_fresh_drain_waits_as_long_as_ever(make: Make) -> None:
+    """It is as old as its reason."""
+    slurm = FakeSlurm()
+    slurm.drain("n2", LOST)
+    world = make("enabled: true, wait_s: 60", slurm=slurm)
+    world.run(50)
+    assert "reboot n2" not in slurm.acts
+    world.run(30)
+    assert "reboot n2" in slurm.acts
+
+
+@pytest.mark.parametrize("command", ["", ", command: [/bin/true]"])
+def test_a_suspended_job_keeps_its_node(make: Make, command: str) -> None:
+    """Its processes are still there."""
+    world = make(f"{ON}{command}")
+    job = world.slurm.run_job(("n2",))
+    world.slurm.state.jobs[job.ref.job_id] = replace(job, state="SUSPENDED")
+    world.slurm.drain("n2", LOST)
+    world.run(60)
+    assert not [a for a in world.slurm.acts if a.startswith(("reboot", "resume", "create"))]
+
+
+def test_a_node_whose_gpus_were_not_reset_stays_held_without_a_daemon(make: Make) -> None:
+    """It has to be resumed for the job that resets them; if the daemon dies right then, jobs are kept off for a day."""
+    world = make()
+    world.slurm.drain("n2", MEMORY)
+    while world.slurm.state.nodes["n2"].drained:
+        world.run(0.5)
+    held = world.slurm.state.reservations["srobust-quarantine-n2"]
+    assert held.end_at_s - world.slurm.now_s > 23 * 3600
+    boots(world, 60)
+    assert not world.slurm.state.reservations
 
 
 def test_off_by_default(make: Make) -> None:

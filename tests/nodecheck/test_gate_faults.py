@@ -20,6 +20,7 @@ from slurm_robust.slurm.errors import SlurmTimeoutError
 TEXT = "XID 79 on GPU 0000:9b:00"
 REPORT = NodeReport("n1", "periodic", (Result("xid", Finding.fail("xid", TEXT, "")),))
 MARKER = FaultMarker(1_790_000_000, "xid", (0,), TEXT)
+MILD = MARKER._replace(spares_jobs=True)
 ACT = Config(mode=Mode.ACT)
 BUSY = Node("n1", "ALLOCATED", comment="rack 12 [[srobust-drain-permit until=1]]")
 
@@ -54,7 +55,7 @@ class Slurm:
         self.done.append(("extra", nodes, extra))
 
 
-def tell(slurm: Slurm, marker: FaultMarker | None = MARKER, config: Config = ACT) -> str:
+def tell(slurm: Slurm, marker: FaultMarker = MARKER, config: Config = ACT) -> str:
     """What the log says of it."""
     lines: list[str] = []
     gate.tell_fault(REPORT, marker, config, lines.append, slurm.connect)
@@ -68,11 +69,37 @@ def idle(most: str = "") -> Node:
 
 
 @pytest.mark.parametrize("flags", [(), ("RESERVED",), ("PLANNED",)])
-def test_a_node_without_jobs_is_drained_by_permit(flags: tuple[str, ...]) -> None:
-    """With the prolog's reason; in a standby pool, too; whether or not jobs could go on."""
-    slurm = Slurm(replace(idle(), flags=frozenset(flags)))
-    assert tell(slurm, None).startswith("draining n1")
+@pytest.mark.parametrize("marker", [MARKER, MILD], ids=["urgent", "mild"])
+def test_a_node_without_jobs_is_marked_where_a_daemon_is_alive(flags: tuple[str, ...], marker: FaultMarker) -> None:
+    """It drains the node; hundreds that fail in the same second would not see each other's drains.
+
+    Its permit says that it is alive. In a standby pool, too, and whether or not jobs could go on.
+    """
+    slurm = Slurm(replace(idle(" most=9"), flags=frozenset(flags), extra="rack 7"))
+    assert tell(slurm, marker).startswith("marking the fault of n1")
+    assert slurm.done == [("extra", "n1", fault_marker.render(marker, "rack 7"))]
+
+
+def test_a_node_without_jobs_whose_extra_belongs_to_the_scheduler_drains_itself() -> None:
+    """By its permit, with the prolog's reason."""
+    slurm = Slurm(replace(idle(), extra='{"scratch": 7}'))
+    assert tell(slurm).startswith("draining n1")
     assert slurm.done == [("drain", "n1", f"srobust: {TEXT}")]
+
+
+@pytest.mark.parametrize("comment", ["rack 7 [[srobust-no-drain-permit]]", "[[srobust-drain-permit until=1]]"])
+def test_a_node_without_jobs_and_without_a_permit_stays_as_it_is(comment: str) -> None:
+    """The breaker is open, its repair is under way, or the daemon is dead."""
+    slurm = Slurm(Node("n1", "IDLE", comment=comment))
+    assert "it has no drain permit" in tell(slurm)
+    assert slurm.done == []
+
+
+def test_a_node_without_jobs_that_is_drained_is_not_marked() -> None:
+    """Whoever drained it."""
+    slurm = Slurm(replace(idle(), flags=frozenset({"DRAIN"}), reason="bad fan"))
+    assert "already drained (bad fan)" in tell(slurm)
+    assert slurm.done == []
 
 
 @pytest.mark.parametrize(
@@ -88,7 +115,7 @@ def test_on_a_node_with_jobs_the_fault_is_marked(node: Node) -> None:
 def test_a_fault_that_jobs_can_live_with_changes_nothing_on_a_busy_node() -> None:
     """The health check and the jobs' supervisors deal with it."""
     slurm = Slurm(BUSY)
-    assert "has jobs that can go on" in tell(slurm, None)
+    assert "has jobs that can go on" in tell(slurm, MILD)
     assert slurm.done == []
 
 
@@ -142,7 +169,8 @@ def test_without_a_daemon_the_sites_choice_holds(choice: Any, drains: bool, stat
 def test_a_job_that_starts_during_the_pause_is_not_drained_under(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is done, and the next call finds a busy node, which it marks."""
     monkeypatch.setattr(gate, "SPREAD_S", 0.01)
-    slurm = Slurm(idle(" most=9"), replace(BUSY))
+    json = '{"scratch": 7}'
+    slurm = Slurm(replace(idle(" most=9"), extra=json), replace(BUSY, extra=json), BUSY)
     with pytest.raises(gate.JobStartedError):
         gate.tell_fault(REPORT, MARKER, ACT, lambda line: None, slurm.connect)
     assert slurm.done == []

@@ -154,13 +154,12 @@ def test_a_state_that_makes_no_sense_counts_as_none(tmp_path: Path, kept: object
 
 
 def test_the_marker_has_the_urgent_faults_and_all_of_their_gpus() -> None:
-    """Where one of them is about the whole node, so is the marker; without an urgent one there is none."""
+    """Where one of them is about the whole node, so is the marker; without an urgent one it spares the jobs."""
     mild = UnfitNode("gpu_rows", 50.0, "a row remap is pending", False, (2,))
     first, second = UnfitNode("xid", 9.5, "XID 79", True, (1,)), UnfitNode("xid", 8.0, "XID 48", True, (0,))
-    assert marker_of([mild]) is None
+    assert marker_of([mild]) == FaultMarker(50, "gpu_rows", (2,), "a row remap is pending", "", True)
     assert marker_of([mild, first, second]) == FaultMarker(9, "xid", (0, 1), "XID 79; XID 48")
     whole = marker_of([first, second._replace(gpus=())])
-    assert whole is not None
     assert whole.gpus == ()
 
 

@@ -27,7 +27,7 @@ from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow, Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
-from slurm_robust.model import TIME_KEYS, Action, ActionKind, Attempt, Incident, Verdict
+from slurm_robust.model import TIME_KEYS, Action, ActionKind, Attempt, Incident, Mode, Verdict
 from slurm_robust.policy.cluster.recovery_plan import (
     CLAIM,
     NODE_FAULT,
@@ -53,12 +53,23 @@ EXPECT_S = 60.0
 
 @dataclass(frozen=True)
 class ReadClaim:
-    """The claim that was last read from a job, so that the same text is weighed once."""
+    """The claim that was last read from a job, so that the same text is weighed once.
+
+    Attributes:
+        at_s: When it was read.
+        plan_at_s: When the plan in it was first read; 0 where it has none.
+    """
 
     comment: str
     restart: int
     claim: Claim | None
     at_s: float = 0.0
+    plan_at_s: float = 0.0
+
+    @property
+    def plan(self) -> tuple[str, str] | None:
+        """The incident, and the plan for it, which needs nothing from the daemon."""
+        return (self.claim.incident, self.claim.road) if self.claim is not None and self.claim.road else None
 
 
 def incident_key(job: Job, incident: str) -> str:
@@ -142,6 +153,13 @@ class ClaimIntake:
         done = protocol.STATE_DONE
         return {job_id: r.claim for job_id, r in self._read.items() if r.claim is not None and r.claim.state != done}
 
+    def stays(self, job_id: int, since_s: float) -> bool:
+        """True where this job's supervisor only observes, or has told a plan of its own since then."""
+        read = self._read.get(job_id)
+        if read is None or job_id not in self.supervised or read.claim is None:
+            return False
+        return read.claim.mode == Mode.OBSERVE.value or (read.plan is not None and read.plan_at_s >= since_s)
+
     @property
     def expecting(self) -> bool:
         """True while a job suspects a fault, or has asked for a requeue: its next claim will come soon."""
@@ -175,8 +193,15 @@ class ClaimIntake:
                 self._remember(job, None)
 
     def _remember(self, job: Job, claim: Claim | None, comment: str | None = None) -> None:
-        text = job.comment if comment is None else comment
-        self._read[job.ref.job_id] = ReadClaim(text, job.restart_count, claim, self.context.now_s())
+        text, now_s = job.comment if comment is None else comment, self.context.now_s()
+        known = self._read.get(job.ref.job_id)
+        read = ReadClaim(text, job.restart_count, claim, now_s)
+        if read.plan is not None and claim is not None:
+            # Of the first claim that this daemon reads, only its owner's clock can tell how old it is.
+            same = known is not None and known.plan == read.plan and known.restart == read.restart
+            plan_at_s = known.plan_at_s if known and same else now_s if known else min(now_s, claim.at_s or now_s)
+            read = replace(read, plan_at_s=plan_at_s)
+        self._read[job.ref.job_id] = read
 
     async def _read_claim(self, job: Job) -> None:
         claim = self._parse(job)

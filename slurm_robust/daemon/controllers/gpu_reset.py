@@ -15,21 +15,29 @@ from slurm_robust.policy.cluster.repair import RepairTry
 from slurm_robust.remedy import Remedy
 
 RESET_TIMEOUT_S = 300
+STOPPED_FILE = "/run/slurm_robust/stopped_for_reset"
+"""What the job has stopped, a unit a line: a job that was killed could not start them again, and the next one does."""
 
 _CLEAR = shlex.join((sys.executable, "-m", "slurm_robust.cli.main", "check", "--clear-xid", "all"))
 """A latched XID is withdrawn by whoever reset the GPU; one that is still there comes again."""
 
 _RESET = """\
-stopped=
-start_again() {{ for unit in $stopped; do systemctl start "$unit"; done; stopped=; }}
+list={stopped_file}
+mkdir -p -m 755 "$(dirname "$list")"
+if [ -f "$list" ] && [ ! -L "$list" ] && [ -O "$list" ]; then stopped=$(cat "$list"); else stopped=; rm -f "$list"; fi
+start_again() {{ for unit in $stopped; do systemctl start "$unit"; done; stopped=; rm -f "$list"; }}
 said=$(mktemp) || said=/dev/null
 trap start_again EXIT
 trap 'kill "$resetting" 2>/dev/null; [ "$said" = /dev/null ] || rm -f "$said"; exit 143' TERM INT
 for unit in {units}; do
-    if systemctl is-active --quiet "$unit" 2>/dev/null && systemctl stop "$unit"; then stopped="$unit $stopped"; fi
+    if systemctl is-active --quiet "$unit" 2>/dev/null; then
+        stopped="$unit $stopped"
+        echo "$unit" >>"$list"
+        systemctl stop "$unit"
+    fi
 done
 # In the background: a shell that waits for a program does not hear that its job is to end.
-timeout {timeout_s} nvidia-smi --gpu-reset >"$said" 2>&1 &
+timeout -k 10 {timeout_s} nvidia-smi --gpu-reset >"$said" 2>&1 &
 resetting=$!
 if wait "$resetting"; then
     {clear}
@@ -49,4 +57,6 @@ def prelude(repair: RepairTry, config: RepairConfig) -> str:
     if config.command:
         return f"{_CLEAR}\n"
     units = " ".join(shlex.quote(unit) for unit in config.stop_services)
-    return _RESET.format(units=units or '""', timeout_s=RESET_TIMEOUT_S, clear=_CLEAR)
+    return _RESET.format(
+        units=units or '""', timeout_s=RESET_TIMEOUT_S, clear=_CLEAR, stopped_file=shlex.quote(STOPPED_FILE)
+    )

@@ -1,4 +1,4 @@
-"""Reads the fault markers of nodes with jobs: brings the jobs back, and drains the node; a storm is one alert.
+"""Reads the fault markers of nodes: brings the jobs there back, and drains the node; a storm is one alert.
 
 Nothing here remembers how far it came, beside the journal: a marker stays until its node is drained and its jobs have
 left, and each reading of the nodes decides anew what is missing.
@@ -7,7 +7,8 @@ left, and each reading of the nodes decides anew what is missing.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from slurm_robust import fault_marker
 from slurm_robust.daemon.actor import Actor
@@ -18,7 +19,22 @@ from slurm_robust.daemon.controllers.claim_intake import incident_key
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
 from slurm_robust.fault_marker import FaultMarker
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind, SignalKind
-from slurm_robust.policy.cluster.node_faults import STORM_S, SUPERVISOR_S, JobThere, Storm, in_storm, next_step, touches
+from slurm_robust.policy.cluster.node_faults import (
+    GATHER_MORE_S,
+    GATHER_S,
+    PLAN_EARLIER_S,
+    SUPERVISOR_S,
+    JobThere,
+    SeenFault,
+    Storm,
+    grown,
+    in_question,
+    in_storm,
+    near,
+    next_step,
+    our_drains,
+    touches,
+)
 from slurm_robust.policy.cluster.node_states import foreign
 from slurm_robust.policy.cluster.recovery_plan import MAX_DRAIN_REASON_CHARS, NODE_FAULT
 from slurm_robust.remedy import Remedy, tagged
@@ -32,6 +48,12 @@ JOBS_AGE_S = 0.5
 """A reading of the jobs that is older is made again, before anything follows from it."""
 WATCHFUL_S = SUPERVISOR_S + 10.0
 """How long a marker makes the daemon read the nodes more often."""
+LOOK_AGAIN_S = 30.0
+"""A marker that has to wait for a person, which was said, is looked at so often."""
+CLEAR_AGAIN_S = 10.0
+"""Between two tries to remove a marker."""
+LATE_TOLD_S = 10.0
+"""Nodes whose fault comes after a storm are named in an alert, this often at most."""
 
 
 class MarkedFaults:
@@ -41,7 +63,14 @@ class MarkedFaults:
         self.context, self.actor, self.breaker, self.failures = context, actor, breaker, failures
         self.intake, self.recoveries = failures.intake, failures.recoveries
         self._since_s: dict[str, float] = {}
+        """Since when a node has a marker, whichever."""
+        self._seen: dict[str, SeenFault] = {}
         self._announced: set[str] = set()
+        self._not_before_s: dict[str, float] = {}
+        self._gpus: dict[tuple[int, int, str], frozenset[int] | None] = {}
+        self._late: dict[str, str] = {}
+        """Nodes whose fault was counted to a storm, and that no person was told of yet, with the fault."""
+        self._late_told_s = 0.0
 
     @property
     def suspicious(self) -> bool:
@@ -52,103 +81,159 @@ class MarkedFaults:
     def restart_timers(self) -> None:
         """The clock was set back: wait anew."""
         self._since_s.clear()
+        self._seen.clear()
+        self._not_before_s.clear()
+        self._late_told_s = 0.0
 
     async def tick(self) -> None:
         """After each reading of the nodes; an error with one node does not delay the others."""
         context, now_s = self.context, self.context.now_s()
+        self._tell_late(now_s)
         marked = {n.name: n for n in context.readings.nodes.values() if fault_marker.marked(n.extra)}
-        fresh = {name: marker for name, node in marked.items() if (marker := self._fresh(node, now_s)) is not None}
-        self._since_s = {name: min(self._since_s.get(name, now_s), now_s) for name in fresh}
+        fresh = self._fresh(marked, now_s)
+        self._not_before_s = {name: at_s for name, at_s in self._not_before_s.items() if name in marked}
         if not marked:
             self._announced.clear()
             return
+        self._gpus = {key: gpus for key, gpus in self._gpus.items() if key[0] in context.readings.jobs}
         if old := sorted(set(marked) - set(fresh)):
             await self._clear(old, "fault_markers", "too old, of another boot, or not to be read")
-        storm = await self._storm(fresh)
+        earlier = self._earlier()
+        storm = await self._storm(fresh, earlier)
         alone = {name: fresh[name] for name in sorted(set(fresh) - storm)}
+        gone = {**our_drains(context.readings.nodes), **(earlier.faults if earlier is not None else {})}
         for name in alone:
+            if now_s < self._not_before_s.get(name, 0.0):
+                continue
+            gather_s = GATHER_MORE_S if near(name, fresh, gone) else GATHER_S
             with context.guarded("fault.waits", name, key=name):
-                await self._handle(name, alone, now_s - self._since_s[name])
+                await self._handle(name, alone, gather_s)
 
-    def _fresh(self, node: Node, now_s: float) -> FaultMarker | None:
-        marker = fault_marker.parse(node.extra)
-        return marker if marker and fault_marker.fresh(marker, now_s, node.boot_at_s) else None
+    def _fresh(self, marked: Mapping[str, Node], now_s: float) -> dict[str, SeenFault]:
+        """The markers that may be acted on, and since when they are known."""
+        seen: dict[str, SeenFault] = {}
+        for name, node in marked.items():
+            marker, known = fault_marker.parse(node.extra), self._seen.get(name)
+            if marker is None:
+                continue
+            if known is None or known.marker != marker:
+                known = SeenFault(marker, now_s)
+                self._not_before_s.pop(name, None)
+            seen[name] = known
+        self._seen = seen
+        fresh = {
+            name: fault
+            for name, fault in seen.items()
+            if fault_marker.fresh(fault.marker, now_s, marked[name].boot_at_s, fault.seen_s)
+        }
+        self._since_s = {name: self._since_s.get(name, now_s) for name in fresh}
+        return fresh
 
-    async def _storm(self, markers: Mapping[str, FaultMarker]) -> frozenset[str]:
-        """Announce a storm, once, and remove its markers; returns the nodes that are part of it."""
+    # --- storms
+
+    def _earlier(self) -> Storm | None:
+        """The last storm, from the journal."""
+        known = json.loads(self.context.journal.get(STORM_KEY) or "null")
+        if not isinstance(known, dict):
+            return None
+        return Storm(known["last_at_s"], frozenset(known["kinds"]), frozenset(known["partitions"]), known["faults"])
+
+    async def _storm(self, faults: Mapping[str, SeenFault], earlier: Storm | None) -> frozenset[str]:
+        """Announce a storm, and remove its markers; returns the nodes that are part of it."""
         context, nodes = self.context, self.context.readings.nodes
-        known = context.journal.get(STORM_KEY)
-        earlier = Storm(float(json.loads(known))) if known else None
-        faults = {name: float(marker.at_s) for name, marker in markers.items()}
-        storm = in_storm(faults, nodes, context.config.breaker, earlier)
-        if not storm:
-            return storm
-        last_s = max([*(faults[name] for name in storm), earlier.last_at_s if earlier else 0.0])
-        late = earlier is not None and any(abs(faults[name] - earlier.last_at_s) <= STORM_S for name in storm)
-        if earlier is None or last_s != earlier.last_at_s:
-            context.journal.put(STORM_KEY, json.dumps(last_s))
-            names = shortened(fold(sorted(storm)), 200)
-            first = markers[min(storm)]
-            if late:
-                context.info("nodes.fault_storm", f"{names}: part of the same storm of faults ({first.sentence})")
-            else:
+        found = in_storm(faults, nodes, context.config.breaker, earlier)
+        names = found.own | found.late
+        if not names:
+            return names
+        storm = grown(earlier, found, faults, nodes)
+        if storm != earlier:
+            kept = {"last_at_s": storm.last_at_s, "kinds": sorted(storm.kinds), "faults": dict(storm.faults)}
+            kept["partitions"] = sorted(storm.partitions)
+            if found.own:
+                first = faults[min(found.own)].marker
                 context.alert(
                     "nodes.fault_storm",
-                    f"{len(storm)} of {len(nodes)} nodes report a fault within a minute ({names}; {first.sentence}): "
-                    "they share a cause, and nothing is drained or requeued",
+                    f"{len(found.own)} of {len(nodes)} nodes report a fault within a minute ({_listed(found.own)}; "
+                    f"{first.sentence}): they share a cause, and nothing is drained or requeued",
                 )
-        await self._clear(sorted(storm), f"{STORM_KEY}.{last_s:.0f}", "part of a storm of faults")
-        return storm
+            context.journal.put(STORM_KEY, json.dumps(kept))
+            self._late |= {name: faults[name].marker.sentence for name in found.late}
+            self._tell_late(context.now_s())
+        await self._clear(sorted(names), f"{STORM_KEY}.{storm.last_at_s:.0f}", "part of a storm of faults")
+        return names
 
-    async def _handle(self, name: str, markers: Mapping[str, FaultMarker], seen_s: float) -> None:
+    def _tell_late(self, now_s: float) -> None:
+        """Name the nodes that came after a storm: nobody else will say that they have a fault."""
+        if not self._late or now_s - self._late_told_s < LATE_TOLD_S:
+            return
+        text = f"{_listed(self._late)}: a fault soon after a storm of such faults ({next(iter(self._late.values()))})"
+        self.context.alert("nodes.fault_storm", f"{text}: taken for a part of it, neither drained nor requeued")
+        self._late, self._late_told_s = {}, now_s
+
+    # --- one node
+
+    async def _handle(self, name: str, faults: Mapping[str, SeenFault], gather_s: float) -> None:
         """Take what is missing of: the jobs brought back, the node drained, the marker removed."""
-        context, marker = self.context, markers[name]
-        key = _key(name, marker)
+        context, fault, marker = self.context, faults[name], faults[name].marker
+        key, waited_s = _key(name, marker), context.now_s() - self._since_s[name]
         node = context.readings.nodes[name]
         if foreign(node):
             await self._clear([name], key, f"left to whoever took the node out of service ({node.reason})")
             return
+        if waited_s < gather_s:
+            return
         if context.now_s() - context.readings.jobs_at_s > JOBS_AGE_S:
             await context.read_jobs()
-        step = next_step(marker, [await self._there(job, name, marker) for job in self._jobs(name)], seen_s)
+        there = [await self._there(job, name, fault) for job in self._jobs(name)]
+        step = next_step(fault, there, waited_s, gather_s)
+        if step.bring_back and not self._may_leave(name, marker):
+            return
         for job in step.bring_back:
-            await self._bring_back(job, name, markers)
+            await self._bring_back(job, name, faults)
         if step.wait or (step.bring_back and context.acting):
             return
         if not context.acting:
-            self._announce(key, f"{name}: would be drained: {marker.sentence}")
+            self._announce(key, [name], f"{name}: would be drained: {marker.sentence}")
             return
         if await self._drained(name, marker):
             await self._clear([name], key, "the node is drained, and its jobs have left or go on")
 
     def _jobs(self, name: str) -> list[Job]:
-        return [j for j in self.context.readings.jobs.values() if name in j.nodes and j.state == "RUNNING"]
+        held = ("RUNNING", "CONFIGURING")
+        return [j for j in self.context.readings.jobs.values() if name in j.nodes and j.state in held]
 
-    async def _there(self, job: Job, node: str, marker: FaultMarker) -> JobThere:
+    async def _there(self, job: Job, node: str, fault: SeenFault) -> JobThere:
         job_id = job.ref.job_id
-        recovering = self.recoveries.of_job(job_id) is not None
-        claim = self.intake.supervised.get(job_id)
-        return JobThere(
+        there = JobThere(
             job,
-            supervised=claim is not None,
+            supervised=job_id in self.intake.supervised,
             protected=self.failures.protected(job),
-            stays=claim is not None and bool(claim.road) and claim.at_s >= marker.at_s,
-            recovering=recovering,
-            decided=self.context.journal.incident(incident_key(job, _name(node, marker))) is not None,
-            gpus=await self._gpus(job, node) if marker.gpus and not recovering else frozenset(),
+            stays=self.intake.stays(job_id, fault.seen_s - PLAN_EARLIER_S),
+            recovering=self.recoveries.of_job(job_id) is not None,
+            decided=self.context.journal.incident(incident_key(job, _name(node, fault.marker))) is not None,
         )
+        if fault.marker.gpus and in_question(there, fault):
+            return replace(there, gpus=await self._gpus_of(job, node))
+        return there
 
-    async def _gpus(self, job: Job, node: str) -> frozenset[int]:
-        """The GPUs that a job was given there; none where that is not known."""
+    async def _gpus_of(self, job: Job, node: str) -> frozenset[int] | None:
+        """The GPUs that a job was given there; None where that is not known."""
+        context, key = self.context, (job.ref.job_id, job.restart_count, node)
+        if key in self._gpus:
+            return self._gpus[key]
         try:
-            return (await self.context.call(self.context.client.job_gpus, job.ref)).get(node, frozenset())
+            gpus = (await context.call(context.client.job_gpus, job.ref)).get(node)
         except SlurmError as error:
-            self.context.info("fault.gpus", f"the GPUs of job {job.ref.address} are not known: {error}", key=node)
-            return frozenset()
+            context.info("fault.gpus", f"the GPUs of job {job.ref.address} are not known: {error}", key=node)
+            return None
+        if not gpus and "gpu" not in context.readings.nodes[node].gres:
+            gpus = None  # Slurm does not give out this node's GPUs: that it gave none means nothing
+        self._gpus[key] = gpus
+        return gpus
 
-    async def _bring_back(self, job: Job, node: str, markers: Mapping[str, FaultMarker]) -> None:
+    async def _bring_back(self, job: Job, node: str, faults: Mapping[str, SeenFault]) -> None:
         """Start the job's recovery without this node and others with a fault, if it still runs there as it did."""
-        context, marker = self.context, markers[node]
+        context, marker = self.context, faults[node].marker
         now_job = await context.call(context.client.job, job.ref)
         same = now_job is not None and now_job.restart_count == job.restart_count and node in now_job.nodes
         if now_job is None or not same or not self.failures.protected(now_job):
@@ -157,32 +242,52 @@ class MarkedFaults:
         reason = f"{marker.sentence}, as {node} reports"
         context.alert(SignalKind.NODE_FAULT.value, f"job {job.ref.address}: {reason}", key=_key(node, marker))
         name, at_s = _name(node, marker), float(marker.at_s)
-        out = [n for n in now_job.nodes if n in markers and touches(markers[n].gpus, await self._gpus(now_job, n))]
+        out = [n for n in now_job.nodes if n in faults and await self._concerns(now_job, n, faults[n].marker)]
         remedy = _remedy(marker) if out == [node] else None
         asked = unasked.Unasked(NODE_FAULT, name, now_job, out, reason, "drain", at_s, remedy)
         unasked.begin(context, self.intake, self.recoveries, asked)
 
+    async def _concerns(self, job: Job, node: str, marker: FaultMarker) -> bool:
+        gpus = await self._gpus_of(job, node) if marker.gpus and not marker.spares_jobs else None
+        return not marker.spares_jobs and touches(marker.gpus, gpus)
+
+    def _may_leave(self, name: str, marker: FaultMarker) -> bool:
+        """True where the node is out of service, or may be taken out: otherwise the next job would start there."""
+        if self.context.readings.nodes[name].drained or not self.context.acting:
+            return True
+        if self.breaker.allows(frozenset((name,))):
+            return True
+        text = f"{name} is not drained, and its jobs stay: the breaker is open: {marker.sentence}"
+        self._announce(_key(name, marker), [name], text)
+        return False
+
     async def _drained(self, name: str, marker: FaultMarker) -> bool:
         """Drain the node, if the breaker allows it; True where it is drained."""
+        if not self._may_leave(name, marker):
+            return False
         if self.context.readings.nodes[name].drained:
             return True
-        if not self.breaker.allows(frozenset((name,))):
-            self._announce(_key(name, marker), f"{name} is not drained, the breaker is open: {marker.sentence}")
-            return False
         sentence = tagged(marker.sentence, _remedy(marker), MAX_DRAIN_REASON_CHARS - len(REASON_PREFIX) - 1)
         return await full_check.drain(self.actor, self.breaker, _key(name, marker), name, sentence)
 
-    def _announce(self, key: str, text: str) -> None:
+    def _announce(self, key: str, names: list[str], text: str) -> None:
+        """Say this once; the nodes are looked at again after a while, since a person has to do something first."""
+        self._not_before_s |= dict.fromkeys(names, self.context.now_s() + LOOK_AGAIN_S)
         if key not in self._announced:
             self._announced.add(key)
             self.context.alert(SignalKind.NODE_FAULT.value, text)
 
     async def _clear(self, names: list[str], key: str, why: str) -> None:
         """Remove the markers of these nodes, unless they have changed since; what else stands there stays."""
-        context = self.context
-        if not context.acting:
-            self._announce(f"{key} {fold(names)}", f"{fold(names)}: fault markers would be removed: {why}")
+        context, now_s = self.context, self.context.now_s()
+        names = [name for name in names if now_s >= self._not_before_s.get(name, 0.0)]
+        if not names:
             return
+        if not context.acting:
+            text = f"{fold(names)}: fault markers would be removed: {why}"
+            self._announce(f"{key} {fold(names)}", names, text)
+            return
+        self._not_before_s |= dict.fromkeys(names, now_s + CLEAR_AGAIN_S)
         with context.guarded("fault.waits", fold(names), key=key):
             await self._clear_now(names, key, why)
 
@@ -202,6 +307,10 @@ class MarkedFaults:
             left = (context.readings.nodes[name].extra for name in same if name in context.readings.nodes)
             if not any(map(fault_marker.marked, left)):
                 context.journal.note_result(key, action, context.now_s())
+
+
+def _listed(names: Iterable[str]) -> str:
+    return shortened(fold(sorted(names)), 600)
 
 
 def _remedy(marker: FaultMarker) -> Remedy | None:

@@ -76,6 +76,10 @@ class OpenRecovery:
         """Kinds of action that were called at least once, by this daemon or an earlier one."""
         return frozenset(ActionKind(a.kind) for a in context.journal.actions(self.row.key) if a.calls)
 
+    def _was_drained(self, context: DaemonContext) -> frozenset[str]:
+        rows = context.journal.actions(self.row.key)
+        return frozenset(a.target for a in rows if a.kind == ActionKind.DRAIN.value and a.done_at_s is not None)
+
     def view(
         self, job: Job | None, context: DaemonContext, *, may_take_out: bool, in_quarantine: frozenset[str]
     ) -> View:
@@ -108,6 +112,7 @@ class OpenRecovery:
             pointed_s=since(self.pointed_since_s),
             lost_s=since(self.lost_since_s),
             age_s=now_s - self.incident.opened_at_s,
+            was_drained=self._was_drained(context),
             # Whole seconds: slurmd refuses a credential issued in the second in which the last one was revoked.
             settled=int(now_s) > int(self.ended_at_s)
             and int(now_s) >= int(self.pending_since_s) + context.credential_pause_s,
@@ -247,6 +252,8 @@ class Recoveries:
             await self.context.read_reservations()
         if kind in (ActionKind.DRAIN, ActionKind.SET_DOWN):
             await self.context.read_nodes()
+            # The next recovery of this poll must see it.
+            self.breaker.count_drains()
 
     async def _perform(self, f: OpenRecovery, step: Do) -> None:
         ledger, name, now_s = self.breaker.ledger, step.action.target, self.context.now_s()

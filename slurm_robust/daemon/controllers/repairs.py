@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
-from slurm_robust.daemon.controllers.breaker import Breaker
+from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.drain_permit import parse
@@ -33,6 +33,8 @@ from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import nothing
 
+UNREPAIRED_MIN = 1440
+"""A node that is resumed with its fault is held at least so long: the daemon may die before the job that repairs it."""
 RETRY_S = 30.0
 """Between two tries of a call that Slurm refused."""
 
@@ -41,9 +43,10 @@ class Repairs:
     """Begins repairs and brings those under way forward, at each poll."""
 
     def __init__(
-        self, context: DaemonContext, actor: Actor, breaker: Breaker, nodes: NodeLedger, ledger: RepairLedger
+        self, context: DaemonContext, actor: Actor, recoveries: Recoveries, nodes: NodeLedger, ledger: RepairLedger
     ) -> None:
-        self.context, self.actor, self.breaker, self.nodes, self.ledger = context, actor, breaker, nodes, ledger
+        self.context, self.actor, self.recoveries, self.nodes, self.ledger = context, actor, recoveries, nodes, ledger
+        self.breaker = recoveries.breaker
         self.config = context.config.repair
         self.available: frozenset[Remedy] = frozenset()
         self._commands: dict[int, asyncio.Task[object]] = {}
@@ -98,7 +101,9 @@ class Repairs:
 
     def _begin(self) -> None:
         under_way = {t.node for t in self.ledger.open()}
-        taken = under_way | {q.node for q in self.nodes.quarantines()}
+        # A node that a job is leaving is not to come back before the job runs elsewhere.
+        left = {name for f in self.recoveries.open.values() for name in f.recovery.bad}
+        taken = under_way | left | {q.node for q in self.nodes.quarantines()}
         drained, since_s = self.nodes.open_drains(), self.nodes.open_drain_times()
         for name in sorted(drained, key=lambda n: (since_s[n], n)):
             node = self.context.readings.nodes.get(name)
@@ -163,7 +168,8 @@ class Repairs:
         context, now_s = self.context, self.context.now_s()
         held = context.readings.reservations.get(quarantine_name(t.node))
         # After the outcome it is only deleted; before, it has to last.
-        lasts = held is not None and (bool(t.outcome) or held.end_at_s - now_s >= context.config.seat.duration_min * 30)
+        least_s = UNREPAIRED_MIN * 30 if self._returns_unrepaired(t) else context.config.seat.duration_min * 30
+        lasts = held is not None and (bool(t.outcome) or held.end_at_s - now_s >= least_s)
         return Scene(
             self.config,
             now_s,
@@ -183,9 +189,15 @@ class Repairs:
         error = None if task.cancelled() else task.exception()
         return f"{error or type(error).__name__}" if error is not None else "done"
 
+    def _returns_unrepaired(self, t: RepairTry) -> bool:
+        """True while the next steps resume a node that still has its fault, for the job that is to remove it."""
+        return t.remedy is Remedy.GPU_RESET and not self.config.command and t.checked_at_s is None
+
     async def _hold(self, t: RepairTry, move: Move) -> None:
         context, name = self.context, quarantine_name(t.node)
         minutes = math.ceil(self.config.timeout_s / 60) + context.config.seat.duration_min
+        if self._returns_unrepaired(t):
+            minutes = max(minutes, UNREPAIRED_MIN)
         reason = f"{REASON_PREFIX} repair, {t.tells(self.config)}"
         action = Action(ActionKind.QUARANTINE, t.node, reason, {"reservation": name, "minutes": minutes})
         await self.actor.perform(t.key, action)

@@ -29,7 +29,7 @@ SLURM_CALLS: Mapping[str, str] = {
     "node": "an unfit node reads how Slurm sees it",
     "nodes": "it counts the nodes that are drained, before it drains itself",
     "drain": "it drains itself, with a permit or on a site without a daemon",
-    "set_node_extra": "the node watch marks a fault on a node that has jobs, for the daemon",
+    "set_node_extra": "the node watch marks a fault, for the daemon",
     "update_job": "`srobust check --tell-slurm` writes the verdict into the Comment of the job in which it runs",
 }
 """All calls to Slurm of the node checks and their scripts, all in this file; the reading and the counting change
@@ -199,15 +199,17 @@ def _drain(call: _Call, node: Node | None, end_s: float) -> Decision:
 
 def tell_fault(
     report: NodeReport,
-    marker: FaultMarker | None,
+    marker: FaultMarker,
     config: Config,
     log: Callable[[str], None],
     connect: Connect = _connect,
 ) -> None:
     """What the node watch does about an unfit node; it may be called again after any error.
 
-    A node without jobs is drained as by its health check. On a node with jobs nothing is drained, since nobody would
-    bring these jobs back: the fault is marked for the daemon, if it is one that jobs cannot go on with (`marker`).
+    The fault is marked for the daemon, which brings the node's jobs back and drains it: of many nodes that fail in the
+    same second none sees the drains of the others. On a node with jobs, only a fault is marked that they cannot go on
+    with; a node without any is marked where a valid permit says that a daemon is alive. Elsewhere the decision is that
+    of prolog and health check.
 
     Raises:
         Exception: Slurm could not be asked, or a job has started meanwhile; nothing was changed.
@@ -217,9 +219,9 @@ def tell_fault(
         return
     end_s = time.monotonic() + config.nodecheck.permit_timeout_s
     node = connect(_until(config.slurm, end_s)).node(report.node)
-    if node is None or not node.busy:
+    if node is None or not (node.busy or _daemon_drains(node)):
         _drain(_Call(report, config, log, connect, only_idle=True), node, end_s)
-    elif marker is None:
+    elif node.busy and marker.spares_jobs:
         log(f"{report.node} is unfit, and has jobs that can go on: {report.sentence}")
     elif not of_daemon(node.comment):
         # Nobody would read the marker: the site's choice for nodes without a daemon holds.
@@ -232,6 +234,11 @@ def tell_fault(
         text = fault_marker.render(whole, node.extra)
         if text != node.extra:
             connect(_until(config.slurm, end_s)).set_node_extra(report.node, text)
+
+
+def _daemon_drains(node: Node) -> bool:
+    """True where a daemon that is alive would read a marker on this node without jobs, and may drain it."""
+    return parse(node.comment, time.time()) is not None and not node.drained and not _unmarkable(node)
 
 
 def _unmarkable(node: Node) -> str:

@@ -48,7 +48,7 @@ def over_limit(
     out_now = {d.node for d in drains if d.at_s > reset_at_s and d.out} | more
     for name, members in sorted(partitions.items()):
         out = out_now & members
-        allowed = _allowed(members, config)
+        allowed = allowed_out(members, config)
         if len(out) > allowed and (not more or out & more - counted):
             return (
                 f"{len(out)} of {len(members)} nodes of partition {name} would be out, and "
@@ -71,13 +71,13 @@ def headroom(
     out_now = {d.node for d in drains if d.out}
     left: dict[str, int] = {}
     for members in partitions.values():
-        allowed = _allowed(members, config)
+        allowed = allowed_out(members, config)
         here = max(0, min(config.max_drains - len(counted), allowed - len(out_now & members)))
         for node in members:
             left[node] = min(left.get(node, here), here)
     return left
 
 
-def _allowed(members: frozenset[str], config: BreakerConfig) -> int:
+def allowed_out(members: frozenset[str], config: BreakerConfig) -> int:
     """How many nodes of a partition may be out: a small one may always lose one, or none could ever be drained."""
     return max(1, math.floor(config.max_partition_share * len(members))) if config.max_partition_share else 0

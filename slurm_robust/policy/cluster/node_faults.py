@@ -7,11 +7,12 @@ cost nothing but a person's attention.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from slurm_robust.config import BreakerConfig
-from slurm_robust.fault_marker import FaultMarker
-from slurm_robust.policy.cluster.breaker import over_limit
+from slurm_robust.fault_marker import CLOCKS_DIFFER_S, FaultMarker
+from slurm_robust.policy.cluster.breaker import allowed_out
 from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Job, Node
 
@@ -19,60 +20,150 @@ STORM_S = 60.0
 """Faults of different nodes within this time belong together."""
 STORM_SHARE = 0.5
 """With more than this share of (at least four) nodes, it is a storm whatever the breaker allows."""
+PARTITION_STORM_NODES = 3
+"""Two nodes are no storm, however small their partition is."""
 GATHER_S = 1.0
 """A first fault waits this long for others, before anything is done about it."""
+GATHER_MORE_S = 12.0
+"""The same for each further fault within a minute: more of them may be on their way."""
 SUPERVISOR_S = 60.0
 """How long a job's own supervisor has to leave the node, before the daemon acts in its place."""
 STARTED_LATER_S = 5.0
 """A job that started this long after the fault has passed its prolog on that node, and is not moved."""
+PLAN_EARLIER_S = 15.0
+"""A supervisor knows of a fault sooner than the daemon, which reads the nodes every few seconds, by up to so much."""
+
+
+class SeenFault(NamedTuple):
+    """A marker, and when the daemon saw it first."""
+
+    marker: FaultMarker
+    seen_s: float
+
+    @property
+    def at_s(self) -> float:
+        """When the fault was, by the node's clock, where that is not ahead of the daemon's."""
+        return min(float(self.marker.at_s), self.seen_s)
 
 
 @dataclass(frozen=True)
 class Storm:
-    """A storm that was announced: until when its faults came, seconds since the epoch."""
+    """A storm that was announced.
+
+    Attributes:
+        last_at_s: Its own last fault; what is only counted to it later does not make it longer.
+        kinds: Of its own faults.
+        partitions: Of their nodes.
+        faults: Those of the last minute, by node, and what was counted to it later.
+    """
 
     last_at_s: float
+    kinds: frozenset[str] = frozenset()
+    partitions: frozenset[str] = frozenset()
+    faults: Mapping[str, float] = field(default_factory=dict)
+
+
+class Stormy(NamedTuple):
+    """Nodes whose faults are part of a storm: its own, and those that come after it."""
+
+    own: frozenset[str]
+    late: frozenset[str]
 
 
 def in_storm(
-    faults: Mapping[str, float], nodes: Mapping[str, Node], config: BreakerConfig, earlier: Storm | None = None
-) -> frozenset[str]:
+    faults: Mapping[str, SeenFault], nodes: Mapping[str, Node], config: BreakerConfig, earlier: Storm | None = None
+) -> Stormy:
     """Those of the marked nodes whose fault is part of a storm.
 
     Args:
-        faults: When each of them marked its fault.
-        nodes: All nodes. Those that we drained count with the time of their drain: some of the nodes that a storm
-            strikes have no jobs, and drain themselves.
+        faults: Of all marked nodes.
+        nodes: All nodes. Those that we drained count with the time of their drain.
         config: More nodes within a minute than the breaker would allow are a storm.
-        earlier: The last storm: what comes within a minute after it belongs to it.
+        earlier: The last storm. A fault of the same kind, in the same partition, belongs to it within a minute after
+            it, and for as long as such faults are too many for one minute.
     """
-    times = {name: float(node.reason_at_s) for name, node in nodes.items() if drained_by_us(node) and node.reason_at_s}
-    times |= faults
-    storm = set()
-    for name, at_s in faults.items():
-        near = frozenset(other for other, other_s in times.items() if abs(other_s - at_s) <= STORM_S)
-        late = earlier is not None and abs(at_s - earlier.last_at_s) <= STORM_S
-        if late or _too_many(near, nodes, config):
-            storm.add(name)
-    return frozenset(storm)
+    times = {**our_drains(nodes), **{name: fault.at_s for name, fault in faults.items()}}
+    own = _crowded(times, nodes, config) & set(faults)
+    if earlier is None:
+        return Stormy(own, frozenset())
+    goes_on = _crowded({**earlier.faults, **times}, nodes, config)
+    late = frozenset(
+        name
+        for name, fault in faults.items()
+        if name not in own
+        and _like(earlier, fault, nodes[name])
+        and (name in goes_on or abs(fault.at_s - earlier.last_at_s) <= STORM_S)
+    )
+    return Stormy(own, late)
 
 
-def _too_many(names: frozenset[str], nodes: Mapping[str, Node], config: BreakerConfig) -> bool:
-    if len(names) < 2:
-        return False
-    if len(nodes) >= 4 and len(names) > STORM_SHARE * len(nodes):
-        return True
-    partitions: dict[str, set[str]] = {}
+def _like(storm: Storm, fault: SeenFault, node: Node) -> bool:
+    return fault.marker.kind in storm.kinds and bool(storm.partitions & set(node.partitions))
+
+
+def our_drains(nodes: Mapping[str, Node]) -> dict[str, float]:
+    """When we drained which nodes, of those that are still out."""
+    return {n.name: float(n.reason_at_s) for n in nodes.values() if drained_by_us(n) and n.reason_at_s}
+
+
+def near(name: str, faults: Mapping[str, SeenFault], others: Mapping[str, float]) -> frozenset[str]:
+    """Nodes with a fault within a minute of that of node `name`; `others`: times of faults whose markers are gone."""
+    times = {**others, **{other: fault.at_s for other, fault in faults.items()}}
+    at_s = faults[name].at_s
+    return frozenset(other for other, other_s in times.items() if abs(other_s - at_s) <= STORM_S) - {name}
+
+
+def grown(earlier: Storm | None, found: Stormy, faults: Mapping[str, SeenFault], nodes: Mapping[str, Node]) -> Storm:
+    """The storm with what was found now; a first one where there was none."""
+    before = earlier or Storm(0.0)
+    now = {name: faults[name].at_s for name in found.own | found.late}
+    newest_s = max(now.values(), default=0.0)
+    kept = {name: at_s for name, at_s in before.faults.items() if at_s > newest_s - STORM_S} | now
+    if not found.own:
+        return Storm(before.last_at_s, before.kinds, before.partitions, kept)
+    last_s = max(now[name] for name in found.own)
+    goes_on = last_s - before.last_at_s <= STORM_S
+    kinds = frozenset(faults[name].marker.kind for name in found.own)
+    partitions = frozenset(p for name in found.own for p in nodes[name].partitions)
+    return Storm(
+        max(last_s, before.last_at_s if goes_on else 0.0),
+        kinds | (before.kinds if goes_on else frozenset()),
+        partitions | (before.partitions if goes_on else frozenset()),
+        kept,
+    )
+
+
+def _partitions(nodes: Mapping[str, Node]) -> list[frozenset[str]]:
+    members: dict[str, set[str]] = {}
     for node in nodes.values():
         for partition in node.partitions:
-            partitions.setdefault(partition, set()).add(node.name)
-    known = {partition: frozenset(members) for partition, members in partitions.items()}
-    return bool(over_limit([], known, config, now_s=0.0, more=names))
+            members.setdefault(partition, set()).add(node.name)
+    return [frozenset(names) for names in members.values()]
 
 
-def touches(fault_gpus: Collection[int], job_gpus: Collection[int]) -> bool:
-    """Whether a fault of these GPUs concerns a job that was given those; none at all stands for not known."""
-    return not fault_gpus or not job_gpus or bool(set(fault_gpus) & set(job_gpus))
+def _crowded(times: Mapping[str, float], nodes: Mapping[str, Node], config: BreakerConfig) -> frozenset[str]:
+    """Of these nodes, those in any minute that has too many."""
+    partitions, crowded = _partitions(nodes), set[str]()
+    for begin_s in sorted(set(times.values())):
+        names = frozenset(name for name, at_s in times.items() if begin_s <= at_s <= begin_s + STORM_S)
+        if not names <= crowded and _too_many(names, len(nodes), partitions, config):
+            crowded |= names
+    return frozenset(crowded)
+
+
+def _too_many(names: frozenset[str], nodes: int, partitions: list[frozenset[str]], config: BreakerConfig) -> bool:
+    """Whether faults on these of so many nodes within a minute are a storm."""
+    if len(names) < 2:
+        return False
+    if len(names) > config.max_drains or (nodes >= 4 and len(names) > STORM_SHARE * nodes):
+        return True
+    least = PARTITION_STORM_NODES - 1
+    return any(len(names & members) > max(allowed_out(members, config), least) for members in partitions)
+
+
+def touches(fault_gpus: Collection[int], job_gpus: Collection[int] | None) -> bool:
+    """Whether a fault of these GPUs (none: of the whole node) concerns a job that has those (None: not known)."""
+    return not fault_gpus or job_gpus is None or bool(set(fault_gpus) & set(job_gpus))
 
 
 @dataclass(frozen=True)
@@ -82,10 +173,10 @@ class JobThere:
     Attributes:
         supervised: Its own supervisor watches it, and learns of the fault too.
         protected: The daemon may bring it back.
-        stays: Its supervisor has told a plan since the fault: it only observes, or knows why it does not leave.
+        stays: Its supervisor only observes, or has told a plan since the fault: it knows why it does not leave.
         recovering: A recovery of it is open.
         decided: The daemon has decided about this very fault already.
-        gpus: The GPUs it was given there; empty where they are not known.
+        gpus: The GPUs it was given there; None where they are not known.
     """
 
     job: Job
@@ -94,7 +185,7 @@ class JobThere:
     stays: bool = False
     recovering: bool = False
     decided: bool = False
-    gpus: frozenset[int] = frozenset()
+    gpus: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -105,21 +196,47 @@ class FaultStep:
     wait: str = ""
 
 
-def next_step(marker: FaultMarker, jobs: Sequence[JobThere], seen_s: float) -> FaultStep:
-    """Which jobs are brought back now, and whether the node's drain waits; the fault is known for `seen_s`."""
-    if seen_s < GATHER_S:
+def started_later(job: Job, fault: SeenFault) -> bool:
+    """True where the job has certainly started after the fault, whatever the node's clock shows."""
+    return job.start_at_s > min(fault.marker.at_s + CLOCKS_DIFFER_S, fault.seen_s) + STARTED_LATER_S
+
+
+def in_question(there: JobThere, fault: SeenFault) -> bool:
+    """Whether it matters for the next step which GPUs this job has."""
+    if there.recovering or there.decided or not _concerned(there, fault):
+        return False
+    return there.protected or there.supervised or there.job.state == "CONFIGURING"
+
+
+def _concerned(there: JobThere, fault: SeenFault) -> bool:
+    job = there.job
+    on_it = job.state in ("RUNNING", "CONFIGURING") and not job.completing and not started_later(job, fault)
+    return on_it and not fault.marker.spares_jobs and touches(fault.marker.gpus, there.gpus)
+
+
+def next_step(fault: SeenFault, jobs: Sequence[JobThere], waited_s: float, gather_s: float = GATHER_S) -> FaultStep:
+    """Which jobs are brought back now, and whether the node's drain waits.
+
+    Args:
+        fault: The node's.
+        jobs: All jobs there.
+        waited_s: For how long the daemon has known that this node has a fault.
+        gather_s: How long this fault waits for others.
+    """
+    if waited_s < gather_s:
         return FaultStep(wait="others may follow")
     wait, bring_back = "", []
     for there in jobs:
         job = there.job
-        over = job.state != "RUNNING" or job.completing or job.start_at_s > marker.at_s + STARTED_LATER_S
-        if over or not touches(marker.gpus, there.gpus):
+        if not _concerned(there, fault):
             continue
         if there.recovering:
             wait = f"a recovery of job {job.ref.address} is under way"
         elif there.decided:
             continue
-        elif there.supervised and seen_s < SUPERVISOR_S:
+        elif job.state == "CONFIGURING":
+            wait = f"job {job.ref.address} is about to start there"
+        elif there.supervised and waited_s < SUPERVISOR_S:
             wait = f"the supervisor of job {job.ref.address} decides first"
         elif there.protected and not there.stays:
             bring_back.append(job)

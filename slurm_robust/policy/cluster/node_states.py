@@ -16,6 +16,8 @@ from slurm_robust.slurm.values import expand, fold
 QUARANTINE_PREFIX = "srobust-quarantine"
 OURS = "srobust-"
 """Names of the daemon's reservations begin with this."""
+THERE = frozenset(("CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
+"""States of a job that has processes on its nodes, or soon will."""
 SLURMS_OWN_REASONS = ("Not responding",)
 """Reasons that slurmctld writes by itself, when a node falls silent; no person wrote them."""
 
@@ -131,10 +133,8 @@ def lost_gres(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def busy_nodes(jobs: Iterable[Job], but: frozenset[int] = frozenset()) -> frozenset[str]:
-    """Nodes on which a job runs or ends, except jobs `but` (raw ids)."""
-    return frozenset(
-        n for j in jobs if j.ref.job_id not in but for n in j.nodes if j.state == "RUNNING" or j.completing
-    )
+    """Nodes on which a job starts, runs, is suspended or ends, except jobs `but` (raw ids)."""
+    return frozenset(n for j in jobs if j.ref.job_id not in but for n in j.nodes if j.state in THERE or j.completing)
 
 
 def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, until_s: float) -> list[str]:

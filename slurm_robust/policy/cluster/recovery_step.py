@@ -50,6 +50,7 @@ class View:
         may_take_out: False while the breaker is open.
         withdrawn: The job wrote a later claim that asks for nothing: it has helped itself. (A missing claim means
             nothing: a killed slurmctld forgets comments, too.)
+        was_drained: Nodes that this recovery has drained: one that is in service again was resumed by somebody.
         in_quarantine: Suspects that are in quarantine now; those that passed their check are not put back.
         settled: A whole second has passed since the job ended: credentials have that resolution, and slurmd refuses one
             issued in the second in which the old one was revoked. And `credential_pause_s` have passed since its last
@@ -72,6 +73,7 @@ class View:
     start_timeout_s: float = 120.0
     may_take_out: bool = True
     withdrawn: bool = False
+    was_drained: frozenset[str] = frozenset()
     in_quarantine: frozenset[str] = frozenset()
     now_s: float = 0.0
 
@@ -177,7 +179,7 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
         return GiveUp("aborted", "the job does not ask any more")
     unanswered = r.kind == CLAIM and view.answered != "accepted"
     last = ActionKind.ANSWER if unanswered else ActionKind.REQUEUE
-    return _set_suspects_aside(r, view) or _seat(r, view) or _do(r, last)
+    return _set_suspects_aside(r, view) or _stays_in_service(r, view) or _seat(r, view) or _do(r, last)
 
 
 def _do(r: Recovery, kind: ActionKind, target: str = "") -> Do:
@@ -188,15 +190,34 @@ def _do(r: Recovery, kind: ActionKind, target: str = "") -> Do:
 
 
 def _set_suspects_aside(r: Recovery, view: View) -> Step | None:
+    if not view.may_take_out:
+        return None
+    if undrained := _undrained(r, view):
+        return Do(undrained[0])
     for action in r.actions:
         node = view.nodes.get(action.target)
-        if action.kind not in (ActionKind.QUARANTINE, ActionKind.DRAIN) or node is None or foreign(node):
+        if action.kind is not ActionKind.QUARANTINE or node is None or foreign(node) or node.drained:
             continue
-        if not view.may_take_out or node.drained:
-            continue
-        missing = node.name in view.in_quarantine and quarantine_name(node.name) not in view.reservations
-        if action.kind == ActionKind.DRAIN or missing:
+        if node.name in view.in_quarantine and quarantine_name(node.name) not in view.reservations:
             return Do(action)
+    return None
+
+
+def _undrained(r: Recovery, view: View) -> list[Action]:
+    """Drains that are still to be made; one that slurmctld forgets is repeated with the breaker's, not here."""
+    drains = ((action, view.nodes.get(action.target)) for action in r.actions if action.kind is ActionKind.DRAIN)
+    return [
+        action
+        for action, node in drains
+        if node is not None and not node.drained and not foreign(node) and node.name not in view.was_drained
+    ]
+
+
+def _stays_in_service(r: Recovery, view: View) -> GiveUp | None:
+    """A job that nobody asked to move stays where the breaker keeps its node in service: the next job would follow."""
+    if r.kind == NODE_FAULT and not view.may_take_out and (undrained := _undrained(r, view)):
+        names = ", ".join(action.target for action in undrained)
+        return GiveUp("aborted", f"the breaker is open: {names} may not be drained, and the job is not moved")
     return None
 
 

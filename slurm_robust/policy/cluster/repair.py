@@ -11,6 +11,7 @@ the reservation is there before the reboot, and the drain is done again where a 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ DAY_S = 86400.0
 REASON_MAX_CHARS = 200
 TRIED = "; tried: "
 """Between a drain's evidence and the tries that did not help."""
+_TRIED = re.compile(re.escape(TRIED) + r"([A-Za-z ]{1,20}), ([0-9]{1,3}) of [0-9]{1,3}")
 BOOT_JITTER_S = 5
 """slurmd subtracts its uptime from its clock: the time of one boot moves a little."""
 REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED"})
@@ -132,7 +134,7 @@ def prospect(
     Args:
         node: As Slurm shows it.
         drained_as: The reason that the daemon knows of its drain; another one is a person's.
-        drained_at_s: When it was drained, or last drained again.
+        drained_at_s: When it was drained, or last drained again, as far as the daemon knows.
         past: Tries on this node, oldest first.
         site: The rest.
     """
@@ -144,15 +146,27 @@ def prospect(
     wanted = remedy_of(node.reason)
     if wanted is None:
         return Prospect(None, "no remedy is known for this fault", hopeless=True)
-    if len(counted) >= config.max_tries:
-        tries = f"{len(counted)} repair{'s' if len(counted) > 1 else ''} within {config.window_days:g} days"
+    # The journal may have been lost: the node's own reason remembers, too.
+    recent = node.reason_at_s > site.now_s - config.window_days * DAY_S
+    last, number = tried_before(node.reason) if recent else (None, 0)
+    number = max(len(counted), number)
+    if number >= config.max_tries:
+        tries = f"{number} repair{'s' if number > 1 else ''} within {config.window_days:g} days"
         return Prospect(None, f"{tries} did not help", hopeless=True)
-    remedy = _chosen(wanted, {t.remedy for t in counted}, site.available)
+    tried = {t.remedy for t in counted} | ({last} if last is not None else set())
+    remedy = _chosen(wanted, tried, site.available)
     if remedy is None:
         return Prospect(None, f"its remedy, {wanted.words}, cannot be carried out here", hopeless=True)
-    if why := _not_yet(node, drained_at_s, site):
+    if why := _not_yet(node, max(drained_at_s, float(node.reason_at_s)), site):
         return Prospect(None, why)
-    return Prospect(remedy, nth=len(counted) + 1)
+    return Prospect(remedy, nth=number + 1)
+
+
+def tried_before(reason: str) -> tuple[Remedy | None, int]:
+    """The last remedy that was tried and the number of tries, by a drain's reason; (None, 0) where it names none."""
+    match = _TRIED.search(reason)
+    remedy = next((known for known in Remedy if match is not None and known.words == match[1]), None)
+    return (remedy, int(match[2])) if match is not None and remedy is not None else (None, 0)
 
 
 def _not_yet(node: Node, drained_at_s: float, site: Site) -> str:
