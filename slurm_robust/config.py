@@ -90,6 +90,10 @@ class SuperviseConfig(_Section, frozen=True):
     0 waits for nothing."""
     fault_wait_s: NonNegative = 1800.0
     """How long a job stays on a node whose fault is not urgent until a checkpoint is verified; then it leaves."""
+    code_max_mib: Positive = 256.0
+    """The most that a snapshot of a job's code may have, MiB."""
+    code_max_files: Annotated[int, msgspec.Meta(ge=1)] = 20_000
+    """The same, files."""
     log_pattern: str = ""
     """A site's own regex for log lines that show progress, with a group named `step`."""
 

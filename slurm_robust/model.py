@@ -266,6 +266,7 @@ class Plan:
         exit_code: What the wrapper returns when the road is STOP.
         roll_back: The next attempt goes back to a checkpoint from before the loss went bad.
         pause_s: How long to wait before the next attempt.
+        code: The version of the job's code that the next attempt runs; 0 for the one in force.
     """
 
     road: Road
@@ -274,6 +275,7 @@ class Plan:
     exit_code: int | None = None
     roll_back: bool = False
     pause_s: float = 0.0
+    code: int = 0
 
 
 class ActionKind(str, enum.Enum):

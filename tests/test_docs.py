@@ -23,6 +23,9 @@ from slurm_robust.cli.main import cli
 from slurm_robust.daemon.api.http import metrics
 from slurm_robust.localize.stacks import blocking
 from slurm_robust.model import TIME_KEYS, ActionKind, Incident, Road
+from slurm_robust.policy.job.code_versions import PendingCode
+from slurm_robust.supervise.versions.changes import CodeChanges
+from slurm_robust.supervise.versions.version_folder import CodeVersion
 
 
 def keys_written(module: str, *functions: str) -> set[str]:
@@ -62,6 +65,9 @@ def keys_written(module: str, *functions: str) -> set[str]:
         ("srobust standby", keys_written("cli/commands/standby.py", "size")),
         ("srobust status", keys_written("daemon/api/state_snapshot.py", "_job")),
         ("srobust breaker", keys_written("cli/commands/breaker.py", "_show")),
+        ("srobust update", keys_written("cli/commands/update.py", "_show")),
+        ("srobust update", set(CodeVersion.__dataclass_fields__) | set(CodeChanges.__dataclass_fields__)),
+        ("srobust update", set(PendingCode.__dataclass_fields__)),
         ("srobust devcluster", keys_written("cli/commands/devcluster.py", "_state")),
         ("srobust ckpt", keys_written("cli/commands/ckpt.py", "latest", "list_", "prune")),
         ("srobust ckpt", keys_written("cli/ckpt_output.py", "reasons")),

@@ -13,6 +13,7 @@ from slurm_robust import __version__
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("slurm_robust.cli.commands.run", "Supervise a training step; a drop-in for srun."),
+    "update": ("slurm_robust.cli.commands.update", "Give a running job another version of its code, or take it back."),
     "attach": ("slurm_robust.cli.commands.attach", "Watch a job that already runs, nothing in it changed."),
     "stacks": ("slurm_robust.cli.commands.stacks", "Merged stacks of a live job, also one never wrapped."),
     "check": ("slurm_robust.cli.commands.check", "Is this node fit to train?"),

@@ -62,6 +62,7 @@ async def supervise(fd: int, words: list[str]) -> int:
         output_files=tuple(files),
         layout=own.layout,
         layout_order=own.layout_order,
+        code_dir=own.code,
     )
     try:
         return await Supervisor(session).run()

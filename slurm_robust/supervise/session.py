@@ -22,6 +22,7 @@ from slurm_robust.supervise.launch.attached_step import AttachedStep
 from slurm_robust.supervise.launch.channel import Channel
 from slurm_robust.supervise.launch.srun_command import SrunCommand
 from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
+from slurm_robust.supervise.versions.moved_paths import MovedPaths
 from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.fleet import Fleet
 from slurm_robust.supervise.watch.kernel_records import KernelRecordJudge
@@ -67,6 +68,8 @@ class Session:
         output_files: The job's output, for progress lines and last words.
         layout: Parallel sizes that the user gave.
         layout_order: The order in which they count ranks, empty for Megatron's.
+        code_dir: The folder whose snapshots the ranks run from, empty for none.
+        code: The version of the code that is in force; None where the ranks run from the folder itself.
         environment: The environment that srun starts from.
         fleet: Of the current attempt; it takes the agents' messages.
         agents: Started on the nodes of the job.
@@ -85,6 +88,8 @@ class Session:
     output_files: tuple[Path, ...] = ()
     layout: Mapping[str, int] = field(default_factory=dict)
     layout_order: str = ""
+    code_dir: str = ""
+    code: MovedPaths | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Clock = field(default_factory=Clock)
     fleet: Fleet = field(default_factory=lambda: Fleet(""))
@@ -115,6 +120,10 @@ class Session:
             message = self._kernel_records.judge(message)
         if isinstance(message, NodeFindings):
             self.node_faults.take(message, self.clock.now_s(), over_rdma=self._over_rdma)
+
+    def launched(self, command: SrunCommand) -> SrunCommand:
+        """A command as it is launched: from the version of the code that is in force."""
+        return self.code.command(command) if self.code is not None else command
 
     @property
     def settings(self) -> SuperviseConfig:

@@ -25,6 +25,7 @@ from slurm_robust.supervise.recover.plan_executor import PlanExecutor
 from slurm_robust.supervise.recover.requeue_wait import WaitPhase
 from slurm_robust.supervise.recover.resumption import Resumption
 from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.versions.code_keeper import CodeKeeper
 from slurm_robust.supervise.watch.attached_end import AttachedEnd
 from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState, Observer
 from slurm_robust.supervise.watch.drain_watch import DrainWatch
@@ -54,7 +55,8 @@ class Supervisor:
         self._losses = Losses(session)
         self._observer = Observer(session)
         self._handler = IncidentHandler(session, self._log, self._losses, self._observer)
-        self._executor = PlanExecutor(session, self._store, self._log, self._losses)
+        self._code = CodeKeeper(session, self._store, self._log)
+        self._executor = PlanExecutor(session, self._store, self._log, self._losses, self._code)
         self._attached_end = AttachedEnd(session)
         self._drain_watch = DrainWatch(session)
         attached = session.attached
@@ -102,6 +104,7 @@ class Supervisor:
         self._report_other_restarters()
         if channel is not None and not channel.running_attempt and (why := self._store.launch_refusal()):
             return await self._refuse(channel, why)
+        await self._code.prepare()
         self._launch_first()
         if channel is not None and job.requeue_requested and channel.ended is not None:
             # The supervisor before this one was killed while it waited for the requeue.
@@ -173,6 +176,9 @@ class Supervisor:
         due = await self._fault_watch.poll()
         if due is not None:
             return await self._handler.node_faults(attempt, start, due)
+        update = await self._code.poll(attempt, start)
+        if update is not None:
+            return update
         assessment = attempt.assess(session.settings)
         level = assessment.level
         suspect = level is SilenceLevel.OVERDUE or (level is SilenceLevel.SUSPECT and not self._log.full)
@@ -223,7 +229,8 @@ class Supervisor:
             self._begin_attempt(running, seen=False)
             session.folder.log_event("note", "the supervisor was started anew; the training was not touched")
             return
-        self._launch(channel, first_launch(session.command, keep_evidence=session.acting), {})
+        command = session.launched(session.command)
+        self._launch(channel, first_launch(command, keep_evidence=session.acting), {})
 
     def _launch(self, channel: Channel, argv: list[str], extra: Mapping[str, str]) -> None:
         """Have srun started, from the newest verified checkpoint."""
@@ -245,6 +252,8 @@ class Supervisor:
         env = attempt_settings.environment(
             session.environment, name, lineage, resume_point, dumps, command=session.command
         )
+        if session.code is not None:
+            env |= session.code.environment({**session.environment, **env})
         evicted = tuple(sorted(session.allocation.evicted))
         channel.launch(messages.LaunchSrun(name, tuple(argv), {**env, **extra}, (), evicted))
         session.agents.watch_attempt(name)

@@ -11,6 +11,7 @@ from slurm_robust.supervise.outcome import Outcome
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.recover.plan_executor import PlanExecutor
+from slurm_robust.supervise.versions.code_keeper import CodeKeeper
 from slurm_robust.supervise.watch.attempt_state import Observer
 from slurm_robust.supervise.watch.losses import Losses
 
@@ -26,7 +27,8 @@ class Parts:
         self.losses = Losses(session)
         self.observer = Observer(session)
         self.handler = IncidentHandler(session, self.log, self.losses, self.observer)
-        self.executor = PlanExecutor(session, self.store, self.log, self.losses)
+        self.code = CodeKeeper(session, self.store, self.log)
+        self.executor = PlanExecutor(session, self.store, self.log, self.losses, self.code)
         self.attempt = world.attempt()
         self.start = AttemptStart(session, self.attempt, self.store)
 

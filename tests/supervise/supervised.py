@@ -136,6 +136,10 @@ class FakeChannel(Channel):
         self.ended, self.running_attempt, self.evicted = None, order.attempt, order.evicted
         self.launched.append((list(order.argv), dict(order.env), order.attempt))
 
+    def prepare(self, within_s: float) -> None:
+        """The launcher waits."""
+        self.orders.append("prepare")
+
     def kill(self) -> None:
         """Srun is killed."""
         self.orders.append("kill")

@@ -55,10 +55,10 @@ def test_what_a_node_reports_counts_neither_against_the_training_nor_against_its
     """An attempt that was ended for it has not failed; its own steps count as ever."""
     report = Failure("node: node_fault", ("n1",), FailureCause.NODE)
     before = Lineage("a", reached=120, fruitless=1, start_step=100, failed_starts=1, failures=(HANG,))
-    assert before.after(-1, 100, report, in_place=False, reported=True) == before
-    stepped = before.after(105, 100, report, in_place=False, reported=True)
+    assert before.after(-1, 100, report, in_place=False, excused=True) == before
+    stepped = before.after(105, 100, report, in_place=False, excused=True)
     assert (stepped.fruitless, stepped.failed_starts, stepped.failures) == (1, 0, (HANG,)), "the checkpoint is good"
-    further = before.after(130, 100, report, in_place=False, reported=True)
+    further = before.after(130, 100, report, in_place=False, excused=True)
     assert (further.reached, further.fruitless, further.failed_starts, further.failures) == (130, 0, 0, ())
 
 

@@ -26,7 +26,7 @@ from slurm_robust.supervise.recover import lineage_store
 from slurm_robust.supervise.recover.lineage import Lineage, Tally
 from slurm_robust.supervise.session import node_files
 from slurm_robust.supervise.supervisor import Supervisor
-from slurm_robust.supervise.watch import fault_watch
+from slurm_robust.supervise.watch import newest_checkpoint
 from slurm_robust.supervise.watch.drain_watch import EVERY_S
 from slurm_robust.supervise.watch.node_faults import NodeFaults
 
@@ -94,7 +94,7 @@ def test_a_storage_that_hangs_does_not_stop_the_supervision(tmp_path: Path, monk
         gate.wait(30)
         return ResumePoint()
 
-    monkeypatch.setattr(fault_watch, "look_up", hangs)
+    monkeypatch.setattr(newest_checkpoint, "look_up", hangs)
     script = {12: lambda: job.finds("n2", "at_next_checkpoint"), 14: lambda: job.finds("n2"), 39: gate.set}
     job = Training(tmp_path, script)
     job.saves(10)

@@ -10,7 +10,7 @@ import pytest
 from faulty_training import Training
 
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
-from slurm_robust.supervise.watch import fault_watch
+from slurm_robust.supervise.watch import newest_checkpoint
 
 WAIT_S = 20.0
 
@@ -57,14 +57,14 @@ def test_its_first_verified_checkpoint_ends_the_wait(tmp_path: Path) -> None:
 
 def test_a_storage_that_hangs_keeps_the_job_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a checkpoint is there is not known; once it is, the limit is long over."""
-    gate, look_up = threading.Event(), fault_watch.look_up
+    gate, look_up = threading.Event(), newest_checkpoint.look_up
 
     def hangs(directory: str) -> ResumePoint:
         gate.wait(30)
         return look_up(directory)
 
-    monkeypatch.setattr(fault_watch, "look_up", hangs)
-    monkeypatch.setattr(fault_watch, "_LOOK_S", 0.01)
+    monkeypatch.setattr(newest_checkpoint, "look_up", hangs)
+    monkeypatch.setattr(newest_checkpoint, "_LOOK_S", 0.01)
     script = {20: lambda: job.finds("n2", "at_next_checkpoint"), 60: gate.set}
     job = Training(tmp_path, script, last_step=120, supervise={"fault_wait_s": WAIT_S})
     job.saves(10)

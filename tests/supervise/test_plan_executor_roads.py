@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,14 @@ def parts_of(folder: Path, *, nodes: tuple[str, ...] = ("n1", "n2", "n3"), **mor
     return made
 
 
-def executes(parts: Parts, plan: Plan, failure: Failure | None = HANG) -> Exit | Relaunch:
+def executes(parts: Parts, plan: Plan, failure: Failure | None = HANG, *, trains: bool = False) -> Exit | Relaunch:
     """The supervisor hands this plan over."""
 
     async def runs() -> Exit | Relaunch:
         parts.log.open("1.0.1.1", parts.world.clock.at_s, "silence suspected")
         parts.log.set_verdict(VERDICT)
         parts.log.update(plan=plan)
-        return await parts.executor.execute(ExecutePlan(VERDICT, plan, failure), parts.attempt, parts.start)
+        return await parts.executor.execute(ExecutePlan(VERDICT, plan, failure, trains), parts.attempt, parts.start)
 
     return asyncio.run(runs())
 
@@ -72,6 +73,21 @@ def test_a_node_that_still_has_processes_is_left_out_too(tmp_path: Path) -> None
     assert parts.world.text("suspect") == (
         "suspect: n3 still has processes after SIGKILL: processes [4711] outlive SIGKILL"
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "trains", "counted"), [(0, False, 1), (0, True, 0), (2, False, 0)], ids=["failed", "trains", "other code"]
+)
+def test_what_is_counted_of_an_attempt_without_a_new_step(
+    tmp_path: Path, *, code: int, trains: bool, counted: int
+) -> None:
+    """Neither one in which nothing has failed, nor one whose version of the code is replaced."""
+    parts = parts_of(tmp_path)
+    parts.store.lineage = replace(parts.store.lineage, reached=100)
+    executes(parts, Plan(Road.RESTART_IN_PLACE, "again", code=code), trains=trains)
+    known, claim = parts.store.lineage, parts.world.job.claim
+    assert (known.fruitless, len(known.failures), known.restarts_in_place) == (counted, counted, counted)
+    assert (claim.fruitless, claim.failed_since_s > 0) == (counted, bool(counted))
 
 
 def test_a_pause_is_kept_before_the_relaunch(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
@@ -52,6 +53,16 @@ def _config_problem(named: str) -> str:
     return ""
 
 
+def _check_code(folder: str) -> None:
+    """Refuse a wrong folder before anything is started; a job that was requeued keeps the version that it has.
+
+    Raises:
+        UsageError: it is no folder.
+    """
+    if folder and not Path(folder).is_dir() and os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
+        raise srun_command.UsageError(f"--robust-code={folder[:80]}: there is no such folder")
+
+
 @click.command(
     cls=RawCommand,
     epilog=lesson(
@@ -87,6 +98,7 @@ def command(words: list[str]) -> None:
                                     SROBUST_RESUME_PATH and SROBUST_RESUME_STEP
       --robust-hang-timeout=SECONDS act after this long a silence, whatever the stacks show
       --robust-layout=tp=2,pp=4     parallel sizes, for the localisation (and order=tp-pp-dp)
+      --robust-code=DIR             run from a snapshot of this folder; `srobust update` puts a new one in force
       --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
       --robust-config=FILE          robust.yaml to use
 
@@ -98,6 +110,7 @@ def command(words: list[str]) -> None:
         own = options.read(parsed.own, os.environ)
         problem = _config_problem(own.config)
         outside = other_restarters.leaves_the_step(parsed.command)
+        _check_code(own.code)
     except srun_command.UsageError as error:
         sys.stderr.write(f"srobust run: {error}\n\n{options.USAGE}")
         sys.exit(EXIT_USAGE)

@@ -9,18 +9,19 @@ The rules, in order:
 4. A full disk ended it, and is still full: stop with its own exit code.
 5. Something that nodes share is not available (storage, a name service): wait, each time twice as long, and try again.
    Nobody is evicted and no attempt counts as fruitless, until the waiting has reached its limit.
-6. Attempts without a new step, or failed launches of the job, reached their limit: stop, exit 93. Failures whose
+6. Another version of the job's code is the answer (`code_versions.after_failure`): restart with it; no node is blamed.
+7. Attempts without a new step, or failed launches of the job, reached their limit: stop, exit 93. Failures whose
    messages have nothing in common are counted apart, up to twice the limit. A job that trains, and of which only a
    node has reported a fault, is never stopped.
-7. A training that ended with a bad loss, and no node is at fault: go back to an earlier checkpoint; bounded.
-8. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
-9. A step that was not launched by us ended without a new step, and only an exit code is known: stop with that code,
-   since the script that started the step may be waiting for it.
-10. The same failure has occurred on other nodes: stop with its own exit code; no node is blamed.
-11. Nodes are at fault (`_at_fault`: by verdict, death, or the same failure again on the same node), or have reported a
+8. A training that ended with a bad loss, and no node is at fault: go back to an earlier checkpoint; bounded.
+9. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
+10. A step that was not launched by us ended without a new step, and only an exit code is known: stop with that code,
+    since the script that started the step may be waiting for it.
+11. The same failure has occurred on other nodes: stop with its own exit code; no node is blamed.
+12. Nodes are at fault (`_at_fault`: by verdict, death, or the same failure again on the same node), or have reported a
     fault of their own (`faulty_nodes`): evict them, by the best road (`_evict`). Never more than half of the job's
     nodes (`max_evictions`); if these are too many, at least those at fault, or else those that reported a fault.
-12. Everything else: restart in place once; if that fails, requeue without naming a node; if that fails, stop.
+13. Everything else: restart in place once; if that fails, requeue without naming a node; if that fails, stop.
 
 If a restart with the same command may begin from zero and overwrite what was saved, the job is requeued instead of
 restarted within its allocation, if it may be: a requeue runs the script again.
@@ -34,7 +35,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Plan, Road
-from slurm_robust.policy.job import outage, repeats
+from slurm_robust.policy.job import code_versions, outage, repeats
 from slurm_robust.policy.job.situation import Situation
 from slurm_robust.text import joined, shortened
 
@@ -119,6 +120,24 @@ def _outage(s: Situation) -> Plan | None:
     )
     # The outage blames no node, but a node with a fault of its own is not used again.
     return replace((_evict(s) if s.faulty_nodes else None) or plan, pause_s=pause_s)
+
+
+def _other_code(s: Situation) -> Plan | None:
+    """The code is at fault, or an update of it waits for a failure: whatever a node seems to have to do with it."""
+    if s.outside or set(s.dead_nodes) & s.used_nodes:
+        return None
+    program = s.ended and s.failure is not None and s.failure.cause is FailureCause.PROGRAM
+    own_error = program or s.verdict.conclusion is Conclusion.USER_CODE
+    chosen = code_versions.after_failure(s.code, s.failure, own_error=own_error, new_step=not s.fruitless)
+    if chosen is None:
+        return None
+    reason = f"{chosen.reason}. No node is blamed; {_finding(s)}"
+    plan = Plan(Road.RESTART_IN_PLACE, f"{reason}: restart in place")
+    if lost := _lost_inside(s):
+        plan = _by_requeue(s, reason, f", no node named: {lost}")
+    # A node that has reported a fault of its own is not used again, for that reason alone.
+    reported = _evict(replace(s, verdict=replace(s.verdict, suspects=()))) if s.faulty_nodes else None
+    return replace(reported or plan, code=chosen.number)
 
 
 def _fruitless(s: Situation) -> Plan | None:
@@ -372,6 +391,6 @@ def _missing(s: Situation) -> str:
 
 
 _RULES = (
-    _no_launch, _full_disk, _outage, _fruitless, _bad_loss, _own_end, _left_to_script, _repeated_elsewhere,
+    _no_launch, _full_disk, _outage, _other_code, _fruitless, _bad_loss, _own_end, _left_to_script, _repeated_elsewhere,
 )  # fmt: skip
 """In this order; the first that has a plan decides."""

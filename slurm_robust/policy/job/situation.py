@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from slurm_robust.model import Failure, Mode, Verdict
 from slurm_robust.policy.job import repeats
 from slurm_robust.policy.job.bad_loss import BadLoss
+from slurm_robust.policy.job.code_versions import CodeState
 
 NODE_REPORT = "node: node_fault"
 """Signature of a failure that only nodes have reported: nothing is known to be wrong with the training."""
@@ -68,6 +69,7 @@ class Situation:
         older_failures: Error messages from before the last new step: they count against the node that they came from.
         full_disk: The disk that ended the attempt and is still full, and what to do; else empty.
         over: Nothing of an attempt that ended is left: no rank waits for others.
+        code: The versions of the job's code.
         faulty_nodes: Nodes of the allocation that reported a fault for which the job should leave them → the reason.
             No attempt is started on them again, whatever the incident is about.
     """
@@ -103,6 +105,7 @@ class Situation:
     full_disk: str = ""
     over: bool = False
     faulty_nodes: Mapping[str, str] = field(default_factory=dict)
+    code: CodeState = field(default_factory=CodeState)
 
     @property
     def used_nodes(self) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from slurm_robust.model import TIME_KEYS, Incident, Signal, Verdict
+from slurm_robust.model import TIME_KEYS, Incident, Plan, Signal, Verdict
 from slurm_robust.supervise.session import Session
 
 _WINDOW_S = 3600.0
@@ -31,6 +31,7 @@ class IncidentLog:
         self._session = session
         self._idle_at_s: deque[float] = deque(maxlen=session.settings.suspicions_per_hour)
         self._full = False
+        self._last_second = 0
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 
@@ -39,20 +40,37 @@ class IncidentLog:
 
         `attempt` is empty where the step was not launched by us. `text` and `data` are for the story.
         """
-        job, folder = self._session.job, self._session.folder
-        if self.current is not None:
-            self.add_note("The attempt that followed failed before its first new step.")
-            self.save()
-        now_s = self._session.clock.now_s()
-        name = f"{job.name.replace('+', '_')}-r{job.restart_count}-{int(now_s)}"
-        self.current = Incident(
-            name, job.name, attempt or job.attempt.key, now_s, signals=() if signal is None else (signal,)
-        )
+        job = self._session.job
+        now_s = self._begin(attempt, "The attempt that followed failed before its first new step.", signal)
         self.set_time("fault", fault_at_s)
         self.set_time("suspected", now_s)
         job.announce_suspicion()
-        folder.log_event("suspected", text, incident=name, **data)
+        self._session.folder.log_event("suspected", text, incident=self.incident.id, **data)
         return self.incident
+
+    def open_update(self, attempt: str, text: str, verdict: Verdict, plan: Plan) -> Incident:
+        """Open the page of an update of the code: nothing is wrong, and nothing is suspected."""
+        self._begin(attempt, "An update of the code ended the attempt that followed, before its first new step.")
+        self.update(verdict=verdict, plan=plan)
+        self.set_time("decided")
+        self.save()
+        self._session.folder.log_event("update", text, incident=self.incident.id, code=plan.code)
+        return self.incident
+
+    def _begin(self, attempt: str, note: str, signal: Signal | None = None) -> float:
+        """Begin another page; `note` is for one that is still open. Returns the time."""
+        job = self._session.job
+        if self.current is not None:
+            self.add_note(note)
+            self.save()
+        now_s = self._session.clock.now_s()
+        # An attempt may fail within the second in which an update ended the one before.
+        self._last_second = max(int(now_s), self._last_second + 1)
+        name = f"{job.name.replace('+', '_')}-r{job.restart_count}-{self._last_second}"
+        self.current = Incident(
+            name, job.name, attempt or job.attempt.key, now_s, signals=() if signal is None else (signal,)
+        )
+        return now_s
 
     def reopen(self, name: str) -> None:
         """Go on with the incident that the attempt before this one left open, if there is one."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.failure import DISK_FULL, disk_path
 from slurm_robust.model import Failure, Verdict
+from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.situation import JobFacts, Situation
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.incident import full_disk
@@ -90,6 +91,7 @@ async def read_situation(
         ),
         mode=session.config.mode,
         outside=command is None,
+        code=known.code if session.code is not None else CodeState(),
     )
 
 

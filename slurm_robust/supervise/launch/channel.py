@@ -73,6 +73,10 @@ class Channel:
         self.ended = None
         self._send(order)
 
+    def prepare(self, within_s: float) -> None:
+        """Report that the first launch takes up to so long: the launcher waits for it."""
+        self._send(messages.SupervisorPrepares(within_s))
+
     def kill(self) -> None:
         """Have srun killed, where its step does not end."""
         self._send(messages.KillSrun())

@@ -23,6 +23,8 @@ from slurm_robust.supervise.recover import waiting_shell
 
 _FIRST_MESSAGE_S = 20.0
 """How long the supervisor may take to send its first launch; then the user's srun starts as typed."""
+_LONGEST_FIRST_MESSAGE_S = 300.0
+"""The same, where the supervisor says that it has something to prepare."""
 _TICK_S = 60.0
 _MAX_SILENT_TICKS = 10
 """A supervisor reports every half minute that it lives; after ten silent minutes it is killed and another one started.
@@ -221,6 +223,9 @@ class Launcher:
             return self._launch(message) if self._srun is None else None
         if isinstance(message, messages.KillSrun) and self._srun is not None:
             self._srun.kill()
+        elif isinstance(message, messages.SupervisorPrepares):
+            within_s = min(message.within_s, _LONGEST_FIRST_MESSAGE_S)
+            self._first_message_by_s = self._clock.monotonic_s() + within_s + _FIRST_MESSAGE_S
         elif isinstance(message, messages.ExitWith):
             self._end_supervisor()
             return message.code

@@ -63,6 +63,12 @@ class SupervisorAlive(NamedTuple):
     """The supervisor lives."""
 
 
+class SupervisorPrepares(NamedTuple):
+    """The first launch comes later than usual, within this time."""
+
+    within_s: float
+
+
 class SupervisorGone(NamedTuple):
     """A supervisor has closed its end of the socket. Never sent: the launcher's reader reports it so."""
 
@@ -70,7 +76,7 @@ class SupervisorGone(NamedTuple):
 
 
 ToSupervisor = LauncherReady | SrunStarted | SrunEnded
-ToLauncher = LaunchSrun | KillSrun | ExitWith | WaitForRequeue | SupervisorAlive
+ToLauncher = LaunchSrun | KillSrun | ExitWith | WaitForRequeue | SupervisorAlive | SupervisorPrepares
 
 
 _KEYS = {"pause_s": "nap_s"}
@@ -80,7 +86,14 @@ _TO_SUPERVISOR: Codec[ToSupervisor] = Codec(
 )
 _TO_LAUNCHER: Codec[ToLauncher] = Codec(
     "do",
-    {"launch": LaunchSrun, "kill": KillSrun, "exit": ExitWith, "part": WaitForRequeue, "alive": SupervisorAlive},
+    {
+        "launch": LaunchSrun,
+        "kill": KillSrun,
+        "exit": ExitWith,
+        "part": WaitForRequeue,
+        "alive": SupervisorAlive,
+        "prepares": SupervisorPrepares,
+    },
     _KEYS,
     _READERS,
 )

@@ -21,13 +21,14 @@ usage: srobust run [srun options] [--robust[=on|observe|off]] [--robust-…=…]
   --robust-checkpoint-dir=DIR   look up the latest verified checkpoint here, and give every rank the same
   --robust-hang-timeout=SECONDS act after this long a silence, whatever the stacks show
   --robust-layout=tp=2,pp=4     parallel sizes, for the localisation (and order=tp-pp-dp)
+  --robust-code=DIR             run from a snapshot of this folder; `srobust update` puts a new one in force
   --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
   --robust-config=FILE          robust.yaml to use
 
 SROBUST_MODE, SROBUST_CHECKPOINT_DIR, SROBUST_HANG_TIMEOUT and SROBUST_LAYOUT stand in for an option that is not typed.
 Everything else is srun's own. srobust run --help tells more.
 """
-NAMES = ("checkpoint-dir", "hang-timeout", "layout", "folder", "config")
+NAMES = ("checkpoint-dir", "hang-timeout", "layout", "code", "folder", "config")
 """What may follow `--robust-`."""
 _KNOWN = frozenset({"mode", *NAMES})
 VARIABLES = {"mode": "SROBUST_MODE", "hang-timeout": "SROBUST_HANG_TIMEOUT", "layout": "SROBUST_LAYOUT"}
@@ -44,6 +45,7 @@ class RunOptions:
     hang_timeout_s: float | None = None
     layout: Mapping[str, int] = field(default_factory=dict)
     layout_order: str = ""
+    code: str = ""
     folder: str = ""
     config: str = ""
 
@@ -115,6 +117,7 @@ def _checked(own: Mapping[str, str]) -> RunOptions:
         hang_timeout_s=hang_s,
         layout=layout,
         layout_order=order,
+        code=own.get("code", ""),
         folder=own.get("folder", ""),
         config=own.get("config", ""),
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from slurm_robust.claim import Claim
 from slurm_robust.model import Failure, FailureCause
+from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.node_faults import FaultMemory
 
 _MAX_FAILURES = 50
@@ -38,6 +39,7 @@ class Lineage:
         counter: The counter of its log that showed its steps; empty where it reports them by calls, or not at all.
         epoch: The last epoch in its log.
         faults: What is remembered of its faulty nodes.
+        code: The versions of its code.
     """
 
     id: str
@@ -55,6 +57,7 @@ class Lineage:
     counter: str = ""
     epoch: float = 0.0
     faults: FaultMemory = field(default_factory=FaultMemory)
+    code: CodeState = field(default_factory=CodeState)
 
     def until(self, step: int) -> Lineage:
         """What of it counts for an attempt that reached `step`: little, where that is a new step."""
@@ -80,13 +83,14 @@ class Lineage:
         *,
         in_place: bool,
         waited: bool = False,
-        reported: bool = False,
+        excused: bool = False,
     ) -> Lineage:
         """What is remembered once an attempt has ended.
 
         `start_step` is the checkpoint that it started from, -1 for none; `failure` is None where it cannot be compared.
         With `in_place` the step is restarted on the same nodes; with `waited` after a pause, for an outage. An attempt
-        that was ended for what its nodes have `reported` has not failed.
+        that is `excused` does not count as failed: it was ended for what its nodes have reported, or another version of
+        the code replaces the one that it ran.
         """
         if failure is not None and failure.cause is FailureCause.SLURM:
             return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
@@ -95,9 +99,9 @@ class Lineage:
             # Neither the program nor its checkpoint has failed.
             kept = (*base.failures, failure)[-_MAX_FAILURES:]
             return replace(base, fruitless=0 if step > self.reached else self.fruitless, failures=kept)
-        if reported and step > start_step:
+        if excused and step > start_step:
             return replace(base, start_step=-1, failed_starts=0)
-        if reported:
+        if excused:
             return base
         again = start_step >= 0 and step <= start_step
         return replace(

@@ -20,6 +20,7 @@ import msgspec
 
 from slurm_robust.claim import Claim
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Road
+from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.node_faults import FaultMemory
 from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
@@ -79,16 +80,28 @@ class LineageStore:
 
         As in `Lineage.after`; `before` is the lineage, as it compares with the attempt's own numbers.
         """
-        plan, reported = order.plan, order.trains
-        if not reported:
+        plan = order.plan
+        # An update ends a training that runs; what a version did that is taken back is its own.
+        excused = order.trains or plan.code > 0
+        if not excused:
             self._tally = self._tally.after(before, step, self._session.clock.now_s())
         in_place, waited = plan.road is Road.RESTART_IN_PLACE, plan.pause_s > 0
-        self.lineage = before.after(step, offered, order.failure, in_place=in_place, waited=waited, reported=reported)
+        self.lineage = before.after(step, offered, order.failure, in_place=in_place, waited=waited, excused=excused)
         self._save(self.lineage)
 
     def _faults_known(self, faults: FaultMemory) -> None:
         self.lineage = replace(self.lineage, faults=faults)
         self._save(self.lineage)
+
+    def code_changed(self, code: CodeState) -> None:
+        """Remember the versions of the code."""
+        if code != self.lineage.code:
+            self.lineage = replace(self.lineage, code=code)
+            self._save(self.lineage)
+
+    def made_step(self) -> None:
+        """Training has made a new step: the version of its code is proven."""
+        self.code_changed(self.lineage.code.made_step())
 
     def went_back(self, step: int) -> None:
         """The next attempt begins at this older step on purpose: each step after it is new again."""

@@ -15,6 +15,7 @@ from slurm_robust.supervise.recover import step_control
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.versions.code_keeper import CodeKeeper
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.fault_watch import nodes_in_use
 from slurm_robust.supervise.watch.losses import Losses
@@ -27,11 +28,14 @@ _POLL_S = 0.1
 class PlanExecutor:
     """Carries out the plan of the current incident. It launches nothing: the supervisor does, as the result says."""
 
-    def __init__(self, session: Session, store: LineageStore, log: IncidentLog, losses: Losses) -> None:
+    def __init__(
+        self, session: Session, store: LineageStore, log: IncidentLog, losses: Losses, code: CodeKeeper
+    ) -> None:
         self._session = session
         self._store = store
         self._log = log
         self._losses = losses
+        self._code = code
 
     async def execute(self, order: ExecutePlan, attempt: AttemptState, start: AttemptStart) -> Exit | Relaunch:
         """End the attempt, and take the plan's road. Where that is a requeue, this waits for it."""
@@ -50,6 +54,7 @@ class PlanExecutor:
             folder.log_event("checkpoint", text, incident=self._log.incident.id)
             if back_to is not None:
                 store.went_back(back_to)
+        self._code.attempt_over(plan, order.failure)
         store.update_claim(resume_step=resume_point.step)
         if plan.road is Road.STOP:
             return await self._stop(plan)
@@ -144,5 +149,5 @@ class PlanExecutor:
         if len(allocation.without(evict)) < used:
             reason = f"{plan.reason}; no spare node is left in the allocation"
             return await self._requeue(replace(plan, road=Road.SEAT, evict=evict, reason=reason))
-        argv = relaunch(session.command, allocation.evicted.union(evict), used or None)
+        argv = relaunch(session.launched(session.command), allocation.evicted.union(evict), used or None)
         return Relaunch(tuple(argv), frozenset(evict), used)

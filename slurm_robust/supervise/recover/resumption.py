@@ -50,6 +50,7 @@ class Resumption:
             folder.log_event("training", f"training at step {step}, {count} on {where}", step=step)
         if not self._new_step_seen and step > self._start.last_old_step and not self._start.unsure:
             self._new_step_seen = True
+            self._store.made_step()
             await self.close_incident(step)
 
     async def close_incident(self, step: int) -> None:
@@ -70,7 +71,8 @@ class Resumption:
             where = f"step {min(step, self._store.lineage.reached)} is reached again, after a start from step {over}"
         times = log.incident.times
         took_s = times["first_new_step"] - times.get("fault", log.incident.opened_at_s)
-        text = f"{where}, first new step {first}, {took_s:.1f} s after the fault"
+        since = "the fault" if "fault" in times else "the update began"
+        text = f"{where}, first new step {first}, {took_s:.1f} s after {since}"
         incident = log.close(f"{text[0].upper()}{text[1:]}.")
         nodes = sorted({r.node for r in fleet.alive})
         ranks = f", {len(fleet.alive)} ranks on {','.join(nodes)}" if nodes else ""

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from slurm_robust.model import Signal
 from slurm_robust.policy.job.node_faults import fault_text
-from slurm_robust.supervise.launch.attempt_settings import ResumePoint, look_up
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.newest_checkpoint import NewestCheckpoint
 from slurm_robust.text import joined, shortened
-
-_COST_SHARE = 10.0
-"""A look at the checkpoints is followed by a pause this many times as long."""
-_LOOK_S = 0.1
-"""A longer look at them is awaited beside the supervision."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +55,8 @@ class FaultWatch:
         self._session = session
         self._attempt = attempt
         self._waits_since_s: float | None = None
-        self._step_before: int | None = None
+        self._checkpoint = NewestCheckpoint(session)
         self._unsaved_reported = False
-        self._look: asyncio.Task[tuple[ResumePoint, float]] | None = None
-        self._next_look_s = 0.0
 
     async def poll(self) -> FaultsDue | None:
         """What is to be done now about faults, if anything."""
@@ -87,7 +79,7 @@ class FaultWatch:
             return None
         now_s = session.clock.monotonic_s()
         if self._waits_since_s is None:
-            self._waits_since_s, self._step_before = now_s, None
+            self._waits_since_s, self._checkpoint = now_s, NewestCheckpoint(session)
             self._unsaved_reported = False
             self._report_wait(later)
         if not session.checkpoint_dir:
@@ -99,37 +91,15 @@ class FaultWatch:
         """Why the wait is over; empty while it is not."""
         limit_s = self._session.settings.fault_wait_s
         assert self._waits_since_s is not None
-        step = await self._newest_step(now_s)
-        if step is not None and self._step_before is None:
-            self._step_before = step
-        if step is not None and self._step_before is not None and step > self._step_before:
+        step = await self._checkpoint.newer()
+        if step >= 0:
             return f"the checkpoint of step {step} is verified"
         if now_s - self._waits_since_s < limit_s:
             return ""
-        if self._step_before is not None and self._step_before >= 0:
+        if self._checkpoint.had_one:
             return f"no newer checkpoint is verified after {limit_s:g} s (supervise.fault_wait_s)"
         self._report_unsaved(later)
         return ""
-
-    async def _newest_step(self, now_s: float) -> int | None:
-        """The step of the newest verified checkpoint, -1 for none; None while it is not known."""
-        if self._look is None and now_s >= self._next_look_s:
-            self._look = asyncio.create_task(asyncio.to_thread(self._look_up))
-        if self._look is None:
-            return None
-        # A storage that hangs must not stop the supervision.
-        await asyncio.wait({self._look}, timeout=_LOOK_S)
-        if not self._look.done():
-            return None
-        (found, took_s), self._look = self._look.result(), None
-        self._next_look_s = now_s + took_s * (1 + _COST_SHARE)
-        return found.step if found.searched else None
-
-    def _look_up(self) -> tuple[ResumePoint, float]:
-        """The newest verified checkpoint, and how long it took to find."""
-        session = self._session
-        began_s = session.clock.monotonic_s()
-        return look_up(session.checkpoint_dir), session.clock.monotonic_s() - began_s
 
     def _report_wait(self, later: Mapping[str, str]) -> None:
         session, names = self._session, ", ".join(sorted(later))

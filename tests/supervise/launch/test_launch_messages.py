@@ -20,6 +20,7 @@ ORDERED: list[m.ToLauncher] = [
     m.ExitWith(3),
     m.WaitForRequeue(("python", "-m", "x"), 4.0),
     m.SupervisorAlive(),
+    m.SupervisorPrepares(60.0),
 ]
 
 

@@ -54,6 +54,19 @@ say(do="exit", code=json.loads(f.readline())["code"]); f.readline()
     assert (process.returncode, out) == (7, "got hello\n"), err
 
 
+def test_a_supervisor_that_prepares_something_is_waited_for(tmp_path: Path) -> None:
+    """The user's srun is not started plainly meanwhile."""
+    supervisor = """
+import time
+f.readline(); say(do="prepares", within_s=30.0); time.sleep(0.6); launch('exit 7'); f.readline()
+say(do="exit", code=json.loads(f.readline())["code"]); f.readline()
+"""
+    process = start(tmp_path, supervisor, first_word_s=0.5)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 7, err
+    assert "sent nothing" not in err
+
+
 def test_the_supervisor_learns_the_code_and_decides(tmp_path: Path) -> None:
     """A relaunch after a failure, then the code of the second."""
     supervisor = """

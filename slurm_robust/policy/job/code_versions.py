@@ -1,0 +1,139 @@
+"""Which version of its code should a job run next? Pure.
+
+A version counts as proven once training has made a new step with it. Then:
+
+| what happens | what follows |
+|---|---|
+| an update is due (now, at a newer verified checkpoint, at the end of its window) | restart in place with the update |
+| any failure while an update waits, also the program's own error | the next attempt runs the update |
+| an unproven version ends by the program's own error | back to the last proven version |
+| a version repeats a failure that no other version had | back to the last proven version |
+| anything else | the version stays |
+
+A version is taken back once: it is never put in force again by itself, and where the older one fails as well, the other
+rules decide. A node that is dead, or has reported a fault of its own, is no matter of the code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from slurm_robust.model import Failure, FailureCause
+
+When = Literal["now", "next-checkpoint", "next-failure"]
+_MAX_KEPT = 50
+_NOT_OF_CODE = (FailureCause.SHARED, FailureCause.SLURM, FailureCause.NODE)
+
+
+@dataclass(frozen=True)
+class PendingCode:
+    """A version that waits to be put in force.
+
+    Attributes:
+        until_s: When it is put in force at the latest, seconds since the epoch.
+        back: It is an older one: the version in force is taken back.
+    """
+
+    number: int
+    when: When
+    until_s: float
+    by: str
+    back: bool = False
+
+
+@dataclass(frozen=True)
+class CodeState:
+    """What a training remembers of its versions.
+
+    Attributes:
+        in_force: The version that runs, 0 where the code is not kept in versions.
+        proven: Versions with which training made a new step, oldest first.
+        pending: The one that waits.
+        taken_back: Versions that are not put in force again by themselves.
+        failures: Signatures of the failures of the version in force.
+        others: Those of all other versions.
+    """
+
+    in_force: int = 0
+    proven: tuple[int, ...] = ()
+    pending: PendingCode | None = None
+    taken_back: tuple[int, ...] = ()
+    failures: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def older(self) -> int:
+        """The last proven version that could replace the one in force; 0 for none."""
+        known = [n for n in self.proven if n != self.in_force and n not in self.taken_back]
+        return known[-1] if known else 0
+
+    def made_step(self) -> CodeState:
+        """Training has made a new step with the version in force."""
+        if not self.in_force or self.proven[-1:] == (self.in_force,):
+            return self
+        before = tuple(n for n in self.proven if n != self.in_force)
+        return replace(self, proven=(*before, self.in_force)[-_MAX_KEPT:])
+
+    def failed(self, failure: Failure | None) -> CodeState:
+        """An attempt with the version in force has failed."""
+        if failure is None or not self.in_force or failure.cause in _NOT_OF_CODE:
+            return self
+        return replace(self, failures=(*self.failures, failure.signature)[-_MAX_KEPT:])
+
+    def switched(self, number: int, *, back: bool) -> CodeState:
+        """Another version is put in force; with `back` the present one is taken back."""
+        gone = (self.in_force,) if back else ()
+        pending = None if self.pending is not None and self.pending.number == number else self.pending
+        return replace(
+            self,
+            in_force=number,
+            pending=pending,
+            taken_back=(*(n for n in self.taken_back if n != number), *gone)[-_MAX_KEPT:],
+            failures=(),
+            others=(*self.others, *self.failures)[-_MAX_KEPT:],
+        )
+
+
+@dataclass(frozen=True)
+class NextCode:
+    """The version of the next attempt, and why."""
+
+    number: int
+    reason: str
+    back: bool = False
+
+
+def after_failure(state: CodeState, failure: Failure | None, *, own_error: bool, new_step: bool) -> NextCode | None:
+    """Which other version the next attempt runs because of this failure; None where the failure is no reason.
+
+    `own_error`: the program ended by an error of its own. `new_step`: this attempt has made a new step.
+    """
+    if not state.in_force or (failure is not None and failure.cause in _NOT_OF_CODE):
+        return None
+    now, pending, older = state.in_force, state.pending, state.older
+    if pending is not None:
+        text = f"version {pending.number} of the code, which {pending.by} has prepared, replaces version {now}"
+        return NextCode(pending.number, text, pending.back) if own_error else None
+    if not older:
+        return None
+    back = f"VERSION {now} OF THE CODE IS TAKEN BACK: version {older}, the last that made progress, runs again"
+    if own_error and not new_step and now not in state.proven:
+        return NextCode(older, f"{back}, because version {now} ended by its own error before its first new step", True)
+    signature = failure.signature if failure is not None else ""
+    if signature and signature in state.failures and signature not in state.others:
+        why = f"because version {now} has failed in the same way before ({signature}), and no other version has"
+        return NextCode(older, f"{back}, {why}", True)
+    return None
+
+
+def due(pending: PendingCode, now_s: float, checkpoint_step: int) -> str:
+    """Why a waiting version is put in force now; empty while it waits.
+
+    `checkpoint_step` is that of a checkpoint that was verified since the update was asked for, -1 for none.
+    """
+    if pending.when == "now":
+        return "at once"
+    if pending.when == "next-checkpoint" and checkpoint_step >= 0:
+        return f"the checkpoint of step {checkpoint_step} is verified"
+    return "its time is over" if now_s >= pending.until_s else ""

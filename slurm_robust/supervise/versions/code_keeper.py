@@ -1,0 +1,296 @@
+"""The supervisor's hand on the versions of the code: the first snapshot, orders for another one, and what is in force.
+
+Nothing of it ends the training, but for an update that its user has asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from slurm_robust.model import Conclusion, Failure, Plan, Road, Verdict
+from slurm_robust.policy.job import code_versions
+from slurm_robust.policy.job.code_versions import CodeState, PendingCode
+from slurm_robust.supervise.incident.incident_log import IncidentLog
+from slurm_robust.supervise.outcome import ExecutePlan
+from slurm_robust.supervise.recover.attempt_start import AttemptStart
+from slurm_robust.supervise.recover.lineage_store import LineageStore
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.versions import code_orders
+from slurm_robust.supervise.versions.code_orders import CodeOrder, OrderError
+from slurm_robust.supervise.versions.moved_paths import MovedPaths, why_not_movable
+from slurm_robust.supervise.versions.snapshot import Limits, SnapshotError
+from slurm_robust.supervise.versions.version_folder import (
+    CodeAnswer,
+    CodeReport,
+    CodeVersion,
+    Origin,
+    VersionFolder,
+    not_part,
+)
+from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.newest_checkpoint import NewestCheckpoint
+
+_SNAPSHOT_S = 60.0
+_LOOK_S = 1.0
+"""Between two looks for an order: each is a request to the storage."""
+_MIB = 1 << 20
+_ENDS_ATTEMPT = frozenset(Road) - {Road.STOP, Road.ALERT_ONLY}
+
+
+class CodeKeeper:
+    """Keeps the versions of one job's code, where it was started with `--robust-code`."""
+
+    def __init__(self, session: Session, store: LineageStore, log: IncidentLog) -> None:
+        self._session = session
+        self._store = store
+        self._log = log
+        self._versions = VersionFolder(session.folder.path, session.clock)
+        self._answer: CodeAnswer | None = None
+        self._reported = CodeState()
+        self._last_refusal = ""
+        self._next_look_s = 0.0
+        self._checkpoint = NewestCheckpoint(session)
+        self._limits = Limits(
+            int(session.settings.code_max_mib * _MIB), session.settings.code_max_files, within_s=_SNAPSHOT_S
+        )
+
+    @property
+    def _state(self) -> CodeState:
+        return self._store.lineage.code
+
+    # -- the first launch of this run ---------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Put the version in force that the training had, or take the first snapshot.
+
+        Where there can be none the ranks run from the folder itself, as they would without the option: the job has
+        waited for its nodes, and a training that stands still is worth less than one that may be edited.
+        """
+        session, channel = self._session, self._session.channel
+        if not session.code_dir or channel is None or session.command is None:
+            return
+        if channel.running_attempt:
+            if self._state.in_force:  # the supervisor before this one was killed; the training was not touched
+                self._use(self._state.in_force)
+            return
+        channel.prepare(2 * _SNAPSHOT_S)
+        number = await self._kept()
+        if not number:
+            number = await self._first_snapshot()
+        if number:
+            self._put_in_force(number)
+            assert session.code is not None
+            text = f"the ranks run version {number} of the code: {session.code.text(session.command)}"
+            session.folder.log_event("code", text, version=number)
+
+    async def _kept(self) -> int:
+        """The version that an earlier attempt has left to this one, 0 for none."""
+        state = self._state
+        wanted = state.pending.number if state.pending is not None else state.in_force
+        for number in dict.fromkeys((wanted, state.in_force, state.older)):
+            if not number:
+                continue
+            damage = await asyncio.to_thread(self._versions.damage, number)
+            if not damage:
+                return number
+            self._session.folder.log_event("code", f"VERSION {number} OF THE CODE CANNOT BE USED: {damage}")
+        return 0
+
+    async def _first_snapshot(self) -> int:
+        session = self._session
+        assert session.command is not None
+        why, version = why_not_movable(session.command), None
+        try:
+            if not why:
+                taking = asyncio.to_thread(self._versions.take, self._origin(), self._limits)
+                version = await asyncio.wait_for(taking, 2 * _SNAPSHOT_S)
+        except (SnapshotError, OSError, asyncio.TimeoutError) as error:
+            why = str(error) or f"it was not done within {2 * _SNAPSHOT_S:g} s"
+        if version is None:
+            text = f"NO SNAPSHOT OF THE CODE: {why}. The ranks run from {session.code_dir} itself"
+            session.folder.log_event("code", text)
+            self._store.code_changed(CodeState())
+            self._report(trouble=why)
+            return 0
+        session.folder.log_event("code", taken_text(version, self._versions), version=version.number)
+        return version.number
+
+    def _origin(self) -> Origin:
+        source = Path(self._session.code_dir).absolute()
+        folder = Path(self._session.checkpoint_dir).absolute() if self._session.checkpoint_dir else None
+        shared: tuple[str, ...] = ()
+        if folder is not None and source.resolve() in folder.resolve().parents:
+            # The program may name it by a relative path: that leads to the same place in each version.
+            folder.mkdir(parents=True, exist_ok=True)
+            shared = (str(folder.resolve().relative_to(source.resolve())),)
+        return Origin(source, _user(), shared)
+
+    # -- while it runs ------------------------------------------------------------------------------------------------
+
+    async def poll(self, attempt: AttemptState, start: AttemptStart) -> ExecutePlan | None:
+        """Read an order, if there is one; returns the plan of an update that is due."""
+        session = self._session
+        if session.code is None:
+            return None
+        if self._reported != self._state:  # a version was proven meanwhile
+            self._report()
+        if session.clock.monotonic_s() >= self._next_look_s:
+            self._next_look_s = session.clock.monotonic_s() + _LOOK_S
+            await self._take_order(start)
+        pending = self._state.pending
+        if pending is None:
+            return None
+        step = await self._checkpoint.newer() if pending.when == "next-checkpoint" else -1
+        why = code_versions.due(pending, session.clock.now_s(), step)
+        if not why or self._would_lose(start):
+            return None
+        if damage := await asyncio.to_thread(self._versions.damage, pending.number):
+            self._store.code_changed(replace(self._state, pending=None))
+            self._refuse(damage)
+            return None
+        return self._update(attempt, pending, why)
+
+    async def _take_order(self, start: AttemptStart) -> None:
+        session = self._session
+        try:
+            order = code_orders.receive(self._versions.path, os.getuid(), session.job.name)
+        except OrderError as error:
+            self._refuse(str(error))
+            return
+        except OSError:
+            return  # the storage does not answer well; the next look may
+        if order is None:
+            return
+        refusal = await self._why_not(order, start)
+        if refusal:
+            self._refuse(refusal, order.at_s)
+            return
+        until_s = session.clock.now_s() + order.within_s
+        pending = PendingCode(order.number, order.when, until_s, _printable(order.by), order.back)
+        self._checkpoint = NewestCheckpoint(session)
+        self._store.code_changed(replace(self._state, pending=pending))
+        text = f"version {order.number} of the code is put in force {_when_text(order)}, asked for by {pending.by}"
+        self._answer = CodeAnswer(order.at_s, accepted=True, text=text)
+        self._report()
+        known = self._versions.version(order.number)
+        differs = f" ({known.changes.text})" if known is not None and known.before else ""
+        session.folder.log_event("code", text + differs, version=order.number)
+
+    async def _why_not(self, order: CodeOrder, start: AttemptStart) -> str:
+        """Why an order is refused; empty where it is not."""
+        session, state = self._session, self._state
+        if not session.acting:
+            return "observe mode: nothing is restarted"
+        if order.number == state.in_force:
+            return f"version {order.number} is in force already"
+        if damage := await asyncio.to_thread(self._versions.damage, order.number):
+            return damage
+        if order.when == "next-checkpoint" and not session.checkpoint_dir:
+            return (
+                "no checkpoint folder is known (srobust run --robust-checkpoint-dir): use --when now, or next-failure"
+            )
+        return "" if order.when == "next-failure" else self._would_lose(start)
+
+    def _would_lose(self, start: AttemptStart) -> str:
+        """Why a restart in place could lose progress; empty where it does not."""
+        if start.resumes() or not start.at_stake():
+            return ""
+        return "nothing shows that the command alone resumes from its checkpoint: use --when next-failure"
+
+    def _refuse(self, why: str, order_at_s: float = 0.0) -> None:
+        self._answer = CodeAnswer(order_at_s, accepted=False, text=why)
+        if (why, order_at_s) != (self._last_refusal, 0.0):  # one that cannot be taken away is told once
+            text = f"an order for another version of the code is refused: {why}; training goes on"
+            self._session.folder.log_event("code", text)
+            self._report()
+        self._last_refusal = why
+
+    def _update(self, attempt: AttemptState, pending: PendingCode, why: str) -> ExecutePlan:
+        """The plan that puts the waiting version in force."""
+        old = self._state.in_force
+        what = f"version {pending.number} of the code replaces version {old}, {why}, asked for by {pending.by}"
+        verdict = Verdict(Conclusion.NONE, f"nothing is wrong: {what}")
+        plan = Plan(Road.RESTART_IN_PLACE, f"{what}: restart in place, on the same nodes", code=pending.number)
+        self._log.open_update(attempt.name, plan.reason, verdict, plan)
+        # These are of an earlier plan; the daemon need not hear of this one.
+        self._store.update_claim(road="", mode="", suspects=(), evict=(), conclusion="", why="", confidence=0.0)
+        return ExecutePlan(verdict, plan, None)
+
+    # -- between two attempts -----------------------------------------------------------------------------------------
+
+    def attempt_over(self, plan: Plan, failure: Failure | None) -> None:
+        """The attempt has ended, and another one follows on this plan's road: it may run another version."""
+        if self._session.code is None or plan.road not in _ENDS_ATTEMPT:
+            return
+        self._store.code_changed(self._state.failed(failure))
+        pending = self._state.pending
+        number = plan.code or (pending.number if pending is not None else 0)
+        if not number or number == self._state.in_force:
+            return
+        old = self._state.in_force
+        self._put_in_force(number)
+        text = f"version {number} of the code replaces version {old}"
+        self._session.folder.log_event("code", text, version=number)
+
+    def _put_in_force(self, number: int) -> None:
+        state = self._state
+        pending = state.pending if state.pending is not None and state.pending.number == number else None
+        if number != state.in_force:
+            # What nobody has asked for is a version that is taken back.
+            back = bool(state.in_force) and (pending.back if pending is not None else True)
+            self._store.code_changed(state.switched(number, back=back))
+        self._use(number)
+        self._report()
+
+    def _use(self, number: int) -> None:
+        session = self._session
+        source = Path(session.code_dir).absolute()
+        # The shell's own name for the working directory may go through a link.
+        named = os.path.normpath(os.path.join(session.environment.get("PWD", ""), session.code_dir))  # noqa: PTH118
+        work_dir = session.environment.get("SLURM_WORKING_DIR") or str(Path.cwd())
+        names = tuple(dict.fromkeys((str(source.resolve()), str(source), named)))
+        snapshot = self._versions.snapshot(number).absolute()
+        session.code = MovedPaths(number, tuple(name for name in names if name.startswith("/")), snapshot, work_dir)
+
+    def _report(self, trouble: str = "") -> None:
+        self._reported = self._state
+        job, folder, state = self._session.job.name, self._session.folder, self._state
+        try:
+            origin = self._origin()
+            source, shared = str(origin.source.resolve()), origin.own_shared
+            self._versions.write_report(CodeReport(job, source, state, self._limits, shared, self._answer, trouble))
+        except OSError as error:
+            folder.log_event("note", f"{self._versions.path}: {error}; training goes on")
+
+
+def taken_text(version: CodeVersion, versions: VersionFolder) -> str:
+    """What a snapshot has, and what not, in words."""
+    commit = f", git {version.commit} and what differs from it" if version.commit else ""
+    size = f"{version.files} files, {version.size_bytes / _MIB:.1f} MiB{commit}"
+    text = f"version {version.number} of the code was taken from {version.source}: {size}"
+    rest = not_part(version)
+    return f"{text}, in {versions.snapshot(version.number)}" + (f"; {rest}" if rest else "")
+
+
+def _when_text(order: CodeOrder) -> str:
+    at_most = f"with the next failure at the latest, and within {order.within_s / 3600:g} h"
+    if order.when == "now":
+        return "now"
+    if order.when == "next-checkpoint":
+        return f"right after the next verified checkpoint, {at_most}"
+    return f"with the next failure, and within {order.within_s / 3600:g} h"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

@@ -1,0 +1,267 @@
+"""The versions of a job's code in its incident folder: `code/N/`, and beside each its facts, digests and diff.
+
+code/          mode 0700: the code, and the orders to the supervisor, are the job owner's alone
+  1/           a snapshot; its files are read-only
+  1.json       who took it, when, from where, and how it differs from the one before; written last
+  1.files      SHA-256 and path of each file, as `sha256sum` prints them
+  2.diff       what version 2 changed
+  state.json   what the supervisor says: the version in force, the one that waits, the answer to the last order
+  order.json   what `srobust update` asks for, until the supervisor has read it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from slurm_robust.policy.job.code_versions import CodeState
+from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.supervise.versions import changes, selection, snapshot
+from slurm_robust.supervise.versions.changes import CodeChanges
+from slurm_robust.supervise.versions.snapshot import Limits, SnapshotError
+from slurm_robust.text import shortened
+
+FOLDER = "code"
+_MAX_NUMBER = 9999
+_MAX_LISTED = 500
+
+
+@dataclass(frozen=True)
+class CodeVersion:
+    """One version of a job's code.
+
+    Attributes:
+        by: The user who took the snapshot.
+        source: The folder that it was taken from.
+        shared: Entries that are no part of it → where the link in the snapshot leads to.
+        left_out: Entries that it has not → why.
+        before: The version that `changes` compares it with; 0 for none.
+    """
+
+    number: int
+    at_s: float
+    by: str
+    host: str
+    source: str
+    files: int
+    size_bytes: int
+    commit: str = ""
+    shared: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    before: int = 0
+    changes: CodeChanges = field(default_factory=CodeChanges)
+
+
+@dataclass(frozen=True)
+class CodeAnswer:
+    """What the supervisor says to the order of this time."""
+
+    order_at_s: float
+    accepted: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class CodeReport:
+    """`state.json`.
+
+    Attributes:
+        own_shared: Paths in the source that stay shared in every version: the checkpoints.
+        limits: For the next snapshot.
+        trouble: Why there is no version in force; empty where there is one.
+    """
+
+    job: str
+    source: str
+    state: CodeState
+    limits: Limits
+    own_shared: tuple[str, ...] = ()
+    answer: CodeAnswer | None = None
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Whom and what a snapshot is of.
+
+    Attributes:
+        source: The folder.
+        own_shared: As in `CodeReport`.
+        before: The version to compare with, 0 for none.
+    """
+
+    source: Path
+    by: str
+    own_shared: tuple[str, ...] = ()
+    before: int = 0
+
+
+class VersionFolder:
+    """The versions in one incident folder."""
+
+    def __init__(self, incident_folder: Path, clock: SystemClock = CLOCK) -> None:
+        self.path = incident_folder / FOLDER
+        self._clock = clock
+
+    def snapshot(self, number: int) -> Path:
+        """Where a version's files are."""
+        return self.path / str(number)
+
+    def take(self, origin: Origin, limits: Limits) -> CodeVersion:
+        """Take a snapshot under the next number.
+
+        Raises:
+            SnapshotError: none was taken, and nothing is left of it; the message says why.
+        """
+        try:
+            found = selection.select(origin.source, shared=origin.own_shared, max_files=limits.files)
+        except selection.SelectionError as error:
+            raise SnapshotError(str(error)) from None
+        snapshot.fits(found, origin.source, limits)
+        target = self._next()
+        try:
+            return self._fill(target, found, origin, limits)
+        except (SnapshotError, OSError) as error:
+            self.remove(int(target.name))
+            raise error if isinstance(error, SnapshotError) else SnapshotError(str(error)) from None
+
+    def _fill(self, target: Path, found: selection.Selection, origin: Origin, limits: Limits) -> CodeVersion:
+        digests = snapshot.copy(found, origin.source, target, limits, self._clock)
+        number, before = int(target.name), origin.before
+        differs = CodeChanges()
+        if before:
+            old = self.digests(before)
+            differs, diff = changes.compare(self.snapshot(before), target, old, digests)
+            self._write(f"{number}.diff", diff.encode())
+            known = self.version(before)
+            snapshot.carry_over(self.snapshot(before), target, frozenset({*old, *(known.shared if known else ())}))
+        self._write(f"{number}.files", "".join(f"{digests[path]}  {path}\n" for path in sorted(digests)).encode())
+        version = CodeVersion(
+            number,
+            round(self._clock.now_s(), 3),
+            origin.by,
+            os.uname().nodename,
+            str(origin.source.resolve()),
+            len(digests),
+            sum(found.files.values()),
+            found.commit,
+            _first(found.shared),
+            _first(found.left_out),
+            before,
+            differs,
+        )
+        self._write(f"{number}.json", msgspec.json.format(msgspec.json.encode(version), indent=1))
+        return version
+
+    def _next(self) -> Path:
+        """Make the folder of the next version; two that are taken at the same time get different ones."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            info = self.path.lstat()
+            if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+                raise SnapshotError(f"{self.path} is no folder of yours: somebody else has made it")
+            self.path.chmod(0o700)
+            number = max(self.numbers(), default=0)
+            while number < _MAX_NUMBER:
+                number += 1
+                with contextlib.suppress(FileExistsError):
+                    self.snapshot(number).mkdir(mode=0o755)
+                    return self.snapshot(number)
+        except OSError as error:
+            raise SnapshotError(f"{self.path} cannot be written: {error.strerror}") from None
+        raise SnapshotError(f"{self.path} holds {_MAX_NUMBER} versions: remove old ones")
+
+    def _write(self, name: str, content: bytes) -> None:
+        temporary = self.path / f".{name}.{os.getpid()}"
+        temporary.write_bytes(content)
+        temporary.replace(self.path / name)
+
+    def remove(self, number: int) -> None:
+        """Remove a version that is not in use."""
+        for path in self.path.glob(f"{number}.*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+        shutil.rmtree(self.snapshot(number), ignore_errors=True)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def numbers(self) -> list[int]:
+        """The numbers that are taken, in order."""
+        try:
+            names = [path.name for path in self.path.iterdir()]
+        except OSError:
+            return []
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+    def versions(self) -> list[CodeVersion]:
+        """The versions that are whole, oldest first."""
+        return [found for number in self.numbers() if (found := self.version(number)) is not None]
+
+    def version(self, number: int) -> CodeVersion | None:
+        """What is known of a version; None where there is none, or it is not whole."""
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            return msgspec.json.decode((self.path / f"{number}.json").read_bytes(), type=CodeVersion)
+        return None
+
+    def digests(self, number: int) -> dict[str, str]:
+        """The digest of each file of a version by its path; empty where they are not known."""
+        try:
+            lines = (self.path / f"{number}.files").read_text("utf-8", "surrogateescape").split("\n")
+        except OSError:
+            return {}
+        return {line[66:]: line[:64] for line in lines if line[64:66] == "  "}
+
+    def damage(self, number: int) -> str:
+        """Why a version is not the one that was taken; empty where it is."""
+        known = self.digests(number)
+        if self.version(number) is None or not known:
+            return f"version {number} is not whole in {self.path}"
+        for path, expected in known.items():
+            try:
+                if snapshot.digest(self.snapshot(number) / path) != expected:
+                    return f"{path} of version {number} was changed after the snapshot"
+            except OSError as error:
+                return f"{path} of version {number} cannot be read: {error.strerror}"
+        return ""
+
+    def report(self) -> CodeReport | None:
+        """What the supervisor says; None where there is nothing, or it cannot be read."""
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            return msgspec.json.decode((self.path / "state.json").read_bytes(), type=CodeReport)
+        return None
+
+    def write_report(self, report: CodeReport) -> None:
+        """Say it.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._write("state.json", msgspec.json.format(msgspec.json.encode(report), indent=1))
+
+
+def _first(entries: Mapping[str, str]) -> dict[str, str]:
+    return {path: entries[path] for path in sorted(entries)[:_MAX_LISTED]}
+
+
+def not_part(version: CodeVersion) -> str:
+    """What of the folder is no part of a version, in a sentence; empty where all is."""
+    parts = []
+    if version.shared:
+        parts.append(f"shared with {version.source}, not part of the version: {_names(version.shared)}")
+    for reason, paths in selection.by_reason(version.left_out).items():
+        parts.append(f"left out ({reason}): {_names(paths)}")
+    return "; ".join(parts)
+
+
+def _names(paths: Iterable[str]) -> str:
+    names = list(paths)
+    more = f", and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"{shortened(', '.join(names[:8]), 300)}{more}"
