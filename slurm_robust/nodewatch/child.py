@@ -23,6 +23,9 @@ from slurm_robust.nodewatch.source import NEVER_S, Source, SourceBrokenError
 _PIECE_BYTES = 1 << 16
 _MAX_LINE_BYTES = 1 << 20
 _REAP_S = 0.05
+"""A killed one; the loop waits for no longer."""
+_END_S = 1.0
+"""A process that has closed its pipe is about to end; on a busy node that takes a moment."""
 _MAX_FDS = 256
 """The service has a dozen."""
 
@@ -106,7 +109,7 @@ class ChildSource(Source):
         # A sleep in the kernel keeps a process that has closed its pipe: it is watched like a silent one.
         self._close_pipe()
         pid = self._pid
-        if not _reaped(pid):
+        if not _reaped(pid, _END_S):
             self._abandon()
             raise SourceBrokenError(f"process {pid} does not end")
         self._pid = 0
@@ -176,8 +179,8 @@ def parent_gone(parent: int) -> bool:
     return os.getppid() != parent
 
 
-def _reaped(pid: int) -> bool:
-    end_s = time.monotonic() + _REAP_S
+def _reaped(pid: int, within_s: float = _REAP_S) -> bool:
+    end_s = time.monotonic() + within_s
     while True:
         try:
             if os.waitpid(pid, os.WNOHANG)[0]:

@@ -123,6 +123,7 @@ def test_checkpoint_verify() -> None:
     assert figures["seconds of cat's, one file"]["cat FILE >/dev/null"] == 1
 
 
+@pytest.mark.variant
 def test_checkpoint_stall() -> None:
     """Every way has its stall, in plain copies too, and its memory; all targets are measured."""
     found = run("checkpoint.py", "--only", "stall")

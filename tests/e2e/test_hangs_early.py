@@ -47,6 +47,7 @@ def test_a_stop_in_the_first_steps_is_acted_on_at_once(cluster: Cluster, submit:
     assert job.ends(120).state == "COMPLETED", job.everything()
 
 
+@pytest.mark.variant
 def test_a_loader_that_hangs_at_the_second_step_is_found_by_looks_at_the_stacks(
     cluster: Cluster, submit: Submit
 ) -> None:

@@ -73,6 +73,7 @@ def test_the_lost_batch_node_does_not_lose_the_job(cluster: Cluster, submit: Sub
     job.assert_clean_slurm()
 
 
+@pytest.mark.variant
 def test_a_frozen_node_does_not_hold_up_its_own_recovery(cluster: Cluster, submit: Submit) -> None:
     """slurmd, steps and ranks of a node stand still: set DOWN where it holds up the job's end, training goes on."""
     dev = cluster(**LOST_SOON)

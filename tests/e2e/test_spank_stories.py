@@ -40,6 +40,7 @@ def test_an_untouched_script_lives_through_a_stopped_rank(cluster: Cluster, subm
     job.assert_clean_slurm()
 
 
+@pytest.mark.variant
 def test_a_job_whose_rank_is_killed_comes_back_and_resumes(cluster: Cluster, submit: Submit, plugstack: Path) -> None:
     """Kill -9 of one rank ends all ranks of a DDP job within a second, and srun with them.
 
