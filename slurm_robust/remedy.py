@@ -46,10 +46,15 @@ def tagged(text: str, remedy: Remedy | None, limit_chars: int) -> str:
     return shortened(plain, limit_chars - len(end)) + end
 
 
+def named(word: str) -> Remedy | None:
+    """The remedy of this name; None where there is none that is known."""
+    return next((known for known in Remedy if known.value == word), None)
+
+
 def remedy_of(reason: str) -> Remedy | None:
     """The remedy that this text names at its end, before a job's tag; None where it names none that is known."""
     match = _TAG.search(reason)
-    return next((known for known in Remedy if match and known.value == match[1]), None)
+    return named(match[1]) if match else None
 
 
 def untagged(reason: str) -> str:

@@ -37,7 +37,7 @@ from slurm_robust.policy.cluster.node_faults import (
 )
 from slurm_robust.policy.cluster.node_states import foreign
 from slurm_robust.policy.cluster.recovery_plan import MAX_DRAIN_REASON_CHARS, NODE_FAULT
-from slurm_robust.remedy import Remedy, tagged
+from slurm_robust.remedy import named, tagged
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import fold
@@ -243,7 +243,7 @@ class MarkedFaults:
         context.alert(SignalKind.NODE_FAULT.value, f"job {job.ref.address}: {reason}", key=_key(node, marker))
         name, at_s = _name(node, marker), float(marker.at_s)
         out = [n for n in now_job.nodes if n in faults and await self._concerns(now_job, n, faults[n].marker)]
-        remedy = _remedy(marker) if out == [node] else None
+        remedy = named(marker.remedy) if out == [node] else None
         asked = unasked.Unasked(NODE_FAULT, name, now_job, out, reason, "drain", at_s, remedy)
         unasked.begin(context, self.intake, self.recoveries, asked)
 
@@ -267,7 +267,7 @@ class MarkedFaults:
             return False
         if self.context.readings.nodes[name].drained:
             return True
-        sentence = tagged(marker.sentence, _remedy(marker), MAX_DRAIN_REASON_CHARS - len(REASON_PREFIX) - 1)
+        sentence = tagged(marker.sentence, named(marker.remedy), MAX_DRAIN_REASON_CHARS - len(REASON_PREFIX) - 1)
         return await full_check.drain(self.actor, self.breaker, _key(name, marker), name, sentence)
 
     def _announce(self, key: str, names: list[str], text: str) -> None:
@@ -311,10 +311,6 @@ class MarkedFaults:
 
 def _listed(names: Iterable[str]) -> str:
     return shortened(fold(sorted(names)), 600)
-
-
-def _remedy(marker: FaultMarker) -> Remedy | None:
-    return next((known for known in Remedy if known.value == marker.remedy), None)
 
 
 def _name(node: str, marker: FaultMarker) -> str:
