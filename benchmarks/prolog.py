@@ -25,7 +25,7 @@ from rich.console import Console
 sys.path.append(str(ROOT / "tests"))
 from fake_gpus import compile_fake
 
-WARM_MS, COLD_MS = 30.0, 150.0
+WARM_MS, COLD_MS = 30.0, 120.0
 LOG_LINES = 5000
 """As many as a kernel log of this machine's kind holds some weeks after boot."""
 

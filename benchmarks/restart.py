@@ -4,6 +4,7 @@
 
 * `plain`: `scontrol requeue` of a job that nobody supervises, while another job waits for the same nodes. Once.
 * `bare`, `spare`: a bare `srun` of the program inside an allocation; then our way inside it, onto a spare node.
+* `in_place`, `warm`: a data loader hangs, and the step starts anew on the same nodes: cold, and with `--robust-warm`.
 * `seat`: our way through claim, daemon, standby and seat. Also where ranks ignore SIGTERM (`sigterm`), where the epilog
   takes 15 s (`epilog`), where the suspect's node is frozen, slurmd and all (`frozen`), and on a Slurm whose prolog does
   not run at allocation (`no_alloc`: PrologFlags without Alloc, as Slurm has it by default).
@@ -24,20 +25,25 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import orders
 import roads
 from lib import Report, Spread, Target, machine, show_table, spread
 from rich.console import Console
 from roads import Run, Setting
 from training import TIMELINE
 
-PARTS = ("plain", "bare", "spare", "seat", "sigterm", "epilog", "frozen", "no_alloc")
+PARTS = (
+    "plain", "bare", "spare", "in_place", "warm", "seat", "sigterm", "epilog", "frozen", "no_alloc", "orders",
+)  # fmt: skip
 SEATS = ("seat", "sigterm", "epilog", "frozen", "no_alloc")
 EPILOG_S = 15.0
 TITLES = {
     "spare": "spare in the allocation",
+    "in_place": "in place, cold",
+    "warm": "in place, warm",
     "seat": "seat",
     "sigterm": "seat, ranks ignore SIGTERM",
     "epilog": f"seat, epilog of {EPILOG_S:g} s",
@@ -57,7 +63,7 @@ def summary(runs: Sequence[Run], bare: Spread | None) -> dict[str, Any]:
     times = [r.times for r in runs]
     known = [key for key in TIMELINE if all(key in t for t in times)]
     steps = {other: spread(t[other] - t[one] for t in times) for one, other in itertools.pairwise(known)}
-    decision_to_ranks = [t["ranks_started"] - t["decided"] for t in times]
+    decision_to_ranks = [t["ranks_started"] - t["decided"] for t in times if "ranks_started" in t]
     return {
         "repeats": [dataclasses.asdict(r) for r in runs],
         "breakdown": steps,
@@ -72,9 +78,13 @@ def summary(runs: Sequence[Run], bare: Spread | None) -> dict[str, Any]:
         "corroboration_s": spread(t["decided"] - t["suspected"] for t in times if "suspected" in t),
         "decision_to_running_s": spread(t["running"] - t["decided"] for t in times),
         "decision_to_ranks_started_s": spread(decision_to_ranks),
-        "step_gone_to_ranks_started_s": spread(t["ranks_started"] - t["stopped"] for t in times if "stopped" in t),
+        "step_gone_to_ranks_started_s": spread(
+            t["ranks_started"] - t["stopped"] for t in times if {"stopped", "ranks_started"} <= set(t)
+        ),
         "own_share_s": spread(d - bare.median for d in decision_to_ranks) if bare else None,
         "fault_to_first_new_step_s": spread(t["first_new_step"] - t["fault"] for t in times),
+        "decision_to_first_new_step_s": spread(t["first_new_step"] - t["decided"] for t in times),
+        "warm_saved_s": spread(r.warm_saved_s for r in runs if r.warm_saved_s is not None),
         "queued_job_took_nodes": sum(bool(r.queued_job_took_nodes) for r in runs),
     }
 
@@ -87,21 +97,23 @@ def measure(parts: set[str], *, quick: bool, repeats: int) -> Report:
     bare: list[float] = []
     again = functools.partial(roads.repeated, setting.repeats, say=_say)
     report.figures["ranks"], report.figures["repeats"] = setting.ranks, setting.repeats
-    if parts & {"plain", "bare", "spare", "seat", "sigterm"}:
+    if parts & {"plain", "bare", "spare", "in_place", "warm", "seat", "sigterm"}:
         with roads.cluster_for(setting, standby=1 if parts & {"seat", "sigterm"} else 0) as cluster:
             report.figures["proctrack"] = cluster.record.settings.proctrack
             report.figures["auth"] = cluster.record.settings.auth
             if parts & {"bare", "spare", "seat"}:
                 bare = roads.bare_start(cluster, setting)
                 _say(f"bare start: {bare}")
-            if "spare" in parts:
-                one = lambda n: roads.in_allocation(cluster, setting, f"spare{n}")  # noqa: E731
-                runs["spare"] = again(one=one, what="spare")
-            if "seat" in parts:
-                runs["seat"] = again(one=lambda n: roads.seat(cluster, setting, f"seat{n}"), what="seat")
-            if "sigterm" in parts:
-                one = lambda n: roads.seat(cluster, setting, f"sigterm{n}", IGNORE_SIGTERM="1")  # noqa: E731
-                runs["sigterm"] = again(one=one, what="sigterm")
+            ways: dict[str, Callable[[int], Run]] = {
+                "spare": lambda n: roads.in_allocation(cluster, setting, f"spare{n}"),
+                "in_place": lambda n: roads.in_place(cluster, setting, f"in_place{n}", warm=False),
+                "warm": lambda n: roads.in_place(cluster, setting, f"warm{n}", warm=True),
+                "seat": lambda n: roads.seat(cluster, setting, f"seat{n}"),
+                "sigterm": lambda n: roads.seat(cluster, setting, f"sigterm{n}", IGNORE_SIGTERM="1"),
+            }
+            for name, one in ways.items():
+                if name in parts:
+                    runs[name] = again(one=one, what=name)
             if "plain" in parts:
                 report.figures["plain_requeue"] = roads.plain_requeue(cluster, setting)
                 _say(f"plain requeue: {report.figures['plain_requeue']}")
@@ -111,6 +123,10 @@ def measure(parts: set[str], *, quick: bool, repeats: int) -> Report:
     if "no_alloc" in parts:
         with roads.cluster_for(setting, alloc=False) as cluster:
             runs["no_alloc"] = again(one=lambda n: roads.seat(cluster, setting, f"plain{n}"), what="no_alloc")
+    if "orders" in parts:
+        with roads.cluster_for(setting, alloc=False) as cluster:
+            report.figures["orders"] = found = orders.summary(orders.compare(cluster, setting))
+        _say(f"orders: {found}")
     if "frozen" in parts:
         runs["frozen"] = again(one=lambda _: _frozen(setting), what="frozen")
     report.figures["bare_start_s"] = bare_s = spread(bare)
@@ -139,18 +155,20 @@ def _judge(report: Report) -> None:
         running = _median(f, name, "decision_to_running_s")
         if running is not None and plain is not None:
             f["roads"][name]["ratio_to_plain_requeue"] = round(running / plain, 5)
-    for name in ("seat", "no_alloc"):
+    for name, part in (("seat", 60), ("no_alloc", 100)):
         ratio = f["roads"].get(name, {}).get("ratio_to_plain_requeue")
-        # The design asks for it in the plain case; without a prolog at allocation is how Slurm comes.
         what = f"{TITLES[name]}: decision → running, × plain requeue"
-        report.targets.append(Target(what, round(1 / 60, 4), "", ratio))
+        report.targets.append(Target(what, round(1 / part, 4), "", ratio))
     started = _median(f, "spare", "step_gone_to_ranks_started_s")
     report.targets.append(
         Target("spare: step gone → ranks started", round(bare.median + 1, 2) if bare else 1, "s", started)
     )
+    if "warm" in f["roads"]:
+        what = f"{TITLES['warm']}: decided → first new step"
+        report.targets.append(Target(what, 1.5, "s", _median(f, "warm", "decision_to_first_new_step_s")))
     report.targets += [
         Target(f"{TITLES[name]}: our own share", 3, "s", _median(f, name, "own_share_s"))
-        for name in ("spare", "seat", "no_alloc")
+        for name in ("spare", "seat", "sigterm", "no_alloc")
     ]
     for name in ("spare", "seat"):
         beyond = _median(f, name, "beyond_suspicion_limit_s")
@@ -171,6 +189,11 @@ def show(report: Report, console: Console) -> None:
         console.print(
             f"Plain scontrol requeue: {plain['decision_to_running_s']:.1f} s to RUNNING; a queued job {took}."
         )
+    for order, found in f.get("orders", {}).items():
+        console.print(
+            f"Requeued and placed by {order}, calls alone: {found['requeue_to_script_s']} s to the script, "
+            f"{found['in_seat']} of {found['requeue_to_script_s'].n} in the seat."
+        )
     console.print(f"Bare srun start to the last rank's first instruction: {f['bare_start_s']} s")
     rows: list[Sequence[Any]] = [
         (f"… → {key.replace('_', ' ')}", *(f["roads"][name]["breakdown"].get(key) for name in names))
@@ -179,6 +202,8 @@ def show(report: Report, console: Console) -> None:
     for key, title in (
         ("decision_to_running_s", "decision → running"),
         ("own_share_s", "our own share"),
+        ("decision_to_first_new_step_s", "decision → first new step"),
+        ("warm_saved_s", "spent beforehand by warm processes"),
         ("fault_to_first_new_step_s", "fault → first new step"),
         ("ratio_to_plain_requeue", "decision → running, × plain requeue"),
         ("queued_job_took_nodes", "runs in which a queued job took nodes"),

@@ -20,6 +20,9 @@ STEPS = 100_000
 """More than any run here comes to: what was measured is cancelled."""
 FAULT_STEP = 13
 _STOP = {"kind": "stop", "rank": 1, "step": FAULT_STEP}
+_LATER_STEP = 400
+"""Time enough for warm processes to be ready, also on a busy machine."""
+_HANG = {"kind": "loader_hang", "rank": 1, "step": _LATER_STEP}
 _PATIENCE_S = 200.0
 
 
@@ -54,7 +57,8 @@ def cluster_for(setting: Setting, *, standby: int = 1, alloc: bool = True, **wan
         folder = Path(tempfile.mkdtemp(prefix="srobust-bench-"))
         extra += f"Prolog={folder}/etc/prolog\nEpilog={folder}/etc/epilog\n"
         wanted |= {"prolog": False, "directory": folder}
-    yaml = {"supervise": dict(setting.supervise), "quarantine": {"strikes_to_drain": 1000}}
+    # Tests of the nodes would add their own time.
+    yaml = {"supervise": dict(setting.supervise), "ladder": {"tests": []}, "quarantine": {"strikes_to_drain": 1000}}
     spec = Spec(
         nodes=setting.ranks + 1 + standby,
         gpus_per_node=2,
@@ -121,6 +125,8 @@ class Run:
     times: dict[str, float]
     suspicion_limit_s: float | None
     queued_job_took_nodes: bool | None = None
+    warm_saved_s: float | None = None
+    """What the warm processes had spent on starting Python and on importing."""
 
 
 def seat(cluster: DevCluster, setting: Setting, name: str, *, freeze: bool = False, **env: str) -> Run:
@@ -153,6 +159,21 @@ def in_allocation(cluster: DevCluster, setting: Setting, name: str) -> Run:
     job.submit(f"srobust run {own} {job.program(STEPS)}", setting.ranks + 1, fault=_STOP)
     job.hears("resumed", _PATIENCE_S)
     run = Run(job.times(restart=0), job.suspicion_limit_s())
+    job.cancel()
+    settled(cluster, standby=cluster.spec.standby > 0)
+    return run
+
+
+def in_place(cluster: DevCluster, setting: Setting, name: str, *, warm: bool) -> Run:
+    """A data loader hangs, and nothing says that its node is at fault: the step starts anew on the same nodes."""
+    job = Training(cluster, name)
+    own = f"-N{setting.ranks} -n{setting.ranks} --robust-checkpoint-dir={job.folder}/ck{' --robust-warm' * warm}"
+    job.submit(f"srobust run {own} {job.python(STEPS)}", setting.ranks, fault=_HANG)
+    job.hears("resumed", _PATIENCE_S)
+    saved_s = next((line["saved_s"] for line in job.told("warm") if "saved_s" in line), None)
+    if warm and saved_s is None:
+        raise RuntimeError(f"no warm restart: {[line['text'] for line in job.told('warm')]}")
+    run = Run(job.times(restart=0), job.suspicion_limit_s(), warm_saved_s=saved_s)
     job.cancel()
     settled(cluster, standby=cluster.spec.standby > 0)
     return run

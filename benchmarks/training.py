@@ -61,8 +61,12 @@ class Training:
 
     def program(self, steps: int) -> str:
         """The command of a rank."""
+        return f"{self.folder}/stamp.sh {self.folder}/stamps {self.python(steps)}"
+
+    def python(self, steps: int) -> str:
+        """The same without the shell around it that stamps the start: only a Python can have warm processes."""
         train = f"{sys.executable} {ROOT / 'examples' / 'train.py'} --checkpoint-dir {self.folder}/ck --steps {steps}"
-        return f"{self.folder}/stamp.sh {self.folder}/stamps {train} --step-time-s {STEP_TIME_S} {_SMALL}"
+        return f"{train} --step-time-s {STEP_TIME_S} {_SMALL}"
 
     def submit(
         self, script: str, nodes: int, *, fault: Mapping[str, Any] | None = None, gpus: int = 0, **env: str
@@ -156,7 +160,8 @@ class Training:
         if restart:
             times |= self._of_daemon()
             times.setdefault("decided", times["accepted"])
-        times["ranks_started"] = max(self.stamps(restart=restart))
+        if stamps := self.stamps(restart=restart):
+            times["ranks_started"] = max(stamps)
         return {key: times[key] for key in TIMELINE if key in times}
 
     def _of_daemon(self) -> dict[str, float]:

@@ -16,11 +16,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from slurm_robust.model import Conclusion, Plan, Road, Suspect, Verdict
-from slurm_robust.text import shortened
+from slurm_robust.text import NODE_NAME, shortened
 
 PROTOCOL_VERSION = 1
 COMMENT_MAX_BYTES = 1024
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 _WORD = re.compile(r"[A-Za-z0-9._-]{0,64}\Z")
 _BLOCK = re.compile(r"\s*\[\[srobust:(\d{1,4}) (\{.*\})\]\]\s*\Z", re.DOTALL)
 MAX_NODES = 32

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 import yaml
 
-from slurm_robust.model import Mode
+from slurm_robust.config_file import find
+from slurm_robust.mode import Mode
+from slurm_robust.yaml_lines import line_of
 
-DEFAULT_PATH = Path("/etc/slurm_robust/robust.yaml")
 RENAMED = {
     "nodecheck.leave_timeout_s": "nodecheck.permit_timeout_s",
     "nodecheck.alone": "nodecheck.without_daemon",
@@ -86,14 +86,16 @@ class SuperviseConfig(_Section, frozen=True):
     fruitless_launches_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 30
     """Launches of a job that may end badly without a new step within an hour; at the last of them it is stopped."""
     outage_wait_s: NonNegative = 1800.0
-    """How long all pauses together may be while something that nodes share (storage, names, network) is not available;
-    0 waits for nothing."""
+    """How long all pauses may be while something that nodes share (storage, names, network) is down; 0: no pause."""
     fault_wait_s: NonNegative = 1800.0
     """How long a job stays on a node whose fault is not urgent until a checkpoint is verified; then it leaves."""
     code_max_mib: Positive = 256.0
-    """The most that a snapshot of a job's code may have, MiB."""
     code_max_files: Annotated[int, msgspec.Meta(ge=1)] = 20_000
-    """The same, files."""
+    """The most that a snapshot of a job's code may have, MiB and files."""
+    warm_restarts: bool = False
+    warm_modules: tuple[str, ...] = ()
+    warm_mib: Annotated[int, msgspec.Meta(ge=1)] = 600
+    """Whether there are warm steps, what they import besides what the ranks import, and the MiB of each process."""
     log_pattern: str = ""
     """A site's own regex for log lines that show progress, with a group named `step`."""
 
@@ -120,6 +122,19 @@ class QuarantineConfig(_Section, frozen=True):
     strike_window_days: Positive = 14.0
     recheck_command: tuple[str, ...] = ()
     """Command of the recheck job; empty means `srobust check --stage full`."""
+
+
+class NodetestConfig(_Section, frozen=True):
+    """Suspects and new standby nodes are tested together with another node, once they have passed their full check."""
+
+    tests: tuple[Literal["in-node", "pairs", "alignment"], ...] = ("in-node", "pairs", "alignment")
+    """Tests of `srobust test`; empty: the full check alone counts."""
+    python: str = ""
+    """The Python on the nodes that has PyTorch; empty means srobust's own."""
+    budget_s: Annotated[float, msgspec.Meta(ge=20)] = 120.0
+    """For all tests of two nodes together."""
+    proof_wait_h: NonNegative = 4.0
+    """How long a node stays in quarantine for a test that it needs."""
 
 
 class RepairConfig(_Section, frozen=True):
@@ -210,6 +225,20 @@ class LlmConfig(_Section, frozen=True):
     """Where proposed rules wait for a person."""
 
 
+class LadderConfig(_Section, frozen=True):
+    """What is tried, one rung after the other, where no evidence names a node."""
+
+    tests: tuple[Literal["in-node", "pairs", "alignment"], ...] = ("in-node", "pairs", "alignment")
+    """What may be tested; none switches the ladder off."""
+    budget_s: Positive = 120.0
+    """For the tests of one rung."""
+    replay_budget_s: Positive = 600.0
+    tests_per_day: Count = 6
+    settled_s: NonNegative = 3600.0
+    over_evict: bool = False
+    test_slow: bool = False
+
+
 class DiagnoseConfig(_Section, frozen=True):
     """What broke, by a job's logs."""
 
@@ -255,23 +284,16 @@ class Config(_Section, frozen=True):
     slurm: SlurmConfig = SlurmConfig()
     supervise: SuperviseConfig = SuperviseConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    ladder: LadderConfig = LadderConfig()
     diagnose: DiagnoseConfig = DiagnoseConfig()
     nodecheck: NodecheckConfig = NodecheckConfig()
     standby: StandbyConfig = StandbyConfig()
     quarantine: QuarantineConfig = QuarantineConfig()
+    nodetest: NodetestConfig = NodetestConfig()
     repair: RepairConfig = RepairConfig()
     seat: SeatConfig = SeatConfig()
     breaker: BreakerConfig = BreakerConfig()
     daemon: DaemonConfig = DaemonConfig()
-
-
-def find(explicit: str | os.PathLike[str] | None = None) -> Path | None:
-    """The file that `load` reads, or None where the defaults hold."""
-    if explicit:
-        return Path(explicit)
-    if named := os.environ.get("SROBUST_CONFIG"):
-        return Path(named)
-    return DEFAULT_PATH if DEFAULT_PATH.exists() else None
 
 
 def load(explicit: str | os.PathLike[str] | None = None) -> Config:
@@ -319,7 +341,7 @@ def parse(text: str, name: str = "robust.yaml") -> Config:
         if dotted in old_names:
             dotted = old_names[dotted]
             keys = dotted.split(".")
-        raise ConfigError(f"{name}:{_line_of(text, keys)}: {dotted}: {what}") from None
+        raise ConfigError(f"{name}:{line_of(text, keys)}: {dotted}: {what}") from None
 
 
 def old_keys(explicit: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
@@ -348,7 +370,7 @@ def _rename(raw: Any, text: str, name: str) -> dict[str, str]:
         if not isinstance(values, dict) or old_key not in values:
             continue
         if new_key in values:
-            line = _line_of(text, [section, old_key])
+            line = line_of(text, [section, old_key])
             raise ConfigError(f"{name}:{line}: {old}: given beside {new}, its new name; remove {old}")
         values[new_key] = values.pop(old_key)
         renamed[new] = old
@@ -366,19 +388,3 @@ def _without_empty(raw: Any, kind: type[msgspec.Struct]) -> Any:
         for key, value in raw.items()
         if not (value is None and key in sections)
     }
-
-
-def _line_of(text: str, keys: list[str]) -> int:
-    """The line (from 1) of the value at `keys`; the nearest parent's where the value is not found."""
-    node: yaml.Node | None = yaml.compose(text)
-    line = node.start_mark.line + 1 if node is not None else 1
-    for key in keys:
-        if not isinstance(node, yaml.MappingNode):
-            break
-        for name, value in node.value:
-            if name.value == key:
-                node, line = value, name.start_mark.line + 1
-                break
-        else:
-            break
-    return line

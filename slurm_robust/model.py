@@ -1,4 +1,4 @@
-"""The six nouns: frozen values, standard library only, nothing of the package imported.
+"""The six nouns: frozen values, standard library only, nothing of the package imported but `mode`.
 
 `Signal → Incident → Verdict → Plan → Action → Attempt`: data goes this way and no other. Every time is
 seconds since the epoch (`…_at_s`) and every duration is seconds (`…_s`).
@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from slurm_robust.mode import Mode as Mode  # noqa: PLC0414 (users of the six nouns find it among them)
 
 EXIT_REQUEUE_WANTED = 75
 """`srobust run`: a requeue was wanted and nobody came (sysexits' EX_TEMPFAIL)."""
@@ -26,13 +28,6 @@ REASON_PREFIX = "srobust:"
 def job_tag(job_id: int) -> str:
     """At the end of a drain reason: the job (Slurm's raw id) that the node's prolog refused to start."""
     return f"[job {job_id}]"
-
-
-class Mode(str, enum.Enum):
-    """Whether plans are carried out."""
-
-    OBSERVE = "observe"
-    ACT = "act"
 
 
 @dataclass(frozen=True)
@@ -111,6 +106,8 @@ class SignalKind(str, enum.Enum):
     NODE_FAULT = "node_fault"
     OOM_KILL = "oom_kill"
     TEST_FAILED = "test_failed"
+    BAD_LOSS = "bad_loss"
+    SLOW = "slow"
 
 
 @dataclass(frozen=True)
@@ -133,6 +130,8 @@ TIME_KEYS = (
     "localised",
     "decided",
     "stopped",
+    "tests_started",
+    "tests_done",
     "running",
     "imports_done",
     "process_groups_ready",
@@ -245,14 +244,27 @@ class Failure:
         return self.signature.startswith("died: exit ")
 
 
+class TestName(str, enum.Enum):
+    """Tests of nodes that stand still, in the order in which they run."""
+
+    __test__ = False  # for pytest, which takes it for a test
+
+    IN_NODE = "in-node"
+    PAIRS = "pairs"
+    ALIGNMENT = "alignment"
+    REPLAY = "replay"
+
+
 class Road(str, enum.Enum):
-    """Ways back to training, best first, and the two ways out."""
+    """Ways back to training, best first, the way to more evidence, and the two ways out."""
 
     RESTART_IN_PLACE = "restart_in_place"
     SPARE_IN_ALLOCATION = "spare_in_allocation"
     SEAT = "seat"
     OWNER_REQUEUE = "owner_requeue"
     PLAIN_REQUEUE = "plain_requeue"
+    TEST = "test"
+    """The attempt is ended, its nodes are tested, and the incident is decided again with what the tests have found."""
     STOP = "stop"
     ALERT_ONLY = "alert_only"
 
@@ -267,6 +279,9 @@ class Plan:
         roll_back: The next attempt goes back to a checkpoint from before the loss went bad.
         pause_s: How long to wait before the next attempt.
         code: The version of the job's code that the next attempt runs; 0 for the one in force.
+        tests: What is tested when the road is TEST.
+        test_nodes: The nodes that are tested when the road is TEST.
+        rung: The rung of the ladder that this is (`policy.job.ladder.Rung`), empty where it is none.
     """
 
     road: Road
@@ -276,6 +291,9 @@ class Plan:
     roll_back: bool = False
     pause_s: float = 0.0
     code: int = 0
+    tests: tuple[TestName, ...] = ()
+    test_nodes: tuple[str, ...] = ()
+    rung: str = ""
 
 
 class ActionKind(str, enum.Enum):
@@ -304,6 +322,9 @@ class ActionKind(str, enum.Enum):
     REBOOT = "reboot"
     REPAIR_COMMAND = "repair_command"
     CLEAR_FAULT = "clear_fault"
+    HOLD_PAIR = "hold_pair"
+    TEST_PAIR = "test_pair"
+    RELEASE_PAIR = "release_pair"
 
 
 @dataclass(frozen=True)

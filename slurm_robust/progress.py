@@ -131,6 +131,8 @@ class ProgressRecord(NamedTuple):
     """Timings reported so far."""
     timings: tuple[StepTiming, ...] = ()
     """The last 48 of them, oldest first."""
+    loss_call: int = 0
+    """The call of step() that gave `loss`, counted like `calls`; 0 where none did."""
 
 
 class _Page:
@@ -463,6 +465,7 @@ def _decode(page: bytes) -> ProgressRecord | None:
         first_step_at_s=first_step_at_s,
         timed=timed,
         timings=tuple(StepTiming(*_TIMING.unpack_from(page, _TIMINGS_AT + 8 + i * _TIMING.size)) for i in slots),
+        loss_call=loss_call,
     )
 
 

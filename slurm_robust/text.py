@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 
 ELLIPSIS = "…"
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+"""The shape of a node's name, in text from outside."""
 _MOST_TOLD = 2
 _END = re.compile(r"\.\s+(?=[A-Z])")
 

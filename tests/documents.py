@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from slurm_robust.cli import run_step
 from slurm_robust.cli.main import COMMANDS
 from slurm_robust.nodecheck.stages.command import parser as check_parser
 from slurm_robust.supervise.launch import options
@@ -98,7 +99,7 @@ def options_of(words: list[str]) -> set[str]:
     if words[0] == "check":
         return {o for action in check_parser()._actions for o in action.option_strings}
     if words[0] == "run":
-        return {f"--robust-{name}" for name in options._KNOWN - {"mode"}} | {"--robust"}
+        return {f"--robust-{name}" for name in options._KNOWN - {"mode"}} | {"--robust", run_step.READY}
     command = command_of(words[0])
     known = {o for p in command.params for o in p.opts + p.secondary_opts} | {"--help"}
     if isinstance(command, click.Group):

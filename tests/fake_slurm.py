@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from slurm_robust.model import JobRef
-from slurm_robust.slurm.client import Job, JobChanges, Node, Reservation
+from slurm_robust.policy.cluster.node_picture import line_of
+from slurm_robust.policy.cluster.pair_test import PairReport, PairResult
+from slurm_robust.slurm.client import Job, JobChanges, JobPlacement, Node, NodeLine, NodeListing, Reservation
 from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError
 from slurm_robust.slurm.values import expand
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 REQUEUE_DELAY_S = 121
-CHECKS = ("srobust-recheck", "srobust-standby-check")
+PAIR_TEST = "srobust-pair-test"
+CHECKS = ("srobust-recheck", "srobust-standby-check", PAIR_TEST)
 
 
 @dataclass
@@ -48,6 +51,13 @@ class FakeSlurm:
         self.gpus: dict[int, dict[str, frozenset[int]]] = {}
         self.recheck_ends_s = 0.0
         """How long the node of a recheck takes to end it."""
+        self.pair_reports: dict[frozenset[str], PairReport] = {}
+        """What tests of two nodes tell: by both nodes, by one of them, or by none; a pass where nothing fits."""
+        self.refuses_placement = False
+        """A requeue and a placement in one call: Slurm takes the requeue alone."""
+        self.requeue_delay_s = REQUEUE_DELAY_S
+        self.no_report = False
+        """Tests of two nodes end without a word."""
 
     # --- time and mishaps
 
@@ -64,8 +74,12 @@ class FakeSlurm:
             elif job.completing and holding:
                 state.jobs[job.ref.job_id] = replace(job, nodes=holding)
             elif job.completing:
-                later = replace(job, state="PENDING", completing=False, nodes=(), reason="BeginTime")
+                # As Slurm does: a start time that has come is replaced by its own delay.
+                at_s = job.start_at_s if job.start_at_s > self.now_s else int(self.now_s) + self.requeue_delay_s
+                later = replace(job, state="PENDING", completing=False, nodes=(), reason="BeginTime", start_at_s=at_s)
                 state.jobs[job.ref.job_id] = later
+            elif job.state == "RUNNING" and job.name.startswith(PAIR_TEST) and self.now_s >= job.start_at_s + 1:
+                self._end_pair_test(job)
             elif job.state == "RUNNING" and job.name.startswith(CHECKS) and self.now_s >= job.start_at_s + 1:
                 ended = "COMPLETED" if self.recheck_exit == "0:0" else "FAILED"
                 self._end(job, ended, exit_code=self.recheck_exit)
@@ -75,6 +89,13 @@ class FakeSlurm:
         for name, node in state.nodes.items():
             if node.state != "DOWN":
                 state.nodes[name] = replace(node, state="ALLOCATED" if name in busy else "IDLE")
+
+    def _end_pair_test(self, job: Job) -> None:
+        keys = (frozenset(job.nodes), *(frozenset((n,)) for n in job.nodes), frozenset[str]())
+        report = next((self.pair_reports[key] for key in keys if key in self.pair_reports), PairReport())
+        code = {PairResult.PASSED: 0, PairResult.FAILED: 1}.get(report.result, 2)
+        told = {} if self.no_report else {"comment": report.comment()}
+        self._end(job, "FAILED" if code else "COMPLETED", exit_code=f"{code}:0", **told)
 
     def _end(self, job: Job, state: str, **more: str) -> None:
         slow = bool(self.recheck_ends_s and job.nodes)
@@ -140,6 +161,27 @@ class FakeSlurm:
         """All nodes."""
         self._ask()
         return list(self.state.nodes.values())
+
+    def node_listing(self) -> NodeListing:
+        """What changes of nodes; those in no partition are not in it."""
+        self._ask()
+        lines: dict[NodeLine, frozenset[str]] = {}
+        for node in self.state.nodes.values():
+            if node.partitions:
+                lines[line_of(node)] = lines.get(line_of(node), frozenset()) | {node.name}
+        return lines
+
+    def nodes_named(self, names: Sequence[str]) -> list[Node]:
+        """These nodes."""
+        self._ask()
+        if missing := [name for name in names if name not in self.state.nodes]:
+            raise SlurmNotFoundError(f"read nodes {missing}", "Node not found")
+        return [self.state.nodes[name] for name in names]
+
+    def jobs_named(self, jobs: Sequence[JobRef]) -> list[Job | None]:
+        """Each of these jobs."""
+        self._ask()
+        return [self.state.jobs.get(job.job_id) for job in jobs]
 
     def jobs(self) -> list[Job]:
         """All jobs, without their exclusions, as squeue shows them."""
@@ -244,8 +286,17 @@ class FakeSlurm:
             state="COMPLETING",
             completing=True,
             restart_count=old.restart_count + 1,
-            start_at_s=int(self.now_s) + REQUEUE_DELAY_S,
         )
+
+    def requeue_and_place(self, job: JobRef, *, start_in_s: int, **placement: Unpack[JobPlacement]) -> bool:
+        """Requeue it, and place it while it ends; at its end, Slurm keeps a start time that lies ahead."""
+        self.requeue(job)
+        if self.refuses_placement:
+            return False
+        self.update_job(job, **placement)
+        changed = replace(self.state.jobs[job.job_id], start_at_s=int(self.now_s) + start_in_s)
+        self.state.jobs[job.job_id] = changed
+        return True
 
     def release(self, job: JobRef) -> None:
         """End a hold; Slurm's own delay after a requeue stays."""
@@ -279,6 +330,9 @@ class FakeSlurm:
         self._act(f"create {name}")
         if name in self.state.reservations:
             raise SlurmRefusedError("create", "Requested reservation is invalid")
+        running = {n for j in self.state.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}
+        if "IGNORE_JOBS" not in flags and running & set(expand(nodes)):
+            raise SlurmRefusedError("create", "Requested nodes are busy")
         end_at_s = int(self.now_s) + duration_min * 60
         self.state.reservations[name] = Reservation(
             name, nodes, users, frozenset(flags), int(self.now_s), end_at_s, "ACTIVE"
@@ -307,8 +361,8 @@ class FakeSlurm:
         self.scripts.append(script)
         said = dict(word.removeprefix("--").partition("=")[::2] for word in args)
         job_id = len(self.state.jobs) + 1
-        job = Job(JobRef(job_id), "PENDING", "root", 0, "main", name=said["job-name"], num_nodes=1, requeueable=False)
-        job = replace(job, submit_at_s=int(self.now_s), comment=self.verdict)
+        job = Job(JobRef(job_id), "PENDING", "root", 0, "main", name=said["job-name"], requeueable=False)
+        job = replace(job, num_nodes=int(said["nodes"]), submit_at_s=int(self.now_s), comment=self.verdict)
         self.state.jobs[job_id] = replace(job, reservation=said["reservation"], req_nodes=said["nodelist"], exclude="")
         return JobRef(job_id)
 

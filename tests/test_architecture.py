@@ -15,13 +15,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
-BASE = frozenset({"model", "claim", "config", "text", "remedy", "node_findings", "__version__"})
+BASE = frozenset({"model", "mode", "claim", "config", "config_file", "text", "remedy", "node_findings", "__version__"})
 VALUES_OF_SLURM = frozenset({"slurm.client", "slurm.values"})
 """Frozen values and arithmetic on node lists: they ask Slurm nothing."""
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset(),
-    "model": frozenset(),
+    "model": frozenset({"mode"}),
+    "mode": frozenset(),
     "text": frozenset(),
     "claim": frozenset({"model", "text"}),
     "drain_permit": frozenset(),
@@ -29,7 +30,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "fault_marker": frozenset(),
     "progress": frozenset(),
     "node_findings": frozenset(),
-    "config": frozenset({"model"}),
+    "config": frozenset({"mode", "yaml_lines", "config_file"}),
+    "config_file": frozenset(),
+    "yaml_lines": frozenset(),
     "policy": BASE | VALUES_OF_SLURM | {"fault_marker"},
     "diagnose": BASE,
     "hint": BASE | {"diagnose"},
@@ -42,7 +45,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "nodecheck": BASE | {"drain_permit", "fault_marker", "slurm", "policy.cluster.breaker"},
     # What agents send of kernel logs is judged as the service would: by that, and by no catalogue of its own.
     "supervise": BASE
-    | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint"}
+    | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint", "stoptime"}
     | {"nodewatch.sent_records", "nodecheck.engine.registry"},
     "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy"},
     "stoptime": BASE | {"slurm"},
@@ -72,6 +75,18 @@ CALENDAR = frozenset({"time.gmtime", "time.strftime"})
 AGENT = (*sorted((PACKAGE / "supervise" / "agent").glob("*.py")), PACKAGE / "progress.py", PACKAGE / "node_findings.py")
 HEAVY = ("torch", "numpy", "aiohttp", "rich", "pyslurm", "prometheus_client", "asyncio")
 
+LOADED_BEFORE_SRUN = frozenset(
+    {"slurm_robust." + name for name in ("cli", "cli.entry", "cli.run_step", "config_file", "mode", "supervise")}
+    | {"slurm_robust.supervise." + name for name in ("agent", "agent.clock", "agent.procfs", "incident", "launch")}
+    | {"slurm_robust.supervise." + name for name in ("incident.incident_folder", "job_ref")}
+    | {
+        f"slurm_robust.supervise.launch.{name}"
+        for name in ("attempt_settings", "early_launch", "options", "own_output", "run_place", "srun_command")
+    }
+    | {f"slurm_robust.supervise.launch.{name}" for name in ("srun_process", "supervisor_lock")}
+)
+"""Each of these delays every start of a training; a new one has to be worth it."""
+
 MAX_LINES = 400
 LONGER = {"progress.py": 530}
 """One file on purpose: it is copied into environments and images without the package. A third of it is its format."""
@@ -83,6 +98,7 @@ SAME_NAME: dict[str, str] = {"SealOnSave": "public: each framework's callback, i
 CLOCKS = {
     "supervise/agent/clock.py": "the clock of supervisor, launcher and agents",
     "supervise/clock.py": "the same, and a sleep for asyncio",
+    "supervise/warm/hook/srobust_warm_gate.py": "runs in the ranks' own Python, which may have nothing of the package",
     "daemon/context.py": "the daemon's clock",
     "daemon/api/http.py": "another process than the daemon, which gets nothing of its",
 }
@@ -257,6 +273,33 @@ def test_a_check_loads_nothing_heavy(start: str, tmp_path: Path) -> None:
     assert "slurm_robust.nodecheck.engine.runner" in modules
     assert heavy(modules) == set()
     assert "slurm_robust.slurm.commands" not in modules, "a fit node never pays for Slurm"
+
+
+@pytest.mark.parametrize("site", [None, "mode: act\n"], ids=["no file", "a file"])
+def test_srun_starts_before_anything_heavy_is_loaded(site: str | None, tmp_path: Path) -> None:
+    """`srobust run`, up to the moment at which it forks srun: what is loaded until then, the training waits for."""
+    start = f"""
+import os, slurm_robust.config_file
+from pathlib import Path
+from slurm_robust.supervise.launch import srun_process
+slurm_robust.config_file.DEFAULT_PATH = Path({str(tmp_path / "robust.yaml")!r})
+srun_process.start = lambda *_: os.write(1, b"forks\\n") and sys.exit(0)
+sys.argv = ["srobust", "run", "--robust-folder={tmp_path}", "-n2", "python", "train.py"]
+from slurm_robust.cli.entry import main
+main()
+"""
+    if site is not None:
+        (tmp_path / "robust.yaml").write_text(site)
+    modules = loaded_by(start, SLURM_JOB_ID="5", SLURM_CLUSTER_NAME=f"test-{tmp_path.name}-{os.getpid()}")
+    assert heavy(modules) == set()
+    ours = {m for m in modules if m.startswith("slurm_robust.")}
+    assert ours - {"slurm_robust.config", "slurm_robust.yaml_lines"} == LOADED_BEFORE_SRUN
+    late = {"click", "dataclasses", "inspect", "queue", "regex", "psutil", "ClusterShell", "slurm_robust.model"}
+    if site is None:
+        assert modules & (late | {"yaml", "msgspec"}) == set()
+    else:
+        assert "msgspec" in modules
+        assert modules & (late - {"inspect"}) == set(), "msgspec and yaml load some of the standard library"
 
 
 def test_an_agent_loads_the_standard_library_only() -> None:

@@ -173,7 +173,7 @@ ROWS = {
     "requeue, change, answer": "REQUEUE POINT_JOB_AT_SEAT ANSWER LIFT_EXCLUDE",
     "standby": "KEEP_STANDBY", "standby check": "STANDBY_CHECK", "drain permit": "DRAIN_PERMIT",
     "delete": "RELEASE_QUARANTINE LEAVE_SEAT DELETE_SEAT DELETE_ORPHAN", "repair": "REBOOT REPAIR_COMMAND",
-    "clear fault": "CLEAR_FAULT",
+    "clear fault": "CLEAR_FAULT", "pair": "HOLD_PAIR RELEASE_PAIR", "pair test": "TEST_PAIR",
 }  # fmt: skip
 """Rows of the table of what may be done to Slurm → the actions of model.py that they tell."""
 

@@ -26,7 +26,6 @@ def uses(pattern: str, *parts: str) -> bool:
 MISSING: dict[str, Callable[[], bool]] = {
     "Nothing is done about it": lambda: uses(r"claim|decide\(|relaunch|requeue", "supervise/watch/slowness.py"),
     "Native stacks and GPU kernels are not looked at": lambda: uses(r'"--native"|cuda-gdb', "supervise"),
-    "Nodes\n  are tested against each other by hand only": lambda: uses(r"stoptime", "supervise", "daemon", "policy"),
     "How much of a GPU's memory is free is looked at between jobs only": lambda: uses(r"nvml", "supervise"),
     "DCGM, switches and the\n  board's event log (IPMI) are not asked": lambda: uses(
         r"import (?:pydcgm|dcgm)|\[\"(?:dcgmi|ipmitool|ibnetdiscover)\"", "nodecheck"

@@ -28,6 +28,7 @@ CRASH_VARIABLE = "SROBUST_DAEMON_CRASH_AFTER"
 action (standing ones not counted), or the first of that kind. `plan`: right after it wrote its first plan."""
 
 STANDING = (ActionKind.DRAIN_PERMIT, ActionKind.KEEP_STANDBY, ActionKind.STANDBY_CHECK)
+PAIR_FLAGS = ("OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 STANDBY_FLAGS = ("OVERLAP",)
 """Pools hold idle nodes only, so running jobs need not be ignored; seats overlap the pools."""
 
@@ -61,7 +62,7 @@ class Actor:
             ActionKind.SET_DOWN: lambda a: call(client.set_down, a.target, a.reason),
             ActionKind.RESUME: lambda a: call(client.resume, a.target),
             ActionKind.CREATE_SEAT: self._create_seat,
-            ActionKind.REQUEUE: lambda a: call(client.requeue, _ref(a)),
+            ActionKind.REQUEUE: self._requeue,
             ActionKind.POINT_JOB_AT_SEAT: self._point,
             ActionKind.LEAVE_SEAT: self._leave_seat,
             ActionKind.DELETE_SEAT: self._delete_reservation,
@@ -75,6 +76,9 @@ class Actor:
             ActionKind.DRAIN_PERMIT: lambda a: call(client.set_node_comment, a.target, str(a.args["comment"])),
             ActionKind.CLEAR_FAULT: lambda a: call(client.set_node_extra, a.target, str(a.args["extra"])),
             ActionKind.DELETE_ORPHAN: self._delete_reservation,
+            ActionKind.HOLD_PAIR: self._hold_pair,
+            ActionKind.TEST_PAIR: self._submit_check,
+            ActionKind.RELEASE_PAIR: self._delete_reservation,
             ActionKind.REBOOT: lambda a: call(client.reboot, a.target, a.reason),
             ActionKind.REPAIR_COMMAND: self._repair_command,
         }
@@ -109,6 +113,11 @@ class Actor:
         minutes = int(action.args.get("minutes", self.context.config.seat.duration_min))
         name = str(action.args["reservation"])
         await self._reserve(name, action.target, self.context.account, minutes, QUARANTINE_FLAGS)
+
+    async def _hold_pair(self, action: Action) -> None:
+        """Refused where a job has come to one of the nodes since they were last read."""
+        name, minutes = str(action.args["reservation"]), int(action.args["minutes"])
+        await self._reserve(name, action.target, self.context.account, minutes, PAIR_FLAGS)
 
     async def _create_seat(self, action: Action) -> None:
         minutes = int(action.args.get("minutes", self.context.config.seat.duration_min))
@@ -160,15 +169,28 @@ class Actor:
         if job is not None and launch_failed(job):
             await self.context.call(self.context.client.release, _ref(action))
 
+    async def _requeue(self, action: Action) -> None:
+        """With the job's placement where the action has one; a version that refuses it has the job pointed later."""
+        context, args = self.context, action.args
+        if "start_in_s" not in args:
+            await context.call(context.client.requeue, _ref(action))
+            return
+        where, in_s = {**_placement(action), "req_nodes": ""}, int(args["start_in_s"])
+        if not await context.call(context.client.requeue_and_place, _ref(action), start_in_s=in_s, **where):
+            text = f"{action.target}: Slurm took the requeue alone; the job is pointed at its seat as soon as it can be"
+            context.alert("requeue.not_placed", text, key=action.target)
+
     async def _point(self, action: Action) -> None:
-        changes: dict[str, Any] = {
-            name: action.args[name]
-            for name in ("exclude", "reservation", "time_limit_min")
-            if action.args.get(name) is not None
-        }
+        context, changes = self.context, _placement(action)
         if action.kind is ActionKind.POINT_JOB_AT_SEAT:
-            changes |= {"req_nodes": "", "start_now": True}
-        await self.context.call(self.context.client.update_job, _ref(action), **changes)
+            changes |= {"req_nodes": "", "start_now": bool(action.args.get("start_now", True))}
+        try:
+            await context.call(context.client.update_job, _ref(action), **changes)
+        except SlurmRefusedError:
+            # Its start time may have come since it was read: where it runs now, the next reading shows.
+            job = await context.call(context.client.job, _ref(action))
+            if job is None or job.state != "RUNNING":
+                raise
 
     async def _leave_seat(self, action: Action) -> None:
         own = str(action.args.get("reservation") or "")
@@ -200,6 +222,11 @@ class Actor:
             # An administrator's text is never cut: where it leaves no space, the job's wrapper gets no answer.
             raise SlurmRefusedError(f"answer job {job.ref.address}", "its AdminComment leaves no space") from None
         await self.context.call(self.context.client.update_job, _ref(action), admin_comment=text)
+
+
+def _placement(action: Action) -> dict[str, Any]:
+    names = ("exclude", "reservation", "time_limit_min")
+    return {name: action.args[name] for name in names if action.args.get(name) is not None}
 
 
 def _ref(action: Action) -> JobRef:

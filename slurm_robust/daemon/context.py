@@ -15,15 +15,27 @@ from typing import ParamSpec, TypeVar
 from slurm_robust.config import Config
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
-from slurm_robust.policy.cluster.node_states import Cluster
+from slurm_robust.policy.cluster.node_picture import NodePicture, difference, updated, whole
+from slurm_robust.policy.cluster.node_states import Cluster, busy_nodes
 from slurm_robust.slurm.client import Job, Node, Reservation, SlurmClient
-from slurm_robust.slurm.errors import SlurmError, SlurmTimeoutError, SlurmUnavailableError
+from slurm_robust.slurm.errors import (
+    SlurmError,
+    SlurmMissingError,
+    SlurmNotFoundError,
+    SlurmParseError,
+    SlurmTimeoutError,
+    SlurmUnavailableError,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("srobustd")
 DAY_S = 86400.0
+WHOLE_AFTER_S = 60.0
+"""All of every node is read this often; in between, only what has changed."""
+MAX_NAMED = 64
+"""More nodes than these are not read by their names: one whole reading costs less."""
 
 
 def printable(text: str, bad: str = "?") -> str:
@@ -35,16 +47,36 @@ def printable(text: str, bad: str = "?") -> str:
 class SlurmReadings:
     """What Slurm showed when it was last read, and when that was (seconds since the epoch; 0 for never)."""
 
-    nodes: Mapping[str, Node] = field(default_factory=dict)
+    picture: NodePicture = field(default_factory=NodePicture)
+    """Another object only where a node has changed."""
     jobs: Mapping[int, Job] = field(default_factory=dict)
+    """Another mapping only where a job has changed."""
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
+    """Another mapping only where a reservation has changed."""
     nodes_at_s: float = 0.0
+    whole_at_s: float = 0.0
+    """When all of every node was last read."""
     jobs_at_s: float = 0.0
     reservations_at_s: float = 0.0
     unchecked: frozenset[str] = frozenset()
     """Standby nodes whose full check is missing or too old."""
     at_check: frozenset[str] = frozenset()
     """Standby nodes that are being checked, or were until a few seconds ago."""
+    _busy: tuple[Mapping[int, Job] | None, frozenset[str]] = (None, frozenset())
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """All nodes, by name; another mapping only where one has changed."""
+        return self.picture.nodes
+
+    @property
+    def busy(self) -> frozenset[str]:
+        """Nodes on which a job starts, runs, is suspended or ends."""
+        jobs, found = self._busy
+        if jobs is not self.jobs:
+            found = busy_nodes(self.jobs.values())
+            self._busy = (self.jobs, found)
+        return found
 
     @property
     def complete(self) -> bool:
@@ -53,7 +85,7 @@ class SlurmReadings:
 
     def expire(self) -> None:
         """Make everything due to be read again."""
-        self.nodes_at_s = self.jobs_at_s = self.reservations_at_s = 0.0
+        self.nodes_at_s = self.jobs_at_s = self.reservations_at_s = self.whole_at_s = 0.0
 
     def cluster(self) -> Cluster:
         """For the planner."""
@@ -105,6 +137,7 @@ class DaemonContext:
         self.troubles: dict[str, str] = {}
         """What keeps the daemon from its work now, by topic: a sentence each, with the command to type."""
         self._jobs_took_s: deque[float] = deque(maxlen=5)
+        self._nodes_took_s: deque[float] = deque(maxlen=5)
         self.away_at_s = float(journal.get("away_at_s", "0"))
         """When slurmctld last could not be reached."""
         self._logged = RateLimit(6, 60.0)
@@ -116,9 +149,19 @@ class DaemonContext:
         return self.mode is Mode.ACT
 
     @property
+    def picture(self) -> NodePicture:
+        """All nodes, and which of them somebody has to look at; another object only where one has changed."""
+        return self.readings.picture
+
+    @property
     def jobs_cost_s(self) -> float:
         """How long a reading of all jobs takes: the fastest of the last few, since this machine has other work too."""
         return min(self._jobs_took_s, default=0.0)
+
+    @property
+    def nodes_cost_s(self) -> float:
+        """How long a reading of what has changed of the nodes takes, in the same way."""
+        return min(self._nodes_took_s, default=0.0)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call Slurm in a thread; errors are passed on."""
@@ -126,6 +169,7 @@ class DaemonContext:
         try:
             return await asyncio.to_thread(function, *args, **kwargs)
         except (SlurmUnavailableError, SlurmTimeoutError):
+            self.readings.whole_at_s = 0.0
             self._note_away()
             raise
 
@@ -136,22 +180,56 @@ class DaemonContext:
             self.journal.put("away_at_s", repr(now_s))
             self.away_at_s = now_s
 
-    async def read_nodes(self) -> None:
-        """Read all nodes."""
-        nodes = await self.call(self.client.nodes)
-        self.readings.nodes, self.readings.nodes_at_s = {n.name: n for n in nodes}, self.now_s()
+    async def read_nodes(self, max_age_s: float = 0.0) -> None:
+        """Read what has changed of the nodes, or all of every node where that is due; not where both are fresh."""
+        readings, now_s = self.readings, self.now_s()
+        if 0 <= now_s - readings.nodes_at_s < max_age_s:
+            return
+        began_s = time.monotonic()
+        if not readings.whole_at_s or now_s - readings.whole_at_s >= WHOLE_AFTER_S or not await self._read_changes():
+            self._see(whole(await self.call(self.client.nodes)))
+            readings.whole_at_s = self.now_s()
+        else:
+            self._nodes_took_s.append(time.monotonic() - began_s)
+        readings.nodes_at_s = self.now_s()
+
+    async def _read_changes(self) -> bool:
+        """Read the cheap listing, and the nodes in question by name; False where only a whole reading helps."""
+        try:
+            listing = await self.call(self.client.node_listing)
+        except (SlurmMissingError, SlurmParseError) as error:
+            # The listing only saves time: no sinfo, or one that a site has wrapped, must not stop everything else.
+            self.alert("nodes.listing", f"{error}; every node is read in full each time", key="listing")
+            return False
+        found = difference(self.readings.picture, listing)
+        if len(found.in_question) > MAX_NAMED:
+            return False
+        try:
+            named = await self.call(self.client.nodes_named, found.in_question) if found.in_question else []
+        except SlurmNotFoundError:
+            return False  # one of them has left the site since
+        changed = {**found.changed, **{node.name: node for node in named}}
+        self.readings.picture = updated(self.readings.picture, changed)
+        return True
+
+    def _see(self, picture: NodePicture) -> None:
+        if picture.nodes != self.readings.picture.nodes:
+            self.readings.picture = picture
 
     async def read_jobs(self) -> None:
         """Read all jobs."""
         began_s = time.monotonic()
-        jobs = await self.call(self.client.jobs)
+        jobs = {j.ref.job_id: j for j in await self.call(self.client.jobs)}
         self._jobs_took_s.append(time.monotonic() - began_s)
-        self.readings.jobs, self.readings.jobs_at_s = {j.ref.job_id: j for j in jobs}, self.now_s()
+        self.readings.jobs = jobs if jobs != self.readings.jobs else self.readings.jobs
+        self.readings.jobs_at_s = self.now_s()
 
-    async def read_reservations(self) -> None:
-        """Read all reservations."""
-        reservations = await self.call(self.client.reservations)
-        self.readings.reservations = {r.name: r for r in reservations}
+    async def read_reservations(self, max_age_s: float = 0.0) -> None:
+        """Read all reservations; not where the last reading is younger than that."""
+        if 0 <= self.now_s() - self.readings.reservations_at_s < max_age_s:
+            return
+        found = {r.name: r for r in await self.call(self.client.reservations)}
+        self.readings.reservations = found if found != self.readings.reservations else self.readings.reservations
         self.readings.reservations_at_s = self.now_s()
 
     def log(self, level: int, what: str, text: str, *, key: str = "") -> None:

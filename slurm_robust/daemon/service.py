@@ -20,6 +20,7 @@ from slurm_robust.daemon.controllers.incident_reports import IncidentReports
 from slurm_robust.daemon.controllers.launch_failed import LaunchFailed
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
 from slurm_robust.daemon.controllers.node_faults import MarkedFaults
+from slurm_robust.daemon.controllers.pair_tests import PairTests
 from slurm_robust.daemon.controllers.quarantine import Quarantines
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.controllers.repairs import Repairs
@@ -27,6 +28,7 @@ from slurm_robust.daemon.controllers.standby_check import StandbyChecks
 from slurm_robust.daemon.controllers.standby_pools import StandbyPools
 from slurm_robust.daemon.controllers.sweeper import Sweeper
 from slurm_robust.daemon.store.node_ledger import NodeLedger
+from slurm_robust.daemon.store.pair_ledger import PairLedger
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.policy.cluster.recovery_step import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
@@ -40,8 +42,10 @@ CYCLE = ("jobs", "nodes", "jobs", "jobs", "reservations", "jobs")
 """What is read, one a second, while nothing is under way: jobs most often, since claims wait."""
 READING_SHARE = 0.05
 """The share of time, at most, for reading the jobs more often while a claim is expected."""
+WATCH_SHARE = 0.03
+"""The share of time, at most, for reading the nodes, and for the jobs, while something is under way."""
 OTHERS_AFTER = 6
-"""Idle intervals after which nodes and reservations are read while a claim is expected."""
+"""Idle intervals after which nodes and reservations are read at the latest, however much is under way."""
 SLEW_S = 1.0
 """A clock that goes back by less than this is only being slewed."""
 
@@ -70,17 +74,21 @@ class Daemon:
         self.incident_reports = IncidentReports(context, self.claim_intake, self.recoveries)
         self.node_failures = NodeFailures(context, self.claim_intake, self.recoveries)
         self.node_faults = MarkedFaults(context, self.actor, self.breaker, self.node_failures)
-        self.quarantine = Quarantines(context, self.actor, self.breaker, self.ledger, self.repair_ledger)
+        pair_ledger = PairLedger(context.journal)
+        self.pair_tests = PairTests(context, self.actor, self.breaker, self.ledger, pair_ledger)
+        self.quarantine = Quarantines(
+            context, self.actor, self.breaker, self.ledger, self.repair_ledger, pair_tests=self.pair_tests
+        )
         self.repairs = Repairs(context, self.actor, self.recoveries, self.ledger, self.repair_ledger)
         self.standby_pools = StandbyPools(context, self.actor, self.ledger)
-        self.standby_checks = StandbyChecks(context, self.actor, self.breaker, self.ledger)
+        self.standby_checks = StandbyChecks(context, self.actor, self.breaker, self.ledger, self.pair_tests)
         self.launch_failed = LaunchFailed(context, self.actor, self.recoveries, self.ledger)
         self.exclusions = Exclusions(context, self.actor, self.recoveries, self.ledger)
         self.sweeper = Sweeper(context, self.actor, self.ledger, self.recoveries, self.repair_ledger)
         self.drain_permits = DrainPermits(context, self.actor, self.breaker, self.repair_ledger)
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
-            *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs),
+            *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs, self.pair_tests),
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -139,7 +147,9 @@ class Daemon:
     def _interval_s(self) -> float:
         pace_s = self._pace_s()
         if self.recoveries.open:
-            return min(BUSY_INTERVAL_S, pace_s)
+            rest_s = max(BUSY_INTERVAL_S, self.recoveries.rest_s)
+            # Not beyond the next whole second where one is new: a requeued job may start from then on.
+            return min(rest_s, pace_s, 1.005 - self.context.now_s() % 1 if rest_s < 1 else rest_s)
         if self._watchful:
             return min(WATCHFUL_INTERVAL_S, pace_s)
         return pace_s
@@ -147,7 +157,7 @@ class Daemon:
     @property
     def _watchful(self) -> bool:
         """True while a node is looked after, is silent under a job, or has marked a fault."""
-        looked_after = self.quarantine.busy or self.repairs.busy
+        looked_after = self.quarantine.busy or self.repairs.busy or self.pair_tests.busy
         return looked_after or self.node_failures.suspicious or self.node_faults.suspicious
 
     def _pace_s(self) -> float:
@@ -190,6 +200,7 @@ class Daemon:
                 await self.launch_failed.tick()
                 await self.exclusions.tick()
             await self.recoveries.tick()
+            await self.pair_tests.tick()
             await self.quarantine.tick()
             await self.repairs.tick()
             await self.standby_checks.tick()
@@ -225,9 +236,13 @@ class Daemon:
         jobs = "jobs" if ages["jobs"] >= 0.9 * self._pace_s() else ""  # a timer may end a little early
         if self.as_user:
             return jobs
-        oldest = max(ages, key=lambda name: ages[name])
+        # Of a large site each kind is read as often as is cheap, but not more seldom than at rest: claims wait.
+        costs = {"jobs": self.context.jobs_cost_s, "nodes": self.context.nodes_cost_s}
+        seldom_s = OTHERS_AFTER * idle_s
+        due_after_s = {name: max(1.0, min(seldom_s, costs.get(name, 0.0) / WATCH_SHARE)) for name in ages}
+        oldest = max(ages, key=lambda name: ages[name] / due_after_s[name])
         if not readings.complete or self.recoveries.open or self._watchful:
-            if ages[oldest] >= 1.0:
+            if ages[oldest] >= due_after_s[oldest]:
                 return oldest
             return jobs if self.claim_intake.expecting else ""
         if not self.claim_intake.expecting:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurm_robust.config import Config
 from slurm_robust.daemon.api.state_publisher import StatePublisher
-from slurm_robust.daemon.api.state_snapshot import take
+from slurm_robust.daemon.api.state_snapshot import Shown, revision, take
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
@@ -54,7 +54,8 @@ async def run(config: Config, *, account: str, mode: Mode, state_dir: Path, as_u
         publisher = None
         if not as_user:
             # `srobust status` of other users reads this state; they cannot read the journal.
-            publisher = StatePublisher(context, state_dir, lambda: take(daemon))
+            shown = Shown()
+            publisher = StatePublisher(context, state_dir, lambda: take(daemon, shown), lambda: revision(daemon))
             daemon.after_poll.append(publisher.tick)
         try:
             await daemon.run()

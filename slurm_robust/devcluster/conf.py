@@ -141,6 +141,8 @@ def robust_yaml(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
             # All nodes are this machine: if each computed, the checks would find it slow.
             "disable": ["matmul", "bandwidth", "collective"],
         },
+        # They would take processors from the ranks of jobs on other nodes.
+        "nodetest": {"tests": []},
     }
     return yaml.safe_dump(merged(base, spec.robust_yaml), sort_keys=False)
 

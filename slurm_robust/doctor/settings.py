@@ -13,6 +13,9 @@ Settings = Mapping[str, str]
 
 SCRIPT_ENDS_S = 21
 """Prolog and epilog end by themselves after so long (`SROBUST_TIMEOUT_S` and a second)."""
+REQUEUE_DELAY_S, LEAST_REQUEUE_DELAY_S = 10, 3
+"""The `requeue_delay` that is advised, and the least with which srobustd, which reads Slurm once a second at least, has
+the job pointed at its seat in time where Slurm itself has requeued it."""
 _NOTHING = ("", "(null)", "none", "n/a")
 _NO_LIMIT = 65533
 """From here on Slurm's 16-bit numbers mean "not set" or "no limit"."""
@@ -26,7 +29,7 @@ def judge(settings: Settings, config: Config) -> list[Advice]:
         _script(settings, "Prolog", "srobust-prolog", "unfit nodes are found only after jobs have started on them"),
         _script(settings, "Epilog", "srobust-epilog", "a fault that a job leaves is found only by the next job"),
         _prolog_flags(settings),
-        _timeout(settings),
+        *_timeouts(settings),
         _held(settings),
         *_health_check(settings, config),
         *_requeue(settings),
@@ -110,16 +113,26 @@ def _prolog_flags(settings: Settings) -> Advice:
     return Advice(Severity.WRONG, "PrologFlags", sentence, f"PrologFlags={','.join([*missing, *others])}")
 
 
-def _timeout(settings: Settings) -> Advice:
-    limit_s = seconds(settings, "PrologEpilogTimeout")
-    fix = "PrologEpilogTimeout=60"
-    if limit_s is None:
-        sentence = "no limit: any prolog that hangs holds its node for ever"
-        return Advice(Severity.ADVICE, "PrologEpilogTimeout", sentence, fix)
-    if limit_s <= SCRIPT_ENDS_S:
-        sentence = f"{limit_s} s: Slurm kills our scripts before they end by themselves, and drains the node"
-        return Advice(Severity.WRONG, "PrologEpilogTimeout", sentence, fix)
-    return _ok("PrologEpilogTimeout", f"{limit_s} s")
+def _script_limits(settings: Settings) -> dict[str, int | None]:
+    """The time limits of prolog and epilog, seconds, by key. Since 25.05 Slurm shows two of them where they differ."""
+    apart = [key for key in ("PrologTimeout", "EpilogTimeout") if value(settings, key)]
+    return {key: seconds(settings, key) for key in apart or ["PrologEpilogTimeout"]}
+
+
+def _timeouts(settings: Settings) -> list[Advice]:
+    found = []
+    for key, limit_s in _script_limits(settings).items():
+        which = {"PrologTimeout": "prolog", "EpilogTimeout": "epilog"}.get(key, "prolog or epilog")
+        fix = f"{key}=60"
+        if limit_s is None:
+            sentence = f"no limit: a {which} that hangs holds its node for ever"
+            found.append(Advice(Severity.ADVICE, key, sentence.replace("a epilog", "an epilog"), fix))
+        elif limit_s <= SCRIPT_ENDS_S:
+            sentence = f"{limit_s} s: Slurm kills our scripts before they end by themselves, and drains the node"
+            found.append(Advice(Severity.WRONG, key, sentence, fix))
+        else:
+            found.append(_ok(key, f"{limit_s} s"))
+    return found
 
 
 def _held(settings: Settings) -> Advice:
@@ -207,7 +220,8 @@ def _times(settings: Settings, config: Config) -> list[Advice]:
     found = []
     kill_s = seconds(settings, "KillWait") or 0
     stuck_s = seconds(settings, "UnkillableStepTimeout") or 0
-    scripts_s = 2 * (seconds(settings, "PrologEpilogTimeout") or 0)
+    limits_s = [limit_s or 0 for limit_s in _script_limits(settings).values()]
+    scripts_s = sum(limits_s) if len(limits_s) > 1 else 2 * limits_s[0]
     whole_s = kill_s + stuck_s + scripts_s
     seat_s = config.seat.duration_min * 60
     if whole_s > seat_s:
@@ -277,17 +291,32 @@ def _gres(settings: Settings, version: tuple[int, int]) -> list[Advice]:
 
 
 def _newer(settings: Settings, version: tuple[int, int]) -> list[Advice]:
+    """Requeues since 25.11: the delay can be chosen, and a job can ask for none."""
     if version < (25, 11):
         return []
     found = []
-    if "enable_expedited_requeue" not in words(settings, "SlurmctldParameters"):
-        sentence = (
-            "Slurm can requeue a job at once and with top priority: `sbatch --requeue=expedite`, not enabled here"
-        )
-        fix = _with(settings, "SlurmctldParameters", "enable_expedited_requeue")
-        found.append(Advice(Severity.ADVICE, "SlurmctldParameters", sentence, fix))
-    if "requeue_delay" not in words(settings, "SchedulerParameters"):
-        sentence = "a requeued job waits 120 s unless its wait is shortened; this version can wait less"
-        fix = _with(settings, "SchedulerParameters", "requeue_delay=1")
+    delay = re.search(r"(?:^|,)\s*requeue_delay=(\d{1,6})", value(settings, "SchedulerParameters"))
+    if delay is None:
+        sentence = "a requeue that srobustd does not shorten waits 120 s; this version can wait less"
+        fix = _with(settings, "SchedulerParameters", f"requeue_delay={REQUEUE_DELAY_S}")
         found.append(Advice(Severity.ADVICE, "requeue_delay", sentence, fix))
+    elif int(delay[1]) < LEAST_REQUEUE_DELAY_S:
+        sentence = (
+            f"requeue_delay={delay[1]}: when Slurm gives up a node, its job may start before srobustd has pointed it "
+            "at its seat: outside of it, or behind other jobs"
+        )
+        wanted = re.sub(
+            r"requeue_delay=\d+", f"requeue_delay={REQUEUE_DELAY_S}", value(settings, "SchedulerParameters")
+        )
+        found.append(Advice(Severity.WRONG, "requeue_delay", sentence, f"SchedulerParameters={wanted}"))
+    else:
+        found.append(_ok("requeue_delay", f"{delay[1]} s"))
+    if "enable_expedited_requeue" in words(settings, "SlurmctldParameters"):
+        sentence = (
+            "enable_expedited_requeue: Slurm holds a job of `sbatch --requeue=expedite` whose script fails while no "
+            "epilog does, and the job's owner cannot change it while Slurm requeues it; seats need none of it"
+        )
+        others = [word for word in value(settings, "SlurmctldParameters").split(",") if "expedited" not in word.lower()]
+        fix = f"SlurmctldParameters={','.join(others)}"
+        found.append(Advice(Severity.ADVICE, "SlurmctldParameters", sentence, fix))
     return found

@@ -19,7 +19,8 @@ from slurm_robust.localize.ranks import name, strays
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.stacks import pyspy
-from slurm_robust.localize.stacks.archive import MAX_FILE_BYTES, NODE_NAME, ArchiveError, NodeArchive, decode, rounds
+from slurm_robust.localize.stacks.archive import MAX_FILE_BYTES, ArchiveError, NodeArchive, decode, rounds
+from slurm_robust.text import NODE_NAME
 
 MAX_FILES = 65536
 

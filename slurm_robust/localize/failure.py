@@ -38,7 +38,9 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
     if (root := _root(roots, verdict)) is not None:
         finding = root[1]
         # Without a suspect it showed on every node that has it: one of them, by chance, would differ at the next time.
-        where = nodes or tuple(sorted({e.node for e, f in roots if f.signature == finding.signature and e.node}))
+        # What is about a peer shows on any node but the broken one.
+        same = (e.node for e, f in roots if f.signature == finding.signature and e.node and not f.of_peer)
+        where = nodes or tuple(sorted(set(same)))
         telling = where if _telling(finding) else ()
         return Failure(f"died: {finding.signature}", telling, _cause(finding), finding.category)
     suspects = {rank for suspect in verdict.suspects for rank in suspect.ranks}

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from slurm_robust.model import REASON_PREFIX
 from slurm_robust.slurm.errors import SlurmRefusedError
+
+if TYPE_CHECKING:
+    from slurm_robust.slurm.client import JobPlacement
 
 
 def _refuse(what: str, value: str) -> SlurmRefusedError:
@@ -76,6 +80,13 @@ def minutes(value: int) -> int:
     return value
 
 
+def delay_s(value: int) -> int:
+    """A positive number of seconds, at most a day."""
+    if not 1 <= value <= 86400:
+        raise _refuse("not a number of seconds between one and a day", str(value))
+    return value
+
+
 def free_text(text: str) -> str:
     """A comment: any text that a process can have as an argument, so without NUL."""
     if "\0" in text:
@@ -95,3 +106,21 @@ def reason(text: str) -> str:
     if not text.startswith(REASON_PREFIX):
         raise _refuse(f"a reason that does not begin with {REASON_PREFIX}", text)
     return line(text)
+
+
+_UPDATES: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "req_nodes": ("ReqNodeList", node_list_or_none),
+    "exclude": ("ExcNodeList", node_list_or_none),
+    "reservation": ("ReservationName", lambda text: name(text) if text else ""),
+    "time_limit_min": ("TimeLimit", minutes),
+    "comment": ("Comment", free_text),
+    "admin_comment": ("AdminComment", free_text),
+    "start_now": ("StartTime", lambda _: "now"),
+}
+"""`JobChanges` → scontrol's key, and its value as text."""
+
+
+def update_words(changes: JobPlacement) -> list[str]:
+    """The changes as words of `scontrol update`."""
+    given: dict[str, Any] = {**changes, "start_now": changes.get("start_now") or None}
+    return [f"{key}={text(given[name])}" for name, (key, text) in _UPDATES.items() if given.get(name) is not None]

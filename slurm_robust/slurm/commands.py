@@ -7,15 +7,15 @@ import re
 import secrets
 import shutil
 import string
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
-from slurm_robust.slurm import arguments, parse, process, values
-from slurm_robust.slurm.client import Job, JobChanges, Node, Reservation
+from slurm_robust.slurm import arguments, node_listing, parse, process, values
+from slurm_robust.slurm.client import Job, JobChanges, JobPlacement, Node, NodeListing, Reservation
 from slurm_robust.slurm.errors import (
     SlurmError,
     SlurmMissingError,
@@ -24,6 +24,7 @@ from slurm_robust.slurm.errors import (
     SlurmRefusedError,
     from_text,
 )
+from slurm_robust.slurm.in_use import BackEnd
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -47,24 +48,28 @@ def enough_without(job: Job, nodes: Sequence[Node], out: Collection[str]) -> boo
     return len(fit) >= max(job.num_nodes, len(job.nodes))
 
 
-_CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
-    "req_nodes": ("ReqNodeList", arguments.node_list_or_none),
-    "exclude": ("ExcNodeList", arguments.node_list_or_none),
-    "reservation": ("ReservationName", lambda text: arguments.name(text) if text else ""),
-    "time_limit_min": ("TimeLimit", arguments.minutes),
-    "comment": ("Comment", arguments.free_text),
-    "admin_comment": ("AdminComment", arguments.free_text),
-    "start_now": ("StartTime", lambda _: "now"),
-}
-"""`JobChanges` → scontrol's key, and its value as text."""
-
-
 class CommandClient:
-    """`SlurmClient` by `scontrol`, `squeue`, `scancel` and `sbatch`."""
+    """`SlurmClient` by `scontrol`, `sinfo`, `squeue`, `scancel` and `sbatch`."""
 
     def __init__(self, config: SlurmConfig) -> None:
         self._config = config
         self._cluster_name = ""
+        self._last_jobs: dict[tuple[str, ...], Job] = {}
+        """The last reading of all jobs, by the text of each."""
+        self._last_names: dict[str, frozenset[str]] = {}
+        """The nodes of each line of the last listing, by their text."""
+
+    def about(self) -> BackEnd:
+        """The back end and the version of Slurm's commands; asks slurmctld nothing."""
+        return BackEnd("commands", slurm=self.slurm_version())
+
+    def slurm_version(self) -> str:
+        """The version of Slurm's commands here, `22.05.8`; empty where they do not say."""
+        try:
+            found = re.search(r"[0-9]+(?:\.[0-9]+)+\S*", self._run("read Slurm's version", ["scontrol", "--version"]))
+        except SlurmError:
+            return ""
+        return found[0] if found else ""
 
     # Reading
 
@@ -80,9 +85,43 @@ class CommandClient:
             return None
         return next((node for node in parse.parse_nodes(text) if node.name == name), None)
 
+    def node_listing(self) -> NodeListing:
+        """What changes of nodes, in one call: sinfo folds nodes that are alike into one line."""
+        separator = _separator()
+        # sinfo has no variable for this. Users of this machine could read the separator while sinfo runs, but only
+        # administrators write the texts, and the whole reading that follows corrects them.
+        layout = ",".join(f"{field}:{separator}" for field in node_listing.FIELDS)
+        text = self._run("list nodes", ["sinfo", "-h", "--all", "--local", "-O", layout])
+        return node_listing.parse(text, separator, self._last_names)
+
+    def nodes_named(self, names: Sequence[str]) -> list[Node]:
+        """These nodes, in one call."""
+        nodes = arguments.node_list(values.fold(names))
+        what, argv = f"read nodes {nodes}", [self._command("scontrol"), "-d", "show", "node", "-o", nodes]
+        done = process.run(argv, timeout_s=self._config.timeout_s, env=self._environment())
+        last = done.out.rstrip().rpartition("\n")[2]
+        if done.code and last.endswith(" not found"):  # behind the nodes that there are
+            raise SlurmNotFoundError(what, last)
+        return parse.parse_nodes(self._output(what, done))
+
     def jobs(self) -> list[Job]:
         """All jobs that slurmctld holds, in one call. `exclude` is None: squeue prints it in another call only."""
-        return self._squeue("read jobs", [])
+        found = self._squeue("read jobs", [], self._last_jobs)
+        self._last_jobs = found
+        return list(found.values())
+
+    def jobs_named(self, jobs: Sequence[JobRef]) -> list[Job | None]:
+        """Each of these jobs as `job` reads it, in two calls at most."""
+        if len(jobs) <= 1:
+            return [self.job(job) for job in jobs]
+        asked = ",".join(job.address for job in jobs)
+        found = list(self._squeue("read several jobs", ["--array", "-j", asked]).values())
+        out = self._excluded(asked, "read excluded nodes of several jobs", "--array")
+        exact = [next((one for one in found if same(one.ref, job)), None) for job in jobs]
+        return [
+            one and replace(one, exclude=out[one.ref.job_id]) if one and one.ref.job_id in out else None
+            for one in exact
+        ]
 
     def job(self, job: JobRef) -> Job | None:
         """One job, exactly, `exclude` included (two calls); None where Slurm does not know it (any more)."""
@@ -159,20 +198,34 @@ class CommandClient:
 
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
         """Plain requeue; with `without`, these nodes are excluded from then on, if enough nodes remain for the job."""
-        address = self._exact(job, "requeue")
-        known = self.job(job) if without else None
+        one = self._one(job, "requeue")
+        known = self._with_exclude(one) if without else None
         out = {*without, *values.expand((known and known.exclude) or "")}
         if not without or (known is not None and not enough_without(known, self.nodes(), out)):
-            self._run(f"requeue job {address}", ["scontrol", "requeue", address])
+            self._run(f"requeue job {one.ref.address}", ["scontrol", "requeue", one.ref.address])
             return
-        nodes = arguments.node_list(values.fold(out))
-        # One scontrol for both. It ignores SIGTERM, since it may be a part of the job that it requeues.
-        both = f"requeue {address}\nupdate JobId={address} ExcNodeList={nodes}\n"
+        self._requeue_with(one, [f"ExcNodeList={arguments.node_list(values.fold(out))}"])
+
+    def requeue_and_place(self, job: JobRef, *, start_in_s: int, **placement: Unpack[JobPlacement]) -> bool:
+        """Plain requeue, and in the same call where and when the job may run again, while it still ends."""
+        one = self._one(job, "requeue")
+        return self._requeue_with(
+            one, [*arguments.update_words(placement), f"StartTime=now+{arguments.delay_s(start_in_s)}"]
+        )
+
+    def _requeue_with(self, job: Job, changes: list[str]) -> bool:
+        """Requeue a job and change it, by one scontrol; False where Slurm took the requeue alone."""
+        address, words = job.ref.address, " ".join(changes)
+        both = f"requeue {address}\nupdate JobId={address} {words}\n"
+        # It ignores SIGTERM, since it may be a part of the job that it requeues.
         argv = ["/bin/sh", "-c", 'trap "" TERM HUP; exec "$0"', self._command("scontrol")]
         done = process.run(argv, timeout_s=self._config.timeout_s, env=self._environment(), stdin=both)
-        now = self._find(job) if done.code else None
-        if now is None or not (now.completing or now.state == "PENDING"):
-            self._output(f"requeue job {address} without {nodes}", done)
+        if done.code == 0:
+            return True
+        now = self._find(job.ref)
+        if now is None or now.restart_count == job.restart_count:
+            self._output(f"requeue job {address} with {words}", done)
+        return False
 
     def release(self, job: JobRef) -> None:
         """End a pending job's hold."""
@@ -181,11 +234,7 @@ class CommandClient:
 
     def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
         """Change a job in one call."""
-        values: dict[str, Any] = {**changes, "start_now": changes.get("start_now") or None}
-        written = [
-            f"{key}={text(values[name])}" for name, (key, text) in _CHANGES.items() if values.get(name) is not None
-        ]
-        if written:
+        if written := arguments.update_words(changes):
             address = self._exact(job, "update")
             self._run(f"update job {address}", ["scontrol", "update", f"JobId={address}", *written])
 
@@ -252,13 +301,15 @@ class CommandClient:
 
     # Helpers
 
-    def _squeue(self, what: str, only: list[str]) -> list[Job]:
+    def _squeue(
+        self, what: str, only: list[str], known: Mapping[tuple[str, ...], Job] | None = None
+    ) -> dict[tuple[str, ...], Job]:
         separator = _separator()
         # In the environment, not on the command line: there, any user of this machine could read it while squeue
         # runs, and write it into a comment.
         layout = {"SQUEUE_FORMAT2": ",".join(f"{field}:{separator}" for field in parse.JOB_FIELDS)}
         text = self._run(what, ["squeue", "-h", "--all", "-t", "all", *only], layout)
-        return parse.parse_jobs(text, separator)
+        return parse.jobs_by_text(text, separator, known or {})
 
     def _find(self, job: JobRef) -> Job | None:
         array = job.array_job_id is not None and job.array_task_id is not None
@@ -266,25 +317,34 @@ class CommandClient:
             found = self._squeue(f"read job {job.address}", ["-j", job.address, *(["--array"] if array else [])])
         except SlurmNotFoundError:
             return None
-        return next((one for one in found if same(one.ref, job)), None)
+        return next((one for one in found.values() if same(one.ref, job)), None)
 
     def _with_exclude(self, job: Job) -> Job | None:
-        address = str(job.ref.job_id)
-        # In Slurm 22.05 only squeue's short format has the excluded nodes; slurmctld accepts only names of nodes there.
-        argv = ["squeue", "-h", "--all", "-t", "all", "-j", address, "-o", "%A %x"]
+        job_id = job.ref.job_id
         try:
-            text = self._run(f"read excluded nodes of job {address}", argv)
+            out = self._excluded(str(job_id), f"read excluded nodes of job {job_id}")
         except SlurmNotFoundError:
             return None
+        return replace(job, exclude=out[job_id]) if job_id in out else None
+
+    def _excluded(self, asked: str, what: str, *more: str) -> dict[int, str]:
+        """The excluded nodes of each of these jobs, by raw id."""
+        # In Slurm 22.05 only squeue's short format has the excluded nodes; slurmctld accepts only names of nodes there.
+        text = self._run(what, ["squeue", "-h", "--all", "-t", "all", *more, "-j", asked, "-o", "%A %x"])
+        found: dict[int, str] = {}
         for line in text.splitlines():
             job_id, _, nodes = line.partition(" ")
-            if job_id == address:
+            if job_id.isdigit():
                 values.expand(nodes.strip())
-                return replace(job, exclude=values.plain(nodes.strip()))
-        return None
+                found.setdefault(int(job_id), values.plain(nodes.strip()))
+        return found
 
     def _exact(self, job: JobRef, verb: str) -> str:
-        """The address that means this job and no other.
+        """The address that means this job and no other."""
+        return self._one(job, verb).ref.address
+
+    def _one(self, job: JobRef, verb: str) -> Job:
+        """The job that this means, and no other; its own `ref` addresses it.
 
         Raises:
             SlurmNotFoundError: Slurm does not know the job.
@@ -301,7 +361,7 @@ class CommandClient:
             raise SlurmRefusedError(
                 f"{verb} job {job.address}: means several tasks of an array; name one, {job.job_id}_TASK"
             )
-        return found.ref.address
+        return found
 
     def _update_nodes(self, what: str, nodes: str, *changes: str) -> None:
         self._run(what, ["scontrol", "update", f"NodeName={arguments.node_list(nodes)}", *changes])

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from slurm_robust.config import SlurmConfig
-from slurm_robust.slurm.client import SlurmClient
-from slurm_robust.slurm.errors import SlurmMissingError
+
+if TYPE_CHECKING:
+    from slurm_robust.slurm.commands import CommandClient
 
 BACKENDS = {
     "commands": ("slurm_robust.slurm.commands", "CommandClient"),
     "pyslurm": ("slurm_robust.slurm.pyslurm_backend", "PyslurmClient"),
 }
-"""name → (module, class); imported only when chosen, since importing pyslurm already calls libslurm."""
+"""name → (module, class); imported only when chosen."""
 
 
-def connect(config: SlurmConfig) -> SlurmClient:
+def connect(config: SlurmConfig) -> CommandClient:
     """The client that the configuration names; it does not call Slurm yet.
 
-    Raises:
-        SlurmMissingError: pyslurm was chosen and cannot be imported.
+    A pyslurm that is not installed here, or does not fit, is named in a warning of `logging` at the first call that
+    would need it; the commands are used instead.
     """
     module, name = BACKENDS[config.backend]
-    try:
-        backend = getattr(importlib.import_module(module), name)
-        client: SlurmClient = backend(config)
-    except ImportError as error:
-        raise SlurmMissingError(
-            f"slurm.backend is {config.backend}, which cannot be imported here; install the {config.backend} that "
-            "matches this Slurm's major.minor, or set slurm.backend: commands in robust.yaml",
-            str(error),
-        ) from error
+    client: CommandClient = getattr(importlib.import_module(module), name)(config)
     return client

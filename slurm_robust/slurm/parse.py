@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
+from sys import intern
 from typing import Any
 
 from slurm_robust.model import JobRef
@@ -18,6 +20,10 @@ from slurm_robust.slurm.values import duration_s, epoch_s, expand, node_state, n
 
 _FREE_TEXT = re.compile(r"\s(?=(?:Reason|Comment|Extra)=)")
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z_:/]+)=(\S*)")
+_NODE_PAIR = re.compile(
+    r"(?:^|\s)(NodeName|State|Partitions|Gres|GresUsed|ActiveFeatures|CPUTot|RealMemory|BootTime)=(\S*)"
+)
+"""Of a node, only what is read: there may be ten thousand."""
 _STAMP = r" \[([^\s\[\]@]*)@([0-9T:-]+|Unknown|None)\]"
 # Greedy: the last stamp is Slurm's own. A reason can quote a job's text, a node's comment cannot.
 _REASON = re.compile(r"\s*Reason=(.*)" + _STAMP + r"(?=\s*\Z|\s+(?:Comment|Extra)=)", re.DOTALL)
@@ -31,24 +37,24 @@ _GPU_NUMBERS = re.compile(r"gpu(?::[^(),:]*)*\(IDX:([0-9,-]{1,400})\)")
 MAX_GPU_NUMBER = 9999
 
 
-def _records(text: str, head: str, none_text: str) -> list[tuple[str, dict[str, str], str]]:
-    """Each record, its pairs, and the free text behind them."""
+def _records(
+    text: str, head: str, none_text: str, pair: re.Pattern[str] = _PAIR
+) -> Iterator[tuple[str, dict[str, str], str]]:
+    """Each record, its pairs, and the free text behind them; one after the other, since there may be thousands."""
     text = text.strip("\n")
     if text.strip() == none_text:
-        return []
-    records = []
+        return
     for record in re.split(rf"\n(?={head})", text):
         if not record.startswith(head):
             raise SlurmParseError(f"scontrol's answer does not begin with {head}", text[:200])
         cut = _FREE_TEXT.search(record)
         end = cut.start() if cut else len(record)
-        records.append((record, _pairs(record[:end]), record[end:]))
-    return records
+        yield record, _pairs(record[:end], pair), record[end:]
 
 
-def _pairs(text: str) -> dict[str, str]:
+def _pairs(text: str, pair: re.Pattern[str]) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for key, value in _PAIR.findall(text):
+    for key, value in pair.findall(text):
         pairs.setdefault(key, value)  # the first of a name is Slurm's own; later ones may be part of a text
     return pairs
 
@@ -62,6 +68,7 @@ def _number(pairs: dict[str, str], key: str) -> int:
     return int(text)
 
 
+@lru_cache(maxsize=256)
 def _names(text: str) -> tuple[str, ...]:
     return () if nothing(text) else tuple(text.split(","))
 
@@ -73,6 +80,11 @@ def _stamped(text: str) -> int:
         return 0  # an administrator's own text in the form of a stamp: no time, and no error
 
 
+def gres_count(used: str) -> int:
+    """How many generic resources a text such as `gpu:a100:4(IDX:0-3),nic:1` names."""
+    return sum(map(int, _GRES_COUNT.findall(used)))
+
+
 def parse_nodes(text: str) -> list[Node]:
     """Read `scontrol show node -o`.
 
@@ -82,7 +94,7 @@ def parse_nodes(text: str) -> list[Node]:
         SlurmParseError: not that.
     """
     found = []
-    for record, pairs, tail in _records(text, "NodeName=", "No nodes in the system"):
+    for record, pairs, tail in _records(text, "NodeName=", "No nodes in the system", _NODE_PAIR):
         if "State" not in pairs:
             raise SlurmParseError("a node without a state", record[:200])
         why = _REASON.match(tail) or _REASON_BARE.match(tail)
@@ -99,14 +111,14 @@ def parse_nodes(text: str) -> list[Node]:
                 reason_user=(why[2] or "") if why else "",
                 reason_at_s=_stamped(why[3] or "") if why else 0,
                 partitions=_names(pairs.get("Partitions", "")),
-                gres=plain(pairs.get("Gres", "")),
+                gres=intern(plain(pairs.get("Gres", ""))),
                 features=_names(pairs.get("ActiveFeatures", "")),
                 cpus=_number(pairs, "CPUTot"),
                 memory_mb=_number(pairs, "RealMemory"),
                 boot_at_s=epoch_s(pairs.get("BootTime", "")),
-                comment=plain(comment[1].rstrip()) if comment else "",
+                comment=intern(plain(comment[1].rstrip())) if comment else "",
                 extra=plain(extra[1].rstrip()) if extra else "",
-                gres_used=sum(map(int, _GRES_COUNT.findall(pairs.get("GresUsed", "")))),
+                gres_used=gres_count(pairs.get("GresUsed", "")),
             )
         )
     return found
@@ -224,8 +236,18 @@ PAST_JOB_FIELDS = (
 def parse_jobs(text: str, separator: str) -> list[Job]:
     """Read `squeue -h -O` of `JOB_FIELDS`, each followed by `separator`.
 
+    Raises:
+        SlurmParseError: not that.
+    """
+    return list(jobs_by_text(text, separator, {}).values())
+
+
+def jobs_by_text(text: str, separator: str, known: Mapping[tuple[str, ...], Job]) -> dict[tuple[str, ...], Job]:
+    """The same: the jobs, in their order, by their texts.
+
     A job's name, comment, folder and files are its owner's texts and may contain anything, also newlines. They cannot
-    forge a field or a job, since `separator` is random, new for each call, and secret.
+    forge a field or a job, since `separator` is random, new for each call, and secret. Jobs whose text is `known` from
+    an earlier reading are not parsed again: most have not changed.
 
     Raises:
         SlurmParseError: not that.
@@ -233,11 +255,13 @@ def parse_jobs(text: str, separator: str) -> list[Job]:
     pieces = text.split(separator)
     if pieces.pop().strip("\n") or len(pieces) % len(JOB_FIELDS):
         raise SlurmParseError("squeue's answer is cut short or in another form", text[:200].replace(separator, "|"))
-    width = len(JOB_FIELDS)
-    return [
-        _job(dict(zip(JOB_FIELDS, pieces[start : start + width], strict=True)))
-        for start in range(0, len(pieces), width)
-    ]
+    width, found = len(JOB_FIELDS), dict[tuple[str, ...], Job]()
+    for start in range(0, len(pieces), width):
+        # Each record but the first begins with the newline that ends the one before it.
+        texts = (pieces[start].removeprefix("\n"), *pieces[start + 1 : start + width])
+        job = known.get(texts)
+        found[texts] = job if job is not None else _job(dict(zip(JOB_FIELDS, texts, strict=True)))
+    return found
 
 
 def parse_past_job(text: str, separator: str, fields: Sequence[str], job: JobRef) -> Job | None:
@@ -281,7 +305,6 @@ def _option(line: str, short: str, long: str) -> str:
 
 
 def _job(fields: dict[str, str]) -> Job:
-    fields["jobid"] = fields["jobid"].removeprefix("\n")
     state, _, flags = fields["state"].replace(",", "+").partition("+")
     if not re.fullmatch(r"[A-Z_]+", state):
         raise SlurmParseError("not a job state", fields["state"][:80])

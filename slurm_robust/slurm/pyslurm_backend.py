@@ -3,23 +3,19 @@
 pyslurm runs in a process of its own (`pyslurm_worker`), so that every call has a deadline, and neither libslurm's exits
 nor its symbols affect the daemon.
 
-These calls use Slurm's commands nevertheless:
-
-* `node`: prologs call it, and have no time to start a process that stays;
-* `submit`, `signal`: pyslurm has no `sbatch` options, and does not find all steps;
-* `requeue` that excludes nodes: two calls would take too long;
-* `requeue`, `release`, `cancel`, `update_job` of one task of an array: pyslurm's calls take a number, which would mean
-  the whole array;
-* `update_job`, `set_node_comment` and `set_node_extra` with an empty text: pyslurm cannot clear;
-* `job_gpus`: only the command names the GPUs of each node;
-* whatever the installed version does not have (this was written for 22.5.x).
+What goes by Slurm's commands nevertheless is declared in `pyslurm_fit`. A pyslurm that does not fit this Slurm, or that
+fails in a call, is named in one warning of `logging`, and the commands do its work: nothing that only pyslurm cannot do
+ever fails.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slurm_robust.config import SlurmConfig
@@ -27,12 +23,16 @@ from slurm_robust.model import JobRef
 from slurm_robust.slurm import arguments
 from slurm_robust.slurm.client import Job, JobChanges, Node, Reservation
 from slurm_robust.slurm.commands import CommandClient, same
-from slurm_robust.slurm.pyslurm_link import PyslurmLink
-from slurm_robust.slurm.pyslurm_worker import Unable
+from slurm_robust.slurm.errors import SlurmError, SlurmMissingError, SlurmParseError
+from slurm_robust.slurm.in_use import BackEnd, Detour
+from slurm_robust.slurm.pyslurm_fit import calls_of, judge
+from slurm_robust.slurm.pyslurm_link import PyslurmLink, WorkerDiedError
+from slurm_robust.slurm.pyslurm_messages import Broken, Installed, Unable
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 _CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "comment": ("comment", arguments.free_text),
@@ -58,30 +58,76 @@ def _here() -> bool:
     return False
 
 
-class PyslurmClient(CommandClient):
-    """`SlurmClient` by pyslurm, and by the commands where pyslurm cannot (listed in this module's docstring).
+def _run(job: Job) -> tuple[int, int]:
+    return job.ref.job_id, job.restart_count
 
-    Raises:
-        ImportError: pyslurm is not installed here.
-    """
+
+class PyslurmClient(CommandClient):
+    """`SlurmClient` by pyslurm, and by the commands where pyslurm cannot (`about` tells which)."""
 
     def __init__(self, config: SlurmConfig) -> None:
-        if not _here():
-            raise ImportError("No module named 'pyslurm'")
         super().__init__(config)
         self._link = PyslurmLink(config)
+        self._judging = threading.Lock()
+        self._about: BackEnd | None = None
+        self._given_up: dict[str, str] = {}
+        """The worker's calls that go by command, and why."""
+        self._exit_codes: dict[tuple[int, int], str] = {}
 
     def close(self) -> None:
         """End pyslurm's process; the next call starts it again."""
         self._link.close()
 
+    def about(self) -> BackEnd:
+        """The back end, its versions, and what goes by command; starts pyslurm, asks slurmctld nothing."""
+        with self._judging:
+            if self._about is None:
+                self._about = self._judged()
+            return self._about
+
+    def _judged(self) -> BackEnd:
+        slurm = self.slurm_version()
+        about = BackEnd("pyslurm", slurm=slurm, problem="" if _here() else "it is not installed here")
+        if not about.problem:
+            try:
+                # At the start of a job, the commands still have time after this.
+                within_s = self._config.timeout_s / 2
+                installed = self._link.ask(Installed, "installed", "start pyslurm", within_s=within_s)
+                about = judge(installed, slurm)
+                self._given_up = dict(installed.lacks)
+            except (SlurmError, Unable) as error:
+                about = replace(about, problem=str(error))
+        if about.problem:
+            self._link.close()
+            log.warning(
+                "slurm.backend is pyslurm, which does not fit here: %s. Slurm's commands are used instead; install the "
+                "pyslurm that matches this Slurm's major.minor, or set slurm.backend: commands in robust.yaml",
+                about.problem,
+            )
+        elif self._given_up:
+            log.warning(
+                "pyslurm %s has no %s: Slurm's commands are used for what needs it; see: srobust doctor",
+                about.version,
+                ", ".join(sorted(set(self._given_up.values()))),
+            )
+        return about
+
     def nodes(self) -> list[Node]:
-        """All nodes, in one call."""
-        return self._read(list[Node], "nodes", "read nodes", super().nodes)
+        """All nodes; sinfo tells how many generic resources are in use."""
+        found = self._read(list[Node], "nodes", "read nodes", super().nodes)
+        if not any(node.gres for node in found):
+            return found
+        try:
+            listing = self.node_listing()
+        except (SlurmMissingError, SlurmParseError):
+            return found
+        # Of nodes in the same state alone: where a job has started since, none is to be idle with resources in use.
+        used = {(name, line.state): line.gres_used for line, names in listing.items() for name in names}
+        return [replace(n, gres_used=max(n.gres_used, used.get((n.name, n.state), 0))) for n in found]
 
     def jobs(self) -> list[Job]:
         """All jobs that slurmctld holds, in one call; `exclude` included."""
-        return self._read(list[Job], "jobs", "read jobs", super().jobs)
+        return self._with_exit_codes(self._read(list[Job], "jobs", "read jobs", super().jobs))
 
     def job(self, job: JobRef) -> Job | None:
         """One job, exactly; None where Slurm does not know it (any more)."""
@@ -92,14 +138,23 @@ class PyslurmClient(CommandClient):
         array = job.array_job_id is not None and job.array_task_id is not None
         asked = job.array_job_id if array else job.job_id
         try:
-            found = self._link.ask(list[Job], "job_and_siblings", f"read job {job.address}", job_id=asked)
-        except Unable:
+            found = self._ask(list[Job], "job_and_siblings", f"read job {job.address}", job_id=asked)
+        except (Unable, WorkerDiedError):
             return super()._find(job)
         for one in found:
             if same(one.ref, job):
-                return one
+                return one if one.exit_code else super()._find(job)
         # One task of an array's pending rest has no record of its own yet; squeue can tell it apart.
         return super()._find(job) if array and found else None
+
+    def _with_exit_codes(self, jobs: list[Job]) -> list[Job]:
+        """The same jobs; where pyslurm cannot tell an exit code, the command has told it, once for each run."""
+        unknown = [_run(job) for job in jobs if not job.exit_code]
+        if unknown and not self._exit_codes.keys() >= set(unknown):
+            told = {_run(job): job.exit_code for job in super().jobs()}
+            self._exit_codes = {run: told.get(run, "") for run in unknown}
+        codes = self._exit_codes
+        return [job if job.exit_code else replace(job, exit_code=codes.get(_run(job), "")) for job in jobs]
 
     def reservations(self) -> list[Reservation]:
         """All reservations, in one call."""
@@ -196,13 +251,34 @@ class PyslurmClient(CommandClient):
 
     def _read(self, kind: type[T], call: str, what: str, by_command: Callable[[], T]) -> T:
         try:
-            return self._link.ask(kind, call, what)
-        except Unable:
+            return self._ask(kind, call, what)
+        except (Unable, WorkerDiedError):
             return by_command()
 
     def _done(self, call: str, what: str, **args: Any) -> bool:
         """True where pyslurm did it; False where it cannot."""
         with contextlib.suppress(Unable):
-            self._link.ask(type(None), call, what, **args)
+            self._ask(type(None), call, what, **args)
             return True
         return False
+
+    def _ask(self, kind: type[T], call: str, what: str, **args: Any) -> T:
+        """One call of the worker's.
+
+        Raises:
+            Unable: the command has to do it.
+            WorkerDiedError: pyslurm's process ended in it.
+            SlurmError: Slurm's answer, or the deadline.
+        """
+        if self.about().problem or call in self._given_up:
+            raise Unable(self._given_up.get(call, ""))
+        try:
+            return self._link.ask(kind, call, what, **args)
+        except (Broken, WorkerDiedError) as error:
+            with self._judging:
+                self._given_up[call] = str(error)
+                if self._about is not None:
+                    failed = [Detour(name, f"pyslurm failed: {error}") for name in calls_of(call)]
+                    self._about = replace(self._about, lacking=(*self._about.lacking, *failed))
+            log.warning("pyslurm failed to %s (%s): from now on Slurm's command does it", what, error)
+            raise

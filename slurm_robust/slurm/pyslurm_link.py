@@ -18,9 +18,13 @@ import msgspec
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.slurm import errors, process
-from slurm_robust.slurm.pyslurm_worker import Reply, Request, Unable
+from slurm_robust.slurm.pyslurm_messages import Broken, Reply, Request, Unable
 
 T = TypeVar("T")
+
+
+class WorkerDiedError(errors.SlurmError):
+    """pyslurm's process ended in a call, and Slurm's words say nothing of it: what it was asked may be done."""
 
 
 class _Worker:
@@ -63,22 +67,23 @@ class PyslurmLink:
         self._worker: _Worker | None = None
         self._at_loss: weakref.finalize[[], PyslurmLink] | None = None
 
-    def ask(self, kind: type[T], call: str, what: str, **args: Any) -> T:
-        """One request, one reply.
+    def ask(self, kind: type[T], call: str, what: str, *, within_s: float | None = None, **args: Any) -> T:
+        """One request, one reply, within the configured time or `within_s`.
 
         Raises:
             SlurmError: what went wrong, or the deadline.
-            Unable: this pyslurm cannot do that.
+            Unable: this pyslurm cannot do that, or (`Broken`) failed in it.
         """
-        deadline = time.monotonic() + self._config.timeout_s
-        if not self._turn.acquire(timeout=self._config.timeout_s):
-            raise self._late(what)
+        limit_s = within_s or self._config.timeout_s
+        deadline = time.monotonic() + limit_s
+        if not self._turn.acquire(timeout=limit_s):
+            raise self._late(what, limit_s)
         try:
-            reply = self._exchange(msgspec.json.encode(Request(call, what, args)) + b"\n", what, deadline)
+            reply = self._exchange(msgspec.json.encode(Request(call, what, args)) + b"\n", what, deadline, limit_s)
         finally:
             self._turn.release()
-        if reply.kind == Unable.__name__:
-            raise Unable(reply.text)
+        if reply.kind in (Unable.__name__, Broken.__name__):
+            raise (Broken if reply.kind == Broken.__name__ else Unable)(reply.text)
         if reply.kind:
             raise getattr(errors, reply.kind)(reply.what, reply.text)
         return msgspec.json.decode(reply.value, type=kind)
@@ -88,19 +93,19 @@ class PyslurmLink:
         with self._turn:
             self._end()
 
-    def _late(self, what: str) -> errors.SlurmTimeoutError:
+    def _late(self, what: str, limit_s: float) -> errors.SlurmTimeoutError:
         return errors.SlurmTimeoutError(
-            f"{what}: pyslurm did not return within {self._config.timeout_s:g} s; check slurmctld: scontrol ping"
+            f"{what}: pyslurm did not return within {limit_s:g} s; check slurmctld: scontrol ping"
         )
 
-    def _exchange(self, line: bytes, what: str, deadline: float) -> Reply:
+    def _exchange(self, line: bytes, what: str, deadline: float, limit_s: float) -> Reply:
         child = (self._worker or self._start()).process
         assert child.stdin is not None
         assert child.stdout is not None
         try:
             child.stdin.write(line)
             child.stdin.flush()
-            reply = self._line(child.stdout, what, deadline)
+            reply = self._line(child.stdout, what, deadline, limit_s)
         except BrokenPipeError:
             raise self._died(what) from None
         except BaseException:
@@ -109,13 +114,13 @@ class PyslurmLink:
             raise
         return msgspec.json.decode(reply, type=Reply)
 
-    def _line(self, stdout: IO[bytes], what: str, deadline: float) -> bytes:
+    def _line(self, stdout: IO[bytes], what: str, deadline: float, limit_s: float) -> bytes:
         line = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(stdout, selectors.EVENT_READ)
             while not line.endswith(b"\n"):
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise self._late(what)
+                    raise self._late(what, limit_s)
                 piece = os.read(stdout.fileno(), 1 << 20)
                 if not piece:
                     raise self._died(what)
@@ -126,7 +131,7 @@ class PyslurmLink:
         text = self._worker.stderr_end() if self._worker else ""
         self._end()
         known = errors.from_text(what, text)
-        return known if isinstance(known, errors.SlurmUnavailableError) else errors.SlurmError(what, known.text)
+        return known if isinstance(known, errors.SlurmUnavailableError) else WorkerDiedError(what, known.text)
 
     def _start(self) -> _Worker:
         env = process.scrubbed(os.environ, self._config.conf) | {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from slurm_robust.slurm.errors import SlurmParseError
 
@@ -91,8 +92,10 @@ def duration_s(text: str) -> int | None:
     return int(first) * 60 + int(second or 0)  # minutes[:seconds]
 
 
-def expand(node_list: str) -> tuple[str, ...]:
+def expand(node_list: str, *, remember: bool = True) -> tuple[str, ...]:
     """`n[1-3,7]` as names, in Slurm's order; nothing for an empty list.
+
+    Without `remember` the names are not kept: for lists of thousands of nodes, of which none comes a second time.
 
     Raises:
         SlurmParseError: not a node list.
@@ -103,6 +106,16 @@ def expand(node_list: str) -> tuple[str, ...]:
         raise SlurmParseError("not a node list", node_list[:80])
     if "[" not in node_list:
         return tuple(node_list.split(","))
+    return _remembered(node_list) if remember else _unfolded(node_list)
+
+
+@lru_cache(maxsize=1024)
+def _remembered(node_list: str) -> tuple[str, ...]:
+    """The same lists come again and again: reservations, jobs that run for days."""
+    return _unfolded(node_list)
+
+
+def _unfolded(node_list: str) -> tuple[str, ...]:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException  # noqa: PLC0415 (slow to load)
 
     try:
@@ -118,6 +131,7 @@ def fold(names: Iterable[str]) -> str:
     return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
 
 
+@lru_cache(maxsize=256)
 def node_state(text: str) -> tuple[str, frozenset[str]]:
     """Base state and flags of `MIXED+DRAIN+NOT_RESPONDING*`, `idle*`, `drained`, `down~`.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ _END_S = 6.0
 _TERM_S = 5.0
 _KILLED_S = 3.0
 _KEPT_LINES = 20
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,25 @@ class StepTarget:
 
 
 def environment(base: dict[str, str]) -> dict[str, str]:
-    """What the step's tasks see: nothing of a surrounding job's steps, containers or ranks. NCCL's variables stay."""
-    return {key: value for key, value in scrubbed(base).items() if not key.startswith((*_CONTAINERS, *_WORLD))}
+    """What the step's tasks see: nothing of a surrounding job's steps, containers or ranks. NCCL's variables stay.
+
+    Whoever looks for the job's ranks on a node (captures of stacks, GPU holders) leaves out what has SROBUST_WATCH.
+    """
+    kept = {key: value for key, value in scrubbed(base).items() if not key.startswith((*_CONTAINERS, *_WORLD))}
+    return {**kept, "SROBUST_WATCH": "1"}
+
+
+def ending_with_parent() -> Callable[[], None]:
+    """What an srun does as it starts: have Linux end it when this process dies, however that dies."""
+    libc, parent = ctypes.CDLL(None), os.getpid()
+
+    def begin() -> None:
+        # srun ends its step, or its place in the queue, on SIGTERM; killed outright it would leave the step running.
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return begin
 
 
 def argv(target: StepTarget, *, wait_s: float, limit_s: float) -> list[str]:
@@ -127,6 +147,8 @@ class AgentStep:
             limit=_STREAM_LIMIT,
             # Its own session: Ctrl-C is for us, who end the step in order.
             start_new_session=True,
+            # Killed outright we cannot do that, and an srun that still waits for its nodes reads no stdin.
+            preexec_fn=ending_with_parent(),
         )
         self._readers = [asyncio.create_task(self._read_messages()), asyncio.create_task(self._read_errors())]
 

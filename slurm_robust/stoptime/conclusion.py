@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_robust.model import Signal, SignalKind
+from slurm_robust.model import Signal, SignalKind, TestName
 from slurm_robust.stoptime.alignment import AlignmentVerdict
 from slurm_robust.stoptime.pairing import PairVerdict
-
-
-class TestName(str, enum.Enum):
-    """The tests, in the order in which they run."""
-
-    __test__ = False  # for pytest, which takes it for a test
-
-    IN_NODE = "in-node"
-    PAIRS = "pairs"
-    ALIGNMENT = "alignment"
+from slurm_robust.stoptime.replay_groups import ReplayVerdict
 
 
 class FindingKind(str, enum.Enum):
@@ -62,6 +54,7 @@ class TestReport:
     Attributes:
         ended_early: Why the tests did not come to their end, as a sentence; empty where they did.
         bandwidth: Median GB/s of the first round of pairs, by operation.
+        notes: What was not tested and blames nobody, and what else there is to know, as sentences.
     """
 
     __test__ = False
@@ -72,6 +65,7 @@ class TestReport:
     stages: tuple[StageTime, ...] = ()
     ended_early: str = ""
     bandwidth: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -110,6 +104,7 @@ class TestReport:
             "stages": [{"name": stage.name, "took_s": round(stage.took_s, 2)} for stage in self.stages],
             "gb_per_s": {name: round(rate, 3) for name, rate in self.bandwidth.items()},
             "ended_early": self.ended_early,
+            "notes": list(self.notes),
         }
 
 
@@ -130,6 +125,14 @@ def of_alignment(verdict: AlignmentVerdict) -> Iterable[TestFinding]:
     yield from untested(test, verdict.untested)
 
 
+def of_replay(verdict: ReplayVerdict) -> Iterable[TestFinding]:
+    """The findings of the replay."""
+    test = TestName.REPLAY
+    yield from (TestFinding(test, FindingKind.NODE, (n,), why) for n, why in verdict.broken.items())
+    yield from (TestFinding(test, FindingKind.UNDECIDED, group, why) for group, why in verdict.undecided.items())
+    yield from untested(test, verdict.untested)
+
+
 def untested(test: TestName, reasons: Mapping[str, str]) -> Iterable[TestFinding]:
     """Nodes that a test says nothing about; those with the same reason together."""
     together: dict[str, list[str]] = {}
@@ -137,3 +140,33 @@ def untested(test: TestName, reasons: Mapping[str, str]) -> Iterable[TestFinding
         together.setdefault(reason, []).append(node)
     for reason, nodes in together.items():
         yield TestFinding(test, FindingKind.UNTESTED, tuple(nodes), reason)
+
+
+def count_of(names: Sequence[str]) -> str:
+    """`1 node`, `5 nodes`."""
+    return f"{len(names)} node{'' if len(names) == 1 else 's'}"
+
+
+def in_words(findings: Iterable[TestFinding]) -> str:
+    """How many nodes and links failed; `passed` without any finding."""
+    counts: dict[FindingKind, int] = defaultdict(int)
+    for found in findings:
+        counts[found.kind] += len(found.nodes) if found.kind in (FindingKind.NODE, FindingKind.UNTESTED) else 1
+    words = {FindingKind.NODE: "failed", FindingKind.LINK: "failed link", FindingKind.UNTESTED: "not tested"}
+    many = {FindingKind.LINK: "s"}
+    told = (f"{n} {words.get(kind, kind.value)}{many.get(kind, '') if n > 1 else ''}" for kind, n in counts.items())
+    return ", ".join(told) or "passed"
+
+
+def environment_note(of_job: Mapping[str, bool]) -> str:
+    """Whose variables of NCCL, UCX and gloo the ranks of the tests had on which nodes, as a sentence."""
+    theirs = [node for node, found in of_job.items() if found]
+    others = [node for node, found in of_job.items() if not found]
+    if not others:
+        return "the tests had the NCCL_, UCX_ and GLOO_ variables of the job's own ranks"
+    why = "no rank of the job runs there"
+    if not theirs:
+        return f"the tests had this command's NCCL_, UCX_ and GLOO_ variables: {why}"
+    return (
+        f"the tests had the job's own NCCL_, UCX_ and GLOO_ variables, and this command's on {', '.join(others)}: {why}"
+    )

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -19,7 +20,11 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from slurm_robust.stoptime import job_environment
 
 MARK = "@srobust-test "
 BEAT_S = 1.0
@@ -28,6 +33,12 @@ _LINE_CHARS = 900
 _GRACE_S = 3.0
 """After a rank server's own limit: then it hangs itself."""
 _TERM_S = 2.0
+_TAKEN_S = 8.0
+"""For an earlier test to end its ranks and its check: two signals of two seconds each."""
+_CHECKS = "gpu,host,network"
+"""Groups of the full check that do not compute."""
+_CHILDS = ("check", "tools")
+"""Orders that are carried out by a process of their own, not by ranks."""
 _SERVER = (
     "import sys; sys.path.append(sys.argv[1]); from slurm_robust.stoptime.rank_server import main; "
     "sys.path.remove(sys.argv[1]); main()"
@@ -96,6 +107,9 @@ class NodeAgent:
         self.node = os.environ.get("SLURMD_NODENAME", socket.gethostname())
         self.index = int(os.environ.get("SLURM_PROCID", "0"))
         self.devices: list[str] = ["cpu"]
+        self.gpus = 0
+        self.unknown: list[str] = []
+        """Checks of the last run that came to no answer."""
         self.order: dict[str, Any] = {}
         self.end_s = 0.0
         self.server: _Child | None = None
@@ -108,7 +122,7 @@ class NodeAgent:
         message = {"t": kind, "node": self.node, **fields}
         text = json.dumps(message)
         if len(text) > _LINE_CHARS:
-            message = {k: v[:300] if isinstance(v, str) else v for k, v in message.items()}
+            message = {k: v[:250] if isinstance(v, str) else v for k, v in message.items()}
             text = json.dumps(message)
         with contextlib.suppress(OSError):
             os.write(1, f"{MARK}{text}\n".encode())
@@ -116,10 +130,7 @@ class NodeAgent:
     def run(self) -> int:
         """Until stdin ends."""
         self.tell("hello", host=socket.gethostname(), step=_step(), index=self.index)
-        try:
-            # Two clusters on one machine may have nodes of the same name.
-            self.name.bind(f"\0srobust-test.{os.environ.get('SLURM_CLUSTER_NAME', '')}.{self.node}")
-        except OSError:
+        if not self._take_name():
             self.tell("taken")
             return 0
         try:
@@ -132,10 +143,26 @@ class NodeAgent:
                     child.end()
         return 0
 
+    def _take_name(self) -> bool:
+        """Take the node for this test; a test that has just ended still holds it while it ends its ranks."""
+        hung_up = select.poll()
+        hung_up.register(0, 0)  # Orders that come meanwhile stay unread; only the end of the test is of interest.
+        for _ in range(round(_TAKEN_S / BEAT_S)):
+            with contextlib.suppress(OSError):
+                self.name.bind(f"\0srobust-test.{cluster(os.environ)}.{self.node}")
+                return True
+            self.tell("beat")
+            if hung_up.poll(BEAT_S * 1000):
+                return False
+        return False
+
     def _start_server(self) -> None:
+        self._loaded, self._foreign = False, ""
         argv = [self.rank_python, "-c", _SERVER, self.root]
+        ranks = job_environment.of_ranks(Path("/proc"), os.environ)
+        self.tell("environment", of_job=ranks is not None)
         try:
-            self.server = _Child(argv, dict(os.environ))
+            self.server = _Child(argv, job_environment.merged(os.environ, ranks))
         except OSError as error:
             self.tell("no_torch", reason=f"{self.rank_python} cannot be started: {error.strerror}")
             return
@@ -181,6 +208,11 @@ class NodeAgent:
         self.order, self.end_s = order, time.monotonic() + order["limit_s"] + _GRACE_S
         if order["c"] == "check":
             self._begin_check(order)
+        elif order["c"] == "tools":
+            argv = [sys.executable, "-m", "slurm_robust.stoptime.node_tools", str(order["limit_s"])]
+            self._begin_child(order, argv, "NVIDIA's tests")
+        elif order["c"] == "devices":
+            self._fork("node", order, self._own_ranks(order["limit_s"]))
         elif order["c"] == "pairs":
             group = next((g for g in order["groups"] if self.index in [member for member, _ in g[2]]), None)
             if group is None:
@@ -199,13 +231,28 @@ class NodeAgent:
             return
         self.server.write({"id": order["id"], "kind": kind, "ranks": ranks, "limit_s": order["limit_s"]})
 
+    def _own_ranks(self, limit_s: float) -> list[dict[str, Any]]:
+        """A rank for each device of this node, which meet on the loopback."""
+        devices = [f"cuda:{i}" for i in range(self.gpus)] or ["cpu"]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            shared = {"world": len(devices), "port": free.getsockname()[1], "limit_s": limit_s}
+        return [{**shared, "rank": rank, "device": device} for rank, device in enumerate(devices)]
+
     def _begin_check(self, order: dict[str, Any]) -> None:
+        # What computes runs in the rank server, where PyTorch is loaded already: to load it for each check takes
+        # seconds of processor time.
+        argv = [sys.executable, "-m", "slurm_robust.nodecheck", "--stage", "full", "--json", "--only"]
+        argv.append(",".join(self.unknown) if order.get("again") else _CHECKS)
+        argv += [f"--deadline={order['deadline_s']}"] if "deadline_s" in order else []
+        self._begin_child(order, argv, "srobust check")
+
+    def _begin_child(self, order: dict[str, Any], argv: list[str], name: str) -> None:
         path = os.pathsep.join(filter(None, (self.root, os.environ.get("PYTHONPATH", ""))))
-        argv = [sys.executable, "-m", "slurm_robust.cli.main", "check", "--stage", "full", "--json"]
         try:
             self.check = _Child(argv, {**os.environ, "PYTHONPATH": path})
         except OSError as error:
-            self.tell("result", id=order["id"], error=f"srobust check cannot be started: {error.strerror}")
+            self.tell("result", id=order["id"], error=f"{name} cannot be started: {error.strerror}")
             self.order = {}
             return
         self.selector.register(self.check.stdout, selectors.EVENT_READ, self._read_check)
@@ -222,55 +269,90 @@ class NodeAgent:
         order, self.order = self.order, {}
         try:
             report = json.loads(check.buffer)
-            verdict = report["verdict"]
-            wanted = {"unfit": "fail", "unknown": "unknown"}.get(verdict, "")
+            if order["c"] == "tools":
+                self.tell("result", id=order["id"], **{kind: "; ".join(found) for kind, found in report.items()})
+                return
+            wanted = {"unfit": "fail", "unknown": "unknown"}.get(report["verdict"], "")
+            self.unknown = [c["name"] for c in report["checks"] if c["status"] == "unknown"]
             reasons = [f"{c['name']}: {c['sentence']}" for c in report["checks"] if c["status"] == wanted]
-            self.tell("result", id=order["id"], verdict=verdict, reason="; ".join(reasons))
-        except (ValueError, KeyError, TypeError):
-            self.tell("result", id=order["id"], error=f"srobust check ended with {check.process.returncode}, no report")
+            self.tell("result", id=order["id"], verdict=report["verdict"], reason="; ".join(reasons))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            name = "srobust check" if order["c"] == "check" else "the run of NVIDIA's tests"
+            self.tell("result", id=order["id"], error=f"{name} ended with {check.process.returncode}, no report")
 
     def _read_server(self) -> None:
         server = self.server
         assert server is not None
         lines, server.buffer, ended = self._lines(server.stdout, server.buffer)
         for line in lines:
-            self._server_says(json.loads(line))
+            found = None
+            with contextlib.suppress(ValueError):
+                found = json.loads(line)
+            if isinstance(found, dict):
+                self._server_says(found)
+            elif line.strip():  # whatever the training's Python says when it starts
+                self._foreign = line.decode("utf-8", "replace").strip()[:200]
         if ended:
             self.selector.unregister(server.stdout)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.process.wait(_TERM_S)  # so that its exit code is its own, and not of our signal
             server.end()
             self.server = None
-            if self.order and self.order["c"] != "check":
+            self._loading_ended(server.process.returncode)
+            if self.order and self.order["c"] not in _CHILDS:
                 self.tell("result", id=self.order["id"], error="its rank server has ended")
                 self.order = {}
 
+    def _loading_ended(self, code: int) -> None:
+        """Tell that the rank server has ended before it said whether it can work."""
+        if self._loaded:
+            return
+        said = f"; it said: {self._foreign}" if self._foreign else ""
+        if code < 0:  # which says nothing about the Python: the devices stay untested
+            why = f"{self.rank_python} was killed while it loaded PyTorch (signal {-code}){said}"
+            self.tell("ready", gpus=0, busy="", reason=why)
+        else:
+            self.tell("no_torch", reason=f"{self.rank_python} ended with {code} before it had loaded PyTorch{said}")
+
     def _server_says(self, message: dict[str, Any]) -> None:
+        self._loaded = self._loaded or "no_torch" in message or "ready" in message
         if "no_torch" in message:
             self.tell("no_torch", reason=message["no_torch"])
         elif "ready" in message:
             found = message["ready"]
+            self.gpus = found.get("count", 0)
             reason = found.get("error", "") or ("its GPUs do not answer" if found.get("late") else "")
             self.tell("ready", gpus=found.get("count", 0), busy=found.get("busy", ""), reason=reason)
-        elif self.order and message["id"] == self.order["id"]:
+        elif self.order and message.get("id") == self.order["id"]:
             order, self.order = self.order, {}
             if order["c"] == "pairs":
                 self.tell("result", id=order["id"], **_together(message["results"]))
                 return
+            kind = "digests" if order["c"] == "step" else "rank"
             for rank, result in zip(self.ranks, message["results"], strict=False):
-                self.tell("digests", id=order["id"], device=rank["device"], **result)
+                self.tell(kind, id=order["id"], device=rank["device"], **result)
             self.tell("result", id=order["id"])
 
     def _late(self) -> None:
         """Something did not keep its own limit: kill it, and have a new rank server."""
         order, self.order = self.order, {}
         self.tell("result", id=order["id"], late=True)
-        child = self.check if order["c"] == "check" else self.server
+        child = self.check if order["c"] in _CHILDS else self.server
         if child is not None:
             self.selector.unregister(child.stdout)
             child.end()
-        if order["c"] == "check":
+        if order["c"] in _CHILDS:
             self.check = None
         else:
             self._start_server()
+
+
+def cluster(environ: Mapping[str, str]) -> str:
+    """The cluster's name: two clusters on one machine may have nodes of the same name.
+
+    A step always sees SLURM_WORKING_CLUSTER (`name:host:port:…`), and SLURM_CLUSTER_NAME in some jobs only.
+    """
+    return environ.get("SLURM_WORKING_CLUSTER", "").partition(":")[0] or environ.get("SLURM_CLUSTER_NAME", "")
 
 
 def _step() -> str:

@@ -5,11 +5,10 @@ It runs in a rank that `rank_server` forked, with the Python of the training. It
 
 from __future__ import annotations
 
-import datetime as dt
-import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from slurm_robust.stoptime.rank_tools import join_group, timed
 
 CPU_ELEMENTS, CUDA_ELEMENTS = 1 << 18, 1 << 24
 """Numbers of four bytes that each rank sends: 1 MiB over gloo, 64 MiB over NCCL, a large gradient bucket."""
@@ -34,13 +33,7 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     rank, world, device = spec["rank"], spec["world"], spec["device"]
     if device != "cpu":
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        "gloo" if device == "cpu" else "nccl",
-        init_method=f"tcp://{spec['host']}:{spec['port']}",
-        rank=rank,
-        world_size=world,
-        timeout=dt.timedelta(seconds=spec["limit_s"]),
-    )
+    join_group(dist, spec, spec["host"])
     elements = CPU_ELEMENTS if device == "cpu" else CUDA_ELEMENTS
     operations = {"all_gather": _all_gather, "all_reduce": _all_reduce}
     wrong, rates = {}, {}
@@ -60,23 +53,13 @@ def _pattern(torch: Any, rank: int, turn: int, elements: int, device: str) -> An
     return ((numbers * 7 + rank * 13 + turn) % _MODULUS).float()
 
 
-def _timed(torch: Any, device: str, work: Callable[[], Any]) -> float:
-    if device != "cpu":
-        torch.cuda.synchronize()
-    began_s = time.perf_counter()
-    work()
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return max(time.perf_counter() - began_s, 1e-9)
-
-
 def _all_gather(torch: Any, dist: Any, place: tuple[int, int, int, str]) -> tuple[int, float]:
     rank, world, elements, device = place
     wrong, best_s = 0, float("inf")
     gathered = [torch.empty(elements, device=device) for _ in range(world)]
     for turn in range(REPEATS):
         mine = _pattern(torch, rank, turn, elements, device)
-        best_s = min(best_s, _timed(torch, device, partial(dist.all_gather, gathered, mine)))
+        best_s = min(best_s, timed(torch, device, partial(dist.all_gather, gathered, mine)))
         for other, part in enumerate(gathered):
             wrong += int((part != _pattern(torch, other, turn, elements, device)).sum())
     return wrong, best_s
@@ -87,7 +70,7 @@ def _all_reduce(torch: Any, dist: Any, place: tuple[int, int, int, str]) -> tupl
     wrong, best_s = 0, float("inf")
     for turn in range(REPEATS):
         values = _pattern(torch, rank, turn, elements, device)
-        best_s = min(best_s, _timed(torch, device, partial(dist.all_reduce, values)))
+        best_s = min(best_s, timed(torch, device, partial(dist.all_reduce, values)))
         wanted = sum(_pattern(torch, other, turn, elements, device) for other in range(world))
         wrong += int((values != wanted).sum())
     return wrong, best_s

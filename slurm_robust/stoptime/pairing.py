@@ -1,10 +1,11 @@
 """Who is tested with whom, and which node or link the results point at. Pure.
 
-First all nodes meet a neighbour. Then members of pairs that failed or were slow meet proven nodes (members of a pair
-that passed), up to three of them. A node that fails with each is named. Where both members of a bad pair pass with
-others, the pair itself meets again: if it fails again, the link between the two is named. What cannot be told is said
-to be undecided. A healthy node is named only where it has as many broken links of its own as it met proven nodes: two
-or three.
+First all nodes meet a neighbour, then their neighbour on the other side: these are the links of a ring over the nodes.
+Up to five nodes all meet each other. Members of pairs that failed or were slow meet proven nodes (members of a pair
+that passed), each time another one, up to three of them. A node that fails with each is named. Where both members of
+a bad pair pass with others, the pair itself meets again: if it fails again, the link between the two is named. What
+cannot be told is said to be undecided. A healthy node is named only where three links of its own are broken, or two
+where there are no more proven nodes; the sentence then says so.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from __future__ import annotations
 import enum
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-MAX_ROUNDS = 6
-"""Two in most cases, three or four where a link must be told from a node."""
+MAX_ROUNDS = 8
+"""Two in most cases, three or four where a link must be told from a node, five or six where all of five nodes meet."""
+_ALL_MEET = 5
+"""So many nodes can all meet each other within a few rounds."""
 _ENOUGH_PARTNERS = 3
 """Proven nodes that a node must fail with before it is named, where there are so many."""
 _LEAST_PARTNERS = 2
@@ -149,6 +152,8 @@ class _Known:
         self.not_run: dict[str, list[str]] = defaultdict(list)
         self.runs: dict[frozenset[str], list[GroupResult]] = defaultdict(list)
         self.bad: dict[frozenset[str], GroupResult] = {}
+        self.together: set[frozenset[str]] = set()
+        """Pairs that were in one group, alone or with a third."""
         for done in rounds:
             for result in done:
                 self._add(result)
@@ -163,6 +168,7 @@ class _Known:
                 self.not_run[node].append(result.reason)
             return
         self.runs[members].append(result)
+        self.together.update(map(frozenset, combinations(result.members, 2)))
         if result.bad:
             self.bad.setdefault(members, result)
             for node in members:
@@ -197,9 +203,20 @@ class _Known:
         """True for a triple of which one pair failed again: that pair speaks for itself."""
         return len(members) > 2 and any(pair < members for pair in self.bad)
 
+    def fast_later(self, members: frozenset[str]) -> bool:
+        """True where a group was only slow, and was not when its pairs met again: a busy machine is no fault."""
+        slow = all(run.outcome is not PairOutcome.FAILED for run in self.runs[members])
+        tried = all(self.results_of(frozenset(pair)) >= _TRIES for pair in combinations(members, 2))
+        return slow and tried and members <= self.proven
+
     def met(self, node: str, other: str) -> bool:
         """True where these two were a pair."""
         return frozenset((node, other)) in self.runs
+
+    def untried(self, pair: Group) -> bool:
+        """True for two proven nodes that were in no group together, and can be."""
+        both = frozenset(pair)
+        return both <= self.proven - self.absent and both not in self.together
 
 
 def next_round(nodes: Sequence[str], rounds: Sequence[Round]) -> tuple[Group, ...]:
@@ -224,6 +241,21 @@ def next_round(nodes: Sequence[str], rounds: Sequence[Round]) -> tuple[Group, ..
     for link in known.doubtful_links():
         if not link & used:
             add(*sorted(link))
+    _seek(nodes, known, used, add)
+    for pair in _links(nodes):
+        if not set(pair) & used and known.untried(pair):
+            add(*pair)
+    return tuple(groups)
+
+
+def _links(nodes: Sequence[str]) -> list[Group]:
+    """The links that are to be tried: those of a ring over the nodes, and of a few nodes all others after them."""
+    ring: list[Group] = list(zip(nodes, (*nodes[1:], nodes[0]), strict=True))
+    return [*ring, *combinations(nodes, 2)] if len(nodes) <= _ALL_MEET else ring
+
+
+def _seek(nodes: Sequence[str], known: _Known, used: set[str], add: Callable[..., None]) -> None:
+    """Give each node that is not proven a partner: a proven one, else another that is not."""
     free = [node for node in nodes if node in known.proven - known.absent]
     waiting = []
     for node in (node for node in known.seeking() if node not in used):
@@ -241,7 +273,6 @@ def next_round(nodes: Sequence[str], rounds: Sequence[Round]) -> tuple[Group, ..
             used.discard(node)
             if partner:
                 add(node, partner)
-    return tuple(groups)
 
 
 def _take(node: str, candidates: list[str], used: set[str], known: _Known) -> str:
@@ -265,7 +296,7 @@ def judge(nodes: Sequence[str], rounds: Sequence[Round]) -> PairVerdict:
         if both_proven and known.results_of(members) > 1 and all(run.bad for run in known.runs[members]):
             both = "fails with the other, and passes with a third"
             links[group] = f"the link between {group[0]} and {group[1]}: {result.reason}; each {both}"
-        elif not known.explained(members):
+        elif not known.explained(members) and not known.fast_later(members):
             undecided[group] = _why_undecided(group, result, known)
     seen = {node for members in known.runs for node in members}
     untested = {node: _why_untested(node, known) for node in nodes if node not in seen}
@@ -275,7 +306,8 @@ def judge(nodes: Sequence[str], rounds: Sequence[Round]) -> PairVerdict:
 def _why_broken(node: str, known: _Known) -> str:
     met = [other for other in known.nodes if other in known.failed_with[node] & known.proven]
     first = next(result for members, result in known.bad.items() if node in members)
-    return f"fails with {', '.join(met)}, each of which passes with another node: {first.reason}"
+    or_links = "" if len(met) >= _ENOUGH_PARTNERS else " (or its links to both: no third node could be met)"
+    return f"fails with {', '.join(met)}, each of which passes with another node{or_links}: {first.reason}"
 
 
 def _why_undecided(group: Group, result: GroupResult, known: _Known) -> str:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from slurm_robust.stoptime import pair_test, reference_step
+from slurm_robust.stoptime import node_test, pair_test, reference_step
 
 _PR_SET_PDEATHSIG = 1
 _DEVICES_LIMIT_S = 30.0
@@ -60,7 +60,12 @@ def step(spec: dict[str, Any]) -> dict[str, Any]:
     return reference_step.run(spec["device"], spec["repeats"])
 
 
-WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"devices": devices, "pair": pair_test.run, "step": step}
+WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "devices": devices,
+    "node": node_test.run,
+    "pair": pair_test.run,
+    "step": step,
+}
 
 
 def die_with_parent() -> None:
@@ -143,7 +148,8 @@ def _run(order: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _say(message: dict[str, Any]) -> None:
-    os.write(1, json.dumps(message).encode() + b"\n")
+    # A line of its own, also where the training's Python has begun one.
+    os.write(1, b"\n" + json.dumps(message).encode() + b"\n")
 
 
 def main() -> None:

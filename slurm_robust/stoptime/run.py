@@ -8,41 +8,51 @@ import random
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_robust.model import TestName
 from slurm_robust.stoptime import alignment, pairing
+from slurm_robust.stoptime.agent_state import AgentState
 from slurm_robust.stoptime.agent_step import AgentStep, StepTarget
 from slurm_robust.stoptime.conclusion import (
-    FindingKind,
     StageTime,
     TestFinding,
-    TestName,
     TestReport,
+    count_of,
+    environment_note,
+    in_words,
     of_alignment,
     of_pairs,
+    of_replay,
     untested,
 )
 from slurm_robust.stoptime.group_results import group_result
+from slurm_robust.stoptime.in_node_stage import InNodeStage, Orders
 from slurm_robust.stoptime.pairing import Group, GroupResult
+from slurm_robust.stoptime.replay_run import ReplayPlace, ReplayRun, ReplaySpec, TestSurroundings
 
 LEAST_BUDGET_S = 20.0
 START_S = 30.0
 """For srun to start the agents, and for an allocation of its own to be had."""
 LOAD_S = 60.0
 """For PyTorch to be loaded, from a slow file system too."""
+GLANCE_S = 10.0
+"""The same, where it only tells whether somebody uses the GPUs."""
 PAIR_GPU_S, PAIR_CPU_S = 30.0, 15.0
 """For one round of pairs: NCCL takes up to ten seconds to connect many GPUs."""
 STEP_S = 30.0
 LEAST_STAGE_S = 8.0
 """With less left of the budget a stage is not begun: that it does not end would say nothing."""
-_SILENT_S = 10.0
-"""An agent beats every second; a node that says nothing for so long has left."""
+_SILENT_S = 15.0
+"""An agent beats every second; a node that says nothing for so long, while we listen, has left."""
 _MARGIN_S = 6.0
 """An agent answers so long after its limit at the latest: it kills what hangs first."""
 _ALONE_S = 3.0
 """Ranks whose partner failed may still say what they saw; then their test is ended."""
+_OF_RANKS = (TestName.PAIRS,)
+"""Tests in which NCCL's variables matter."""
 REPEATS = 5
 SLOW_SHARE_GPU, SLOW_SHARE_CPU = 0.5, 0.2
 """Of the round's median, below which a pair is slow. Processors share their time with all else on a node."""
@@ -58,21 +68,29 @@ class TestRunError(Exception):
     __test__ = False
 
 
-@dataclass
-class _NodeState:
-    """What one node's agent has told."""
+@dataclass(frozen=True)
+class TestSettings:
+    """How the tests are made.
 
-    index: int = -1
-    host: str = ""
-    heard_s: float = 0.0
-    gpus: int = 0
-    ready: bool = False
-    loaded: bool = False
-    """Its rank server has told whether it can work."""
-    trouble: str = ""
-    """Why no rank can run on it."""
-    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
-    digests: list[dict[str, Any]] = field(default_factory=list)
+    Attributes:
+        budget_s: For all tests together, seconds.
+        switches: Nodes of each switch, as `topology.read` gives them: neighbours meet first.
+        least_gb_per_s: Way of a copy (`h2d`, `d2h`, `d2d`) → the least bandwidth of a healthy GPU; 0 for no limit.
+        replay: What the test replay runs.
+    """
+
+    __test__ = False
+
+    budget_s: float
+    switches: Sequence[Sequence[str]] = ()
+    least_gb_per_s: Mapping[str, float] = field(default_factory=dict)
+    replay: ReplaySpec | None = None
+
+
+def least_bandwidths(options: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """The site's least bandwidths, from `nodecheck.options` of its configuration."""
+    chosen = options.get("bandwidth", {})
+    return {way: float(chosen.get(f"{way}_min_gb_per_s", 0.0)) for way in ("h2d", "d2h", "d2d")}
 
 
 class TestRun:
@@ -81,22 +99,26 @@ class TestRun:
     Attributes:
         step_ended: The step ended before the tests did.
         left_step: `12.3`, a step whose agents did not end by themselves, so that Slurm must be told to end it.
+        left_replay: Steps of a replay that must be ended in the same way.
     """
 
     __test__ = False
 
     def __init__(
-        self, target: StepTarget, tests: Sequence[TestName], budget_s: float, progress: Progress,
-        switches: Sequence[Sequence[str]] = (),
-    ) -> None:  # fmt: skip
-        self.nodes = pairing.ordered(target.nodes, switches)
+        self, target: StepTarget, tests: Sequence[TestName], settings: TestSettings, progress: Progress
+    ) -> None:
+        budget_s = settings.budget_s
+        self._replayed = settings.replay
+        self.nodes = pairing.ordered(target.nodes, settings.switches)
         self.tests = tuple(test for test in TestName if test in tests)
         self.step_ended = False
         self.left_step = ""
+        self.left_replay: list[str] = []
         self._step_id = ""
         self._progress = progress
+        self._beside_a_job = target.job_id is not None
         self._step = AgentStep(target, self._told)
-        self._states = {node: _NodeState() for node in self.nodes}
+        self._states = {node: AgentState() for node in self.nodes}
         self._gone: dict[str, str] = {}
         self._news = asyncio.Event()
         self._end_s = time.monotonic() + budget_s
@@ -105,6 +127,13 @@ class TestRun:
         self._findings: list[TestFinding] = []
         self._stages: list[StageTime] = []
         self._bandwidth: dict[str, float] = {}
+        self._notes: list[str] = []
+        self._in_node = InNodeStage(
+            Orders(
+                budget_s, self._states, self._gone, self._there, self._able, self._limit, self._order, self._progress
+            ),
+            settings.least_gb_per_s,
+        )
         self._ended_early = ""
 
     async def run(self) -> TestReport:
@@ -118,14 +147,21 @@ class TestRun:
                 await self._start()
             for test in self.tests:
                 await self._one_test(test)
+            if TestName.IN_NODE in self.tests and self._in_node.with_gpus() and not self._ended_early:
+                async with self._stage("tools"):
+                    await self._in_node.tools()
+                self._findings += [f for f in self._in_node.findings if f not in self._findings]
             self.step_ended = self._step.ended.is_set()
         finally:
             async with self._stage("end"):
                 clean = await self._step.end()
                 self.left_step = "" if clean else self._step_id
+        if self._beside_a_job and any(test in self.tests for test in _OF_RANKS):
+            self._notes.append(environment_note({node: state.of_job for node, state in self._states.items()}))
         return TestReport(
-            self.nodes, self.tests, tuple(self._findings), tuple(self._stages), self._ended_early, self._bandwidth
-        )
+            self.nodes, self.tests, tuple(self._findings), tuple(self._stages), self._ended_early, self._bandwidth,
+            (*self._in_node.notes, *self._notes),
+        )  # fmt: skip
 
     # -- the channel ------------------------------------------------------------------------------------------------
 
@@ -135,22 +171,10 @@ class TestRun:
         if state is None:
             return
         state.heard_s = time.monotonic()
-        kind = message.get("t")
-        if kind == "hello":
-            state.index, state.host, self._step_id = message["index"], message["host"], message["step"]
-        elif kind == "taken":
-            self._gone[message["node"]] = f"another srobust test runs on {message['node']}"
-        elif kind == "no_torch":
-            state.loaded, state.trouble = True, str(message["reason"])
-        elif kind == "ready":
-            busy = f"a GPU is in use by another process: {message['busy']}" if message["busy"] else ""
-            state.loaded, state.gpus = True, message["gpus"]
-            state.trouble = message["reason"] or busy
-            state.ready = not state.trouble
-        elif kind == "result":
-            state.answers[message["id"]] = message
-        elif kind == "digests":
-            state.digests.append(message)
+        state.take(message)
+        self._step_id = state.step or self._step_id
+        if state.gone:
+            self._gone[message["node"]] = state.gone
 
     async def _until(self, done: Callable[[], bool], limit_s: float) -> bool:
         """Wait until `done`, the limit, or the step's end; nodes that fall silent are noted as gone."""
@@ -160,9 +184,13 @@ class TestRun:
             if left_s <= 0 or self._step.ended.is_set():
                 return done()
             self._news.clear()
+            listened_s = time.monotonic()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), min(left_s, 1.0))
+            # On a busy machine we are late ourselves, and what the nodes have said meanwhile is still unread.
+            late_s = time.monotonic() - listened_s - 1.0
             for node, state in self._states.items():
+                state.heard_s += max(0.0, late_s)
                 if state.index >= 0 and time.monotonic() - state.heard_s > _SILENT_S:
                     self._gone.setdefault(node, f"{node} left the test: nothing heard from it for {_SILENT_S:.0f} s")
         return True
@@ -207,7 +235,7 @@ class TestRun:
 
     async def _start(self) -> None:
         limit_s = min(START_S, self._budget_s)
-        self._progress(f"starting an agent on {_nodes(self.nodes)}")
+        self._progress(f"starting an agent on {count_of(self.nodes)}")
         try:
             await self._step.start(wait_s=limit_s, limit_s=self._budget_s)
         except OSError as error:
@@ -226,18 +254,27 @@ class TestRun:
     async def _one_test(self, test: TestName) -> None:
         if self._ended_early:
             return
-        limit_s = self._limit(LEAST_STAGE_S)
-        if not limit_s:
-            self._ended_early = f"the budget of {self._budget_s:g} s was used up before the test {test.value}"
+        used_up = f"the budget of {self._budget_s:g} s was used up before the test {test.value}"
+        if not self._limit(LEAST_STAGE_S):
+            self._ended_early = used_up
             return
         work = {
-            TestName.IN_NODE: self._in_node,
+            TestName.IN_NODE: self._devices,
             TestName.PAIRS: self._pairs,
             TestName.ALIGNMENT: self._alignment,
+            TestName.REPLAY: self._replay,
         }[test]
-        if test is not TestName.IN_NODE and not all(s.loaded for n, s in self._states.items() if n not in self._gone):
+        if test is TestName.IN_NODE:
+            async with self._stage("full check"):
+                await self._in_node.checks()
+        # What did not load in its time is not waited for again, but takes part where it has loaded meanwhile.
+        if not all(s.loaded or s.trouble for n, s in self._states.items() if n not in self._gone):
             async with self._stage("load PyTorch"):
-                await self._load()
+                own = test is TestName.REPLAY and self._replayed is not None and self._replayed.command
+                await self._load(GLANCE_S if own else LOAD_S)
+            if not self._limit(LEAST_STAGE_S):
+                self._ended_early = used_up
+                return
         async with self._stage(test.value):
             await work()
         if self._step.ended.is_set():
@@ -246,31 +283,20 @@ class TestRun:
             # What the end of the step looks like on the nodes is no finding of theirs.
             self._findings = [f for f in self._findings if f.test is not test]
         elif not self._ended_early:
-            self._progress(f"{test.value}: {_in_words(f for f in self._findings if f.test is test)}")
+            self._progress(f"{test.value}: {in_words(f for f in self._findings if f.test is test)}")
 
-    async def _load(self) -> None:
+    async def _load(self, wanted_s: float) -> None:
         self._progress("loading PyTorch on the nodes")
-        limit_s = self._limit(LOAD_S)
+        limit_s = self._limit(wanted_s)
         await self._until(lambda: all(s.loaded for n, s in self._states.items() if n not in self._gone), limit_s)
         for state in self._states.values():
-            if not state.loaded:
+            if not state.loaded and not state.trouble:
                 state.trouble = f"PyTorch was not loaded within {limit_s:.0f} s"
 
-    async def _in_node(self) -> None:
-        limit_s = self._limit(self._budget_s)
-        self._progress(f"in-node: the full check of {_nodes(self._there())}")
-        number = await self._order(self._there(), limit_s, {"c": "check"})
-        reasons = dict(self._gone)
-        for node in self._there():
-            answer = self._states[node].answers.get(number, {})
-            verdict, error = answer.get("verdict"), answer.get("error")
-            if verdict == "unfit":
-                self._findings.append(
-                    TestFinding(TestName.IN_NODE, FindingKind.NODE, (node,), str(answer.get("reason", "")))
-                )
-            elif verdict != "fit":
-                reasons[node] = error or answer.get("reason") or f"the check did not end within {limit_s:.0f} s"
-        self._findings += untested(TestName.IN_NODE, reasons)
+    async def _devices(self) -> None:
+        await self._in_node.devices()
+        self._findings += self._in_node.findings
+        self._ended_early = self._in_node.ended_early
 
     def _able(self) -> tuple[list[str], dict[str, str]]:
         """Nodes that can run ranks, and why the others cannot."""
@@ -290,7 +316,8 @@ class TestRun:
                 )
                 break
             self._progress(f"pairs: round {len(rounds) + 1}, {len(groups)} side by side")
-            rounds.append(pairing.judge_bandwidth(await self._one_round(groups, limit_s), share, rounds))
+            results = await self._one_round(groups, limit_s, cut=limit_s < round_s)
+            rounds.append(pairing.judge_bandwidth(results, share, rounds))
             if self._step.ended.is_set():
                 break
         for operation in rounds[0][0].gb_per_s if rounds else ():
@@ -299,7 +326,7 @@ class TestRun:
         self._findings += of_pairs(pairing.judge(nodes, rounds))
         self._findings += untested(TestName.PAIRS, troubles)
 
-    async def _one_round(self, groups: Sequence[Group], limit_s: float) -> list[GroupResult]:
+    async def _one_round(self, groups: Sequence[Group], limit_s: float, *, cut: bool) -> list[GroupResult]:
         first_port = random.choice(_PORTS)  # noqa: S311 (no secret: two runs shall not meet)
         shown = [self._shown(group, first_port + number) for number, group in enumerate(groups)]
         members = [node for group in groups for node in group]
@@ -307,7 +334,7 @@ class TestRun:
         alone_since: dict[Group, float] = {}
         await self._until(lambda: self._groups_done(groups, number, alone_since), limit_s + _MARGIN_S)
         answers = {node: self._states[node].answers[number] for node in members if number in self._states[node].answers}
-        return [group_result(group, answers, self._gone, limit_s) for group in groups]
+        return [group_result(group, answers, self._gone, limit_s, cut=cut) for group in groups]
 
     def _groups_done(self, groups: Sequence[Group], number: int, alone_since: dict[Group, float]) -> bool:
         """True when nothing more is awaited; ends the test of those whose partner failed or left a moment ago."""
@@ -333,7 +360,7 @@ class TestRun:
     async def _alignment(self) -> None:
         nodes, troubles = self._able()
         limit_s = self._limit(STEP_S)
-        self._progress(f"alignment: one step on each device of {_nodes(nodes)}, {REPEATS} times")
+        self._progress(f"alignment: one step on each device of {count_of(nodes)}, {REPEATS} times")
         by_gpus: dict[int, list[str]] = defaultdict(list)
         for node in nodes:
             by_gpus[self._states[node].gpus].append(node)
@@ -354,14 +381,19 @@ class TestRun:
         self._findings += of_alignment(alignment.judge(found, errors))
         self._findings += untested(TestName.ALIGNMENT, troubles)
 
-
-def _nodes(names: Sequence[str]) -> str:
-    return f"{len(names)} node{'' if len(names) == 1 else 's'}"
-
-
-def _in_words(findings: Iterable[TestFinding]) -> str:
-    counts: dict[FindingKind, int] = defaultdict(int)
-    for found in findings:
-        counts[found.kind] += len(found.nodes) if found.kind in (FindingKind.NODE, FindingKind.UNTESTED) else 1
-    words = {FindingKind.NODE: "failed", FindingKind.LINK: "failed links"}
-    return ", ".join(f"{count} {words.get(kind, kind.value)}" for kind, count in counts.items()) or "passed"
+    async def _replay(self) -> None:
+        if self._replayed is None:
+            raise TestRunError("the test replay needs to know how many nodes one group has")
+        nodes, troubles = self._able()
+        if self._replayed.command:  # its ranks bring their own PyTorch, or need none; but a GPU may be in use
+            troubles = {node: why for node, why in troubles.items() if node in self._gone or self._states[node].gpus}
+            nodes = [node for node in self.nodes if node not in troubles]
+        by_index = sorted(self._states.items(), key=lambda item: item[1].index)
+        hosts = {node: state.host for node, state in by_index}
+        gpus = min((self._states[node].gpus for node in nodes), default=0)
+        place = ReplayPlace(self._step_id.partition(".")[0], hosts, gpus, self._step.target.rank_python)
+        left_s, over = lambda: self._end_s - time.monotonic(), self._step.ended.is_set
+        run = ReplayRun(self._replayed, place, TestSurroundings(self._until, self._gone, left_s, self._progress, over))
+        self.left_replay = run.left_steps
+        self._findings += [*of_replay(await run.run(nodes)), *untested(TestName.REPLAY, troubles)]
+        self._ended_early = run.ended_early

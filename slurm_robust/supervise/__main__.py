@@ -1,4 +1,4 @@
-"""The supervisor process that `srobust run` starts: `python -m slurm_robust.supervise FD WORD…` (not for people)."""
+"""The supervisor process that `srobust run` starts: `python -m slurm_robust.supervise FD LOCK WORD…`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from pathlib import Path
 import msgspec
 
 from slurm_robust import config as site
-from slurm_robust.model import Mode
+from slurm_robust.model import JobRef, Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise import job
 from slurm_robust.supervise.incident import incident_folder
+from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.job_ref import NoJobError
 from slurm_robust.supervise.launch import options, srun_command
 from slurm_robust.supervise.launch.channel import Channel
+from slurm_robust.supervise.launch.own_output import own_output_files
 from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.supervisor import Supervisor
-from slurm_robust.supervise.watch import output
 
 
-async def supervise(fd: int, words: list[str]) -> int:
-    """Supervise what the launcher on the other end of `fd` runs.
+async def supervise(fd: int, lock_fd: int, words: list[str]) -> int:
+    """Supervise what the launcher on the other end of `fd` runs; `lock_fd` holds the job's lock, -1 where nothing does.
 
     A fault of ours before the launch ends this process: the launcher then runs the user's srun plainly.
     """
@@ -34,18 +36,17 @@ async def supervise(fd: int, words: list[str]) -> int:
     await channel.open()
     await channel.ready.wait()
     config = own.applied(site.load(own.config))
-    supervised = await asyncio.to_thread(job.read, connect(config.slurm), job.ref_from_environment(os.environ))
-    files = output.own_output_files()
+    supervised, config = await asyncio.to_thread(read_job, config, job.ref_from_environment(os.environ))
+    files = own_output_files()
     reported = supervised.output()
     if not files and reported is not None:
         files = [reported]
-    where = (
-        Path(own.folder) / f"slurm-robust-{supervised.name}"
-        if own.folder
-        else incident_folder.beside(files[0] if files else None, supervised.name, Path(supervised.info.work_dir or "."))
-    )
-    folder = incident_folder.IncidentFolder(where)
+    # From here on there may be traces of us, which only we can complete.
+    channel.report_alive()
+    work_dir = Path(supervised.info.work_dir or ".")
+    folder = IncidentFolder(incident_folder.of_run(own.folder, files, supervised.name, work_dir))
     lock = SupervisorLock(supervised.cluster, supervised.name)
+    lock.take_over(lock_fd)
     if not lock.claim():
         # Both would take each other's nodes for spares, and write to one Comment.
         folder.log_event("note", "another srobust run supervises this job: neither acts, both watch and report")
@@ -63,6 +64,7 @@ async def supervise(fd: int, words: list[str]) -> int:
         layout=own.layout,
         layout_order=own.layout_order,
         code_dir=own.code,
+        replay=own.replay,
     )
     try:
         return await Supervisor(session).run()
@@ -70,11 +72,28 @@ async def supervise(fd: int, words: list[str]) -> int:
         lock.release()
 
 
+def read_job(config: site.Config, ref: JobRef) -> tuple[job.SupervisedJob, site.Config]:
+    """The job, and the configuration: where pyslurm cannot be asked, Slurm's commands are, from then on.
+
+    Raises:
+        NoJobError: Slurm does not know it.
+        SlurmError: Slurm's commands cannot be asked either.
+    """
+    try:
+        return job.read(connect(config.slurm), ref), config
+    except SlurmError as error:
+        if config.slurm.backend == "commands":
+            raise
+        sys.stderr.write(f"srobust: {config.slurm.backend} failed: {error}; Slurm's commands are used for this job\n")
+    config = msgspec.structs.replace(config, slurm=msgspec.structs.replace(config.slurm, backend="commands"))
+    return job.read(connect(config.slurm), ref), config
+
+
 def main() -> None:
     """Entry point."""
     try:
-        asyncio.run(supervise(int(sys.argv[1]), sys.argv[2:]))
-    except (site.ConfigError, job.NoJobError, SlurmError, srun_command.UsageError) as error:
+        asyncio.run(supervise(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    except (site.ConfigError, NoJobError, SlurmError, srun_command.UsageError) as error:
         sys.stderr.write(f"srobust: not supervised: {error}\n")
         sys.exit(3)
     # A requeue may follow at once: without cleaning up, this process is gone sooner.

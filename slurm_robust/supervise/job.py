@@ -17,14 +17,11 @@ from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.clock import Clock
+from slurm_robust.supervise.job_ref import NoJobError, ids_from_environment
 
 _SCRIPT_MAX_BYTES = 1 << 20
 _LAST_CLAIM_S = 5.0
 """A Slurm that does not answer must not delay the next line of the batch script for longer."""
-
-
-class NoJobError(Exception):
-    """There is no job to supervise; the message contains the command to type."""
 
 
 def ref_from_environment(env: Mapping[str, str]) -> JobRef:
@@ -33,15 +30,7 @@ def ref_from_environment(env: Mapping[str, str]) -> JobRef:
     Raises:
         NoJobError: the process runs outside of any job.
     """
-    raw = env.get("SLURM_JOB_ID", "")
-    if not raw.isdigit():
-        raise NoJobError("this is not inside a Slurm job (SLURM_JOB_ID is not set); use it in an sbatch file or salloc")
-    array, task = env.get("SLURM_ARRAY_JOB_ID", ""), env.get("SLURM_ARRAY_TASK_ID", "")
-    if array.isdigit() and task.isdigit():
-        return JobRef(int(raw), int(array), int(task))
-    if env.get("SLURM_HET_SIZE", "").isdigit():
-        return JobRef(int(raw), het_offset=0)
-    return JobRef(int(raw))
+    return JobRef(*ids_from_environment(env))
 
 
 def batch_script() -> str:
@@ -147,6 +136,10 @@ class SupervisedJob:
         """Write, without waiting for it, that something seems wrong: the daemon then polls the job more often."""
         if not self.claim.suspected_at_s:
             self._write_soon({"suspected_at_s": round(self.clock.now_s(), 3)})
+
+    def tell(self, **changes: object) -> None:
+        """Write these changes into the claim, without waiting for it; a suspicion stays."""
+        self._write_soon({"suspected_at_s": self.claim.suspected_at_s, **changes})
 
     def withdraw_suspicion(self) -> None:
         """Write, without waiting for it, that nothing is suspected any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_robust.model import Failure, Plan, Verdict
+from slurm_robust.policy.job.situation import Situation
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,14 @@ class ExecutePlan:
     Attributes:
         failure: The failure as it is compared with others; None where it cannot be compared.
         trains: Nothing is known to be wrong with the attempt: it is ended for what its nodes have reported.
+        situation: What the plan was decided on: once nodes were tested, it is decided again. None where nobody asked.
     """
 
     verdict: Verdict
     plan: Plan
     failure: Failure | None
     trains: bool = False
+    situation: Situation | None = None
 
 
 @dataclass(frozen=True)

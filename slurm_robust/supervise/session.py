@@ -70,6 +70,7 @@ class Session:
         layout_order: The order in which they count ranks, empty for Megatron's.
         code_dir: The folder whose snapshots the ranks run from, empty for none.
         code: The version of the code that is in force; None where the ranks run from the folder itself.
+        replay: What a replay of the training runs: a command, `same` for the job's own, or empty for a reference model.
         environment: The environment that srun starts from.
         fleet: Of the current attempt; it takes the agents' messages.
         agents: Started on the nodes of the job.
@@ -90,6 +91,7 @@ class Session:
     layout_order: str = ""
     code_dir: str = ""
     code: MovedPaths | None = None
+    replay: str = ""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     clock: Clock = field(default_factory=Clock)
     fleet: Fleet = field(default_factory=lambda: Fleet(""))

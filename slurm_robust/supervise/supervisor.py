@@ -7,35 +7,46 @@ current attempt, and replaces it at a relaunch.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from slurm_robust import claim
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Road
+from slurm_robust.stoptime.run import TestRun
+from slurm_robust.supervise.incident.decider import Decider
 from slurm_robust.supervise.incident.incident_handler import IncidentHandler
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.job import batch_script
-from slurm_robust.supervise.launch import attempt_settings, messages, other_restarters
+from slurm_robust.supervise.launch import attempt_settings, messages, other_restarters, resume_points
+from slurm_robust.supervise.launch.attempt_settings import ResumePoint
 from slurm_robust.supervise.launch.channel import Channel
 from slurm_robust.supervise.launch.srun_command import first_launch, labels_lines
 from slurm_robust.supervise.outcome import ExecutePlan, Outcome, Relaunch
 from slurm_robust.supervise.recover import step_control
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
+from slurm_robust.supervise.recover.ladder_climb import LadderClimb
 from slurm_robust.supervise.recover.lineage_store import LineageStore
+from slurm_robust.supervise.recover.node_tests import NodeTests, StartTests
 from slurm_robust.supervise.recover.plan_executor import PlanExecutor
 from slurm_robust.supervise.recover.requeue_wait import WaitPhase
 from slurm_robust.supervise.recover.resumption import Resumption
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.versions.code_keeper import CodeKeeper
+from slurm_robust.supervise.warm.warm_restarts import WarmRestarts
 from slurm_robust.supervise.watch.attached_end import AttachedEnd
 from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState, Observer
 from slurm_robust.supervise.watch.drain_watch import DrainWatch
 from slurm_robust.supervise.watch.fault_watch import FaultWatch
+from slurm_robust.supervise.watch.loss_watch import LossWatch
 from slurm_robust.supervise.watch.losses import Losses
 from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
+from slurm_robust.supervise.watch.slow_watch import SlowWatch
 from slurm_robust.supervise.watch.slowness import Slowness
 from slurm_robust.supervise.watch.suspicion import SilenceLevel
 
 POLL_S = 0.2
+_IN_ALLOCATION = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION)
+_KILLED_S = 3.0
 _REFUSAL_S = 5.0
 """A loop in the script whose launches are refused must not keep slurmctld busy."""
 
@@ -47,26 +58,32 @@ class Supervisor:
         attempt: The current attempt.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, start_tests: StartTests = TestRun) -> None:
         self._session = session
         self._launches = 0
+        self._named = 0
+        """Names that were given to attempts, those included that never began."""
         self._store = LineageStore(session)
         self._log = IncidentLog(session)
         self._losses = Losses(session)
         self._observer = Observer(session)
-        self._handler = IncidentHandler(session, self._log, self._losses, self._observer)
+        self._decider = Decider(session, self._log, self._losses)
+        self._handler = IncidentHandler(session, self._log, self._decider, self._observer)
         self._code = CodeKeeper(session, self._store, self._log)
         self._executor = PlanExecutor(session, self._store, self._log, self._losses, self._code)
+        tests = NodeTests(session, self._log, self._observer, start_tests)
+        self._ladder = LadderClimb(session, self._store, self._decider, self._executor, tests)
         self._attached_end = AttachedEnd(session)
+        self._warm = WarmRestarts(session, self._environment_of_next, self._new_name)
         self._drain_watch = DrainWatch(session)
         attached = session.attached
         name = attached.attempt if attached is not None else ""
         self._begin_attempt(name, seen=attached is None or bool(attached.launcher))
 
-    def _begin_attempt(self, name: str, *, seen: bool = True) -> None:
+    def _begin_attempt(self, name: str, *, seen: bool = True, read_from: Mapping[str, int] | None = None) -> None:
         """Replace the current attempt.
 
-        One that is not `seen` had begun before its output was read.
+        One that is not `seen` had begun before its output was read; `read_from` says where its output begins.
         """
         session = self._session
         sources = AttemptSources(
@@ -77,6 +94,7 @@ class Supervisor:
             session.layout_order,
             session.settings.log_pattern,
             labelled=session.command is not None and labels_lines(session.command, session.environment),
+            read_from=read_from or {},
         )
         self.attempt = attempt = AttemptState(name, sources, session.clock)
         session.fleet = attempt.fleet
@@ -85,6 +103,8 @@ class Supervisor:
         self._resumption = Resumption(session, attempt, self._start, self._store, self._log)
         self._quiet_captures = QuietCaptures(session, attempt)
         self._slowness = Slowness(session, attempt)
+        self._slow_watch = SlowWatch(session)
+        self._loss_watch = LossWatch(session, attempt)
         self._fault_watch = FaultWatch(session, attempt)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -102,11 +122,18 @@ class Supervisor:
         if attached is not None and not (job.can_claim and job.info.requeueable):
             attached.release()  # no decision could bring the step back, so srun need not wait for one
         self._report_other_restarters()
-        if channel is not None and not channel.running_attempt and (why := self._store.launch_refusal()):
-            return await self._refuse(channel, why)
+        early = channel.early if channel is not None else None
+        first = channel is not None and (early is not None or not channel.running_attempt) and channel.ended is None
+        if channel is not None and first and (why := self._store.launch_refusal()):
+            if early is not None:
+                # The launcher knows only what the job's folder remembers. It may have been another one each time.
+                channel.kill()
+                await channel.wait_ended(_KILLED_S)
+            if channel.ended != 0:
+                return await self._refuse(channel, why)
         await self._code.prepare()
         self._launch_first()
-        if channel is not None and job.requeue_requested and channel.ended is not None:
+        if channel is not None and early is None and job.requeue_requested and channel.ended is not None:
             # The supervisor before this one was killed while it waited for the requeue.
             return await self._await_requeue(channel)
         if channel is not None:
@@ -114,6 +141,7 @@ class Supervisor:
             session.agents.look_back(max(0.0, session.clock.now_s() - job.attempt.start_at_s))
         await session.agents.start(session.allocation.nodes, self.attempt.name)
         await job.write_claim(resume_step=self.attempt.resume_point.step)
+        self._warm.start()
         code: int | None = None
         try:
             while code is None:
@@ -122,6 +150,7 @@ class Supervisor:
         finally:
             if attached is not None:
                 attached.release()
+            await self._warm.stop()
             await session.agents.stop()
         if channel is not None:
             await channel.exit(code)
@@ -154,10 +183,17 @@ class Supervisor:
             await self._attached_end.report(attempt)
             return 0  # nobody takes an exit code any more
         await self._resumption.poll()
+        self._warm.observe(attempt, calm=self._log.current is None)
         if session.srun_exit_code == 0:
             return await self._finish()
         outcome = await self._handle()
+        if isinstance(outcome, ExecutePlan) and outcome.plan.road is Road.TEST:
+            outcome = await self._ladder.climb(outcome, attempt)
         if isinstance(outcome, ExecutePlan):
+            if outcome.plan.road in _IN_ALLOCATION:
+                self._warm.expect()
+            else:
+                self._warm.drop()
             result = await self._executor.execute(outcome, attempt, self._start)
             if isinstance(result, Relaunch):
                 await self._relaunch(result)
@@ -177,8 +213,11 @@ class Supervisor:
         if due is not None:
             return await self._handler.node_faults(attempt, start, due)
         update = await self._code.poll(attempt, start)
-        if update is not None:
-            return update
+        return update if update is not None else await self._handle_running()
+
+    async def _handle_running(self) -> Outcome:
+        """Handle what may be wrong with an attempt that runs: it is silent, its loss is bad, it is slow."""
+        session, attempt, start = self._session, self.attempt, self._start
         assessment = attempt.assess(session.settings)
         level = assessment.level
         suspect = level is SilenceLevel.OVERDUE or (level is SilenceLevel.SUSPECT and not self._log.full)
@@ -187,7 +226,11 @@ class Supervisor:
         if level is SilenceLevel.QUIET and attempt.reports and self._log.current is None:
             session.job.withdraw_suspicion()
         self._losses.take(attempt)
+        if why := self._loss_watch.poll():
+            return await self._handler.bad_loss(attempt, start, why)
         self._slowness.poll()
+        if why := await self._slow_watch.poll(self._slowness.unnamed):
+            return await self._handler.slow(attempt, start, why)
         proven = await self._quiet_captures.poll()
         return await self._handler.proven(attempt, start, proven) if proven is not None else None
 
@@ -209,16 +252,19 @@ class Supervisor:
 
     # -- launching ----------------------------------------------------------------------------------------------------
 
-    def _attempt_name(self, launch: int) -> str:
-        """Name of the nth launch of this run of the job."""
-        # The launcher's pid tells the runs of one script apart; a supervisor that is started anew has the same parent.
+    def _new_name(self) -> str:
+        """Name of one more launch of this run of the job."""
+        self._named += 1
         job = self._session.job
-        return f"{job.name.replace('+', '_')}.{job.restart_count}.{os.getppid()}.{launch}"
+        return attempt_settings.attempt_name(job.name, job.restart_count, os.getppid(), self._named)
 
     def _launch_first(self) -> None:
         session, channel = self._session, self._session.channel
         if channel is None or session.command is None:
-            self.attempt.resume_point = attempt_settings.look_up(session.checkpoint_dir)
+            self.attempt.resume_point = resume_points.look_up(session.checkpoint_dir)
+            return
+        if channel.early is not None:
+            self._take_early(channel.early)
             return
         running = channel.running_attempt
         session.allocation.evicted = set(channel.evicted)
@@ -226,37 +272,81 @@ class Supervisor:
             # The supervisor before this one was killed; the training goes on, and so does the watch.
             last = running.rpartition(".")[2]
             self._launches = int(last) if last.isdecimal() else 1
+            self._named = self._launches + 1  # one more may have been given to a warm step
             self._begin_attempt(running, seen=False)
             session.folder.log_event("note", "the supervisor was started anew; the training was not touched")
             return
         command = session.launched(session.command)
-        self._launch(channel, first_launch(command, keep_evidence=session.acting), {})
-
-    def _launch(self, channel: Channel, argv: list[str], extra: Mapping[str, str]) -> None:
-        """Have srun started, from the newest verified checkpoint."""
-        session, folder = self._session, self._session.folder
         self._launches += 1
-        name = self._attempt_name(self._launches)
-        resume_point = attempt_settings.look_up(session.checkpoint_dir)
-        for note in resume_point.notes:
+        self._launch(channel, first_launch(command, keep_evidence=session.acting), self._look_up())
+
+    def _take_early(self, early: messages.StartedEarly) -> None:
+        """Take over the srun that the launcher has started before there was a supervisor."""
+        self._launches = self._named = 1
+        path = Path(early.resume_path) if early.resume_path else None
+        point = ResumePoint(path, early.resume_step, early.notes, early.searched, early.skipped)
+        self._log_resume_point(point)
+        self._begin_attempt(early.attempt, read_from=early.output_from)
+        self.attempt.resume_point = point
+        self._store.take_name(early.lineage)
+
+    def _look_up(self) -> ResumePoint:
+        """The newest verified checkpoint; the story says which."""
+        resume_point = resume_points.look_up(self._session.checkpoint_dir)
+        self._log_resume_point(resume_point)
+        return resume_point
+
+    def _log_resume_point(self, point: ResumePoint) -> None:
+        folder = self._session.folder
+        for note in point.notes:
             folder.log_event("checkpoint", note)
-        if resume_point.path is not None:
-            text = f"step {resume_point.step} is verified: {resume_point.path}"
-            folder.log_event("checkpoint", text, step=resume_point.step)
+        if point.path is not None:
+            folder.log_event("checkpoint", f"step {point.step} is verified: {point.path}", step=point.step)
+
+    def _launch(self, channel: Channel, argv: Sequence[str], resume_point: ResumePoint) -> None:
+        """Have srun started, from this checkpoint."""
+        name, session = self._new_name(), self._session
+        env = self._begin_launch(name, resume_point)
+        env |= self._warm.recording({**session.environment, **env})
+        channel.launch(messages.LaunchSrun(name, tuple(argv), env, (), tuple(sorted(session.allocation.evicted))))
+        session.agents.watch_attempt(name)
+
+    async def _launch_warm(self, argv: Sequence[str], resume_point: ResumePoint) -> bool:
+        """Have the attempt begin in processes that wait for it; False where it has to start cold."""
+        name = await self._warm.take(argv)
+        if not name or not await self._warm.release(self._begin_launch(name, resume_point)):
+            return False
+        self._session.agents.watch_attempt(name)
+        return True
+
+    def _begin_launch(self, name: str, resume_point: ResumePoint) -> dict[str, str]:
+        """Turn to an attempt that is being launched; returns its variables."""
+        session = self._session
         heard = session.fleet.heard_at_s
         self._begin_attempt(name)
         self.attempt.resume_point = resume_point
         session.fleet.heard_at_s = heard  # the agents stay; only their attempt is new
-        dumps = folder.subfolder("fr")  # PyTorch does not create it, and writes no dump without it
+        return self._environment(name, resume_point)
+
+    def _environment(self, name: str, resume_point: ResumePoint) -> dict[str, str]:
+        """The variables of an attempt."""
+        session = self._session
+        dumps = session.folder.subfolder("fr")  # PyTorch does not create it, and writes no dump without it
         lineage = self._store.lineage.id
         env = attempt_settings.environment(
             session.environment, name, lineage, resume_point, dumps, command=session.command
         )
         if session.code is not None:
             env |= session.code.environment({**session.environment, **env})
-        evicted = tuple(sorted(session.allocation.evicted))
-        channel.launch(messages.LaunchSrun(name, tuple(argv), {**env, **extra}, (), evicted))
-        session.agents.watch_attempt(name)
+        if self._launches > 1:
+            env |= attempt_settings.fresh_rendezvous(session.environment, name, session.allocation.nodes)
+        return env
+
+    def _environment_of_next(self, name: str) -> dict[str, str]:
+        """The variables of an attempt that may begin later, but for the checkpoint that it will be given."""
+        env = self._environment(name, self.attempt.resume_point)
+        rendezvous = attempt_settings.fresh_rendezvous(self._session.environment, name, self._session.allocation.nodes)
+        return {**env, **rendezvous}
 
     async def _relaunch(self, relaunch: Relaunch) -> None:
         """Start srun again in the allocation."""
@@ -264,11 +354,15 @@ class Supervisor:
         assert session.channel is not None
         allocation.evicted |= relaunch.evict
         nodes, used = allocation.nodes, relaunch.nodes_used
-        extra = attempt_settings.fresh_rendezvous(session.environment, self._attempt_name(self._launches + 1), nodes)
-        self._launch(session.channel, list(relaunch.argv), extra)
+        self._launches += 1
+        resume_point = self._look_up()
+        warm = await self._launch_warm(relaunch.argv, resume_point)
+        if not warm:
+            self._launch(session.channel, relaunch.argv, resume_point)
         log.set_time("running")
         number = f"{used} of " if used and used < len(nodes) else ""
-        text = f"srun was started anew for the training step; it may use {number}{','.join(nodes)}"
+        how = "warm processes were released" if warm else "srun was started anew"
+        text = f"{how} for the training step; it may use {number}{','.join(nodes)}"
         session.folder.log_event("relaunched", text, incident=log.incident.id, evicted=sorted(allocation.evicted))
         log.save()
         await session.job.write_claim(incident=log.incident.id, times=dict(log.incident.times))

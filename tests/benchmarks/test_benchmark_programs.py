@@ -75,13 +75,37 @@ def test_restart_inside_an_allocation() -> None:
     assert figures["roads"]["spare"]["own_share_s"]["n"] == 1
 
 
-@pytest.mark.parametrize("program", ["restart.py", "supervision.py", "checkpoint.py"])
+@pytest.mark.parametrize("program", ["restart.py", "supervision.py", "checkpoint.py", "stoptime.py", "daemon.py"])
 def test_an_unknown_part_is_wrong_usage(program: str) -> None:
     """Nothing is started; the parts there are are named."""
     command = [sys.executable, str(BENCHMARKS / program), "--only", "nonsense"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert "nonsense: there are" in done.stderr
+
+
+@pytest.mark.slurm
+def test_cost_of_an_idle_daemon() -> None:
+    """On a small site: shares, memory and calls, which are about one a second."""
+    found = run("daemon.py", "--only", "idle", "--nodes", "60")
+    (site,) = found["figures"]["sites"]
+    idle = site["idle"]
+    assert 0 <= idle["own_percent"] <= idle["daemon_percent"] < 100, "of a few seconds, counted in hundredths"
+    assert 0 <= idle["slurmctld_percent"] < 100
+    assert 0 < idle["calls_a_second"] < 3
+    assert 10 < idle["rss_mib"] < 150
+    assert not found["targets"], "10,000 nodes were not measured"
+
+
+@pytest.mark.variant
+@pytest.mark.slurm
+def test_a_storm_of_claims() -> None:
+    """Every claim is planned, while the plans of others are carried out."""
+    (site,) = run("daemon.py", "--only", "incidents,storm", "--nodes", "60")["figures"]["sites"]
+    busy, storm = site["incidents"], site["storm"]
+    assert 0 <= busy["daemon_percent"] < 100
+    assert (storm["claims"], storm["planned"], storm["undecided"]) == (6, 6, 0)
+    assert 0 < storm["decided_s"]["median"] < 60
 
 
 @pytest.mark.variant
@@ -93,6 +117,7 @@ def test_restart_without_a_prolog_at_allocation() -> None:
     assert times["decided"] < times["requeued"] < times["running"] < times["first_new_step"]
 
 
+@pytest.mark.variant
 def test_localize_campaign_twice(tmp_path: Path) -> None:
     """Every class and method has its figures; the same seeds give the same ones again, whatever the processes."""
     saved = tmp_path / "figures.json"
@@ -110,6 +135,7 @@ def test_localize_campaign_twice(tmp_path: Path) -> None:
     assert any(line.startswith("| without judge_exits | 2 | ") for line in told)
 
 
+@pytest.mark.variant
 def test_checkpoint_verify() -> None:
     """Every part has its figures, and both targets are measured against something of the same run."""
     found = run("checkpoint.py", "--only", "verify")
@@ -152,6 +178,7 @@ def test_checkpoint_beside_a_training() -> None:
     assert all(told["step_s"]["min"] > 0 and told["first_s"]["n"] == 1 for told in figures.values())
 
 
+@pytest.mark.variant
 def test_checkpoint_restart() -> None:
     """A fresh training loads what another one left: from the agent's memory, and from files."""
     figures = run("checkpoint.py", "--only", "restart")["figures"]
@@ -175,15 +202,18 @@ def test_slow_campaign_twice() -> None:
     assert run("slow_campaign.py")["figures"] == figures
 
 
-def test_localisation_of_real_ranks() -> None:
+@pytest.mark.parametrize(
+    "more", [(), pytest.param(("other-collective",), marks=pytest.mark.variant)], ids=["one", "two"]
+)
+def test_localisation_of_real_ranks(more: tuple[str, ...]) -> None:
     """Real processes with known faults: each class's outcomes add up, and no wrong node is named."""
-    figures = run("localize_real.py", "--only", "loader-lock", "other-collective", "--recorder")["figures"]
+    figures = run("localize_real.py", "--only", "loader-lock", *more, "--recorder")["figures"]
     told = {case["case"]: case for case in figures["cases"]}
     assert told["loader-lock"]["named"] == ["n2"]
     assert told["loader-lock"]["outcome"] == "exact"
     assert "never joined" in told["loader-lock"]["told"], "the recorder's word goes first"
-    assert told["other-collective"]["outcome"] == "rightly none"
-    assert figures["classes"]["all"]["cases"] == 2
+    assert {told[case]["outcome"] for case in more} <= {"rightly none"}
+    assert figures["classes"]["all"]["cases"] == 1 + len(more)
 
 
 @pytest.mark.variant
@@ -240,3 +270,27 @@ def test_a_lost_gpu_beside_the_same_fault_left_to_silence() -> None:
     told, silent = live["told"], live["silent"]
     assert 0 < told["signal_s"]["median"] < told["decided_s"]["median"] < told["stopped_s"]["median"]
     assert told["decided_s"]["max"] < silent["decided_s"]["min"]
+
+
+@pytest.mark.variant
+@pytest.mark.slurm
+def test_stop_time_tests_on_two_nodes() -> None:
+    """Every stage has its time, and the first verdict comes before all of it; a bare collective is beside it."""
+    pytest.importorskip("torch")
+    found = run("stoptime.py", "--only", "verdict")
+    (figures,) = found["figures"]["verdict"]
+    assert 0 < figures["bare_collective_s"]["median"] < 60
+    assert {"command", "start", "full check", "in-node", "pairs", "alignment", "end"} <= figures.keys()
+    assert 0 < figures["first verdict"]["median"] < figures["all"]["median"] < 120
+    assert all(t["met"] is not None for t in found["targets"])
+
+
+@pytest.mark.slurm
+@pytest.mark.e2e
+@pytest.mark.variant
+def test_a_code_update_in_place_beside_a_new_job() -> None:
+    """Both come to a new step, and their ratio is there."""
+    figures = run("stoptime.py", "--only", "update")["figures"]["update"]
+    assert 0 < figures["in_place_s"]["median"] < 60
+    assert 0 < figures["by_hand_s"]["median"] < 120
+    assert figures["times_faster"] > 0

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 from click.testing import CliRunner
+from fake_slurm import FakeSlurm
 
-from slurm_robust.cli.commands.test import _complete, _gres
+from slurm_robust.claim import Claim, render
+from slurm_robust.cli.commands import test as test_module
+from slurm_robust.cli.commands.test import _complete, _gres, _nodes_of_layout, _tell_slurm, _UsageError
 from slurm_robust.cli.main import cli
-from slurm_robust.slurm.client import Node
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import Job, Node
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.stoptime.conclusion import TestReport
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ([], "say what to test: --job ID, or -w NODES"),
-        (["--job", "1", "--tests", "pears"], "--tests: pears: expected some of in-node,pairs,alignment"),
+        (["--job", "1", "--tests", "pears"], "--tests: pears: expected some of in-node,pairs,alignment,replay"),
         (["--job", "1", "--tests", ","], "--tests: no test"),
         (["--job", "1", "--budget", "5"], "--budget 5 is too small"),
+        (["--job", "1", "--budget", "nan"], "--budget nan: expected a number of seconds"),
+        (["--job", "1", "--budget", "inf"], "--budget inf: expected a number of seconds"),
+        (["-w", "n[3"], "-w n[3: not a node list"),
+        (["--job", "1", "-w", ""], "-w names no node"),
         (["--job", "1", "--reservation", "pool"], "leave out --job"),
         (["--jobs"], "No such option"),
+        (["-w", "n1", "--tell-slurm"], "--tell-slurm needs the job in whose Comment the verdict is written"),
+        (["--job", "1", "--replay", "./x"], "--replay and its sizes are for the test replay: add --tests replay"),
+        (["--job", "1", "--tests", "replay", "--replay", "same"], "only srobust run --robust-replay=same knows"),
+        (["--job", "1", "--tests", "replay", "--replay", " "], "--replay: the command is empty"),
+        (["--job", "1", "--tests", "replay", "--layout", "tp=0"], "--layout: layout: not understood: 'tp=0'"),
     ],
 )
 def test_wrong_usage_has_a_code_of_its_own(words: list[str], sentence: str) -> None:
@@ -26,6 +45,45 @@ def test_wrong_usage_has_a_code_of_its_own(words: list[str], sentence: str) -> N
     done = CliRunner().invoke(cli, ["test", *words])
     assert done.exit_code == 64
     assert sentence in done.output
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (RuntimeError("a fault of ours"), 2), (SlurmError("no answer"), 2)]
+)
+def test_an_end_that_nobody_foresaw_blames_no_node(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    """Exit code 1 says that a node fails: no traceback and no Ctrl-C may leave it."""
+
+    def fails(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(test_module, "connect", fails)
+    assert CliRunner().invoke(cli, ["test", "--job", "1"]).exit_code == code
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_an_output_that_nobody_reads_blames_no_node(closed: int) -> None:
+    """Of `| head -c 1`, say: the verdict was not read, so it is not told by the exit code either."""
+    program = """if True:
+        from slurm_robust.cli import main
+        from slurm_robust.cli.commands import test
+        from slurm_robust.stoptime.conclusion import TestReport
+        def carried_out(run, *_):
+            run._progress("starting")
+            return TestReport(("n1",), ())
+        test._job_target = lambda *_: test.StepTarget(("n1",), 1)
+        test.connect = lambda *_: None
+        test._carried_out = carried_out
+        main.cli(["test", "--job", "1"])
+    """
+    reading, writing = os.pipe()
+    os.close(reading)
+    streams: dict[str, int] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    streams["stdout" if closed == 1 else "stderr"] = writing
+    done = subprocess.run([sys.executable, "-c", program], check=False, **streams)  # type: ignore[call-overload]
+    os.close(writing)
+    assert done.returncode == 2
 
 
 def test_names_of_tests_are_completed_behind_a_comma() -> None:
@@ -38,3 +96,22 @@ def test_as_many_gpus_as_every_node_has_are_asked_for() -> None:
     nodes = [Node("n1", "IDLE", gres="gpu:h100:8(S:0-1),nvme:2"), Node("n2", "IDLE", gres="gpu:4")]
     assert _gres(nodes) == "gpu:4"
     assert _gres([*nodes, Node("n3", "IDLE")]) == ""
+
+
+def test_a_layout_gives_the_nodes_of_a_replica() -> None:
+    """By the GPUs of a node; where Slurm knows none, or nothing is given, the number is asked for."""
+    nodes = [Node("n1", "IDLE", gres="gpu:8"), Node("n2", "IDLE", gres="gpu:8")]
+    assert _nodes_of_layout({"tp": 8, "pp": 4, "dp": 16}, nodes) == 4
+    assert _nodes_of_layout({"tp": 2}, nodes) == 1
+    for sizes, some in (({"tp": 8}, [Node("n1", "IDLE")]), ({}, nodes)):
+        with pytest.raises(_UsageError, match="how many nodes one replica needs: --replay-nodes M"):
+            _nodes_of_layout(sizes, some)
+
+
+@pytest.mark.parametrize(("comment", "written"), [("my own words", 1), (render(Claim("watching", "a"), "words"), 0)])
+def test_a_supervisors_claim_is_not_written_over(comment: str, written: int) -> None:
+    """The Comment of a supervised job belongs to its supervisor; the verdict is printed all the same."""
+    slurm = FakeSlurm()
+    slurm.state.jobs[1] = Job(JobRef(1), "RUNNING", "ann", 1000, "main", comment=comment)
+    _tell_slurm(slurm, "1", TestReport(("n1", "n2"), ()))
+    assert slurm.state.jobs[1].comment.startswith("srobust-test: ") is bool(written)

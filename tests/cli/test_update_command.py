@@ -16,9 +16,11 @@ from click.testing import CliRunner, Result
 from fake_slurm import FakeSlurm
 from helpers import wait_until
 
-from slurm_robust.cli.commands import run, update
+from slurm_robust.cli import run_step
+from slurm_robust.cli.commands import update
 from slurm_robust.policy.job.code_versions import CodeState, PendingCode
 from slurm_robust.supervise.launch.srun_command import UsageError
+from slurm_robust.supervise.versions import code_orders
 from slurm_robust.supervise.versions.code_orders import CodeOrder, receive
 from slurm_robust.supervise.versions.snapshot import Limits
 from slurm_robust.supervise.versions.version_folder import CodeAnswer, CodeReport, Origin, VersionFolder
@@ -163,28 +165,29 @@ from slurm_robust.cli.commands import update
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
 update._become(Job(JobRef(1), "RUNNING", "nobody", {uid}, "main"))
-print(os.getuid(), os.geteuid(), os.getgid() != 0, 0 in os.getgroups())
+print(os.getuid(), os.geteuid(), os.getgid() != 0, 0 in os.getgroups(), os.environ["HOME"])
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_root_becomes_the_jobs_user(tmp_path: Path) -> None:
     """What the job's folder says is that user's text: root's rights must not copy anything for it."""
-    uid = pwd.getpwnam("nobody").pw_uid
+    nobody = pwd.getpwnam("nobody")
+    uid = nobody.pw_uid
     argv = [sys.executable, "-c", BECOMES.format(uid=uid)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.split() == [str(uid), str(uid), "True", "False"]
+    assert done.stdout.split() == [str(uid), str(uid), "True", "False", nobody.pw_dir]
 
 
 def test_a_wrong_folder_is_a_wrong_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Before anything is started; a requeued job keeps its version, whatever has become of the folder."""
-    run._check_code("")
-    run._check_code(str(tmp_path))
+    run_step._check_code("")
+    run_step._check_code(str(tmp_path))
     with pytest.raises(UsageError, match="there is no such folder"):
-        run._check_code(str(tmp_path / "missing"))
+        run_step._check_code(str(tmp_path / "missing"))
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    run._check_code(str(tmp_path / "missing"))
+    run_step._check_code(str(tmp_path / "missing"))
 
 
 def test_a_job_of_somebody_else_is_left_alone(running: Site) -> None:
@@ -193,3 +196,39 @@ def test_a_job_of_somebody_else_is_left_alone(running: Site) -> None:
     done = running.types()
     assert done.exit_code == 3
     assert "4000123" in done.output
+
+
+def test_an_edit_that_was_undone_withdraws_the_update_that_waits(running: Site) -> None:
+    """Otherwise nothing could keep it from being put in force."""
+    state = replace(running.report.state, pending=PendingCode(2, "next-checkpoint", 9e9, "bob"))
+    running.report = replace(running.report, state=state)
+    running.versions.write_report(running.report)
+    running.answers(accepted=True, text="version 2 of the code is withdrawn")
+    done = running.types()
+    assert (done.exit_code, "is withdrawn" in done.output) == (0, True)
+    assert [order.number for order in running.orders] == [1]
+    assert running.versions.numbers() == [1]
+
+
+def test_a_missing_answer_says_what_became_of_the_order(running: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait, or have been taken by a supervisor that ended meanwhile."""
+    monkeypatch.setattr(update, "_ANSWER_S", 0.1)
+    (running.project / "train.py").write_text("x = 2\n")
+    assert "the order stays in" in running.types().output
+    monkeypatch.setattr(code_orders, "send", lambda *_: receive(running.versions.path, os.getuid(), running.name))
+    (running.project / "train.py").write_text("x = 3\n")
+    done = running.types()
+    assert (done.exit_code, "the order was taken" in done.output) == (3, True)
+    assert f"srobust update {running.name} --show" in done.output
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("words", [[], ["--show"]])
+def test_root_reads_as_the_jobs_user(running: Site, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    """Before anything of the job's folder is read, whose text the user chose."""
+    running.slurm.state.jobs[running.job.ref.job_id] = replace(running.job, uid=pwd.getpwnam("nobody").pw_uid)
+    steps: list[str] = []
+    monkeypatch.setattr(update, "_become", lambda _: steps.append("become"))
+    monkeypatch.setattr(VersionFolder, "report", lambda _: steps.append("read"))
+    running.types(*words)
+    assert steps[:2] == ["become", "read"]

@@ -78,6 +78,7 @@ class Scene:
         raw = yaml.safe_load(self.cluster.layout.robust_yaml.read_text())
         raw["daemon"] |= {"http": {"enabled": False}, "idle_interval_s": 0.25}
         raw["quarantine"] = {"recheck_command": ["/bin/true"]}
+        raw["nodetest"] = {"tests": []}
         for name, value in sections.items():
             raw[name] = {**raw.get(name, {}), **value} if isinstance(value, dict) else value
         path = self.state_dir.parent / f"{self.state_dir.name}.yaml"

@@ -110,7 +110,7 @@ def spec(directory: Path, times: Times) -> Spec:
     supervise |= {"answer_timeout_s": times.answer, "requeue_timeout_s": times.requeue}
     conf = f"AuthInfo=socket={directory}/munge/socket,cred_expire={times.requeue_delay - 1}\n"
     conf += "MinJobAge=3600\n"  # quarantines can outlive Slurm's memory of the job, five minutes else
-    yaml = {"supervise": supervise, "seat": {"duration_min": times.seat_min}}
+    yaml = {"supervise": supervise, "ladder": {"tests": []}, "seat": {"duration_min": times.seat_min}}
     return Spec(
         nodes=NODES, gpus_per_node=0, prolog=False, kill_wait_s=2, directory=directory, slurm_conf_extra=conf,
         robust_yaml=yaml,

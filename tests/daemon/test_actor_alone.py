@@ -17,6 +17,7 @@ from slurm_robust.slurm.client import SlurmClient
 
 DAEMON = Path(slurm_robust.__file__).parent / "daemon"
 READING = {"nodes", "node", "jobs", "job", "job_gpus", "past_job", "reservations", "cluster_name", "settings"}
+READING |= {"node_listing", "nodes_named", "jobs_named"}
 CHANGING = {name for name in vars(SlurmClient) if not name.startswith("_")} - READING
 
 
@@ -56,7 +57,9 @@ def test_everything_that_is_done_stands_in_the_journal(tmp_path: Path) -> None:
     world.run(60)
     world.run(86400, step_s=300.0)
     rows = world.journal.db.execute("SELECT incident, kind, target, done_at_s FROM actions").fetchall()
-    assert {"drain_permit", "keep_standby", "standby_check", "delete_orphan"} == {row["kind"] for row in rows}
+    assert {"drain_permit", "keep_standby", "standby_check", "test_pair", "delete_orphan"} == {
+        row["kind"] for row in rows
+    }
     repeated = [row["incident"] for row in rows if row["kind"] in STANDING]
     assert len(repeated) == len(set(repeated)) <= 1 + 1 + len(slurm.state.nodes), (
         "permits, a pool, checks of its members"

@@ -26,6 +26,7 @@ from slurm_robust.model import (
 )
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, Recovery
 from slurm_robust.policy.cluster.recovery_step import GiveUp
+from slurm_robust.policy.cluster.strikes import counted
 
 VERDICT = Verdict(Conclusion.CULPRIT, "ü", (Suspect("n2", (1,), 0.8, "hangs"),), (StackClass("0-2", ("f (a.py:1)",)),))
 DRAIN = Action(ActionKind.DRAIN, "n2", "srobust: '; DROP TABLE incidents;--")
@@ -133,8 +134,8 @@ def test_strikes_need_different_jobs_and_lineages(tmp_path: Path) -> None:
         ledger.strike(Quarantine("n2", "k", job_id, lineage, "", 0, 0), 10.0, "passed")
     for job_id, lineage in ((1, "a"), (2, "b"), (3, "c")):
         ledger.strike(Quarantine("n3", "k", job_id, lineage, "", 0, 0), 10.0, "passed")
-    assert [ledger.strikes(n, 0) for n in ("n1", "n2", "n3")] == [1, 1, 3]
-    assert ledger.strikes("n3", 11.0) == 0
+    assert [counted(ledger.strikes(n, 0)) for n in ("n1", "n2", "n3")] == [1, 1, 3]
+    assert ledger.strikes("n3", 11.0) == []
     journal.close()
 
 

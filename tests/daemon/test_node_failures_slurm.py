@@ -24,6 +24,7 @@ def lost(scene: Scene, node: str) -> Iterator[None]:
         scene.cluster.wait_ready([node])
 
 
+@pytest.mark.variant
 def test_lost_batch_node_without_a_word(scene: Scene) -> None:
     """The batch node dies, and the wrapper with it: the job gets other nodes before anybody else does."""
     scene.start(standby={"size": 1})
@@ -61,6 +62,7 @@ def test_node_that_comes_back_costs_nothing(scene: Scene) -> None:
     assert not scene.node(node).drained
 
 
+@pytest.mark.variant
 def test_node_given_up_without_a_warning(scene: Scene) -> None:
     """A frozen node goes DOWN without having been called silent: the daemon remembers where the job ran."""
     scene.start(daemon={"idle_interval_s": 1.0})

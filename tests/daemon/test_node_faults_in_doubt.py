@@ -123,6 +123,8 @@ def test_a_job_without_gpus_is_not_moved_for_one(
     """Slurm says which GPUs a job has, where it gives them out."""
     w = fault_world()
     w.slurm.state.nodes = {name: replace(node, gres=gres) for name, node in w.slurm.state.nodes.items()}
+    w.daemon.context.readings.expire()
+    w.run(4)
     w.slurm.run_job(("n1",))
     w.slurm.gpus[1] = gpus
     w.mark("n1", gpus=(0,))

@@ -129,11 +129,13 @@ def test_a_second_fault_waits_for_more(fault_world: Make) -> None:
 def test_two_faults_in_a_small_partition_are_no_storm(fault_world: Make) -> None:
     """The breaker bounds the drains there; what it refuses is told."""
     w = fault_world("breaker: {max_partition_share: 0.2}\ndaemon: {protect: all}\n", nodes=40)
-    for name in ("n1", "n2", "n3"):
+    for name in ("n1", "n2", "n3", "n4"):
         w.slurm.state.nodes[name] = replace(w.slurm.state.nodes[name], partitions=("debug",))
+    w.slurm.drain("n3", "srobust: XID 79")
+    w.run(70)  # sooner, it would count towards a storm
     w.mark("n1")
     w.mark("n2")
     w.run(40)
     assert w.alerts("nodes.fault_storm") == []
-    assert len(w.drained()) == 1
+    assert len(w.drained()) == 2
     assert len([text for text in w.alerts("node_fault") if "is not drained" in text]) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from daemon_world import Dies, World
@@ -16,6 +17,11 @@ from slurm_robust.claim import Claim, parse_answer, render
 from slurm_robust.config import Config, parse
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import JobPlacement, Reservation
+from slurm_robust.slurm.errors import SlurmTimeoutError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @pytest.fixture
@@ -74,7 +80,7 @@ def test_whatever_dies_the_job_comes_back(
         assert not NodeLedger(world.journal).quarantines()
         assert slurm.state.nodes["n2"].drained is not fit
         if fit:
-            assert NodeLedger(world.journal).strikes("n2", 0) >= 1
+            assert len(NodeLedger(world.journal).strikes("n2", 0)) >= 1
     finally:
         world.journal.close()
 
@@ -175,3 +181,53 @@ def test_clock_that_is_set_back_stops_nothing(world: World) -> None:
     assert slurm.state.jobs[1].state == "RUNNING"
     assert not NodeLedger(world.journal).quarantines()
     assert not slurm.state.reservations
+
+
+def test_two_jobs_that_lose_a_node_at_once_get_a_node_each(world: World) -> None:
+    """One rack, two jobs: the seat of the first is not made yet when the second one's is planned."""
+    slurm = world.slurm
+    for job_id, nodes in ((1, ("n1", "n2")), (2, ("n3", "n4"))):
+        slurm.state.jobs[job_id] = replace(slurm.run_job(nodes), comment=render(Claim("watching", f"line-{job_id}")))
+    world.run(8)
+    for name in ("n2", "n4"):
+        slurm.state.nodes[name] = replace(slurm.state.nodes[name], flags=frozenset(("NOT_RESPONDING",)))
+    world.run(8)
+    plans = [row.recovery for row in world.journal.incidents() if row.recovery is not None]
+    assert {name for plan in plans for name in plan.standby} == {"n5", "n6"}
+
+
+class EndingSlurm(FakeSlurm):
+    """Its controller does not answer the first requeues; the first job ends right after several were read at once."""
+
+    refuses = -1
+
+    def requeue_and_place(self, job: JobRef, *, start_in_s: int, **placement: Unpack[JobPlacement]) -> bool:
+        """Not answered at first."""
+        if self.refuses > 0:
+            self.refuses -= 1
+            raise SlurmTimeoutError(f"requeue {job.address}")
+        return super().requeue_and_place(job, start_in_s=start_in_s, **placement)
+
+    def reservations(self) -> list[Reservation]:
+        """What is read between the jobs and the first step."""
+        if not self.refuses:
+            self.state.jobs[1] = replace(self.state.jobs[1], state="COMPLETED", nodes=())
+        return super().reservations()
+
+
+def test_job_that_has_ended_since_is_not_started_again(tmp_path: Path) -> None:
+    """Slurm requeues finished jobs, too: none is requeued by what was read half a second before."""
+    slurm = EndingSlurm()
+    world = World(tmp_path, slurm, Config())
+    for nodes in (("n1", "n2"), ("n3", "n4")):
+        slurm.run_job(nodes)
+    world.run(6)
+    slurm.refuses = 2
+    for job_id, suspect in ((1, "n2"), (2, "n4")):
+        world.claim(job_id, (suspect,))
+    world.run(20)
+    assert not slurm.refuses
+    assert slurm.state.jobs[1].state == "COMPLETED"
+    assert "requeue 1" not in slurm.acts
+    assert "requeue 2" in slurm.acts
+    world.journal.close()

@@ -14,7 +14,8 @@ from slurm_robust.config import Config
 from slurm_robust.daemon.controllers import recoveries
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
 from slurm_robust.policy.cluster.recovery_plan import Recovery
-from slurm_robust.policy.cluster.recovery_step import Step, View, next_step
+from slurm_robust.policy.cluster.recovery_step import Step, next_step
+from slurm_robust.policy.cluster.recovery_view import View
 from slurm_robust.slurm.client import Job
 
 

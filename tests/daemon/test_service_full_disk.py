@@ -53,6 +53,7 @@ def status(scene: Scene, http: dict[str, object] | None = None) -> str:
     return " ".join((done.stderr + done.stdout).split())
 
 
+@pytest.mark.variant
 def test_status_says_that_the_disk_is_full_and_not_that_the_daemon_is_gone(scene: Scene, small_disk: Path) -> None:
     """What is wrong, where, and what to type; when there is room again, nothing needs a person any more."""
     scene.start()

@@ -16,6 +16,7 @@ from slurm_robust.claim import Claim, render
 from slurm_robust.config import Config, parse
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import EXPECT_S
+from slurm_robust.daemon.controllers.node_failures import NodeFailures
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
@@ -164,3 +165,14 @@ def test_a_hiccup_of_this_machine_is_no_cost(scene: Scene) -> None:
     scene.daemon.context._jobs_took_s.clear()
     scene.daemon.context._jobs_took_s.extend([0.01, 0.01, 2.0])
     assert scene.daemon.context.jobs_cost_s == pytest.approx(0.01)
+
+
+def test_a_slow_slurmctld_is_not_asked_less_often_than_at_rest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a node is looked after, for hours perhaps: other jobs' claims and dying nodes wait no longer for it."""
+    monkeypatch.setattr(DaemonContext, "jobs_cost_s", 5.0)
+    monkeypatch.setattr(DaemonContext, "nodes_cost_s", 5.0)
+    monkeypatch.setattr(NodeFailures, "suspicious", True)
+    scene.look_for(10.0)
+    counted = scene.look_for(60.0)
+    assert counted["jobs"] >= 9
+    assert counted["nodes"] + counted["node_listing"] >= 9

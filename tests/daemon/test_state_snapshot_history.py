@@ -39,7 +39,7 @@ def test_every_action_of_a_whole_recovery_was_called_and_is_done(world: World) -
     world.claim(1, (), state="watching", times={"first_new_step": world.slurm.now_s}, step=30)
     world.run(10)
     (incident,) = world.journal.incidents()
-    assert (incident.outcome, incident.reason) == ("resumed", "step 30 reached")
+    assert (incident.outcome, incident.reason) == ("resumed", "step 30 reached, on n[1,3-4]")
     actions = {a.kind: a for a in world.journal.actions(incident.key)}
     assert all(a.called_at_s and a.done_at_s for a in actions.values())
     assert actions["wait_running"].called_at_s == actions["point_job_at_seat"].called_at_s

@@ -31,6 +31,8 @@ GOOD = {
     "SlurmctldParameters": "(null)",
 }
 NEW = {"SLURM_VERSION": "25.11.2"}
+DELAYED = NEW | {"SchedulerParameters": "nohold_on_prolog_fail,requeue_delay=10"}
+APART = {"SLURM_VERSION": "25.05.3", "PrologEpilogTimeout": "(null)"}
 STANDBY = {"SuspendProgram": "/opt/off", "SuspendExcStates": "(null)"}
 
 
@@ -96,16 +98,30 @@ def test_a_site_that_follows_the_documentation_is_well() -> None:
         (STANDBY, "SuspendExcNodes", "wrong", "SuspendExcNodes=<the standby nodes>"),
         (STANDBY | {"SLURM_VERSION": "23.11.4"}, "SuspendExcStates", "wrong", "SuspendExcStates=RESERVED"),
         (
-            NEW | {"SchedulerParameters": "nohold_on_prolog_fail,requeue_delay=1"},
-            "SlurmctldParameters",
-            "advice",
-            "SlurmctldParameters=enable_expedited_requeue",
-        ),
-        (
-            NEW | {"SlurmctldParameters": "enable_expedited_requeue"},
+            NEW,
             "requeue_delay",
             "advice",
-            "SchedulerParameters=nohold_on_prolog_fail,bf_interval=30,requeue_delay=1",
+            "SchedulerParameters=nohold_on_prolog_fail,bf_interval=30,requeue_delay=10",
+        ),
+        (
+            NEW | {"SchedulerParameters": "requeue_delay=0,nohold_on_prolog_fail"},
+            "requeue_delay",
+            "wrong",
+            "SchedulerParameters=requeue_delay=10,nohold_on_prolog_fail",
+        ),
+        (
+            DELAYED | {"SlurmctldParameters": "cloud_dns,enable_expedited_requeue"},
+            "SlurmctldParameters",
+            "advice",
+            "SlurmctldParameters=cloud_dns",
+        ),
+        (APART | {"PrologTimeout": "20", "EpilogTimeout": "90"}, "PrologTimeout", "wrong", "PrologTimeout=60"),
+        (APART | {"PrologTimeout": "60", "EpilogTimeout": "65534"}, "EpilogTimeout", "advice", "EpilogTimeout=60"),
+        (
+            APART | {"PrologTimeout": "100", "EpilogTimeout": "500"},
+            "UnkillableStepTimeout",
+            "wrong",
+            "robust.yaml: seat: {duration_min: 12}",
         ),
         (
             {"GresTypes": "gpu"},

@@ -136,15 +136,24 @@ def free_port() -> int:
 Submit = Callable[..., Training]
 
 
+def spec(**wanted: Any) -> Spec:
+    """Five nodes with a daemon and one standby node, or what is wanted instead."""
+    # A story that is not about the ladder has none: tests of its nodes take time, and only then name anybody.
+    yaml = {
+        "ladder": {"tests": []},
+        "supervise": {**SUPERVISE, **wanted.pop("supervise", {})},
+        **wanted.pop("yaml", {}),
+    }
+    return replace(Spec(nodes=5, gpus_per_node=2, standby=1, daemon=True, robust_yaml=yaml), **wanted)
+
+
 @pytest.fixture
 def cluster(devcluster_factory: Callable[[Spec], DevCluster]) -> Iterator[Callable[..., DevCluster]]:
     """Brings up a cluster with its daemon and one standby node, for one story."""
     up: list[DevCluster] = []
 
     def bring_up(**wanted: Any) -> DevCluster:
-        yaml = {"supervise": {**SUPERVISE, **wanted.pop("supervise", {})}, **wanted.pop("yaml", {})}
-        spec = Spec(nodes=5, gpus_per_node=2, standby=1, daemon=True, robust_yaml=yaml)
-        made = devcluster_factory(replace(spec, **wanted))
+        made = devcluster_factory(spec(**wanted))
         up.append(made)
         if made.spec.standby and made.spec.daemon and made.spec.mode == "act":
             client = connect(config.load(made.env["SROBUST_CONFIG"]).slurm)

@@ -74,7 +74,7 @@ dist.destroy_process_group()
 @pytest.fixture(scope="module")
 def two_nodes() -> Iterator[DevCluster]:
     """Two nodes, no daemon: the restart is in place."""
-    cluster = DevCluster.up(Spec(nodes=2))
+    cluster = DevCluster.up(Spec(nodes=2, robust_yaml={"ladder": {"tests": []}}))
     yield cluster
     cluster.down()
 

@@ -31,9 +31,9 @@ def assert_left_alone(job: Training) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        {"kind": "long_eval", "rank": 0, "step": 20, "seconds": 12},
-        {"kind": "long_step", "rank": 1, "step": 15, "seconds": 9},
-        {"kind": "long_checkpoint", "rank": 0, "step": 10, "seconds": 12},
+        pytest.param({"kind": "long_eval", "rank": 0, "step": 20, "seconds": 12}, marks=pytest.mark.variant),
+        pytest.param({"kind": "long_step", "rank": 1, "step": 15, "seconds": 9}, marks=pytest.mark.variant),
+        pytest.param({"kind": "long_checkpoint", "rank": 0, "step": 10, "seconds": 12}, marks=pytest.mark.variant),
         {"kind": "sleep_outside", "rank": 1, "step": 15, "seconds": 9},
     ],
     ids=["first-long-evaluation-nobody-announced", "long-step", "long-checkpoint-pause", "pause-between-steps"],

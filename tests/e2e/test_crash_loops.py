@@ -37,6 +37,7 @@ def program(tmp_path: Path, source: str) -> tuple[str, Path]:
     return f"{sys.executable} {path} {tmp_path}/job", tmp_path / "job"
 
 
+@pytest.mark.variant
 def test_arguments_that_differ_in_each_attempt_do_not_make_it_run_for_ever(
     cluster: Cluster, submit: Submit, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_stopped_rank_moves_the_job_to_the_standby_and_the_node_passes_its_rec
     assert "before_step" in report
 
 
+@pytest.mark.variant
 def test_a_data_loader_that_hangs_is_restarted_in_place_and_moves_the_job_when_it_hangs_again(
     cluster: Cluster, submit: Submit
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_data_loader_that_hangs_is_restarted_in_place_and_moves_the_job_when_i
     job.assert_clean_slurm()
 
 
+@pytest.mark.variant
 def test_a_hang_on_a_node_with_a_fault_drains_it_with_the_evidence(cluster: Cluster, submit: Submit) -> None:
     """The same, and the node's kernel log holds an XID 79: its recheck finds it."""
     dev = cluster()
@@ -98,6 +100,7 @@ def test_a_hang_on_a_node_with_a_fault_drains_it_with_the_evidence(cluster: Clus
     job.assert_clean_slurm()
 
 
+@pytest.mark.variant
 def test_a_stopped_rank_of_an_array_task_leaves_its_siblings_alone(cluster: Cluster, submit: Submit) -> None:
     """SIGSTOP of one rank in task 2 of an array; task 1 runs on, pending task 3 is not touched."""
     dev = cluster()
@@ -125,22 +128,11 @@ def test_a_stopped_rank_of_an_array_task_leaves_its_siblings_alone(cluster: Clus
     job.assert_clean_slurm()
 
 
-def test_a_spare_in_the_allocation_is_taken_without_a_requeue(cluster: Cluster, submit: Submit) -> None:
-    """`-N4` allocated, `-N3` trained: the step starts anew on the spare; the job itself goes on."""
-    dev = cluster()
-    job = submit(dev, nodes=4, options="-N3 -n3", fault={"kind": "stop", "rank": 1, "step": 8})
-    node = job.hears("suspect")["node"]
-    relaunched = job.hears("relaunched")
-    assert relaunched["evicted"] == [node]
-    job.hears("resumed")
-    ended = job.ends()
-    assert (ended.state, ended.restart_count) == ("COMPLETED", 0)
-    times = next(job.story_folder.glob("*/incident.json")).read_text()
-    assert "first_new_step" in times
+def test_a_spare_is_taken_without_a_requeue_and_other_steps_are_left_alone(cluster: Cluster, submit: Submit) -> None:
+    """`-N3` allocated, `-N2` trained: the step starts anew on the spare; the job itself goes on.
 
-
-def test_other_steps_of_the_job_are_neither_judged_nor_killed(cluster: Cluster, submit: Submit) -> None:
-    """A monitor outlives the training's recovery, and a helper's bad end in the same output file means nothing."""
+    A monitor outlives the training's recovery, and a helper's bad end in the same output file means nothing.
+    """
     dev = cluster()
     side = "srun --overlap -N1 -n1 --mem=0 --gres=none"
     fails_in_training = "until grep -qs 'step 3/' slurm-*.out; do sleep 0.1; done; exit 3"
@@ -154,11 +146,16 @@ def test_other_steps_of_the_job_are_neither_judged_nor_killed(cluster: Cluster, 
         ),
     )
     wait_until(lambda: "Exited with exit code 3" in job.output(), 60, "the helper's bad end")
-    assert job.hears("suspect")["ranks"] == [1], job.everything()
+    suspect = job.hears("suspect")
+    assert suspect["ranks"] == [1], job.everything()
+    assert job.hears("relaunched")["evicted"] == [suspect["node"]]
     job.hears("resumed")
     assert len(job.told("verdict")) == 1, job.everything()
     assert any(b"sleep\x003333" in command_line(p) for p in dev.processes(int(job.id)))
-    dev.run(["scancel", job.id])
+    ended = job.ends()
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 0), job.everything()
+    times = next(job.story_folder.glob("*/incident.json")).read_text()
+    assert "first_new_step" in times
 
 
 @pytest.mark.variant
@@ -185,22 +182,6 @@ def command_line(pid: int) -> bytes:
         return b""
 
 
-def test_observe_mode_changes_nothing(cluster: Cluster, submit: Submit) -> None:
-    """The same story is told, the plan is written down, and no process, job, node or reservation is touched."""
-    dev = cluster(mode="observe")
-    job = submit(dev, fault={"kind": "stop", "rank": 1, "step": 8})
-    assert "stopped (SIGSTOP)" in job.hears("observed")["text"], job.everything()
-    now = job.job()
-    assert (now.state, now.restart_count, now.exclude or "") == ("RUNNING", 0, "")
-    assert job.client.reservations() == []
-    assert all(not n.drained and not n.reason for n in job.client.nodes())
-    assert job.told("claimed") == []
-    pids = ",".join(map(str, dev.processes(int(job.id))))
-    states = dev.run(["ps", "-o", "state=,pid=,ppid=,args=", "-p", pids]).stdout
-    assert "\nT " in states, f"the stopped rank is not as it was\n{states}\n{job.everything()}"
-    dev.run(["scancel", job.id])
-
-
 @pytest.mark.variant
 def test_a_corrupt_latest_checkpoint_is_passed_over(cluster: Cluster, submit: Submit) -> None:
     """The newest checkpoint is damaged while the rank hangs: the one before is used."""
@@ -219,6 +200,7 @@ def test_a_corrupt_latest_checkpoint_is_passed_over(cluster: Cluster, submit: Su
     assert job.ends().state == "COMPLETED"
 
 
+@pytest.mark.variant
 def test_without_a_daemon_the_job_requeues_itself_and_asks_to_leave_the_suspect_out(
     cluster: Cluster, submit: Submit
 ) -> None:

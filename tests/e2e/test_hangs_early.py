@@ -17,6 +17,7 @@ LINES_ONLY = 'SROBUST_PROGRESS=0 srobust run --robust-checkpoint-dir="$PWD/ck"'
 """No rank calls `slurm_robust.progress`: all that is known of the training's progress is its log lines."""
 
 
+@pytest.mark.variant
 def test_our_own_story_in_the_jobs_output_is_no_progress(cluster: Cluster, submit: Submit) -> None:
     """A rank is stopped, and our story, which names steps, is written into the very file that we read.
 

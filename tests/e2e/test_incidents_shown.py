@@ -43,14 +43,16 @@ def first_line(dev: DevCluster) -> str:
     return " ".join(dev.run(["srobust", "status"]).stdout.split("\n\n")[0].split())
 
 
-def test_a_hang_in_observe_mode_stands_in_status_and_incidents(cluster: Cluster, submit: Submit) -> None:
+def test_a_hang_in_observe_mode_changes_nothing_and_stands_in_status(cluster: Cluster, submit: Submit) -> None:
     """The admin sees the plan with its road, node and reason, that the job still hangs, and that nobody acts.
 
-    Once the job is cancelled, nothing needs anybody, and no incident of it is open.
+    No process, job, node or reservation is touched. Once the job is cancelled, nothing needs anybody, and no incident
+    of it is open.
     """
-    dev = cluster(mode="observe", standby=0)
+    dev = cluster(mode="observe", nodes=4)
     job = submit(dev, nodes=2, steps=400, fault={"kind": "stop", "rank": 1, "step": 12}, again=True)
     node = job.hears("suspect")["node"]
+    assert "stopped (SIGSTOP)" in job.hears("observed")["text"], job.everything()
     observed = incident(dev, job, outcome="observed")
     assert (observed["kind"], observed["mode"], observed["state"]) == ("report", "observe", "closed")
     assert (observed["plan"]["road"], observed["plan"]["evict"]) == ("seat", [node])
@@ -68,6 +70,16 @@ def test_a_hang_in_observe_mode_stands_in_status_and_incidents(cluster: Cluster,
     assert told.startswith("Needs a person now: "), told
     assert job.id in told
     assert f"srobust incidents {job.id}" in told
+
+    now = job.job()
+    assert (now.state, now.restart_count, now.exclude or "") == ("RUNNING", 0, "")
+    assert job.client.reservations() == []
+    assert all(not n.drained and not n.reason for n in job.client.nodes())
+    assert job.told("claimed") == []
+    pids = ",".join(map(str, dev.processes(int(job.id))))
+    states = dev.run(["ps", "-o", "state=,pid=,ppid=,args=", "-p", pids]).stdout
+    assert "\nT " in states, f"the stopped rank is not as it was\n{states}\n{job.everything()}"
+
     dev.run(["scancel", job.id])
     wait_until(lambda: first_line(dev) == "Nothing needs a person now.", 60, "an end of what needs a person")
     assert all(i["state"] == "closed" for i in incidents(dev, job))
@@ -81,17 +93,7 @@ def test_a_program_that_fails_in_observe_mode_is_told_after_its_job_has_ended(cl
     assert observed["plan"]["road"] == "restart_in_place", observed
 
 
-def test_a_restart_in_place_stands_in_incidents_and_closes(cluster: Cluster, submit: Submit) -> None:
-    """Nothing is asked of the daemon, and its journal has the incident all the same: open, then resumed."""
-    dev = cluster(standby=0, nodes=3)
-    job = submit(dev, nodes=2, fault={"kind": "kill", "rank": 1, "step": 8})
-    found = incident(dev, job, outcome="resumed")
-    assert (found["kind"], found["mode"], found["state"]) == ("report", "act", "closed")
-    assert found["plan"]["road"] == "restart_in_place"
-    assert {"fault", "decided", "first_new_step"} <= set(found["times"])
-    assert job.ends().state == "COMPLETED", job.everything()
-
-
+@pytest.mark.variant
 def test_a_watch_of_the_plugin_reports_what_it_observes(cluster: Cluster, submit: Submit) -> None:
     """A plain `srun` whose watch was started beside it, as the SPANK plugin does, hangs in observe mode.
 

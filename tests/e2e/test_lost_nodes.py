@@ -32,6 +32,7 @@ def test_a_lost_node_brings_the_job_back_on_the_others_and_the_standby(cluster: 
     job.assert_clean_slurm()
 
 
+@pytest.mark.variant
 def test_a_launch_that_slurm_refuses_after_a_lost_node_costs_no_attempt(cluster: Cluster, submit: Submit) -> None:
     """Slurm 22.05 itself gives a requeued job no GRES: another allocation does, and the admin is told of the nodes."""
     dev = cluster(**LOST_SOON, standby=0, daemon=False, nodes=7, supervise={"fruitless_attempts": 1})
@@ -58,6 +59,7 @@ def test_a_launch_that_slurm_refuses_after_a_lost_node_costs_no_attempt(cluster:
     wait_until(lambda: "scontrol reconfigure" not in dev.run(["srobust", "status"]).stdout, 60, "the cure")
 
 
+@pytest.mark.variant
 def test_the_lost_batch_node_does_not_lose_the_job(cluster: Cluster, submit: Submit) -> None:
     """The wrapper itself is gone with its node: the daemon alone brings the job back."""
     dev = cluster(**LOST_SOON)

@@ -96,6 +96,7 @@ def test_xid_79_in_mid_training_moves_the_job_before_any_hang_is_suspected(clust
     job.assert_clean_slurm()
 
 
+@pytest.mark.variant
 def test_a_link_flap_is_nothing_and_the_second_one_in_five_minutes_moves_the_job(
     cluster: Cluster, submit: Submit
 ) -> None:
@@ -168,6 +169,7 @@ def test_faults_on_all_nodes_at_once_are_one_alert(cluster: Cluster, submit: Sub
     assert len(job.told("suspected")) == 1, job.everything()
 
 
+@pytest.mark.variant
 def test_observe_mode_only_says_what_it_would_do(cluster: Cluster, submit: Submit) -> None:
     """The same lost GPU: words, and the training ends as if nothing had been."""
     dev = cluster(mode="observe")
@@ -184,6 +186,7 @@ def test_observe_mode_only_says_what_it_would_do(cluster: Cluster, submit: Submi
     assert len(job.told("observed")) == 1, job.everything()
 
 
+@pytest.mark.variant
 def test_a_line_of_the_kernel_log_moves_the_job_and_drains_the_node(cluster: Cluster, submit: Submit) -> None:
     """The whole way: kernel log, root service, agent, supervisor, daemon. The node fails its check, and why is said."""
     dev = cluster(nodewatch=True)

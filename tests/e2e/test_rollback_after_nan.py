@@ -48,7 +48,7 @@ print(f"ends at {step} with {loss:.3f}, read {len(state['read'])} batches, the l
 @pytest.fixture(scope="module")
 def node() -> Iterator[DevCluster]:
     """One node, no daemon: the restart is in place."""
-    cluster = DevCluster.up(Spec(nodes=1))
+    cluster = DevCluster.up(Spec(nodes=1, robust_yaml={"ladder": {"tests": []}}))
     yield cluster
     cluster.down()
 

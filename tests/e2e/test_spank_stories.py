@@ -58,6 +58,7 @@ def test_a_job_whose_rank_is_killed_comes_back_and_resumes(cluster: Cluster, sub
     job.assert_clean_slurm()
 
 
+@pytest.mark.variant
 def test_the_programs_own_error_is_given_to_the_script(cluster: Cluster, submit: Submit, plugstack: Path) -> None:
     """A TypeError is nothing to recover from: srun ends with its own exit code, and the script's next line runs."""
     dev = with_plugin(cluster, plugstack)

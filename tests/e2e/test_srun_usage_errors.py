@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
-from conftest import Submit  # type: ignore[import-not-found]
+from conftest import Submit, spec  # type: ignore[import-not-found]
 
 from slurm_robust.devcluster.cluster import DevCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(180)]
-Cluster = Callable[..., DevCluster]
+
+
+@pytest.fixture(scope="module")
+def dev() -> Iterator[DevCluster]:
+    """One for all: each job ends, and leaves nothing in Slurm."""
+    made = DevCluster.up(spec(standby=0, daemon=False, nodes=2))
+    yield made
+    made.down()
 
 
 @pytest.mark.parametrize("option", ["--nope", "--nodes=many"])
 @pytest.mark.parametrize("end", ["", "2>&1 | cat; exit ${PIPESTATUS[0]}"], ids=["file", "pipe"])
 def test_an_option_that_srun_refuses_is_told_and_nothing_is_restarted(
-    cluster: Cluster, submit: Submit, option: str, end: str
+    dev: DevCluster, submit: Submit, option: str, end: str
 ) -> None:
     """Nothing ran: its own exit code and words, no incident, no restart, no requeue, wherever its output goes."""
-    dev = cluster(standby=0, daemon=False, nodes=2)
     job = submit(dev, nodes=1, options=option, arguments=end)
     ended = job.ends(120)
     assert (ended.state, ended.exit_code, ended.restart_count) == ("FAILED", "255:0", 0), job.everything()
@@ -30,9 +36,8 @@ def test_an_option_that_srun_refuses_is_told_and_nothing_is_restarted(
     assert not list(job.story_folder.glob("*/incident.json"))
 
 
-def test_a_program_that_ends_with_sruns_code_is_no_usage_error(cluster: Cluster, submit: Submit) -> None:
+def test_a_program_that_ends_with_sruns_code_is_no_usage_error(dev: DevCluster, submit: Submit) -> None:
     """255 of the program's own: srun takes its options, so the program has failed."""
-    dev = cluster(standby=0, daemon=False, nodes=2)
     job = submit(dev, nodes=1, command="srobust run sh -c 'exit 255' #")
     job.hears("suspected", 90)
     assert job.told("refused") == []

@@ -1,54 +1,15 @@
+"""Ranks that ended: which of them is the root, and whose fault is it?"""
+
 from dataclasses import replace
 
 import pytest
-from localize_scenes import WORKER_LOCK, capture, evidence, in_loader, process, rank, repeated, signal, waiting
+from exit_scenes import GLOO_LOST, GLOO_SIZES, NCCL_TIMEOUT, NODES, PORT_TAKEN, chain, died, raised
+from localize_scenes import capture, evidence, process, rank, signal, waiting
 
-from slurm_robust.localize.evidence import Evidence, RaisedException, RankExit
+from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, exit_causes
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Conclusion, SignalKind
-
-NODES = {n: f"n{n}" for n in range(4)}
-
-
-def raised(exception: str) -> tuple[str, ...]:
-    """A traceback that ends with this line."""
-    return ("Traceback (most recent call last):", '  File "/home/u/train.py", line 3, in main', exception)
-
-
-def chain(first: str, then: str) -> tuple[str, ...]:
-    """One exception while another one was handled."""
-    return (
-        *raised(first),
-        "",
-        "During handling of the above exception, another exception occurred:",
-        "",
-        *raised(then),
-    )
-
-
-GLOO_LOST = (
-    "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:5003. GLHF!",
-)
-GLOO_SIZES = (
-    "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
-    (
-        "  what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 2048 vs 4. "
-        "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?"
-    ),
-)
-PORT_TAKEN = (
-    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
-    "port: 26159, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
-)
-NCCL_TIMEOUT = ("[rank2]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",)
-
-
-def died(
-    number: int, at_s: float = 100.0, code: int | None = 1, sig: int = 0, *lines: str, oom: bool = False
-) -> RankExit:
-    """Rank `number` on its node ended."""
-    return RankExit(number, f"n{number}", at_s, None if sig else code, sig, lines, oom)
 
 
 @pytest.mark.parametrize(
@@ -152,139 +113,6 @@ def test_user_error_blames_no_node() -> None:
     assert verdict.conclusion is Conclusion.USER_CODE
     assert verdict.suspects == ()
     assert "TypeError" in verdict.reason
-
-
-def at(exception: str, at_s: float = 98.0) -> dict[int, RaisedException]:
-    """Rank 1 has raised this."""
-    return {1: RaisedException(at_s, raised(exception))}
-
-
-def test_an_error_of_a_rank_that_has_not_ended_yet_is_the_root() -> None:
-    """Tearing its process group down takes longer than the others' aborts; by its label the exception is known."""
-    exits = tuple(died(n, 100.0, None, 6, *NCCL_TIMEOUT) for n in (0, 2, 3))
-    verdict = judge(Evidence(4, NODES, exits=exits, raised=at("TypeError: boom")))
-    assert (verdict.conclusion, verdict.suspects, verdict.corroborated) == (Conclusion.USER_CODE, (), True)
-    assert "rank 1 raised 'TypeError: boom'" in verdict.reason
-    assert "ranks 0,2-3 only followed" in verdict.reason
-
-
-def test_a_rank_that_raised_and_hangs_in_its_teardown_is_the_programs() -> None:
-    """Nobody has ended. The others wait for it, which by the stacks alone would be its node's fault."""
-    blamed = repeated(waiting(0), in_loader(1, process(WORKER_LOCK)), waiting(2), waiting(3))
-    assert [s.node for s in judge(blamed).suspects] == ["n1"]
-    verdict = judge(replace(blamed, raised=at("TypeError: boom")))
-    assert (verdict.conclusion, verdict.corroborated) == (Conclusion.USER_CODE, True)
-
-
-def still(*exits: RankExit, nodes: tuple[int, ...] = (0, 1, 2, 3)) -> Evidence:
-    """Nothing moves in two captures."""
-    ranks = [waiting(n) for n in nodes]
-    looks = [capture(1000.0, *ranks), capture(1005.0, *ranks)]
-    return evidence(*looks, exits=list(exits), nodes=NODES)
-
-
-def test_an_error_of_a_device_that_was_raised_and_hangs_names_its_node() -> None:
-    """A broken node and a wrong program both cause it: restarted in place at first."""
-    verdict = judge(replace(still(), raised=at("RuntimeError: CUDA error: unspecified launch failure")))
-    assert [(s.node, s.infrastructure) for s in verdict.suspects] == [("n1", False)]
-    assert verdict.corroborated
-    assert "has not ended" in verdict.reason
-
-
-def test_an_outage_that_was_raised_and_hangs_is_settled() -> None:
-    """Nothing is gained by waiting for the action limit."""
-    verdict = judge(replace(still(), raised=at("OSError: [Errno 116] Stale file handle")))
-    assert (verdict.conclusion, verdict.suspects, verdict.corroborated) == (Conclusion.UNDETERMINED, (), True)
-    assert "what nodes share is not available" in verdict.reason
-
-
-@pytest.mark.parametrize("exception", ["RuntimeError: Connection closed by peer", "KeyboardInterrupt"])
-def test_what_a_living_rank_only_followed_is_no_end(exception: str) -> None:
-    """It is a victim itself, or somebody ended it: the other evidence decides."""
-    exits = tuple(died(n, 100.0, None, 6, *NCCL_TIMEOUT) for n in (0, 2, 3))
-    assert judge(Evidence(4, NODES, exits=exits, raised=at(exception))).conclusion is Conclusion.UNDETERMINED
-    down = signal(SignalKind.NODE_DOWN, "n3", "down")
-    lost = replace(still(nodes=(0, 1, 2)), node_signals=(down,), raised=at(exception))
-    assert [s.node for s in judge(lost).suspects] == ["n3"]
-
-
-def test_an_exception_that_was_caught_stops_nothing() -> None:
-    """Some handlers print it with the rank's label: whoever moves has gone on."""
-    moving = [
-        capture(1000.0 + 5 * i, *(rank(n, process((), cpu_s=2.0 * i), step=20 + i) for n in range(4))) for i in (0, 1)
-    ]
-    looks = evidence(*moving, nodes=NODES)
-    assert judge(replace(looks, raised=at("ValueError: bad sample 17, skipped"))).conclusion is Conclusion.NONE
-
-
-def test_a_death_or_a_dead_node_goes_before_what_was_raised_long_ago() -> None:
-    """It had gone on since."""
-    killed = Evidence(4, NODES, exits=(died(0, 500.0, None, 11),), raised=at("ValueError: x"))
-    assert [s.node for s in judge(killed).suspects] == ["n0"]
-    down = replace(
-        still(nodes=(0, 1, 2)),
-        node_signals=(signal(SignalKind.NODE_DOWN, "n3", "down"),),
-        raised=at("ValueError: x"),
-    )
-    assert [s.node for s in judge(down).suspects] == ["n3"]
-
-
-def test_a_node_that_lost_all_its_ranks_is_named_whatever_others_have_raised() -> None:
-    """They lost these ranks."""
-    two = {n: f"n{n // 2}" for n in range(4)}
-    ranks = [waiting(0), waiting(1)]
-    looks = [capture(1000.0, *ranks), capture(1005.0, *ranks)]
-    gone = [RankExit(n, "n1", 999.0, None) for n in (2, 3)]
-    found = evidence(*looks, exits=gone, nodes=two)
-    for exception in (
-        "RuntimeError: Connection closed by peer",
-        "torch.distributed.DistBackendError: NCCL error in: x",
-    ):
-        verdict = judge(replace(found, raised=at(exception)))
-        assert [(s.node, s.infrastructure) for s in verdict.suspects] == [("n1", True)]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "jaxlib.xla_extension.XlaRuntimeError: UNAVAILABLE: Socket closed",
-        "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Timed out waiting for clique",
-        "RuntimeError: Gloo connectFullMesh failed with SO_ERROR: Connection timed out, remote=[10.0.0.2]:4567",
-        "RuntimeError: connect [10.0.0.2]:4567: No route to host",
-        "OSError: [Errno 113] No route to host",
-    ],
-)
-def test_what_could_not_be_reached_after_a_crash_is_the_rank_that_crashed(line: str) -> None:
-    """No outage: the crash came first."""
-    exits = (died(3, 100.0, None, 11), *(died(n, 101.0, 1, 0, *raised(line)) for n in (0, 1, 2)))
-    verdict = judge(Evidence(4, NODES, exits=exits))
-    assert [s.node for s in verdict.suspects] == ["n3"]
-
-
-def test_a_service_that_was_logged_is_no_reason_for_lost_peers() -> None:
-    """Wandb did not answer once, hours ago; all ranks end by NCCL's watchdog."""
-    line = "wandb: ERROR Error while calling W&B API: internal database error (<Response [500]>)"
-    exits = (died(0, 100.0, None, 6, line, *NCCL_TIMEOUT), *(died(n, 100.1, None, 6, *NCCL_TIMEOUT) for n in (1, 2, 3)))
-    verdict = judge(Evidence(4, NODES, exits=exits))
-    assert "lost a peer" in verdict.reason
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        (
-            "slurmstepd: error: pyxis: nvidia-container-cli: initialization error: nvml error",
-            "slurmstepd: error: pyxis: couldn't start container",
-        ),
-        ("slurmstepd: error: execve(): /lustre/env/bin/python: No such file or directory",),
-        ("srun: error: Unable to create step for job 12: Requested nodes are busy",),
-        ("srun: error: Task launch for StepId=12.0 failed on node n2: Communication connection failure",),
-    ],
-)
-def test_a_step_that_could_not_begin_is_tried_again(lines: tuple[str, ...]) -> None:
-    """Container, mount or node may have been at fault: the program has not run."""
-    verdict = judge(Evidence(0, {}, exits=(RankExit(-1, "", 100.0, 1, 0, lines),)))
-    assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
 
 
 def test_a_cuda_error_beside_a_fault_that_its_node_reports_is_the_nodes() -> None:

@@ -82,6 +82,13 @@ def test_an_error_of_the_gpu_is_compared_by_its_words(line: str) -> None:
     assert "peer" not in failure.signature
 
 
+def test_what_a_rank_says_of_a_peer_tells_no_node() -> None:
+    """The peers of one broken port report it, others each time: that makes it not the program's."""
+    failure = failed("n1", "NCCL WARN NET/IB : Got completion from peer 10.0.3.7<54321> with status=12 opcode=0 len=0")
+    assert failure is not None
+    assert (failure.nodes, failure.cause, failure.category) == ((), FailureCause.WORDS, "rdma_error")
+
+
 @pytest.mark.parametrize(
     "line",
     [

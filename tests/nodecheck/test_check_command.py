@@ -7,6 +7,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,7 +137,14 @@ def test_the_documentation_is_in_step_with_the_registry() -> None:
     assert text.endswith(explain.as_markdown(registry.select("full")))
 
 
-@pytest.mark.parametrize("command", [[*DIRECT, "--stage", "prolog"], CLI])
+@pytest.mark.parametrize(
+    "command",
+    [
+        [*DIRECT, "--stage", "prolog"],
+        [*CLI, "--stage", "prolog"],
+        pytest.param(CLI, marks=pytest.mark.variant),  # its checks on PyTorch take seconds
+    ],
+)
 def test_the_way_of_the_prolog_loads_nothing_heavy(command: list[str], site: Path) -> None:
     """Neither torch nor aiohttp, rich or pyslurm; the prolog's entry not even click, nor our own Slurm client."""
     script = (
@@ -152,7 +160,7 @@ def test_the_way_of_the_prolog_loads_nothing_heavy(command: list[str], site: Pat
     )
     loaded = done.stderr.splitlines()[-1]
     assert done.stderr.splitlines()[0] == "0", done.stderr
-    heavy = ["torch", "aiohttp", "rich", "pyslurm", "numpy"] + ([] if command is CLI else ["click"])
+    heavy = ["torch", "aiohttp", "rich", "pyslurm", "numpy"] + ([] if command[: len(CLI)] == CLI else ["click"])
     assert [name for name in heavy if f"'{name}'" in loaded] == []
     assert loaded.endswith("False")
 
@@ -212,3 +220,18 @@ def test_names_are_completed_at_a_tab(typed: str, offered: set[str]) -> None:
     program = [sys.executable, "-c", "from slurm_robust.cli.main import main; main()"]
     done = subprocess.run(program, env=env, capture_output=True, text=True, check=True)
     assert {line.partition(",")[2] for line in done.stdout.splitlines()} == offered
+
+
+def test_a_longer_deadline_can_be_asked_for(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At least so many seconds for each check, whatever the site or the check itself say."""
+    seen: list[list[float | None]] = []
+    whole = command.runner.run
+
+    def run(checks: list[registry.Check], *rest: Any) -> NodeReport:
+        seen.append([check.deadline_s for check in checks])
+        return whole([], *rest)
+
+    monkeypatch.setattr(command.runner, "run", run)
+    for more in ([], ["--deadline", "60"], ["--deadline", "1"]):
+        assert main(["--config", str(site), "--only", "xid,collective", *more], {}) == 0
+    assert seen == [[30.0, 120.0], [60.0, 120.0], [30.0, 120.0]]

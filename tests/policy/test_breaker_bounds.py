@@ -31,11 +31,15 @@ def test_share_of_a_partition() -> None:
     assert over_limit([two[0], Drain("r1", 20.0, out=False)], rack, config, now_s=1e6, more=more) == ""
 
 
-def test_small_partition_may_lose_one() -> None:
-    """A fifth of three nodes is less than one: one may go nevertheless, and not a second."""
-    three = {"small": frozenset(("a", "b", "c"))}
-    assert over_limit([], three, BreakerConfig(), now_s=10, more=frozenset("a")) == ""
-    assert over_limit([Drain("a", 5.0)], three, BreakerConfig(), now_s=10, more=frozenset("b"))
+def test_small_partition_may_lose_two() -> None:
+    """A fifth of four nodes is none, a fifth of nine is one: two may go nevertheless, and not a third; with 0, none."""
+    for nodes in ("abcd", "abcdefghi"):
+        small = {"small": frozenset(nodes)}
+        one, two = [Drain("a", 5.0)], [Drain("a", 5.0), Drain("b", 6.0)]
+        assert over_limit(one, small, BreakerConfig(), now_s=10, more=frozenset("b")) == ""
+        assert over_limit(two, small, BreakerConfig(), now_s=10, more=frozenset("c"))
+        never = BreakerConfig(max_partition_share=0.0)
+        assert over_limit([], small, never, now_s=10, more=frozenset("a"))
 
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.floats(0, 5000)), max_size=40), st.floats(5000, 6000))
@@ -68,4 +72,4 @@ def test_headroom_of_a_node_in_two_partitions_is_the_smaller() -> None:
     """Bounds hold for each partition."""
     both = {"all": frozenset(f"n{i}" for i in range(100)), "few": frozenset(("n0", "n1", "n2"))}
     left = headroom([], both, BreakerConfig(), now_s=10)
-    assert (left["n0"], left["n50"]) == (1, 8)
+    assert (left["n0"], left["n50"]) == (2, 8)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.model import Conclusion, Failure, FailureCause, Road, Verdict
-from slurm_robust.policy.job.code_versions import CodeState, PendingCode, after_failure, due
+from slurm_robust.policy.job.code_versions import TRIAL_S, CodeState, PendingCode, after_failure, due
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.situation import JobFacts, Situation
 
@@ -40,6 +40,27 @@ def test_an_update_that_ends_by_its_own_error_before_a_step_is_taken_back() -> N
 def test_a_first_or_proven_version_stays(state: CodeState, new_step: bool) -> None:
     """The program's own error is then what it was before there were versions."""
     assert after_failure(state, ERROR, own_error=True, new_step=new_step) is None
+
+
+def test_an_update_on_trial_that_ends_by_a_new_error_is_taken_back() -> None:
+    """Also after its first new step; an error that an older version had, or an old version, is no reason."""
+    trial = CodeState(in_force=1, proven=(1,)).switched(2, back=False, now_s=9.0).made_step()
+    assert trial.trial_until_s == 9.0 + TRIAL_S
+    found = after_failure(trial, ERROR, own_error=True, new_step=True)
+    assert found is not None
+    assert (found.number, found.back) == (1, True)
+    assert after_failure(trial, HANG, own_error=False, new_step=True) is None
+    known = replace(trial, others=(ERROR.signature,))
+    assert after_failure(known, ERROR, own_error=True, new_step=True) is None
+    back = trial.switched(1, back=True, now_s=10.0)
+    assert (back.trial_until_s, back.older) == (0.0, 0)
+
+
+def test_a_version_that_is_lost_is_not_gone_back_to() -> None:
+    """Nor does it wait any more."""
+    state = replace(UPDATED, proven=(1, 2), pending=PendingCode(3, "now", 10.0, "alice"))
+    assert state.lost(1).older == 0
+    assert (state.lost(3).pending, state.lost(2).pending) == (None, state.pending)
 
 
 def test_a_failure_that_repeats_takes_the_version_back_unless_another_had_it() -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from situations import NODES, REQUEUES
 
 from slurm_robust.model import Conclusion, Failure, FailureCause, Mode, Road, Suspect, Verdict
-from slurm_robust.policy.job.decide import decide, max_evictions
+from slurm_robust.policy.job.decide import decide
+from slurm_robust.policy.job.eviction import max_evictions
 from slurm_robust.policy.job.situation import JobFacts, Situation
 
 names = st.sampled_from([*NODES, "elsewhere"])

@@ -8,7 +8,8 @@ import pytest
 from situations import FINISHED, UNDETERMINED, USER_CODE, culprit, situation
 
 from slurm_robust.model import Conclusion, Road, Verdict
-from slurm_robust.policy.job.decide import decide, max_evictions, with_dirty
+from slurm_robust.policy.job.decide import decide
+from slurm_robust.policy.job.eviction import max_evictions, with_dirty
 from slurm_robust.policy.job.situation import JobFacts
 
 

@@ -23,7 +23,8 @@ from slurm_robust.policy.cluster.recovery_plan import (
     plan,
     plan_owner,
 )
-from slurm_robust.policy.cluster.recovery_step import Do, View, next_step
+from slurm_robust.policy.cluster.recovery_step import Do, next_step
+from slurm_robust.policy.cluster.recovery_view import View
 from slurm_robust.slurm.client import Job, Node, Reservation
 
 NOW_S = 1_000_000.0

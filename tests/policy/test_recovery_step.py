@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from slurm_robust.model import Action, ActionKind, JobRef
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, Recovery
-from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, KeepWaiting, View, fit_again, next_step, shown
+from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, KeepWaiting, next_step
+from slurm_robust.policy.cluster.recovery_view import View, fit_again, shown
 from slurm_robust.slurm.client import Job, Node, Reservation
 
 R = Recovery(
@@ -40,6 +41,7 @@ JOB = Job(JobRef(1), "RUNNING", "ann", 1000, "main", nodes=("n1", "n2"), num_nod
 PENDING = replace(JOB, state="PENDING", nodes=(), restart_count=1, reason="BeginTime")
 VIEW = View(JOB, {}, NODES, in_quarantine=frozenset(("n2",)))
 REQUEUED = frozenset((ActionKind.REQUEUE,))
+POINTED = REQUEUED | {ActionKind.POINT_JOB_AT_SEAT}
 
 
 def kind(view: View, r: Recovery = R) -> str:
@@ -89,7 +91,10 @@ def test_only_what_slurm_shows_is_told_as_done() -> None:
     assert not shown(R, create, replace(VIEW, reservations=other))
     assert shown(R, create, replace(VIEW, reservations=SEAT))
     elsewhere = replace(JOB, restart_count=1, nodes=("n1", "n3"))
-    assert next_step(R, replace(VIEW, job=elsewhere)) == Finish("running", "the job runs again, on n[1,3]")
+    text = "the job runs again, on n[1,3], outside its seat, which is n[1,4]"
+    assert next_step(R, replace(VIEW, job=elsewhere)) == Finish("running", text, unplanned=True)
+    planned = replace(elsewhere, nodes=("n1", "n4"))
+    assert next_step(R, replace(VIEW, job=planned)) == Finish("running", "the job runs again, on n[1,4]")
 
 
 def test_set_down_only_a_lone_suspect_without_other_jobs() -> None:
@@ -141,7 +146,7 @@ def test_suspects_are_given_back_where_the_seat_is_too_small() -> None:
     short = replace(R, standby=(), exclude="n[2-3]", own_exclude="n3")
     seat = {R.seat: Reservation(R.seat, "n1", end_at_s=1000)}
     job = replace(PENDING, reservation=R.seat, exclude="n[2-3]", reason="Resources")
-    view = replace(VIEW, job=job, reservations=seat, called=REQUEUED, in_quarantine=frozenset())
+    view = replace(VIEW, job=job, reservations=seat, called=POINTED, in_quarantine=frozenset())
     step = next_step(short, view)
     assert isinstance(step, Do)
     assert (step.action.kind, step.action.args) == (ActionKind.LIFT_EXCLUDE, {"exclude": "n3"})
@@ -208,7 +213,7 @@ def test_a_seat_is_renewed_late_enough_to_be_short(seat_min: int, left_s: float)
     left_s = min(left_s, seat_min * 60)
     seat = {R.seat: replace(SEAT[R.seat], end_at_s=left_s)}  # type: ignore[arg-type]
     step = kind(replace(VIEW, job=replace(PENDING, reservation=R.seat, exclude="n2", reason=""), reservations=seat,
-                        called=REQUEUED, in_quarantine=frozenset()), r)  # fmt: skip
+                        called=POINTED, in_quarantine=frozenset()), r)  # fmt: skip
     if left_s > min(60, seat_min * 30):
         assert step == "KeepWaiting"
     if left_s < 10:

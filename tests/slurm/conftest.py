@@ -6,10 +6,12 @@ import contextlib
 import importlib.util
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 from helpers import wait_until
+from pyslurm_world import World
 from slurm_helpers import Jobs
 
 from slurm_robust.config import SlurmConfig
@@ -18,6 +20,7 @@ from slurm_robust.devcluster.spec import Spec
 from slurm_robust.slurm.client import SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import BACKENDS, connect
+from slurm_robust.slurm.pyslurm_backend import PyslurmClient
 
 IMPORTABLE = [name for name in BACKENDS if name == "commands" or importlib.util.find_spec(name)]
 
@@ -48,12 +51,13 @@ def config(cluster: DevCluster, backend: str) -> SlurmConfig:
 
 @pytest.fixture(scope="session")
 def client(config: SlurmConfig) -> Iterator[SlurmClient]:
-    """A client of the back end under test."""
+    """A client of the back end under test; one of pyslurm must have done all that it is not declared to leave."""
     made = connect(config)
     yield made
-    close = getattr(made, "close", None)
-    if close:
-        close()
+    if isinstance(made, PyslurmClient):
+        about = made.about()
+        made.close()
+        assert (about.problem, about.lacking) == ("", ())
 
 
 @pytest.fixture
@@ -92,3 +96,11 @@ def clean(cluster: DevCluster, client: SlurmClient) -> Iterator[None]:
         if node.comment:
             cluster.run(["scontrol", "update", f"nodename={node.name}", "comment="])
     wait_until(lambda: all(node.usable for node in client.nodes()), 15, "every node usable again")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A world of its own."""
+    made = World(tmp_path, monkeypatch)
+    yield made
+    made.close()

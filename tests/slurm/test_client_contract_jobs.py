@@ -77,17 +77,20 @@ def test_an_allocation_without_a_script_cannot_be_requeued(
 
 
 def test_an_ended_job_is_still_read_with_its_exit_code(client: SlurmClient, jobs: Jobs) -> None:
-    """`exit 3` is 3:0, a batch script killed by signal 9 is 0:9, also where a step ended otherwise."""
+    """`exit 3` is 3:0 and `exit 130` 130:0; a script killed by signal 9 is 0:9, also where a step ended otherwise."""
     failed = JobRef(jobs.submit(script="#!/bin/sh\nexit 3\n"))
     killed = JobRef(jobs.submit(script="#!/bin/sh\nkill -9 $$\n"))
+    interrupted = JobRef(jobs.submit(script="#!/bin/sh\nexit 130\n"))
     assert jobs.wait(failed, "FAILED").exit_code == "3:0"
+    assert jobs.wait(interrupted, "FAILED").exit_code == "130:0"
     stepped = JobRef(jobs.submit(script="#!/bin/sh\nsrun --overlap sh -c 'kill -9 $$'\nexit 4\n"))
     survived = JobRef(jobs.submit(script="#!/bin/sh\nsrun --overlap sh -c 'exit 5'\nexit 0\n"))
     assert jobs.wait(killed, "FAILED").exit_code == "0:9"
     assert jobs.wait(stepped, "FAILED").exit_code == "4:0"
     assert jobs.wait(survived, "COMPLETED").exit_code == "0:0"
     listed = {job.ref: job.exit_code for job in client.jobs()}
-    assert [listed[ref] for ref in (failed, killed, stepped, survived)] == ["3:0", "0:9", "4:0", "0:0"]
+    ended = (failed, interrupted, killed, stepped, survived)
+    assert [listed[ref] for ref in ended] == ["3:0", "130:0", "0:9", "4:0", "0:0"]
 
 
 def test_a_job_that_slurm_does_not_know_is_none(client: SlurmClient) -> None:
@@ -172,6 +175,70 @@ def test_a_requeue_leaves_nothing_out_where_too_few_nodes_would_remain(client: S
     assert jobs.wait(ref, "PENDING").exclude == "n4"
 
 
+def pointed(client: SlurmClient, jobs: Jobs, *args: str, start_in_s: int = 1) -> tuple[JobRef, bool]:
+    """A job of two nodes that was requeued and placed on the other two, in one call."""
+    ref = JobRef(jobs.submit("-N2", "-w", "n[1-2]", *args))
+    jobs.wait(ref, "RUNNING")
+    return ref, client.requeue_and_place(ref, start_in_s=start_in_s, req_nodes="", exclude="n[1-2]", time_limit_min=7)
+
+
+def test_a_job_is_requeued_and_placed_in_one_call(client: SlurmClient, jobs: Jobs) -> None:
+    """Slurm takes both while the job ends; its end keeps them, and the start time as long as that lies ahead."""
+    ref, taken = pointed(client, jobs, start_in_s=60)
+    pending = jobs.wait(ref, "PENDING")
+    assert taken
+    assert (pending.restart_count, pending.exclude, pending.req_nodes) == (1, "n[1-2]", "")
+    assert 30 < pending.start_at_s - time.time() <= 60
+    assert pending.time_limit_s == 420
+    client.update_job(ref, start_now=True)
+    assert jobs.wait(ref, "RUNNING").nodes == ("n3", "n4")
+
+
+def test_a_start_time_that_has_passed_at_the_end_becomes_slurms_delay(client: SlurmClient, jobs: Jobs) -> None:
+    """The end takes two seconds here: the placement holds, and only the start time is to be set again."""
+    ref = JobRef(jobs.submit("-N2", "-w", "n[1-2]", script="#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n"))
+    jobs.wait(ref, "RUNNING")
+    assert client.requeue_and_place(ref, start_in_s=1, req_nodes="", exclude="n[1-2]")
+    pending = jobs.wait(ref, "PENDING")
+    assert (pending.exclude, pending.req_nodes) == ("n[1-2]", "")
+    assert pending.start_at_s > time.time() + 60
+
+
+def test_a_placement_that_slurm_refuses_leaves_a_plain_requeue(client: SlurmClient, jobs: Jobs) -> None:
+    """The reservation does not exist: the job is requeued all the same, which the answer says."""
+    ref = JobRef(jobs.submit("-N2"))
+    jobs.wait(ref, "RUNNING")
+    assert not client.requeue_and_place(ref, start_in_s=1, reservation="nowhere")
+    pending = jobs.wait(ref, "PENDING")
+    assert (pending.restart_count, pending.reservation) == (1, "")
+    assert pending.start_at_s > time.time() + 60
+
+
+def test_a_job_that_cannot_be_requeued_is_not_changed_either(
+    client: SlurmClient, jobs: Jobs, cluster: DevCluster
+) -> None:
+    """`salloc`: Slurm refuses the requeue, and the second half of the call finds a running job."""
+    cluster.run(["salloc", "--no-shell", "-N1", "-t", "90", "-J", "stays"])
+    (before,) = [job for job in client.jobs() if job.name == "stays" and job.state == "RUNNING"]
+    free = sorted({"n1", "n2", "n3", "n4"} - {*before.nodes})
+    with pytest.raises(SlurmRefusedError):
+        client.requeue_and_place(before.ref, start_in_s=1, exclude=free[0], req_nodes="", time_limit_min=7)
+    after = client.job(before.ref)
+    assert after is not None
+    assert (after.state, after.time_limit_s, after.exclude) == ("RUNNING", 5400, "")
+
+
+def test_one_task_of_an_array_is_requeued_and_placed_alone(client: SlurmClient, jobs: Jobs) -> None:
+    """Its sibling, which carries the array's own id, runs on."""
+    array = jobs.submit("-N1", "--array=0-1")
+    one, other = (jobs.wait(JobRef.parse(f"{array}_{index}"), "RUNNING") for index in range(2))
+    assert client.requeue_and_place(one.ref, start_in_s=60, exclude=one.nodes[0])
+    assert jobs.wait(one.ref, "PENDING").exclude == one.nodes[0]
+    now = client.job(other.ref)
+    assert now is not None
+    assert (now.state, now.restart_count, now.exclude) == ("RUNNING", 0, "")
+
+
 def test_one_task_of_an_array_is_requeued_alone(client: SlurmClient, jobs: Jobs) -> None:
     """Also the task that carries the array's own id."""
     array = jobs.submit("-N1", "--array=0-2")
@@ -248,6 +315,18 @@ def test_a_signal_to_one_step_leaves_the_others(client: SlurmClient, jobs: Jobs)
     client.signal(ref, "KILL")
     wait_until(lambda: jobs.steps(ref) == set(), 10, "all numbered steps gone")
     assert jobs.wait(ref, "RUNNING").state == "RUNNING"
+
+
+def test_a_signal_to_a_job_without_steps_is_no_error(client: SlurmClient, jobs: Jobs) -> None:
+    """One that has not begun, one that has only its script, one that has ended."""
+    held, bare = JobRef(jobs.submit("-H")), JobRef(jobs.submit())
+    jobs.wait(bare, "RUNNING")
+    for ref in (held, bare):
+        client.signal(ref, "TERM")
+        client.signal(ref, "TERM", "0")
+    client.cancel(bare)
+    jobs.wait(bare, "CANCELLED")
+    client.signal(bare, "TERM")
 
 
 def test_cancel_ends_a_job_and_an_ended_one_stays(client: SlurmClient, jobs: Jobs) -> None:

@@ -32,8 +32,8 @@ def spank_cluster(plugin: Path) -> Iterator[DevCluster]:
         script.write_text(f"#!/bin/sh\n/usr/bin/env | /bin/grep ^SPANK_ >{script}.$SLURM_JOB_ID.told\nexit 0\n")
         script.chmod(0o755)
         extra.append(f"{stage}={script}")
-    # No daemon runs: what asks for one soon helps itself.
-    quick = {"supervise": {"answer_timeout_s": 2.0}}
+    # No daemon runs: what asks for one soon helps itself. No story is about tests of the nodes.
+    quick = {"supervise": {"answer_timeout_s": 2.0}, "ladder": {"tests": []}}
     cluster = DevCluster.up(Spec(nodes=3, slurm_conf_extra="\n".join(extra), robust_yaml=quick))
     yield cluster
     cluster.down()

@@ -22,7 +22,7 @@ class Commands:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.write("srun", CALLED)
-        self.write("srobust", f'[ "$1" = check ] && exit 0\n{CALLED}')
+        self.write("srobust", f'[ "$2" = --robust-ready ] && exit 0\n{CALLED}')
 
     def write(self, name: str, text: str) -> Path:
         """Make one of them say something else."""
@@ -100,7 +100,7 @@ def test_all_takes_every_step(commands: Commands) -> None:
 
 def test_the_srun_that_srobust_calls_is_the_real_one(commands: Commands) -> None:
     """No loop: srobust finds this shim on PATH too."""
-    commands.write("srobust", '[ "$1" = check ] && exit 0\nshift\nexec srun --kill-on-bad-exit=0 "$@"\n')
+    commands.write("srobust", '[ "$2" = --robust-ready ] && exit 0\nshift\nexec srun --kill-on-bad-exit=0 "$@"\n')
     assert commands.run("python", "x.py").stdout == "srun|--kill-on-bad-exit=0|python|x.py\n"
 
 

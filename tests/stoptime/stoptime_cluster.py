@@ -63,10 +63,12 @@ class TestedCluster:
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 words = (path / "cmdline").read_bytes()
-                ours = str(self.cluster.directory).encode() in (path / "environ").read_bytes()
+                environ = (path / "environ").read_bytes()
             except OSError:
                 continue
-            if ours and any(part in words for part in (b"stoptime", b"srobust-test")) and int(path.name) != os.getpid():
+            ours = str(self.cluster.directory).encode() in environ and int(path.name) != os.getpid()
+            replayed = b"\0SROBUST_REPLAY=1" in environ
+            if ours and (replayed or any(part in words for part in (b"stoptime", b"srobust-test", b"srobust-replay"))):
                 found.append(int(path.name))
         return found
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_robust.model import SignalKind
+from slurm_robust.model import SignalKind, TestName
 from slurm_robust.stoptime.alignment import AlignmentVerdict
-from slurm_robust.stoptime.conclusion import TestName, TestReport, of_alignment, of_pairs, untested
+from slurm_robust.stoptime.conclusion import TestReport, of_alignment, of_pairs, untested
 from slurm_robust.stoptime.pairing import PairVerdict
 
 NODES = ("n1", "n2", "n3", "n4")

@@ -12,10 +12,10 @@ from slurm_robust.stoptime.pairing import PairOutcome
 GOOD = {"wrong": {"all_gather": 0}, "gb_per_s": {"all_gather": 2.0}}
 
 
-def result(*answers: dict[str, Any], gone: dict[str, str] | None = None) -> Any:
+def result(*answers: dict[str, Any], gone: dict[str, str] | None = None, cut: bool = False) -> Any:
     """The result of n1 and n2 with these answers."""
     named = {f"n{i}": answer for i, answer in enumerate(answers, 1) if answer}
-    return group_result(("n1", "n2"), named, gone or {}, 30.0)
+    return group_result(("n1", "n2"), named, gone or {}, 30.0, cut=cut)
 
 
 def test_the_slower_member_gives_the_bandwidth() -> None:
@@ -50,3 +50,12 @@ def test_no_answer_in_time_fails_and_a_node_that_left_does_not() -> None:
     assert result(GOOD, {}).outcome is PairOutcome.FAILED
     left = result({"error": "Connection closed by peer"}, {}, gone={"n2": "n2 left the test"})
     assert (left.outcome, left.absent, left.reason) == (PairOutcome.NOT_RUN, frozenset({"n2"}), "n2 left the test")
+
+
+@pytest.mark.parametrize("answer", [{"late": True}, {}, {"error": "RuntimeError: timed out after 8000 ms"}])
+def test_a_time_that_the_budget_has_cut_short_blames_nobody(answer: dict[str, Any]) -> None:
+    """To connect takes up to ten seconds. A fault of its own that a rank has met by then counts all the same."""
+    found = result(GOOD, answer, cut=True)
+    assert (found.outcome, found.reason) == (PairOutcome.NOT_RUN, "no end within the 30 s that the budget left")
+    assert result({**GOOD, "wrong": {"all_gather": 3}}, answer, cut=True).outcome is not PairOutcome.PASSED
+    assert result({"error": "CUDA error: ECC"}, answer, cut=True).outcome is PairOutcome.FAILED

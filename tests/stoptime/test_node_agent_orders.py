@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from typing import Any
+
 import pytest
 
 from slurm_robust.stoptime import node_agent
 from slurm_robust.stoptime.agent_step import StepTarget, argv, environment
+
+CHILD = node_agent._Child
 
 
 def test_an_order_survives_the_way_and_foreign_lines_are_none() -> None:
@@ -48,4 +54,63 @@ def test_the_step_sees_nccls_variables_and_nothing_of_a_job_around_it() -> None:
     """Else srun would take a surrounding step's options, and ranks a surrounding world's address."""
     given = {"NCCL_SOCKET_IFNAME": "ib0", "SLURM_CONF": "/s", "SLURM_STEP_ID": "1", "MASTER_PORT": "1", "RANK": "0"}
     given |= {"CUDA_VISIBLE_DEVICES": "3", "PYXIS_X": "1", "SBATCH_GPUS": "1"}
-    assert environment(given) == {"NCCL_SOCKET_IFNAME": "ib0", "SLURM_CONF": "/s"}
+    own = environment(given)
+    assert own.pop("SROBUST_WATCH") == "1", "its processes are no ranks of the job: nobody captures their stacks"
+    assert own == {"NCCL_SOCKET_IFNAME": "ib0", "SLURM_CONF": "/s"}
+
+
+def test_a_node_belongs_to_one_cluster_whatever_slurm_tells_a_step() -> None:
+    """A step beside a job sees SLURM_WORKING_CLUSTER only: two clusters on one machine must not take each other's."""
+    assert node_agent.cluster({"SLURM_WORKING_CLUSTER": "a:127.0.0.1:6817:9728:109"}) == "a"
+    assert node_agent.cluster({"SLURM_CLUSTER_NAME": "a"}) == "a"
+    assert node_agent.cluster({}) == ""
+
+
+def test_a_node_whose_last_test_is_still_ending_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its agent ends its ranks for some seconds; one that goes on holds the node, and the second test says so."""
+    monkeypatch.setenv("SLURMD_NODENAME", f"taken-{os.getpid()}")
+    monkeypatch.setenv("SLURM_WORKING_CLUSTER", "c:127.0.0.1:1:2:3")
+    monkeypatch.setattr(node_agent, "BEAT_S", 0.05)
+    monkeypatch.setattr(node_agent, "_TAKEN_S", 0.5)
+    agent = node_agent.NodeAgent("/", "python")
+    beats: list[str] = []
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"\0srobust-test.c.{agent.node}")
+        monkeypatch.setattr(agent, "tell", beats.append)
+        assert not agent._take_name()
+        assert beats == ["beat"] * 10
+        monkeypatch.setattr(agent, "tell", lambda kind: other.close())
+        assert agent._take_name()
+    agent.name.close()
+    agent.selector.close()
+
+
+def told_by_server(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What an agent tells, but for its environment, of a rank server with this command line, to the server's end."""
+    agent = node_agent.NodeAgent("/", argv[0])
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(agent, "tell", lambda kind, **fields: told.append({"t": kind, **fields}))
+    monkeypatch.setattr(node_agent, "_Child", lambda _, env: CHILD(argv, env))
+    agent._start_server()
+    while agent.server is not None:
+        agent._read_server()
+    agent.name.close()
+    agent.selector.close()
+    return told[1:]
+
+
+def test_foreign_lines_of_the_trainings_python_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sitecustomize that prints, with or without an end of line, and JSON that is not ours."""
+    ready = '\'\\n{"ready": {"count": 2, "busy": ""}}\\n\''
+    found = told_by_server(["/bin/sh", "-c", f"printf 'hello\\n1\\n{{\"a\": 1}}\\nx'; printf {ready}"], monkeypatch)
+    assert found == [{"t": "ready", "gpus": 2, "busy": "", "reason": ""}]
+
+
+def test_a_rank_server_that_ends_while_it_loads_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself: the Python is none that has PyTorch. Killed: the devices stay untested."""
+    (found,) = told_by_server(["/bin/sh", "-c", "echo what is this; exit 2"], monkeypatch)
+    assert found["t"] == "no_torch"
+    assert found["reason"] == "/bin/sh ended with 2 before it had loaded PyTorch; it said: what is this"
+    (found,) = told_by_server(["/bin/sh", "-c", "kill -9 $$"], monkeypatch)
+    assert (found["t"], found["gpus"]) == ("ready", 0)
+    assert found["reason"] == "/bin/sh was killed while it loaded PyTorch (signal 9)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,9 +45,9 @@ def server() -> Iterator[subprocess.Popen[str]]:
 
 
 def read(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The next line."""
+    """The next line that is not empty."""
     assert process.stdout is not None
-    found: dict[str, Any] = json.loads(process.stdout.readline())
+    found: dict[str, Any] = json.loads(next(line for line in process.stdout if line.strip()))
     return found
 
 
@@ -91,3 +92,15 @@ def test_a_server_that_ends_takes_its_ranks_along(server: subprocess.Popen[str],
         server.kill()
     assert server.wait(20) == (0 if how == "stdin" else -9)
     wait_until(lambda: not rank.is_running(), 20, "the rank's end")
+
+
+def test_ranks_of_one_node_exchange_parts_and_know_the_answers(server: subprocess.Popen[str]) -> None:
+    """Two on the CPU, over gloo, as the GPUs of a node do over NCCL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"world": 2, "port": port, "device": "cpu", "limit_s": 60}
+    order(server, id=3, kind="node", limit_s=60, ranks=[{**shared, "rank": 0}, {**shared, "rank": 1}])
+    for result in read(server)["results"]:
+        assert result["wrong"] == {"products": 0, "memory": 0, "all_to_all": 0}, result
+        assert result["gb_per_s"]["memory"] > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from supervised import World
 
 from slurm_robust.localize.evidence import RankExit
+from slurm_robust.supervise.incident.decider import Decider
 from slurm_robust.supervise.incident.incident_handler import IncidentHandler
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.outcome import Outcome
@@ -26,7 +27,8 @@ class Parts:
         self.log = IncidentLog(session)
         self.losses = Losses(session)
         self.observer = Observer(session)
-        self.handler = IncidentHandler(session, self.log, self.losses, self.observer)
+        self.decider = Decider(session, self.log, self.losses)
+        self.handler = IncidentHandler(session, self.log, self.decider, self.observer)
         self.code = CodeKeeper(session, self.store, self.log)
         self.executor = PlanExecutor(session, self.store, self.log, self.losses, self.code)
         self.attempt = world.attempt()

@@ -20,11 +20,12 @@ from slurm_robust.config import Config
 from slurm_robust.model import Mode
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.agent.warm_messages import AskWarm, WarmAnswer
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.job import SupervisedJob
 from slurm_robust.supervise.launch.channel import Channel
-from slurm_robust.supervise.launch.messages import LaunchSrun
+from slurm_robust.supervise.launch.messages import LaunchSrun, StartedEarly, WarmEnded, WarmOrder
 from slurm_robust.supervise.launch.srun_command import parse
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.agents import Agents
@@ -78,6 +79,8 @@ class FakeAgents(Agents):
         """Node → processes that it cannot kill."""
         self.processes: Callable[[int], list[dict[str, Any]]] = lambda rank: []
         """Rank → its processes, as an archive has them."""
+        self.warm: Callable[[str, AskWarm], WarmAnswer] = lambda node, ask: WarmAnswer(node, ask.request_id)
+        """What a node answers about its warm processes."""
 
     @property
     def running(self) -> bool:
@@ -118,6 +121,8 @@ class FakeAgents(Agents):
             elif isinstance(message, messages.CleanUp):
                 left = tuple(self.still_running.get(node, ()))
                 self._session.receive(messages.Cleaned(node, message.request_id, left))
+            elif isinstance(message, AskWarm) and message.only in ("", node):
+                self._session.receive(self.warm(node, message))
 
 
 class FakeChannel(Channel):
@@ -126,10 +131,17 @@ class FakeChannel(Channel):
     def __init__(self) -> None:
         self.gone, self.ready, self.changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.running_attempt = ""
+        self.early: StartedEarly | None = None
         self.evicted: tuple[str, ...] = ()
         self.ended: int | None = None
         self.launched: list[tuple[list[str], dict[str, str], str]] = []
         self.orders: list[str] = []
+        self.warm_ended: WarmEnded | None = None
+        self.warm_orders: list[WarmOrder] = []
+
+    def warm(self, order: WarmOrder) -> None:
+        """A warm step is started, adopted or ended."""
+        self.warm_orders.append(order)
 
     def launch(self, order: LaunchSrun) -> None:
         """Srun is started."""
@@ -166,6 +178,7 @@ class World:
         command: The words behind `srobust run`; None for `srobust attach`.
         config: The site's choices; by default plans are carried out.
         supervise: Changes of the section `supervise`.
+        ladder: Changes of the section `ladder`; without any there is no ladder.
         nodes: Of the allocation.
         job: Changes of Slurm's job.
         more: Further fields of the session.
@@ -178,13 +191,15 @@ class World:
         command: str | None = None,
         config: Config | None = None,
         supervise: Mapping[str, Any] | None = None,
+        ladder: Mapping[str, Any] | None = None,
         nodes: tuple[str, ...] = NODES,
         job: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> None:
         config = config or Config(mode=Mode.ACT)
         section = msgspec.structs.replace(config.supervise, **(supervise or {}))
-        config = msgspec.structs.replace(config, supervise=section)
+        climbed = msgspec.structs.replace(config.ladder, **({"tests": ()} if ladder is None else ladder))
+        config = msgspec.structs.replace(config, supervise=section, ladder=climbed)
         self.clock = FakeClock()
         self.slurm = FakeSlurm(nodes=max(6, len(nodes)))
         info = self.slurm.run_job(nodes, **{"uid": os.getuid(), **(job or {})})

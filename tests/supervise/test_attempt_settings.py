@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_robust.checkpoint import save
-from slurm_robust.supervise.launch import attempt_settings
+from slurm_robust.supervise.launch import attempt_settings, resume_points
 from slurm_robust.supervise.launch.srun_command import parse
 
 OLD_NAMES = {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
@@ -118,7 +118,7 @@ def test_the_real_pytorch_does_not_warn(tmp_path: Path) -> None:
 def test_ranks_are_given_the_checkpoint_and_the_users_variables_stay(tmp_path: Path) -> None:
     """SROBUST_RESUME_*; flight-recorder settings only where the user has none of his own."""
     save(tmp_path, 7, {"x": 1})
-    start = attempt_settings.look_up(str(tmp_path))
+    start = resume_points.look_up(str(tmp_path))
     assert start.step == 7
     env = attempt_settings.environment({"TORCH_FR_BUFFER_SIZE": "5"}, "1.0.1", "abc", start, tmp_path)
     assert env["SROBUST_RESUME_STEP"] == "7"
@@ -129,11 +129,9 @@ def test_ranks_are_given_the_checkpoint_and_the_users_variables_stay(tmp_path: P
 
 def test_no_checkpoint_folder_says_nothing_and_an_empty_one_says_start_anew(tmp_path: Path) -> None:
     """Without a folder the program decides; with an empty one every rank is told that there is none."""
-    assert "SROBUST_RESUME_PATH" not in attempt_settings.environment(
-        {}, "a", "b", attempt_settings.look_up(""), tmp_path
-    )
+    assert "SROBUST_RESUME_PATH" not in attempt_settings.environment({}, "a", "b", resume_points.look_up(""), tmp_path)
     assert (
-        attempt_settings.environment({}, "a", "b", attempt_settings.look_up(str(tmp_path)), tmp_path)[
+        attempt_settings.environment({}, "a", "b", resume_points.look_up(str(tmp_path)), tmp_path)[
             "SROBUST_RESUME_PATH"
         ]
         == ""

@@ -17,6 +17,7 @@ from supervised import World
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent import messages as m
 from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.agent.packing import pack
 from slurm_robust.supervise.watch import watch_step
 from slurm_robust.supervise.watch.watch_step import WatchStep
 
@@ -30,7 +31,7 @@ SENT = [
     m.RankStart("n1", 0, {"imports_done": 1e6}, {"dp": 2}, m.FirstStep(3, 1e6)),
     m.RankState("n1", 0, "D", 101),
     m.TaskEnded("n1", "0", 0, 1, 9, 0.25),
-    m.CaptureTaken("n1", 4, m.pack({"v": 1})),
+    m.CaptureTaken("n1", 4, pack({"v": 1})),
     m.Cleaned("n1", 5, (7, 8)),
     m.NodeFindings("n1", (FINDING,), problem="owned by user 1000"),
     m.NodeFindings("n2", (FINDING,), unused=True),

@@ -12,7 +12,7 @@ from supervised import World
 from slurm_robust.model import Signal, SignalKind
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import from_agent
-from slurm_robust.supervise.incident.situation import lost_nodes
+from slurm_robust.supervise.incident.dead_nodes import find_dead_nodes, lost_nodes
 from slurm_robust.supervise.outcome import ExecutePlan
 
 AWAY = frozenset({"NOT_RESPONDING"})
@@ -33,12 +33,12 @@ def test_a_node_that_is_back_is_no_evidence_any_more(tmp_path: Path) -> None:
     nodes["n1"], nodes["n2"] = replace(nodes["n1"], state="MIXED", flags=AWAY), replace(nodes["n2"], state="DOWN")
     oom = Signal(SignalKind.OOM_KILL, 1.0, "x", "oom", node="n1")
     parts.attempt.signals.append(oom)
-    asyncio.run(parts.handler._find_dead_nodes(parts.attempt))
+    asyncio.run(find_dead_nodes(world.session, parts.attempt))
     first = parts.attempt.signals[1:]
     assert [x.node for x in first] == ["n1", "n2"]
     world.session.receive(from_agent({"t": "hb", "n": "n1"}))
     world.clock.at_s += 1
-    asyncio.run(parts.handler._find_dead_nodes(parts.attempt))
+    asyncio.run(find_dead_nodes(world.session, parts.attempt))
     assert parts.attempt.signals == [oom, first[1]]
 
 

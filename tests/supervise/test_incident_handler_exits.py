@@ -11,10 +11,7 @@ from handler_parts import Parts
 from supervised import World
 
 from slurm_robust.config import Config, DiagnoseConfig
-from slurm_robust.model import Mode, Plan, Road, SignalKind
-from slurm_robust.policy.job.decide import decide
-from slurm_robust.policy.job.situation import Situation
-from slurm_robust.supervise.incident import incident_handler
+from slurm_robust.model import Mode, Road, SignalKind
 from slurm_robust.supervise.incident.incident_log import page
 from slurm_robust.supervise.outcome import ExecutePlan, Exit
 
@@ -182,24 +179,17 @@ def test_a_sites_own_rule_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("trained", "limit_s"), [(True, 1800.0), (False, 60.0)])
-def test_an_outage_is_waited_for_longer_once_training_has_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: bool, limit_s: float
-) -> None:
+def test_an_outage_is_waited_for_longer_once_training_has_begun(tmp_path: Path, trained: bool, limit_s: float) -> None:
     """A name with a typing error looks the same, and a person waits for that answer."""
-    limits = []
-
-    def noted(situation: Situation) -> Plan:
-        limits.append(situation.outage_wait_s)
-        return decide(situation)
-
-    monkeypatch.setattr(incident_handler, "decide", noted)
     parts = Parts(World(tmp_path / "story", command="python train.py"))
     parts.world.finds_ranks()
     if trained:
         parts.world.trains()
     parts.exit_of(1, code=1)
-    asyncio.run(parts.handler.rank_died(parts.attempt, parts.start))
-    assert limits == [limit_s]
+    outcome = asyncio.run(parts.handler.rank_died(parts.attempt, parts.start))
+    assert isinstance(outcome, ExecutePlan)
+    assert outcome.situation is not None
+    assert outcome.situation.outage_wait_s == limit_s
 
 
 def test_a_mistake_in_the_sites_rules_costs_a_note(tmp_path: Path) -> None:

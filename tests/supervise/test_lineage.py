@@ -13,6 +13,7 @@ import pytest
 from slurm_robust.claim import STATE_WANTS_REQUEUE, STATE_WATCHING, Claim
 from slurm_robust.model import Failure, FailureCause
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.launch import run_place
 from slurm_robust.supervise.recover import lineage_store
 from slurm_robust.supervise.recover.lineage import Lineage, LineageMemory, Tally
 
@@ -129,13 +130,13 @@ def test_each_run_of_an_attempt_has_its_place(tmp_path: Path) -> None:
     folder = IncidentFolder(tmp_path)
     with subprocess.Popen(["sleep", "60"]) as first, subprocess.Popen(["sleep", "60"]) as second:
         try:
-            assert lineage_store.place(folder, 0, first.pid) == 1
-            assert lineage_store.place(folder, 0, second.pid) == 2
-            assert lineage_store.place(folder, 0, first.pid) == 1, "the same launcher"
-            assert lineage_store.place(folder, 1, second.pid) == 1, "the next attempt counts anew"
+            assert run_place.place(folder, 0, first.pid) == 1
+            assert run_place.place(folder, 0, second.pid) == 2
+            assert run_place.place(folder, 0, first.pid) == 1, "the same launcher"
+            assert run_place.place(folder, 1, second.pid) == 1, "the next attempt counts anew"
             first.kill()
             first.wait()
-            assert lineage_store.place(folder, 0, os.getpid()) == 3, "a killed launcher keeps its place"
+            assert run_place.place(folder, 0, os.getpid()) == 3, "a killed launcher keeps its place"
         finally:
             first.kill()
             second.kill()
@@ -144,9 +145,9 @@ def test_each_run_of_an_attempt_has_its_place(tmp_path: Path) -> None:
 def test_runs_that_begin_together_have_different_places(tmp_path: Path) -> None:
     """`srobust run … &` many times: no lock is held, and none is needed."""
     source = (
-        "import os, sys, pathlib; from slurm_robust.supervise.recover import lineage_store; "
+        "import os, sys, pathlib; from slurm_robust.supervise.launch import run_place; "
         "from slurm_robust.supervise.incident.incident_folder import IncidentFolder; sys.stdin.read(); "
-        "print(lineage_store.place(IncidentFolder(pathlib.Path(sys.argv[1])), 0, os.getpid()))"
+        "print(run_place.place(IncidentFolder(pathlib.Path(sys.argv[1])), 0, os.getpid()))"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-c", source, str(tmp_path / "job")]
@@ -163,10 +164,10 @@ def test_runs_that_begin_together_have_different_places(tmp_path: Path) -> None:
 def test_places_are_told_apart_where_nothing_can_be_written(tmp_path: Path) -> None:
     """A full disk: a place is had all the same, and training goes on."""
     (tmp_path / "calls").mkdir()  # no file can be written there
-    assert lineage_store.place(IncidentFolder(tmp_path, quiet=True), 0, os.getpid()) == 1
+    assert run_place.place(IncidentFolder(tmp_path, quiet=True), 0, os.getpid()) == 1
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "calls").write_text("0 5 77\n0 6 8")  # the last line was cut off by a full disk
-    assert lineage_store.place(IncidentFolder(tmp_path / "other"), 0, os.getpid()) == 3
+    assert run_place.place(IncidentFolder(tmp_path / "other"), 0, os.getpid()) == 3
 
 
 def test_what_was_reached_does_not_fall() -> None:

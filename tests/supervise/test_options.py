@@ -17,7 +17,26 @@ def test_options_go_over_the_sites_choice() -> None:
     assert (applied.mode, applied.supervise.action_limit_s, own.layout) == (Mode.ACT, 90.0, {"tp": 2, "pp": 4})
     ordered = options.read({"layout": "tp=2,pp=4,order=pp-tp-dp"}, {})
     assert (ordered.layout, ordered.layout_order) == ({"tp": 2, "pp": 4}, "pp-tp-dp")
+    assert options.read({"replay": "./train.sh --steps 9"}, {}).replay == "./train.sh --steps 9"
     assert options.read({}, {"SROBUST_CHECKPOINT_DIR": "/ck"}).checkpoint_dir == "/ck"
+
+
+def test_warm_restarts_are_asked_for_with_modules_or_without() -> None:
+    """Over the site's choice, in both directions; without a word of the engineer the site's choice holds."""
+
+    def applied(text: str | None, **site: object) -> tuple[bool, tuple[str, ...]]:
+        own = options.read({} if text is None else {"warm": text}, {})
+        supervise = own.applied(config.Config(supervise=config.SuperviseConfig(**site))).supervise  # type: ignore[arg-type]
+        return supervise.warm_restarts, supervise.warm_modules
+
+    assert applied(None) == (False, ())
+    assert applied("") == applied("on") == (True, ())
+    assert applied("lib.models,lib.data") == (True, ("lib.models", "lib.data"))
+    assert applied(None, warm_restarts=True, warm_modules=("a",)) == (True, ("a",))
+    assert applied("b", warm_restarts=True, warm_modules=("a",)) == (True, ("a", "b"))
+    assert applied("off", warm_restarts=True) == (False, ())
+    with pytest.raises(UsageError, match="names of modules"):
+        options.read({"warm": "./mine.py"}, {})
 
 
 def test_what_sbatch_was_given_holds_where_nothing_is_typed() -> None:
@@ -51,6 +70,7 @@ def test_a_wrong_variable_is_passed_over() -> None:
         {"hang-timeout": "0"},
         {"layout": "tp=0"},
         {"layout": "x=2"},
+        {"replay": " "},
         {"layout": "order=tp-pp"},
         {"spare": ""},
     ],

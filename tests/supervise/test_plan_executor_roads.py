@@ -15,7 +15,7 @@ from slurm_robust import checkpoint
 from slurm_robust.claim import STATE_DONE, STATE_WANTS_REQUEUE
 from slurm_robust.model import Conclusion, Failure, Plan, Road, Suspect, Verdict
 from slurm_robust.supervise.agent.messages import CleanUp
-from slurm_robust.supervise.launch import attempt_settings
+from slurm_robust.supervise.launch import resume_points
 from slurm_robust.supervise.launch.attached_step import AttachedStep
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Relaunch
 from slurm_robust.supervise.recover import lineage_store
@@ -174,10 +174,10 @@ def test_a_checkpoint_from_which_attempts_die_is_demoted(tmp_path: Path) -> None
         checkpoint.save(directory, step, {"x": step})
     parts = parts_of(tmp_path / "story", checkpoint_dir=str(directory))
     limit = parts.world.session.config.checkpoint.demote_after_failed_starts
-    parts.attempt.resume_point = attempt_settings.look_up(str(directory))
+    parts.attempt.resume_point = resume_points.look_up(str(directory))
     assert parts.attempt.resume_point.step == 100
     for _ in range(limit):
         assert "is demoted" not in parts.world.text("checkpoint")
         executes(parts, Plan(Road.RESTART_IN_PLACE, "nothing explains it"))
     assert f"{limit} attempts died before their first step from it" in parts.world.text("checkpoint")
-    assert attempt_settings.look_up(str(directory)).step == 10
+    assert resume_points.look_up(str(directory)).step == 10

@@ -125,3 +125,24 @@ def test_a_fault_of_ours_is_reported_and_ends_the_judgements(tmp_path: Path, mon
     (line,) = job.story
     assert line["kind"] == "note"
     assert "broken" in str(line["text"])
+
+
+def test_slow_ranks_that_name_no_machine_are_told_apart_from_none(tmp_path: Path) -> None:
+    """Six of sixteen ranks are slow: too many to be outliers. Two judgements say so; a third one takes it back."""
+    job = Job(tmp_path)
+
+    def train(slow: int) -> None:
+        for step in range(job.step, job.step + 30):
+            for rank in range(16):
+                compute = (1.3 if rank < slow else 1.0) + (rank * 7 + step * 3) % 11 / 2000
+                job.fleet.timings.add(Timing(rank, step, 1.6, compute, None, f"n{rank // 4}"))
+        job.step += 30
+
+    unnamed = []
+    for slow in (6, 6, 0, 0, 0, 0):
+        train(slow)
+        job.judge()
+        unnamed.append(job.slowness.unnamed)
+    assert unnamed[0] == unnamed[-1] == ""
+    assert "6 of 16 ranks are slower than their peers" in unnamed[1]
+    assert job.story == [], "nobody is named"

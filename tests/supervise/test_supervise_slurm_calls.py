@@ -32,6 +32,7 @@ ALLOWED = (
     SlurmCall("job", "update_job", "writes the claim into the job's Comment"),
     SlurmCall("recover.requeue_wait", "requeue", "requests a plain requeue, where the daemon's does not come"),
     SlurmCall("recover.step_control", "signal", "kills the training step"),
+    SlurmCall("recover.node_tests", "signal", "kills the step of tests whose agents do not end by themselves"),
 )
 STARTED_PROGRAMS = (
     SlurmCall("launch.srun_command", "srun", "the user's own step; the launcher starts it"),

@@ -28,6 +28,7 @@ from slurm_robust.checkpoint.health.loss_health import (
     skip,
     undecided,
 )
+from slurm_robust.checkpoint.replay import in_replay
 from slurm_robust.checkpoint.store import files
 from slurm_robust.checkpoint.store.find import Entry, Found, entries
 
@@ -150,8 +151,10 @@ class HealthLog:
         return why
 
     def write(self) -> bool:
-        """Write the record now; False if that failed."""
+        """Write the record now; False if that failed, or if this is a replay, whose steps are not the training's."""
         self._written_s, self.due = time.monotonic(), False
+        if in_replay():
+            return False
         try:
             self._where.parent.mkdir(parents=True, exist_ok=True)
             files.write_atomic(self._where, msgspec.json.encode(self.record), durable=False)

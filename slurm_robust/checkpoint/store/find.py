@@ -214,9 +214,10 @@ def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
         except CheckpointError as error:
             seal, problem = None, Unreadable(error.what) if isinstance(error.__cause__, OSError) else error.what
         if seal is not None and gone:
-            # The earlier of file server's and sealer's clock counts: one may be ahead.
+            # The earlier of file server's and sealer's clock: one may be ahead. The state may be older than both.
             changed_s = max((file.mtime_ns for file in seal.files), default=0) / 1e9
-            problem = rollback_log.given_up(gone, seal.step, min(changed_s, seal.created_at_s))
+            written_s = min(changed_s, seal.created_at_s, seal.saved_at_s or seal.created_at_s)
+            problem = rollback_log.given_up(gone, seal.step, written_s)
         if seal is not None or (problem and problem != NOT_TEXT) or step_in_name(path) is not None:
             found.append((path, seal, problem))
     return sorted(

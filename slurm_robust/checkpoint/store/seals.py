@@ -10,6 +10,7 @@ import re
 import stat
 import time
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ import msgspec
 
 from slurm_robust import __version__
 from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.replay import REFUSED, in_replay
 from slurm_robust.checkpoint.store import files
 from slurm_robust.checkpoint.store.checkpoint_files import (
     DEMOTED_NAME,
@@ -74,6 +76,8 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[FileSeal, ...]
     layout: str = ""
     """The formats that were recognised, `HF Trainer, safetensors`; empty if it was not sealed from outside."""
+    saved_at_s: float = 0.0
+    """When training copied the state in it, which may be long before its files were written; 0 if unknown."""
     check: str = ""
     """CRC-32 of the seal itself, with zeros for these eight digits; empty in old seals."""
 
@@ -136,22 +140,36 @@ def _crc(raw: bytes) -> str:
     return f"{zlib.crc32(raw[: match.start(1)] + _NO_CHECK.encode() + raw[match.end(1) :]):08x}"
 
 
+@dataclass(frozen=True)
+class SealOrigin:
+    """Where a checkpoint comes from: the fields of `Seal` of the same names; an empty `program` is this package."""
+
+    program: str = ""
+    layout: str = ""
+    saved_at_s: float = 0.0
+
+
 def write(
-    path: Path, step: int, world_size: int, sealed: tuple[FileSeal, ...], program: str = "", *, layout: str = ""
+    path: Path, step: int, world_size: int, sealed: tuple[FileSeal, ...], origin: SealOrigin | None = None
 ) -> Seal:
     """Write the seal of the checkpoint at `path`; from then on it may be chosen.
 
     Raises:
         OSError: it cannot be written; an older seal is unchanged.
+        CheckpointError: this is a replay; the same.
     """
+    if in_replay():
+        raise CheckpointError(REFUSED)
+    origin = origin or SealOrigin()
     new = Seal(
         version=VERSION,
         step=step,
         world_size=world_size,
         created_at_s=time.time(),
-        program=program or f"slurm-robust {__version__}",
+        program=origin.program or f"slurm-robust {__version__}",
         files=tuple(sorted(sealed, key=lambda file: file.name)),
-        layout=layout,
+        layout=origin.layout,
+        saved_at_s=origin.saved_at_s,
         check=_NO_CHECK,
     )
     new = msgspec.structs.replace(new, check=_crc(_encoded(new)))
@@ -229,7 +247,7 @@ def seal(
             raise CheckpointError(f"{base(path) / file}: {what}", f"Not sealed; srobust ckpt verify {path}")
         step = step_of(path, step, found.step)
         sealed = tuple(files.in_parallel(lambda name: digested(base(path), name, on_bytes), names))
-        return write(path, step, found.world_size, sealed, program, layout=", ".join(found.formats))
+        return write(path, step, found.world_size, sealed, SealOrigin(program, ", ".join(found.formats)))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be sealed: {error}") from error
 

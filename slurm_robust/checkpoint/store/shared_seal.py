@@ -17,7 +17,7 @@ import msgspec
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.store import files, structure
 from slurm_robust.checkpoint.store.checkpoint_files import contents, part_path, require
-from slurm_robust.checkpoint.store.seals import FileSeal, Seal, digested, step_of, write
+from slurm_robust.checkpoint.store.seals import FileSeal, Seal, SealOrigin, digested, step_of, write
 
 WAIT_S = 120.0
 """Wait for other nodes' notes: a network file system may show a new file only after a minute."""
@@ -100,7 +100,7 @@ def seal_together(path: Path, nodes: int, step: int | None = None, *, wait_s: fl
         raise CheckpointError(f"{path / file}: {what}", f"Not sealed; srobust ckpt verify {path}")
     sealed = tuple(file for part in parts for file in part.files)
     formats = dict.fromkeys((*found.formats, *(kinds[name] for name in names if kinds[name])))
-    new = write(path, step_of(path, step, found.step), found.world_size, sealed, layout=", ".join(formats))
+    new = write(path, step_of(path, step, found.step), found.world_size, sealed, SealOrigin(layout=", ".join(formats)))
     for node in range(1, nodes):
         forget(path, node)
     return new

@@ -15,6 +15,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.replay import in_replay
 from slurm_robust.checkpoint.store import files, seals
 from slurm_robust.checkpoint.store.checkpoint_files import CHECK_DISK, part_path
 from slurm_robust.checkpoint.store.seals import FileSeal
@@ -66,7 +67,7 @@ def save(
         deprecated: `rank`, `world_size` and `barrier`, now in `SaveGroup`; accepted for one version.
 
     Returns:
-        True: it is sealed. False, only if not `required`: it is not.
+        True: it is sealed. False, only if not `required`, or in a replay (`SROBUST_REPLAY=1`): it is not.
 
     Raises:
         CheckpointError: the same, if `required`, on every rank.
@@ -76,6 +77,8 @@ def save(
         message = f"checkpoint.save({names}) is deprecated: use group=SaveGroup({names})"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         group = dataclasses.replace(group or SaveGroup(), **deprecated)
+    if in_replay():
+        return False
     rank, world_size, barrier = _resolved(group or SaveGroup())
     folder = Path(directory) / folder_name(step)
     failure: CheckpointError | None = None
@@ -203,7 +206,7 @@ def _seal_parts(folder: Path, step: int, world_size: int, program: str) -> None:
     parts = [_read_part(folder, rank) for rank in range(world_size)]
     try:
         _reached("about to seal")
-        seals.write(folder, step, world_size, tuple(parts), program)
+        seals.write(folder, step, world_size, tuple(parts), seals.SealOrigin(program))
         _reached("sealed")
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be sealed: {error}", CHECK_DISK) from error

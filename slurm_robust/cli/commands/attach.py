@@ -16,12 +16,13 @@ from slurm_robust.model import JobRef, Mode
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise import job
 from slurm_robust.supervise.incident import incident_folder
+from slurm_robust.supervise.job_ref import NoJobError
 from slurm_robust.supervise.launch import options, srun_command
 from slurm_robust.supervise.launch.attached_step import AttachedStep, connection
+from slurm_robust.supervise.launch.own_output import own_output_files
 from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.supervisor import Supervisor
-from slurm_robust.supervise.watch.output import own_output_files
 
 
 def _own(*, act: bool, **given: str | None) -> options.RunOptions:
@@ -101,7 +102,7 @@ def command(
     if step is not None and not step.isdecimal():
         raise click.UsageError(f"--step={step}: expected the number behind the point, as in 1234.0")
     own = _own(act=act, **given)
-    with failing("attach", site.ConfigError, job.NoJobError):
+    with failing("attach", site.ConfigError, NoJobError):
         config = own.applied(site.load(config_path))
         ref = JobRef.parse(job_id)
         supervised = job.read(connect(config.slurm), ref)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from slurm_robust.cli.state import load_config, print_json
 from slurm_robust.cli.teaching import lesson
+
+if TYPE_CHECKING:
+    from slurm_robust.slurm.commands import CommandClient
+    from slurm_robust.slurm.in_use import BackEnd
 
 EXIT_FINE, EXIT_WRONG, EXIT_USAGE, EXIT_NO_SLURM = 0, 1, 2, 3
 _EXAMPLES = (
@@ -34,7 +40,8 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
     It changes nothing.
     """
     from slurm_robust import config as configuration  # noqa: PLC0415 (loaded for this command only)
-    from slurm_robust.doctor import machine, plugin, settings  # noqa: PLC0415 (the same)
+    from slurm_robust import config_file  # noqa: PLC0415 (the same)
+    from slurm_robust.doctor import backend, machine, plugin, settings  # noqa: PLC0415 (the same)
     from slurm_robust.doctor.advice import Advice, Severity  # noqa: PLC0415 (the same)
     from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (the same)
     from slurm_robust.slurm.factory import connect  # noqa: PLC0415 (the same)
@@ -46,20 +53,27 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
         sys.exit(EXIT_USAGE)
     problem = ""
     said: dict[str, str] = {}
+    client = connect(config.slurm)
     try:
-        said = connect(config.slurm).settings()
+        said = client.settings()
     except SlurmError as error:
         problem = str(error)
+    about = _about(client, tried=not problem)
     found = settings.judge(said, config) if said else []
     found += [Advice(Severity.ADVICE, "robust.yaml", text) for text in configuration.old_keys(path)]
+    found += backend.check(about.name, about.version, about.problem, {d.call: d.why for d in about.lacking})
     found += plugin.check(said)
-    found += machine.check(said, Path(used) if (used := configuration.find(path)) else None)
+    found += machine.check(said, Path(used) if (used := config_file.find(path)) else None)
     found.sort(key=lambda advice: _LEVELS.index(advice.level.value))
     wrong = any(advice.level.value == "wrong" for advice in found)
     if as_json:
         shown = [{"level": a.level.value, "about": a.about, "sentence": a.sentence, "fix": a.fix} for a in found]
-        print_json({"slurm": not problem, "problem": problem, "findings": shown})
+        detours = [{"call": d.call, "when": d.when, "why": d.why} for d in (*about.lacking, *about.by_command)]
+        versions = {"name": about.name, "version": about.version, "slurm_version": about.slurm}
+        chosen = {**versions, "unfit": about.problem, "by_command": detours}
+        print_json({"slurm": not problem, "problem": problem, "backend": chosen, "findings": shown})
     else:
+        _show_backend(about, everything=everything)
         for advice in found:
             if everything or advice.level.value != "ok":
                 click.echo(f"{advice.level.value:8} {advice.about}: {advice.sentence}")
@@ -70,3 +84,29 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
         if problem:
             click.echo(f"slurm.conf was not checked: {problem}", err=True)
     sys.exit(EXIT_NO_SLURM if problem else EXIT_WRONG if wrong else EXIT_FINE)
+
+
+def _about(client: CommandClient, *, tried: bool) -> BackEnd:
+    """The back end; where Slurm answers, its reads are tried first, so that one in which it fails is known."""
+    from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (loaded for this command only)
+
+    if tried and client.about().name != "commands":
+        for read in (client.cluster_name, client.nodes, client.jobs, client.reservations):
+            with contextlib.suppress(SlurmError):
+                read()
+    return client.about()
+
+
+def _show_backend(about: BackEnd, *, everything: bool) -> None:
+    used = about.name if not about.problem else f"commands, since {about.name} does not fit"
+    click.echo(f"back end: {used} {about.version}".rstrip() + (f", Slurm {about.slurm}" if about.slurm else ""))
+    if about.name == "commands" or about.problem:
+        return
+    detours = (*about.lacking, *about.by_command)
+    if everything:
+        for detour in detours:
+            click.echo(f"  by command: {detour.call}{detour.when and ' where ' + detour.when}: {detour.why}")
+    else:
+        click.echo(
+            f"  by Slurm's commands, some only in part (--all says why): {', '.join({d.call: 0 for d in detours})}"
+        )

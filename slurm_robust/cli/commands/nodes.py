@@ -24,6 +24,12 @@ def repair(node: dict[str, Any]) -> str:
     return f"{words} since {clock(now['since_s'])}; {now['evidence']}"
 
 
+def strikes(node: dict[str, Any]) -> str:
+    """`3 (ann 2, ben 1)`; empty for none."""
+    users = ", ".join(f"{user} {count}" for user, count in node.get("strikes_by_user", {}).items())
+    return f"{node['strikes']}{f' ({users})' if users else ''}" if node["strikes"] else ""
+
+
 @click.command(
     "nodes",
     epilog=lesson(
@@ -48,7 +54,7 @@ def command(state: str | None, room: str | None, path: str | None, as_json: bool
     rows = [
         (
             *(n[key] for key in ("name", "node_state", "state", "job", "owner")),
-            *(n["strikes"] or "", clock(n["since_s"]), repair(n) or n["reason"] or n["word"]),
+            *(strikes(n), clock(n["since_s"]), repair(n) or n["reason"] or n["word"]),
         )
         for n in nodes
     ]

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from slurm_robust import config as configuration
+from slurm_robust import config_file
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.model import Mode
 from slurm_robust.node_findings import NodeFinding
@@ -52,7 +53,7 @@ def command(config: str | None, *, node: str | None, once: bool, as_json: bool) 
     from slurm_robust.nodewatch.once import look  # noqa: PLC0415 (the same)
 
     try:
-        path = configuration.find(config)
+        path = config_file.find(config)
         if path is not None:
             choices.distrust(str(path))
         site = configuration.load(config)

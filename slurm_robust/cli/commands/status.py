@@ -56,6 +56,9 @@ def command(path: str | None, as_json: bool) -> None:
     if repairs := [(n["name"], repair(n)) for n in state["nodes"] if n.get("repair")]:
         click.echo()
         table("Repairs", ("node", "what"), repairs)
+    if waiting := [(n["name"], n["word"]) for n in state["nodes"] if n["node_state"] == "quarantine" and n["word"]]:
+        click.echo()
+        table("Quarantine", ("node", "why, and what it waits for"), waiting)
     columns = ("job", "user", "name", "nodes", "attempt", "step", "says", "incident")
     rows = [
         (

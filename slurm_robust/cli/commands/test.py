@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import math
 import os
 import re
 import signal
 import sys
+import traceback
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn
+from pathlib import Path
+from typing import IO, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
+from slurm_robust import claim
 from slurm_robust import config as site
 from slurm_robust.cli import table
 from slurm_robust.cli.teaching import lesson, not_running, slurm_words
-from slurm_robust.model import EXIT_USAGE, JobRef
+from slurm_robust.localize.layout import LayoutError
+from slurm_robust.localize.layout import parse as parse_layout
+from slurm_robust.model import EXIT_USAGE, JobRef, TestName
+from slurm_robust.policy.cluster.pair_test import PairReport
 from slurm_robust.slurm.client import Node, SlurmClient
-from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.errors import SlurmError, SlurmParseError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.slurm.values import expand
 from slurm_robust.stoptime import topology
 from slurm_robust.stoptime.agent_step import StepTarget
-from slurm_robust.stoptime.conclusion import FindingKind, TestName, TestReport
-from slurm_robust.stoptime.run import LEAST_BUDGET_S, TestRun, TestRunError
+from slurm_robust.stoptime.conclusion import FindingKind, TestReport, count_of
+from slurm_robust.stoptime.replay_run import SAME, ReplaySpec, typed_command
+from slurm_robust.stoptime.run import LEAST_BUDGET_S, TestRun, TestRunError, TestSettings, least_bandwidths
 
 _EXITS = {"passed": 0, "failed": 1, "undecided": 2}
 _INTERRUPTED = 130
+_ELSEWHERE = "; test nodes of a running job with --job ID, and reserved ones with --reservation NAME"
+Sizes = dict[str, int]
+_DEFAULT = ",".join(test.value for test in TestName if test is not TestName.REPLAY)
 _ALL = ",".join(test.value for test in TestName)
 _WORDS = {
     FindingKind.NODE: "node fails",
@@ -51,6 +63,41 @@ class _Command(click.Command):
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             raise _UsageError(error.message, error.ctx) from None
+
+    def invoke(self, ctx: click.Context) -> object:
+        """No end that nobody foresaw says that a node fails, as the exit code 1 of Python and of click would."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("srobust test: ended by a signal", err=True)
+            sys.exit(_INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit):
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever it is, the tests could not tell)
+            with contextlib.suppress(OSError):
+                if isinstance(error, BrokenPipeError):
+                    click.echo("srobust test: nobody reads the output any more", err=True)
+                else:
+                    traceback.print_exc()
+            _leave_closed_outputs()
+            sys.exit(_EXITS["undecided"])
+
+
+def _leave_closed_outputs() -> None:
+    """Python writes at its end what is left in its buffers, and has an exit code of its own where that fails."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        if not _flushed(stream):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
+
+
+def _flushed(stream: IO[str]) -> bool:
+    try:
+        stream.flush()
+    except OSError:
+        return False
+    return True
 
 
 def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -74,8 +121,9 @@ def _tests(ctx: click.Context, _: click.Parameter, value: str) -> tuple[TestName
         [
             ("srobust test --job 1234", "all tests on the nodes of job 1234"),
             ("srobust test --job 1234 --tests pairs", "only pairs of nodes"),
-            ("srobust test -w n[1-4] --budget 60", "nodes without a job, in an allocation of their own"),
+            ("srobust test -w n[1-4] --budget 60", "nodes without a job, in an own allocation"),
             ("srobust test --job 1234 --python ~/env/bin/python", "with the PyTorch of the training"),
+            ("srobust test --job 1234 --tests replay --replay-nodes 4", "groups of four nodes replay a model"),
         ],
         [
             (0, "every test passed on every node"),
@@ -91,13 +139,20 @@ def _tests(ctx: click.Context, _: click.Parameter, value: str) -> tuple[TestName
     "-w", "--nodelist", metavar="NODES", help="Test these nodes, n[1-4]; with --job: only these of its nodes."
 )
 @click.option(
-    "--tests", default=_ALL, show_default=True, metavar="A,B", callback=_tests, shell_complete=_complete,
-    help="Which tests.",
+    "--tests", default=_DEFAULT, show_default=True, metavar="A,B", callback=_tests, shell_complete=_complete,
+    help=f"Which tests: of {_ALL}.",
 )  # fmt: skip
 @click.option("--budget", "budget_s", default=120.0, show_default=True, help="Seconds for all tests together.")
 @click.option("--python", metavar="PATH", help="The Python on the nodes that has PyTorch (default: srobust's own).")
+@click.option("--replay", metavar="CMD", help="What replay runs in each group (default: a reference model).")
+@click.option("--replay-nodes", type=click.IntRange(1, 4096), metavar="M", help="Nodes of one group: one replica's.")
+@click.option(
+    "--replay-tasks", type=click.IntRange(1, 1024), metavar="N", help="Ranks of CMD on each node (default: 1)."
+)
+@click.option("--layout", metavar="SIZES", help="tp=2,pp=4: gives the nodes of one group, by the GPUs of a node.")
 @click.option("--reservation", metavar="NAME", help="Without --job: the reservation that the nodes are in.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict as one JSON object.")
+@click.option("--tell-slurm", is_flag=True, help="With --job: write the verdict into the Comment of that job of yours.")
 @click.option("--config", "config_path", type=click.Path(), help="robust.yaml to use.")
 def command(
     *,
@@ -106,17 +161,24 @@ def command(
     tests: tuple[TestName, ...],
     budget_s: float,
     python: str | None,
+    replay: str | None,
+    replay_nodes: int | None,
+    replay_tasks: int | None,
+    layout: str | None,
     reservation: str | None,
     as_json: bool,
+    tell_slurm: bool,
     config_path: str | None,
 ) -> None:
     """Find out which node or link fails, where stacks and logs do not tell. The training must stand still meanwhile.
 
     \b
-    in-node    the full check of each node (srobust check), with known answers on each GPU
+    in-node    the full check of each node, and known answers, copies and an all-to-all on its GPUs
     pairs      all-gather and all-reduce between two nodes: are the data right, and is it fast?
                Members of pairs that fail meet proven nodes, so that a broken link is told from a broken node.
     alignment  one training step of a small model on each device: do all of a kind come to the same bits?
+    replay     the training, smaller, in groups of nodes, divided in two ways: which node is in both
+               that fail? Only where --tests names it. CMD must not save where SROBUST_REPLAY is 1.
 
     The tests run as one Slurm step under your rights, and end with it. GPUs that another process uses are not tested.
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)
@@ -124,26 +186,93 @@ def command(
         raise _UsageError("say what to test: --job ID, or -w NODES")
     if job_id is not None and reservation is not None:
         raise _UsageError("--reservation is for nodes without a job: leave out --job")
+    if tell_slurm and job_id is None:
+        raise _UsageError("--tell-slurm needs the job in whose Comment the verdict is written: --job ID")
+    if not math.isfinite(budget_s):
+        raise _UsageError(f"--budget {budget_s:g}: expected a number of seconds")
     if budget_s < LEAST_BUDGET_S:
         raise _UsageError(
             f"--budget {budget_s:g} is too small: starting the agents and one test take {LEAST_BUDGET_S:g} s"
         )
+    wanted = _wanted(nodelist)
+    sizes = _checked_sizes(tests, replay, (replay_nodes, replay_tasks), layout or "")
     try:
-        client = connect(site.load(config_path).slurm)
-        target = _job_target(client, job_id, nodelist) if job_id else _node_target(client, nodelist or "", reservation)
+        config = site.load(config_path)
+        client = connect(config.slurm)
+        target = _job_target(client, job_id, wanted) if job_id else _node_target(client, wanted, reservation)
+        spec: ReplaySpec | None = None
+        if TestName.REPLAY in tests:
+            group_nodes = replay_nodes or _nodes_of_layout(
+                sizes, [node for node in client.nodes() if node.name in target.nodes]
+            )
+            spec = ReplaySpec(
+                group_nodes,
+                replay_tasks or (1 if replay else 0),
+                typed_command(replay) if replay else (),
+                sizes.get("tp", 0),
+                folder=str(Path.cwd()),
+            )
     except site.ConfigError as error:
         raise _UsageError(str(error)) from None
     except SlurmError as error:
         _inconclusive(slurm_words(error))
     target = replace(target, rank_python=python or sys.executable)
     switches = topology.read(os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
-    run = TestRun(target, tests, budget_s, partial(click.echo, err=True), switches)
+    least = least_bandwidths(config.nodecheck.options)
+    run = TestRun(target, tests, TestSettings(budget_s, switches, least, spec), partial(click.echo, err=True))
     report = _carried_out(run, client, job_id)
+    if tell_slurm and job_id is not None:
+        _tell_slurm(client, job_id, report)
     if as_json:
         click.echo(json.dumps({"job": job_id or "", **report.to_json()}, ensure_ascii=False))
     else:
         _print(report)
     sys.exit(_EXITS[report.verdict])
+
+
+def _wanted(nodelist: str | None) -> tuple[str, ...]:
+    """The nodes of `-w`; none where it was not typed."""
+    if nodelist is None:
+        return ()
+    try:
+        wanted = expand(nodelist)
+    except SlurmParseError as error:
+        raise _UsageError(f"-w {nodelist}: {slurm_words(error)}") from None
+    if not wanted:
+        raise _UsageError("-w names no node")
+    return wanted
+
+
+def _checked_sizes(
+    tests: tuple[TestName, ...], replay: str | None, given: tuple[int | None, ...], layout: str
+) -> Sizes:
+    """The parallel sizes of `--layout`; refuses what cannot be meant."""
+    if TestName.REPLAY not in tests:
+        if replay is not None or layout or any(given):
+            raise _UsageError("--replay and its sizes are for the test replay: add --tests replay")
+        return {}
+    if replay == SAME:
+        raise _UsageError(
+            "--replay same: only srobust run --robust-replay=same knows the command of the job's step; type the command"
+        )
+    if replay is not None and not replay.strip():
+        raise _UsageError("--replay: the command is empty")
+    try:
+        return parse_layout(layout)[0] if layout else {}
+    except LayoutError as error:
+        raise _UsageError(f"--layout: {error}") from None
+
+
+def _nodes_of_layout(sizes: Sizes, nodes: list[Node]) -> int:
+    """How many nodes one replica of the model needs."""
+    if not sizes:
+        raise _UsageError("replay: say how many nodes one replica needs: --replay-nodes M, or --layout tp=2,pp=4")
+    gpus = _gpus(nodes)
+    if not gpus:
+        raise _UsageError(
+            "replay: Slurm knows no GPUs of these nodes; say how many nodes one replica needs: --replay-nodes M"
+        )
+    return math.ceil(sizes.get("tp", 1) * sizes.get("pp", 1) * sizes.get("cp", 1) / gpus)
 
 
 def _carried_out(run: TestRun, client: SlurmClient, job_id: str | None) -> TestReport:
@@ -153,16 +282,32 @@ def _carried_out(run: TestRun, client: SlurmClient, job_id: str | None) -> TestR
     try:
         report = asyncio.run(run.run())
     except TestRunError as error:
-        _inconclusive(str(error) if job_id is None else _ended(client, job_id) or str(error))
+        _inconclusive(f"{error}{_ELSEWHERE}" if job_id is None else _ended(client, job_id) or str(error))
     except KeyboardInterrupt:
         click.echo("srobust test: ended by a signal; nothing is left running on the nodes", err=True)
         sys.exit(_INTERRUPTED)
     finally:
+        for step in run.left_replay:
+            _end_step(client, step, own=False)
         if run.left_step:
             _end_step(client, run.left_step, own=job_id is None)
     if run.step_ended and job_id is not None and (sentence := _ended(client, job_id)):
         return replace(report, ended_early=sentence)
     return report
+
+
+def _tell_slurm(client: SlurmClient, job_id: str, report: TestReport) -> None:
+    """For the daemon, which reads no files of the nodes; the exit code carries the verdict, too."""
+    ref = JobRef.parse(job_id)
+    try:
+        job = client.job(ref)
+        if job is not None and claim.split(job.comment)[1] is not None:
+            why = f"job {job_id} is supervised, and its Comment is its supervisor's"
+            click.echo(f"srobust test: the verdict was not written: {why}. Leave out --tell-slurm", err=True)
+            return
+        client.update_job(ref, comment=PairReport.of(report.to_json()).comment())
+    except SlurmError as error:
+        click.echo(f"srobust test: the job's Comment could not be written: {slurm_words(error)}", err=True)
 
 
 def _inconclusive(message: str) -> NoReturn:
@@ -182,7 +327,7 @@ def _end_step(client: SlurmClient, step: str, *, own: bool) -> None:
         click.echo(f"srobust test: step {step} may still be there; see: squeue -s -j {job} ({error})", err=True)
 
 
-def _job_target(client: SlurmClient, job_id: str, nodelist: str | None) -> StepTarget:
+def _job_target(client: SlurmClient, job_id: str, wanted: tuple[str, ...]) -> StepTarget:
     try:
         ref = JobRef.parse(job_id)
     except ValueError as error:
@@ -190,29 +335,33 @@ def _job_target(client: SlurmClient, job_id: str, nodelist: str | None) -> StepT
     job = client.job(ref)
     if job is None or job.state != "RUNNING":
         _inconclusive(not_running(job_id, job.state if job else None))
-    wanted = expand(nodelist) if nodelist else job.nodes
+    wanted = wanted or job.nodes
     foreign = [node for node in wanted if node not in job.nodes]
     if foreign:
         raise _UsageError(f"job {job_id} does not run on {', '.join(foreign)}; it runs on {', '.join(job.nodes)}")
     return StepTarget(wanted, job.ref.job_id)
 
 
-def _node_target(client: SlurmClient, nodelist: str, reservation: str | None) -> StepTarget:
+def _node_target(client: SlurmClient, wanted: tuple[str, ...], reservation: str | None) -> StepTarget:
     known = {node.name: node for node in client.nodes()}
-    wanted = expand(nodelist)
     unknown = [name for name in wanted if name not in known]
-    if unknown or not wanted:
-        raise _UsageError(f"-w {nodelist}: Slurm knows no node {', '.join(unknown)}")
+    if unknown:
+        raise _UsageError(f"-w: Slurm knows no node {', '.join(unknown)}")
     out = [f"{name} ({known[name].reason or known[name].state.lower()})" for name in wanted if not known[name].usable]
     if out:
         _inconclusive(f"Slurm starts nothing on {', '.join(out)}; leave it out, or see: sinfo -R")
     return StepTarget(wanted, gres=_gres([known[name] for name in wanted]), reservation=reservation or "")
 
 
+def _gpus(nodes: list[Node]) -> int:
+    """As many GPUs as each of the nodes has."""
+    found = [sum(int(n) for n in re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)", node.gres)) for node in nodes]
+    return min(found, default=0)
+
+
 def _gres(nodes: list[Node]) -> str:
-    """As many GPUs as each of the nodes has; empty where one has none."""
-    counts = [sum(int(n) for n in re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)", node.gres)) for node in nodes]
-    return f"gpu:{min(counts)}" if min(counts) else ""
+    """What to ask for on each node to get its GPUs; empty where one has none."""
+    return f"gpu:{gpus}" if (gpus := _gpus(nodes)) else ""
 
 
 def _ended(client: SlurmClient, job_id: str) -> str:
@@ -228,7 +377,7 @@ def _ended(client: SlurmClient, job_id: str) -> str:
 
 def _print(report: TestReport) -> None:
     subject = {
-        "passed": f"passed: {', '.join(test.value for test in report.tests)} on {len(report.nodes)} nodes",
+        "passed": f"passed: {', '.join(test.value for test in report.tests)} on {count_of(report.nodes)}",
         "failed": f"failed: {', '.join(report.failed_nodes) or 'a link, no node'}",
         "undecided": "undecided: no node or link is known to fail",
     }
@@ -241,5 +390,7 @@ def _print(report: TestReport) -> None:
     if report.bandwidth:
         rates = ", ".join(f"{name} {rate:.3g} GB/s" for name, rate in report.bandwidth.items())
         table.paragraph("bandwidth", f"{rates} (median of the pairs)")
+    for note in report.notes:
+        table.paragraph("note", note)
     times = ", ".join(f"{stage.name} {stage.took_s:.1f} s" for stage in report.stages)
     table.paragraph("times", times)

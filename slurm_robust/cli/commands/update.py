@@ -18,7 +18,7 @@ import msgspec
 
 from slurm_robust import config as site
 from slurm_robust.cli.state import clock, duration
-from slurm_robust.cli.table import sentence, table
+from slurm_robust.cli.table import plain, sentence, table
 from slurm_robust.cli.teaching import fail, failing, lesson, not_running
 from slurm_robust.model import JobRef
 from slurm_robust.policy.job.code_versions import When
@@ -119,6 +119,8 @@ def command(
         job = client.job(JobRef.parse(job_id)) if folder is None or not show else None
     if job is None and (folder is None or not show):
         fail("update", not_running(job_id, None))
+    if job is not None and os.geteuid() == 0:
+        _become(job)
     versions, report = _found(job, job_id, folder)
     if show:
         _show(versions, report, as_json=as_json)
@@ -136,10 +138,11 @@ def command(
     )
     if rollback:
         if not report.state.older:
-            _refuse("there is no older version that made progress: srobust update --show lists them")
+            _refuse(f"there is no older version that made progress: srobust update {job_id} --show lists them")
         order = replace(order, number=report.state.older)
     else:
-        order = replace(order, number=_snapshot(versions, report).number)
+        version = _snapshot(versions, report)
+        order = replace(order, number=version.number if version is not None else report.state.in_force)
     try:
         code_orders.send(versions.path, order)
     except OSError as error:
@@ -157,6 +160,8 @@ def _become(job: Job) -> None:
         os.initgroups(owner.pw_name, owner.pw_gid)
         os.setgid(owner.pw_gid)
         os.setuid(owner.pw_uid)
+        os.environ["HOME"] = owner.pw_dir  # git refuses to work where it may not read its settings
+        os.environ.pop("XDG_CONFIG_HOME", None)
     if os.geteuid() != job.uid:
         fail("update", f"job {job.ref.address} belongs to uid {job.uid}: its user, or root, updates its code")
 
@@ -197,8 +202,11 @@ def _found(job: Job | None, job_id: str, folder: Path | None) -> tuple[VersionFo
     )
 
 
-def _snapshot(versions: VersionFolder, report: CodeReport) -> CodeVersion:
-    """Take the new version; ends the command where there is none, or nothing has changed."""
+def _snapshot(versions: VersionFolder, report: CodeReport) -> CodeVersion | None:
+    """Take the new version; ends the command where there is none, or nothing has changed.
+
+    None where nothing has changed since the version in force, and another one waits: it is to be withdrawn.
+    """
     before = report.state.in_force
     origin = Origin(Path(report.source), _user(), report.own_shared, before)
     try:
@@ -207,10 +215,12 @@ def _snapshot(versions: VersionFolder, report: CodeReport) -> CodeVersion:
         _refuse(str(error))
     if not version.changes.any:
         versions.remove(version.number)
+        if report.state.pending is not None:
+            return None
         _refuse(f"nothing has changed in {report.source} since version {before}, which is in force")
     click.echo(f"version {version.number}, from {version.source}: {version.changes.text} since version {before}")
     if rest := not_part(version):
-        click.echo(rest)
+        click.echo(plain(rest))
     return version
 
 
@@ -225,7 +235,9 @@ def _await_answer(versions: VersionFolder, order: CodeOrder) -> None:
             click.echo(report.answer.text)
             return
         time.sleep(_POLL_S)
-    fail("update", f"no answer within {_ANSWER_S:g} s; the order stays in {versions.path}: srobust update --show tells")
+    where = f"the order stays in {versions.path}" if code_orders.waiting(versions.path) else "the order was taken"
+    job_id = order.job
+    fail("update", f"no answer within {_ANSWER_S:g} s; {where}: srobust update {job_id} --show tells what became of it")
 
 
 def _refuse(why: str) -> NoReturn:

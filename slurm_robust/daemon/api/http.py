@@ -33,17 +33,37 @@ class ShownState:
     """The last snapshot."""
 
     def __init__(self) -> None:
-        self.text = "{}"
-        self.value: dict[str, Any] = {}
+        self._text, self._new = "{}", ""
+        self._value: dict[str, Any] = {}
 
     def take(self, text: str) -> None:
-        """Keep this snapshot; a text that is no JSON object is ignored."""
+        """Keep this snapshot; it is read when somebody asks for it, for it may be of thousands of nodes."""
+        if text.startswith("{") and text.rstrip().endswith("}"):
+            self._new = text
+
+    def _read(self) -> None:
+        """Read what came last; a text that is no JSON object is ignored."""
+        text, self._new = self._new, ""
+        if not text:
+            return
         try:
             value = json.loads(text)
         except ValueError:
             return
         if isinstance(value, dict):
-            self.text, self.value = text, value
+            self._text, self._value = text, value
+
+    @property
+    def text(self) -> str:
+        """As JSON."""
+        self._read()
+        return self._text
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The same, read."""
+        self._read()
+        return self._value
 
 
 def metrics(value: dict[str, Any], now_s: float) -> bytes:

@@ -3,37 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.daemon.api.state_snapshot import write
+from slurm_robust.daemon.api.state_snapshot import Revision, encoded, write
 from slurm_robust.daemon.context import DaemonContext
 
 EVERY_S = 1.0
+SHARE = 0.02
+"""The share of time, at most, for publishing: of thousands of nodes it is done every few seconds."""
+REPEAT_S = 10.0
+"""A state that does not change is published this often: its age says that the daemon lives."""
 WAIT_MAX_S = 60.0
 
 
 class StatePublisher:
     """The daemon's end of the pipe. Errors here do not affect the rest of the daemon."""
 
-    def __init__(self, context: DaemonContext, state_dir: Path, take: Callable[[], dict[str, Any]]) -> None:
-        self.context, self.state_dir, self.take = context, state_dir, take
+    def __init__(
+        self,
+        context: DaemonContext,
+        state_dir: Path,
+        take: Callable[[], dict[str, Any]],
+        revision: Callable[[], Revision] | None = None,
+    ) -> None:
+        self.context, self.state_dir, self.take, self.revision = context, state_dir, take, revision
+        self._published: Revision | None = None
+        self._published_at_s = 0.0
         self._process: asyncio.subprocess.Process | None = None
         self._next_at_s = self._start_at_s = 0.0
         self._wait_s = 1.0
 
     async def tick(self) -> None:
-        """Publish a new snapshot, once a second at most."""
-        context = self.context
-        if context.now_s() < self._next_at_s:
+        """Publish a new snapshot where something has changed, once a second at most."""
+        now_s = self.context.now_s()
+        # A clock that was set back must not keep the state from being published.
+        if now_s < self._next_at_s <= now_s + WAIT_MAX_S:
             return
-        self._next_at_s = context.now_s() + EVERY_S
-        snapshot = self.take()
+        revision = self.revision() if self.revision is not None else None
+        recent = 0 <= now_s - self._published_at_s < REPEAT_S
+        if recent and revision is not None and revision.same(self._published):
+            return
+        self._published, self._published_at_s = revision, now_s
+        began_s = time.process_time()
+        await self._publish()
+        took_s = time.process_time() - began_s
+        self._next_at_s = now_s + min(REPEAT_S, max(EVERY_S, took_s / SHARE))
+
+    async def _publish(self) -> None:
+        context, snapshot = self.context, self.take()
+        line = encoded(snapshot)
         try:
-            write(self.state_dir, snapshot)
+            write(self.state_dir, line)
             context.trouble("state", "")
         except OSError as error:
             context.alert("state.unwritable", f"{self.state_dir}: {error}", key="state")
@@ -41,10 +65,11 @@ class StatePublisher:
             context.trouble(
                 "state", f"{where}, so no plan can be written down and nothing is done: df -h {self.state_dir}"
             )
-            snapshot["troubles"] = list(context.troubles.values())
+            self._published = None  # tried again soon
+            line = encoded({**snapshot, "troubles": list(context.troubles.values())})
         if context.config.daemon.http.enabled:
             await self._keep_running()
-            self._feed(snapshot)
+            self._feed(line)
 
     async def _keep_running(self) -> None:
         context, http = self.context, self.context.config.daemon.http
@@ -66,12 +91,12 @@ class StatePublisher:
             self._start_at_s = context.now_s() + WAIT_MAX_S
             context.alert("http.unstartable", str(error), key="http")
 
-    def _feed(self, snapshot: dict[str, Any]) -> None:
+    def _feed(self, line: bytes) -> None:
         pipe = self._process.stdin if self._process else None
         # A reader that is stuck gets no further snapshot: memory stays bounded.
         if pipe is None or pipe.is_closing() or pipe.transport.get_write_buffer_size() > 0:
             return
-        pipe.write(json.dumps(snapshot, separators=(",", ":")).encode() + b"\n")
+        pipe.write(line + b"\n")
 
     async def close(self) -> None:
         """End the HTTP process by closing its input."""

@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from slurm_robust import __version__, fault_marker
 from slurm_robust.daemon.context import DAY_S, printable
@@ -24,6 +26,7 @@ from slurm_robust.policy.cluster.node_states import (
     state_of,
 )
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT, NODE_LOST
+from slurm_robust.policy.cluster.strikes import by_user, counted
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.values import expand, fold
 
@@ -92,10 +95,48 @@ def recent_incidents(journal: Journal, limit: int = INCIDENTS) -> list[dict[str,
     return [show_incident(row, journal.actions(row.key)) for row in journal.incidents(limit=limit)]
 
 
-def take(daemon: Daemon) -> dict[str, Any]:
-    """The whole snapshot."""
+@dataclass
+class Shown:
+    """Parts of the last snapshot, taken over into the next one where nothing in them has changed."""
+
+    nodes: dict[str, tuple[tuple[object, ...], dict[str, Any]]] = field(default_factory=dict)
+    """By name: what the row was made from, and the row."""
+    incidents: list[dict[str, Any]] = field(default_factory=list)
+    incidents_at: tuple[int, int] = (-1, -1)
+    """The journal's revision that they were read from."""
+
+
+class Revision(NamedTuple):
+    """What a snapshot is made from: two that are alike give the same one, but for its time and what grows old."""
+
+    objects: tuple[object, ...]
+    values: tuple[object, ...]
+
+    def same(self, other: Revision | None) -> bool:
+        """True where nothing has changed since the other one."""
+        if other is None or self.values != other.values:
+            return False
+        # The readings are other objects where they have changed: comparing them would take longer than a snapshot.
+        return all(one is another for one, another in zip(self.objects, other.objects, strict=True))
+
+
+def revision(daemon: Daemon) -> Revision:
+    """What a snapshot would be made from now."""
     context, readings = daemon.context, daemon.context.readings
+    values = (context.mode, *context.troubles.values(), readings.unchecked, readings.at_check)
+    pools = tuple(daemon.standby_pools.pools)
+    return Revision(
+        (readings.picture, readings.jobs, readings.reservations), (*values, pools, context.journal.revision)
+    )
+
+
+def take(daemon: Daemon, shown: Shown | None = None) -> dict[str, Any]:
+    """The whole snapshot; `shown` remembers its parts for the next one."""
+    context, readings, shown = daemon.context, daemon.context.readings, shown or Shown()
     supervised = daemon.claim_intake.supervised
+    if shown.incidents_at != context.journal.revision:
+        shown.incidents_at = context.journal.revision
+        shown.incidents = recent_incidents(context.journal)
     return {
         "at_s": round(context.now_s(), 3),
         "cluster": context.cluster_name,
@@ -105,17 +146,17 @@ def take(daemon: Daemon) -> dict[str, Any]:
         "account": context.account,
         "slurm_calls": context.calls,
         "breaker": {"open": bool(daemon.breaker.why_open), "why": daemon.breaker.why_open},
-        "lost_gres": list(lost_gres(readings.nodes.values())),
-        "nodes": _nodes(daemon),
+        "lost_gres": list(lost_gres(readings.picture.gres_used.values())),
+        "nodes": _nodes(daemon, shown),
         "standby": [_pool(daemon, pool) for pool in daemon.standby_pools.pools],
         "jobs": [_job(daemon, job) for job in readings.jobs.values() if job.ref.job_id in supervised],
         "waiting": [_waiting(job) for job in readings.jobs.values() if job.state == "PENDING" and MARK in job.comment],
-        "incidents": recent_incidents(context.journal),
+        "incidents": shown.incidents,
         "troubles": list(context.troubles.values()),
     }
 
 
-def _nodes(daemon: Daemon) -> list[dict[str, Any]]:
+def _nodes(daemon: Daemon, last: Shown) -> list[dict[str, Any]]:
     context, readings, config = daemon.context, daemon.context.readings, daemon.context.config
     reservations = readings.reservations.values()
     quarantines = {q.node: q for q in daemon.ledger.quarantines()}
@@ -125,30 +166,35 @@ def _nodes(daemon: Daemon) -> list[dict[str, Any]]:
     quarantined = in_reservations(reservations, QUARANTINE_PREFIX) | frozenset(quarantines)
     jobs = {n: j.ref.address for j in readings.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}
     repairs = daemon.repairs.shown()
-    shown = []
-    for node in sorted(readings.nodes.values(), key=lambda n: n.name):
-        name, q, job = node.name, quarantines.get(node.name), jobs.get(node.name, "")
-        state = state_of(
-            node, quarantined=name in quarantined, seat=name in seats, standby=name in pools, job=bool(job)
-        ).value
-        shown.append(
-            {
-                "name": name,
-                "node_state": state,
-                "room": state,  # its name up to version 0.1
-                "state": "+".join((node.state, *sorted(node.flags))),
-                "job": job,
-                "reason": node.reason if node.drained else "",
-                "owner": _drained_by(node),
-                "incident": q.incident if q else "",
-                "word": f"{q.why}; {q.word}".strip("; ") if q else _marked(node),
-                "since_s": q.since_s if q else (node.reason_at_s or None) if node.drained else None,
-                "strikes": strikes.get(name, 0),
-                "repair": repairs.get(name),
-                "partitions": list(node.partitions),
-            }
-        )
-    return shown
+    rows = dict[str, tuple[tuple[object, ...], dict[str, Any]]]()
+    for name in sorted(readings.nodes):
+        node, q, job = readings.nodes[name], quarantines.get(name), jobs.get(name, "")
+        repair, struck = repairs.get(name), strikes.get(name, ())
+        of = (node, name in quarantined, name in seats, name in pools, job, q, struck, repair)
+        known = last.nodes.get(name)
+        if known is not None and known[0] == of:
+            rows[name] = known
+            continue
+        state = state_of(node, quarantined=of[1], seat=of[2], standby=of[3], job=bool(job)).value
+        row = {
+            "name": name,
+            "node_state": state,
+            "room": state,  # its name up to version 0.1
+            "state": "+".join((node.state, *sorted(node.flags))),
+            "job": job,
+            "reason": node.reason if node.drained else "",
+            "owner": _drained_by(node),
+            "incident": q.incident if q else "",
+            "word": f"{q.why}; {q.word}".strip("; ") if q else _marked(node),
+            "since_s": q.since_s if q else (node.reason_at_s or None) if node.drained else None,
+            "strikes": counted(struck),
+            "strikes_by_user": by_user(struck),
+            "repair": repair,
+            "partitions": list(node.partitions),
+        }
+        rows[name] = (of, row)
+    last.nodes = rows
+    return [row for _, row in rows.values()]
 
 
 def _marked(node: Node) -> str:
@@ -212,12 +258,20 @@ def _job(daemon: Daemon, job: Job) -> dict[str, Any]:
     }
 
 
-def write(state_dir: Path, snapshot: Mapping[str, Any]) -> None:
+def encoded(snapshot: Mapping[str, Any]) -> bytes:
+    """The snapshot as one line of JSON."""
+    try:
+        return msgspec.json.encode(snapshot)
+    except UnicodeEncodeError:  # half a character pair, in a text from outside
+        return json.dumps(snapshot, separators=(",", ":")).encode()
+
+
+def write(state_dir: Path, snapshot: Mapping[str, Any] | bytes) -> None:
     """Write the snapshot where everyone may read it: the whole of it, or nothing."""
     path = state_dir / FILE_NAME
     temporary = path.with_suffix(".tmp")
     try:
-        temporary.write_text(json.dumps(snapshot, separators=(",", ":")), encoding="utf-8")
+        temporary.write_bytes(snapshot if isinstance(snapshot, bytes) else encoded(snapshot))
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError:

@@ -9,7 +9,6 @@ from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.policy.cluster.breaker import headroom, over_limit
-from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Node
 from slurm_robust.text import shortened
 
@@ -41,13 +40,6 @@ class Breaker:
         """Why it is open, or an empty text where it is closed."""
         return self.context.journal.get(OPEN_KEY)
 
-    def _partitions(self) -> dict[str, frozenset[str]]:
-        partitions: dict[str, set[str]] = {}
-        for node in self.context.readings.nodes.values():
-            for name in node.partitions:
-                partitions.setdefault(name, set()).add(node.name)
-        return {name: frozenset(members) for name, members in partitions.items()}
-
     def most(self) -> dict[str, int]:
         """For each node: the number of drained nodes from which prolog and health check may not drain it any more.
 
@@ -56,14 +48,14 @@ class Breaker:
         the breaker, or a drain gets old.
         """
         context = self.context
-        out = sum(1 for node in context.readings.nodes.values() if drained_by_us(node))
+        out = len(context.picture.ours)
         left = self._judged(headroom)
         return {name: out + left.get(name, 0) + 1 for name in context.readings.nodes}
 
     def _judged(self, judge: Callable[..., T], **asked: Any) -> T:
         """The answer of `headroom` or `over_limit` about the drains so far."""
         context, reset_at_s = self.context, float(self.context.journal.get(RESET_KEY, "0"))
-        known = (self.ledger.drains(), self._partitions(), context.config.breaker)
+        known = (self.ledger.drains(), context.picture.partitions, context.config.breaker)
         return judge(*known, now_s=context.now_s(), reset_at_s=reset_at_s, **asked)
 
     def allows(self, nodes: frozenset[str]) -> bool:
@@ -84,17 +76,22 @@ class Breaker:
         """After each reading of the nodes: count the drains with our prefix, whoever made them; open where needed."""
         context, known = self.context, self.ledger.open_drains()
         # Nodes that were drained before the very first start of the daemon do not count.
-        at_s = context.now_s() if context.journal.get(SEEN_KEY) else 0.0
-        for node in context.readings.nodes.values():
-            if drained_by_us(node) and node.name not in known:
+        seen, nodes = context.journal.get(SEEN_KEY), context.readings.nodes
+        at_s = context.now_s() if seen else 0.0
+        for node in context.picture.ours.values():
+            if node.name not in known:
                 self.ledger.drained(node.name, at_s, node.reason)
                 context.alert("node.drained", f"{node.name}: {node.reason}")
-            elif node.name in known and not node.drained and self._forgotten(node, known[node.name]):
-                self.lost[node.name] = known[node.name]
-            elif node.name in known and not node.drained:
-                self.ledger.drain_ended(node.name, context.now_s())
-                context.info("node.back", f"{node.name} is back in service")
-        context.journal.put(SEEN_KEY, "1")
+        for name, reason in known.items():
+            if name not in nodes or nodes[name].drained:
+                continue
+            if self._forgotten(nodes[name], reason):
+                self.lost[name] = reason
+            else:
+                self.ledger.drain_ended(name, context.now_s())
+                context.info("node.back", f"{name} is back in service")
+        if not seen:
+            context.journal.put(SEEN_KEY, "1")
         if not self.why_open and (why := self._judged(over_limit)):
             self._open(why)
 
@@ -110,5 +107,7 @@ class Breaker:
     def _open(self, why: str) -> None:
         self.context.journal.put(OPEN_KEY, why)
         self.context.alert(
-            "breaker.open", f"{why}; nothing is drained or quarantined until a person types: srobust breaker reset"
+            "breaker.open",
+            f"{why}; nothing is drained or quarantined until a person types: srobust breaker reset. Jobs still get "
+            "seats, without their suspects",
         )

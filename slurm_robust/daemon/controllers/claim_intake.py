@@ -4,9 +4,9 @@ What happens to a claim between Comment and requeue, in this order:
 
 1. `tick` finds a Comment with a claim that it has not read yet; `claim.parse` checks every field of it.
 2. `_weigh` drops a claim of an earlier attempt, or one that was weighed before: each incident is weighed once.
-3. `_refusal` applies the rules of `policy.cluster.recovery_plan.check_claim` (the job's own nodes only, caps on seats),
-   and the breaker's.
-4. `_decide` reads Slurm again and calls `recovery_plan.plan`, which writes down every action of the recovery.
+3. `_refusal` applies the rules of `policy.cluster.recovery_plan.check_claim` (the job's own nodes only, caps on seats).
+4. `_decide` reads Slurm again and calls `recovery_plan.plan`, which writes down every action of the recovery. While the
+   breaker is open, no action takes a suspect out of service: the job gets a seat without it, and nothing more.
 5. A refusal is closed in the journal, and answered in `AdminComment`. In observe mode the plan is only written down.
 6. `Recoveries.start` writes the plan to the journal. From then on `recoveries` takes the steps that
    `policy.cluster.recovery_step.next_step` names: quarantine, seat, answer, requeue, and what follows.
@@ -25,9 +25,11 @@ from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DAY_S, DaemonContext, RateLimit, printable
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.recoveries import Recoveries
+from slurm_robust.daemon.jobs_together import JobsTogether
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow, Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.model import TIME_KEYS, Action, ActionKind, Attempt, Incident, Mode, Verdict
+from slurm_robust.policy.cluster.breaker import kept_in_service
 from slurm_robust.policy.cluster.recovery_plan import (
     CLAIM,
     NODE_FAULT,
@@ -43,10 +45,14 @@ from slurm_robust.policy.cluster.recovery_plan import (
 )
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.values import fold
+from slurm_robust.text import shortened
 
 MARK = "[[srobust:"
 YIELD_S = 6.0
 """How long a user's own daemon waits for the answer of the site's daemon, where that one is alive."""
+AGAIN_S = 1.0
+"""Claims that come together are decided on one reading; one that is older is made again."""
 EXPECT_S = 60.0
 """How long one job's claim makes the daemon read the jobs more often."""
 
@@ -144,8 +150,10 @@ class ClaimIntake:
         self.breaker, self.ledger = breaker, ledger
         self.as_user = as_user
         self._yielding: dict[str, float] = {}
+        self._together = JobsTogether(context, AGAIN_S)
         self._read: dict[int, ReadClaim] = {}
         self._answers = RateLimit(5, 3600.0)
+        self._looked_again_at_s = 0.0
 
     @property
     def supervised(self) -> dict[int, Claim]:
@@ -175,15 +183,12 @@ class ClaimIntake:
         jobs = self.context.readings.jobs
         # Bounded by the jobs that run now.
         self._read = {i: r for i, r in self._read.items() if i in jobs and jobs[i].state == "RUNNING"}
-        for job in jobs.values():
-            if job.state != "RUNNING" or MARK not in job.comment or (self.as_user and job.user != self.context.account):
-                continue
-            known = self._read.get(job.ref.job_id)
-            if known and (known.comment, known.restart) == (job.comment, job.restart_count):
-                continue
+        new = [job for job in jobs.values() if self._is_new(job)]
+        await self._together.read([job.ref for job in new if f'"{protocol.STATE_WANTS_REQUEUE}"' in job.comment])
+        for job in new:
             try:
                 await self._read_claim(job)
-            except SlurmError as error:
+            except SlurmError as error:  # noqa: PERF203 (one claim must not delay the others)
                 # Not remembered: it is weighed again at the next poll.
                 self.context.alert("claim.waits", f"job {job.ref.address}: {error}", key=job.ref.address)
             except sqlite3.OperationalError:
@@ -191,6 +196,12 @@ class ClaimIntake:
             except Exception as error:  # noqa: BLE001 (an error with one user's claim must not delay the others)
                 self.context.own_error(error, f"job {job.ref.address} of {job.user}: its claim is ignored")
                 self._remember(job, None)
+
+    def _is_new(self, job: Job) -> bool:
+        if job.state != "RUNNING" or MARK not in job.comment or (self.as_user and job.user != self.context.account):
+            return False
+        known = self._read.get(job.ref.job_id)
+        return known is None or (known.comment, known.restart) != (job.comment, job.restart_count)
 
     def _remember(self, job: Job, claim: Claim | None, comment: str | None = None) -> None:
         text, now_s = job.comment if comment is None else comment, self.context.now_s()
@@ -248,7 +259,7 @@ class ClaimIntake:
         for action in decision.actions:
             if action.kind is ActionKind.QUARANTINE:
                 suspect, now_s = (action.target, key, job.ref.job_id, claim.lineage, decision.reason), context.now_s()
-                self.ledger.quarantine(Quarantine(*suspect, now_s, now_s))
+                self.ledger.quarantine(Quarantine(*suspect, now_s, now_s, user=job.user))
         self.recoveries.start(row)
 
     def _refusal(self, job: Job, claim: Claim) -> Refusal | None:
@@ -257,37 +268,54 @@ class ClaimIntake:
         if (other := self.recoveries.of_job(job.ref.job_id)) is not None and other.recovery.kind != NODE_LOST:
             return Refusal(f"a recovery of this job is under way already ({other.incident.id})")
         usage = usage_of(context.journal, self.recoveries, job, context.now_s(), claim.step)
-        if refusal := check_claim(job, claim, usage, context.config):
-            return refusal
-        drains = context.config.quarantine.claims == "drain" and context.acting
-        if claim.evict and (self.breaker.why_open or (drains and not self.breaker.allows(frozenset(claim.evict)))):
-            return Refusal(f"the breaker is open: {self.breaker.why_open}")
-        return None
+        return check_claim(job, claim, usage, context.config)
+
+    def _kept_in_service(self, claim: Claim) -> str:
+        """What is said where the breaker keeps the suspects in service; empty where they may be taken out."""
+        drains = self.context.config.quarantine.claims == "drain" and self.context.acting
+        if not claim.evict or not (self.breaker.why_open or drains):
+            return ""
+        if not self.breaker.why_open and self.breaker.allows(frozenset(claim.evict)):
+            return ""
+        return kept_in_service(claim.evict)
 
     async def _decide(self, job: Job, claim: Claim) -> Recovery | Refusal:
         context = self.context
         if refusal := self._refusal(job, claim):
             return refusal
         # The reading of all jobs is up to seconds old, and has no exclusions: everything is read again.
-        now_job = await context.call(context.client.job, job.ref)
+        now_job = await self._together.job(job.ref)
         if now_job is None or (now_job.restart_count, now_job.comment) != (job.restart_count, job.comment):
             return Refusal("the job has changed since its claim was read")
         why = claim.why or "the job asked to be requeued"
         if self.as_user:
             return plan_owner(now_job, claim.evict, why)
-        await context.read_nodes()
-        await context.read_reservations()
+        # Nothing that was read before the claim serves: a reservation may have been made in that second.
+        age_s = min(AGAIN_S, context.now_s() - context.readings.jobs_at_s)
+        await context.read_nodes(age_s)
+        await context.read_reservations(age_s)
+        if refusal := self._refusal(now_job, claim):
+            return refusal
+        kept = self._kept_in_service(claim)
+        if kept:
+            context.alert("claim.suspect_kept", f"job {job.ref.address}: {kept}", key=job.ref.address)
         request = RecoveryRequest(
             CLAIM,
             now_job,
             claim.evict,
-            why,
-            suspects_to=context.config.quarantine.claims,
+            f"{why}; {kept}" if kept else why,
+            suspects_to="" if kept else context.config.quarantine.claims,
             incident=claim.incident,
             earlier=context.journal.evicted(job.ref.job_id, job.user),
         )
-        now_s = context.now_s()
-        return self._refusal(now_job, claim) or plan(request, context.readings.cluster(), context.config, now_s)
+        decision = plan(request, self.recoveries.cluster_for(job), context.config, context.now_s())
+        short = isinstance(decision, Recovery) and len(decision.seat_nodes) < len(now_job.nodes)
+        if short and not 0 <= context.now_s() - self._looked_again_at_s < AGAIN_S:
+            # A standby node may have been at its check when the jobs were read, and be free by now.
+            self._looked_again_at_s = context.now_s()
+            await context.read_jobs()
+            decision = plan(request, self.recoveries.cluster_for(job), context.config, context.now_s())
+        return decision
 
     def times_of(self, claim: Claim) -> dict[str, float]:
         """The claim's times that can be true."""
@@ -358,7 +386,7 @@ class ClaimIntake:
         fresh = {k: v for k, v in times if v > incident.opened_at_s - DAY_S and k not in kept}
         context.journal.update_incident(row.key, times=fresh)
         if "first_new_step" in fresh:
-            reason = reached(claim)
+            reason = f"{reached(claim)}, on {shortened(fold(job.nodes), 200)}"
             context.journal.close_incident(row.key, "resumed", reason, context.now_s())
             context.info("incident.closed", f"{row.key}: {reason}")
 

@@ -11,6 +11,7 @@ from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.drain_permit import parse, render_permit
 from slurm_robust.model import Action, ActionKind
+from slurm_robust.policy.cluster.node_picture import NodePicture
 from slurm_robust.remedy import Remedy
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import fold
@@ -19,6 +20,8 @@ LASTS_S = 1200.0
 RENEW_BELOW_S = 660.0
 """So one call in about nine minutes renews the permits of the whole site."""
 RETRY_S = 30.0
+COMPARE_AGAIN_S = 30.0
+"""While no node changes, they are compared this often: permits run out, and drains get old."""
 KEY = "drain_permits"
 """In the journal: only the last call is kept."""
 
@@ -28,16 +31,19 @@ class DrainPermits:
 
     def __init__(self, context: DaemonContext, actor: Actor, breaker: Breaker, repairs: RepairLedger) -> None:
         self.context, self.actor, self.breaker, self.repairs = context, actor, breaker, repairs
-        self._retry_at_s = 0.0
+        self._retry_at_s = self._compared_at_s = 0.0
+        self._compared: tuple[NodePicture, str, frozenset[str]] | None = None
 
     def restart_timers(self) -> None:
         """The clock was set back: wait anew."""
-        self._retry_at_s = 0.0
+        self._retry_at_s, self._compared = 0.0, None
 
     async def tick(self) -> None:
         """After each reading of the nodes."""
         context, now_s = self.context, self.context.now_s()
         if not context.acting or not context.readings.nodes_at_s or now_s < self._retry_at_s:
+            return
+        if self._still_right(now_s):
             return
         try:
             changed = False
@@ -48,12 +54,23 @@ class DrainPermits:
                 await self.actor.perform(KEY, action)
                 changed = True
         except SlurmError:  # the actor has reported it
-            self._retry_at_s = now_s + RETRY_S
+            self._retry_at_s, self._compared = now_s + RETRY_S, None
             return
         if changed:
+            self._compared = None
             await context.read_nodes()
             if not self._changes(now_s):
                 context.journal.note_result(KEY, action, context.now_s())
+
+    def _still_right(self, now_s: float) -> bool:
+        """True where nothing that a permit depends on has changed since all were compared, a moment ago."""
+        now = (self.context.picture, self.breaker.why_open, self._withheld())
+        if self._compared is not None and now_s - self._compared_at_s < COMPARE_AGAIN_S:
+            before = self._compared
+            if now[0] is before[0] and now[1:] == before[1:]:
+                return True
+        self._compared, self._compared_at_s = now, now_s
+        return False
 
     def _withheld(self) -> frozenset[str]:
         """Nodes whose GPUs are about to be reset: their scripts would drain them for the fault that the reset ends."""
@@ -64,7 +81,9 @@ class DrainPermits:
         nodes = list(self.context.readings.nodes.values())
         permitted = not self.breaker.why_open
         most = self.breaker.most() if permitted else {}
-        permits = {n.name: parse(n.comment, now_s) for n in nodes}
+        # Most nodes have the same comment.
+        parsed = {comment: parse(comment, now_s) for comment in {n.comment for n in nodes}}
+        permits = {n.name: parsed[n.comment] for n in nodes}
         withheld = self._withheld()
         lasting = (
             p is None if n in withheld else p and p.most == most[n] and p.until_s - now_s > RENEW_BELOW_S

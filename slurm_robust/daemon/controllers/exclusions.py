@@ -6,7 +6,8 @@ from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.node_ledger import NodeLedger
-from slurm_robust.policy.cluster.recovery_step import fit_again, lift
+from slurm_robust.policy.cluster.recovery_step import lift
+from slurm_robust.policy.cluster.recovery_view import fit_again
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand
 

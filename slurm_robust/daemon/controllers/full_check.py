@@ -47,17 +47,24 @@ def running_check(context: DaemonContext, name: str, since_s: float = math.inf) 
     return next((j for j in jobs if j.state not in ENDED or j.submit_at_s >= since_s), None)
 
 
-def check_action(
-    kind: ActionKind, name: str, node: Node, *, reservation: str, config: QuarantineConfig, reason: str
-) -> Action:
-    """The action that submits a check of this node: exclusive, and within that reservation."""
-    minutes = max(1, math.ceil(config.recheck_timeout_s / 60))
-    args = [f"--job-name={name}", f"--reservation={reservation}", f"--nodelist={node.name}", "--nodes=1"]
+def sbatch_args(name: str, node: Node, *, reservation: str, minutes: int) -> list[str]:
+    """Options of a job that has its nodes for itself, within that reservation; without the nodes' names."""
+    args = [f"--job-name={name}", f"--reservation={reservation}"]
     args += ["--exclusive", "--no-requeue", f"--time={minutes}", "--output=/dev/null", "--chdir=/"]
     # Without a daemon to cancel it, a check that cannot start would stay in the queue for ever.
     args.append(f"--deadline=now+{2 * minutes + 1}minutes")
     if node.partitions:
         args.append(f"--partition={node.partitions[0]}")
+    return args
+
+
+def check_action(
+    kind: ActionKind, name: str, node: Node, *, reservation: str, config: QuarantineConfig, reason: str
+) -> Action:
+    """The action that submits a check of this node: exclusive, and within that reservation."""
+    minutes = max(1, math.ceil(config.recheck_timeout_s / 60))
+    args = sbatch_args(name, node, reservation=reservation, minutes=minutes)
+    args += [f"--nodelist={node.name}", "--nodes=1"]
     command = config.recheck_command or (
         *(sys.executable, "-m", "slurm_robust.cli.main"),
         *("check", "--stage", "full", "--tell-slurm"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from slurm_robust.daemon.context import DaemonContext
@@ -11,18 +11,13 @@ from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.controllers.unasked import Unasked, begin
 from slurm_robust.policy.cluster.node_states import LOST_GRES, lost_gres
 from slurm_robust.policy.cluster.recovery_plan import NODE_LOST
-from slurm_robust.slurm.client import Job, Node
+from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import fold
 
 PATIENCE_S = 1.0
 """How long Slurm must show the node as silent: one lost ping is no failure."""
 STORM_SHARE = 0.5
 """With more than this share of (at least four) nodes silent, the network or slurmctld is at fault, not the nodes."""
-
-
-def silent(node: Node) -> bool:
-    """True where Slurm shows that the node does not respond, or has given it up."""
-    return "NOT_RESPONDING" in node.flags or node.state == "DOWN"
 
 
 def name_of(gone: list[str]) -> str:
@@ -63,10 +58,13 @@ class NodeFailures:
 
     def protected(self, job: Job) -> bool:
         """True where this job is brought back after the failure of a node."""
+        return self._protected(job, self.intake.supervised)
+
+    def _protected(self, job: Job, supervised: Container[int]) -> bool:
         whole = job.state == "RUNNING" and not job.completing and job.requeueable
         if not whole or job.hetjob_id or job.ref.het_offset is not None:
             return False
-        return self.context.config.daemon.protect == "all" or job.ref.job_id in self.intake.supervised
+        return self.context.config.daemon.protect == "all" or job.ref.job_id in supervised
 
     def note_jobs(self) -> bool:
         """After each reading of the jobs; True where Slurm requeued one and the daemon does not know why.
@@ -74,16 +72,17 @@ class NodeFailures:
         Slurm gives up a frozen node without ever calling it silent, and requeues its job: only what is remembered of
         where the job ran shows that its node was the reason.
         """
-        jobs = self.context.readings.jobs
+        jobs, supervised = self.context.readings.jobs, self.intake.supervised
         fell = {i: old for i, old in self._ran.items() if i in jobs and fell_back(old, jobs[i])}
         fell = {i: old for i, old in fell.items() if self.recoveries.of_job(i) is None}
-        self._ran = {**{j.ref.job_id: j for j in jobs.values() if self.protected(j)}, **fell}
+        self._ran = {**{j.ref.job_id: j for j in jobs.values() if self._protected(j, supervised)}, **fell}
         return bool(fell)
 
     async def tick(self) -> None:
         """After each reading of the nodes."""
         self._report_lost_gres()
-        jobs = [j for j in self.context.readings.jobs.values() if self.protected(j)]
+        supervised = self.intake.supervised
+        jobs = [j for j in self.context.readings.jobs.values() if self._protected(j, supervised)]
         silent_nodes = self._silent_for_long(jobs)
         if self._storm():
             return
@@ -95,15 +94,15 @@ class NodeFailures:
 
     def _silent_for_long(self, jobs: list[Job]) -> frozenset[str]:
         """Nodes under these jobs that have not responded for longer than one lost ping."""
-        now_s, nodes = self.context.now_s(), self.context.readings.nodes
-        lost = {name for j in jobs for name in j.nodes if name in nodes and silent(nodes[name])}
+        now_s, quiet = self.context.now_s(), self.context.picture.silent
+        lost = {name for j in jobs for name in j.nodes if name in quiet} if quiet else set[str]()
         self._silent_since_s = {name: self._silent_since_s.get(name, now_s) for name in lost}
         return frozenset(name for name, at_s in self._silent_since_s.items() if now_s - at_s >= PATIENCE_S)
 
     def _storm(self) -> bool:
         """Whether so many nodes are silent that the cause is not in the nodes."""
-        nodes = self.context.readings.nodes.values()
-        quiet = sum(1 for n in nodes if "NOT_RESPONDING" in n.flags)
+        nodes = self.context.readings.nodes
+        quiet = sum(1 for n in self.context.picture.silent.values() if "NOT_RESPONDING" in n.flags)
         if len(nodes) < 4 or quiet <= STORM_SHARE * len(nodes):
             return False
         text = f"{quiet} of {len(nodes)} nodes do not respond at once: no fault of single nodes, nothing is done"
@@ -132,7 +131,7 @@ class NodeFailures:
                 await self._lost(old, gone)
 
     def _report_lost_gres(self) -> None:
-        lost = lost_gres(self.context.readings.nodes.values())
+        lost = lost_gres(self.context.picture.gres_used.values())
         if lost and lost != self._lost_gres:
             self.context.alert("nodes.lost_gres", f"{fold(lost)}: {LOST_GRES}", key="lost_gres")
         self._lost_gres = lost

@@ -89,7 +89,7 @@ class MarkedFaults:
         """After each reading of the nodes; an error with one node does not delay the others."""
         context, now_s = self.context, self.context.now_s()
         self._tell_late(now_s)
-        marked = {n.name: n for n in context.readings.nodes.values() if fault_marker.marked(n.extra)}
+        marked = context.picture.marked
         fresh = self._fresh(marked, now_s)
         self._not_before_s = {name: at_s for name, at_s in self._not_before_s.items() if name in marked}
         if not marked:
@@ -101,7 +101,7 @@ class MarkedFaults:
         earlier = self._earlier()
         storm = await self._storm(fresh, earlier)
         alone = {name: fresh[name] for name in sorted(set(fresh) - storm)}
-        gone = {**our_drains(context.readings.nodes), **(earlier.faults if earlier is not None else {})}
+        gone = {**our_drains(context.picture.ours), **(earlier.faults if earlier is not None else {})}
         for name in alone:
             if now_s < self._not_before_s.get(name, 0.0):
                 continue

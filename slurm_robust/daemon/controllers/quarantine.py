@@ -1,4 +1,7 @@
-"""The quarantine: a suspect is kept free of jobs and checked in full, then returned with a strike or drained."""
+"""The quarantine: a suspect is kept free of jobs, checked in full and tested with a proven node.
+
+Then it is returned with a strike, or drained.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,20 @@ from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers import full_check, gpu_reset
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.full_check import CheckResult
+from slurm_robust.daemon.controllers.pair_tests import PairTests
+from slurm_robust.daemon.controllers.proof import Proof
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind
-from slurm_robust.policy.cluster.node_states import busy_nodes, drained_by_us, foreign, quarantine_name
+from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, quarantine_name
+from slurm_robust.policy.cluster.pair_test import OutOfService
 from slurm_robust.policy.cluster.recovery_plan import RECHECK_REASON
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.policy.cluster.repair import REASON_MAX_CHARS
+from slurm_robust.policy.cluster.strikes import counted, drain_reason, held_back
 from slurm_robust.remedy import remedy_of, tagged, untagged
 from slurm_robust.slurm.client import Node
-from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 
 TRIES = 5
 """Inconclusive rechecks before the node is returned, with a strike: unknown is not unhealthy."""
@@ -38,10 +45,18 @@ class Quarantines:
     """Brings every quarantine forward at each poll."""
 
     def __init__(
-        self, context: DaemonContext, actor: Actor, breaker: Breaker, ledger: NodeLedger, repairs: RepairLedger
+        self,
+        context: DaemonContext,
+        actor: Actor,
+        breaker: Breaker,
+        ledger: NodeLedger,
+        repairs: RepairLedger,
+        *,
+        pair_tests: PairTests,
     ) -> None:
         self.context, self.actor, self.breaker, self.ledger = context, actor, breaker, ledger
-        self.repairs = repairs
+        self.repairs, self.pair_tests = repairs, pair_tests
+        self.proof = Proof(context, pair_tests, ledger)
         self._down_since_s: dict[str, float] = {}
         self._release_at_s: dict[str, float] = {}
         """By node: the earliest time at which a refused release is tried again."""
@@ -99,7 +114,9 @@ class Quarantines:
             return
         if await self._reserved(q):
             return
-        if q.recheck_job is not None:
+        if q.checked_at_s is not None:
+            await self._prove(q, node)
+        elif q.recheck_job is not None:
             since_s = context.now_s() - (q.recheck_at_s or context.now_s())
             limit_s = context.config.quarantine.recheck_timeout_s
             result = full_check.result_of(recheck, q.recheck_job, since_s, limit_s)
@@ -121,7 +138,7 @@ class Quarantines:
 
     async def _begin(self, q: Quarantine, node: Node) -> None:
         context = self.context
-        if node.name in busy_nodes(context.readings.jobs.values()) or "NOT_RESPONDING" in node.flags or not node.usable:
+        if node.name in context.readings.busy or "NOT_RESPONDING" in node.flags or not node.usable:
             return  # its old job ends first; a node that does not respond is checked once it does
         name = f"{RECHECK_NAME}-{q.node}"
         repair = self.repairs.under_way(q.node)
@@ -134,7 +151,12 @@ class Quarantines:
         check = full_check.check_action(kind, name, node, reservation=reservation, config=config, reason=RECHECK_REASON)
         if repair is not None:
             check = full_check.after(gpu_reset.prelude(repair, context.config.repair), check)
-        ref = await self.actor.perform(q.incident, check)
+        try:
+            ref = await self.actor.perform(q.incident, check)
+        except SlurmRefusedError as error:
+            # A partition that the account may not use, a limit: that says nothing of the node.
+            await self._unknown(q, f"Slurm refused the recheck: {error.text or error.what}")
+            return
         assert ref is not None
         self.ledger.rechecking(q.node, ref.job_id, context.now_s(), "recheck submitted")
         context.info("recheck", f"{q.node}: job {ref.job_id} checks it in full")
@@ -147,23 +169,41 @@ class Quarantines:
             await self._unknown(q, result.detail)
             return
         context.journal.note_result(q.incident, _recheck(q), context.now_s())
-        if result.state == "passed":
-            await self._passed(q, "passed its recheck")
-        else:
+        if result.state == "failed":
             await self._failed(q, result.detail)
+        elif self.pair_tests.wanted and self.repairs.under_way(q.node) is None:
+            self.ledger.checked(q.node, context.now_s(), "passed its full check")
+        else:
+            await self._passed(q, "passed its recheck")
 
-    async def _passed(self, q: Quarantine, why: str) -> None:
+    async def _prove(self, q: Quarantine, node: Node) -> None:
+        """It has passed its full check: a test with another node comes next, where there is one to meet."""
+        if self.context.now_s() < q.next_try_at_s:
+            return
+        outcome = self.proof.outcome(q, node)
+        if isinstance(outcome, OutOfService):
+            await self._failed(q, outcome.why)
+        elif outcome is not None:
+            if outcome.unproven and not self.ledger.announced(f"unproven.{q.node}", f"{q.incident}: {outcome.why}"):
+                text = f"{q.node} goes back into service unproven, with a strike: {outcome.why}"
+                self.context.alert("suspect.unproven", text)
+            await self._passed(q, outcome.why, outcome.failed_test)
+
+    async def _passed(self, q: Quarantine, why: str, failed_test: str = "") -> None:
         context, config = self.context, self.context.config.quarantine
         if self.repairs.under_way(q.node) is not None:
             await self._end(q, why)
             return
-        self.ledger.strike(q, context.now_s(), why)
+        self.ledger.strike(q, context.now_s(), why, failed_test)
         strikes = self.ledger.strikes(q.node, context.now_s() - config.strike_window_days * DAY_S)
-        if strikes >= config.strikes_to_drain:
-            await self._failed(q, f"{strikes} strikes in {config.strike_window_days:g} days, from different jobs")
+        needed = config.strikes_to_drain
+        if reason := drain_reason(strikes, needed, config.strike_window_days):
+            await self._failed(q, reason)
             return
-        context.info("quarantine.passed", f"{q.node} {why}: back in service with a strike ({strikes})")
-        await self._end(q, f"{why}; strike {strikes} of {config.strikes_to_drain}")
+        if not self.ledger.announced(f"held_back.{q.node}", text := held_back(strikes, needed)) and text:
+            context.alert("strikes.one_user", f"{q.node}: {text}")
+        context.info("quarantine.passed", f"{q.node} {why}: back in service with a strike ({counted(strikes)})")
+        await self._end(q, f"{why}; strike {counted(strikes)} of {needed}")
 
     async def _failed(self, q: Quarantine, sentence: str) -> None:
         await self.context.read_nodes()
@@ -191,7 +231,7 @@ class Quarantines:
                 # It had a fault: a check that cannot tell whether it is gone does not bring it back.
                 await self._failed(q, f"could not be checked: {word}")
                 return
-            await self._passed(q, "could not be checked")
+            await self._passed(q, "could not be checked", q.accused)
             return
         self.ledger.wait(q, context.now_s() + BACKOFF_S * 2**q.tries, word, tried=True)
         context.alert("recheck.unknown", f"{q.node}: {word}; tried again later", key=q.node)
@@ -215,6 +255,10 @@ class Quarantines:
     async def _end(self, q: Quarantine, why: str) -> None:
         """End the quarantine: cancel the recheck, delete the reservation, then the row; each step can be repeated."""
         context, name = self.context, quarantine_name(q.node)
+        if (test := self.pair_tests.of(q.node)) is not None:
+            # Its reservation is gone first; the quarantine ends once that is so.
+            self.pair_tests.end(test)
+            return
         recheck = context.readings.jobs.get(q.recheck_job) if q.recheck_job else None
         if recheck is not None and not full_check.over(recheck):
             # Slurm does not delete a reservation that has a job, and a node needs some time to end one.

@@ -9,13 +9,15 @@ from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, parse, parse_ans
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
+from slurm_robust.daemon.jobs_together import JobsTogether
 from slurm_robust.daemon.store.journal import OPEN, RUNNING, ActionRow, IncidentRow
 from slurm_robust.daemon.store.node_ledger import Quarantine
 from slurm_robust.model import Action, ActionKind, Incident
-from slurm_robust.policy.cluster.node_states import busy_nodes
+from slurm_robust.policy.cluster.node_states import Cluster, busy_nodes
 from slurm_robust.policy.cluster.recovery_plan import Recovery
-from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, Step, View, forgotten, next_step, shown
-from slurm_robust.slurm.client import Job
+from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, Step, next_step
+from slurm_robust.policy.cluster.recovery_view import View, forgotten, shown
+from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 
 STEPS_AT_ONCE = 16
@@ -23,6 +25,12 @@ LINGER_S = 60.0
 """How long after its end a recovery is still compared with Slurm: slurmctld saves its state every few seconds."""
 BROKEN_AGAIN_S = 5.0
 """After an internal error, a recovery is tried again after this time; the others go on."""
+SEEN_AGE_S = 0.5
+"""What was read of several jobs at once serves for this long."""
+TURN_S = 2.0
+"""After this time the claims of other jobs are read before further recoveries are brought forward."""
+STILL_SHARE, STILL_MAX_S = 0.05, 2.0
+"""A job that has not changed for a while is looked at after this share of that time, at the latest after that."""
 TRIES = 4
 """A step that Slurm refused this often is given up; while Slurm is away, it is tried without a limit."""
 
@@ -42,8 +50,19 @@ class OpenRecovery:
     refusals: int = 0
     retry_at_s: float = 0.0
     finished_at_s: float = 0.0
+    changed_at_s: float = 0.0
+    """When its job or the recovery last changed, as far as the daemon has seen."""
+    look_at_s: float = 0.0
+    job: Job | None = None
+    """As it was seen last."""
     broken: str = ""
     """The internal error that was logged last."""
+
+    def note_change(self, job: Job | None, now_s: float) -> None:
+        """Look again soon where the job has changed, and the later the longer it has not."""
+        if job != self.job or not self.changed_at_s:
+            self.job, self.changed_at_s = job, now_s
+        self.look_at_s = now_s + min(STILL_MAX_S, STILL_SHARE * max(0.0, now_s - self.changed_at_s))
 
     def update_timers(self, job: Job | None, context: DaemonContext) -> None:
         """Start and stop the timers by what Slurm shows."""
@@ -116,6 +135,7 @@ class OpenRecovery:
             # Whole seconds: slurmd refuses a credential issued in the second in which the last one was revoked.
             settled=int(now_s) > int(self.ended_at_s)
             and int(now_s) >= int(self.pending_since_s) + context.credential_pause_s,
+            pause_s=context.credential_pause_s,
             start_timeout_s=context.config.seat.start_timeout_s,
             may_take_out=may_take_out,
             withdrawn=claim is not None and not asks and claim.at_s > self.row.claimed_at_s,
@@ -131,6 +151,8 @@ class Recoveries:
         self.context, self.actor, self.breaker = context, actor, breaker
         self.open: dict[str, OpenRecovery] = {}
         self._lingering: dict[str, OpenRecovery] = {}
+        self._together = JobsTogether(context, SEEN_AGE_S)
+        self._began_s = 0.0
 
     def load(self) -> None:
         """Continue what an earlier daemon left open; compare with Slurm what it ended just before."""
@@ -151,6 +173,13 @@ class Recoveries:
         """The clock was set back: all timers begin anew. What was decided and done is in the journal."""
         self.open = {key: OpenRecovery(f.row, f.recovery) for key, f in self.open.items()}
         self._lingering = {}
+
+    def cluster_for(self, job: Job) -> Cluster:
+        """What Slurm shows, with the seats of other jobs that were decided just now and are not created yet."""
+        cluster, there = self.context.readings.cluster(), self.context.readings.reservations
+        others = (f.recovery for f in self.open.values() if f.row.job_id != job.ref.job_id)
+        coming = (Reservation(r.seat, ",".join(r.seat_nodes)) for r in others if r.seat and r.seat not in there)
+        return replace(cluster, reservations=(*cluster.reservations, *coming))
 
     def of_job(self, job_id: int) -> OpenRecovery | None:
         """The open recovery of a job."""
@@ -174,9 +203,13 @@ class Recoveries:
     async def tick(self) -> None:
         """Bring every recovery as far as possible now."""
         self._reopen_forgotten()
-        for following in list(self.open.values()):
-            if self.context.now_s() < following.retry_at_s:
-                continue
+        self._began_s = began_s = self.context.now_s()
+        due = [f for f in self.open.values() if began_s >= max(f.retry_at_s, f.look_at_s)]
+        due.sort(key=lambda f: f.look_at_s)
+        await self._together.read([f.recovery.job for f in due])
+        for following in due:
+            if self.context.now_s() - began_s >= TURN_S:
+                return  # the others come first at the next poll
             try:
                 await self._advance(following)
             except SlurmError as error:
@@ -190,6 +223,12 @@ class Recoveries:
                 if repr(error) != following.broken:
                     following.broken = repr(error)
                     self.context.own_error(error, f"{following.row.key}: no step taken, tried again")
+
+    @property
+    def rest_s(self) -> float:
+        """How long no recovery needs anything."""
+        next_s = min((max(f.retry_at_s, f.look_at_s) for f in self.open.values()), default=0.0)
+        return max(0.0, next_s - self.context.now_s())
 
     def _reopen_forgotten(self) -> None:
         """Repeat a recovery that slurmctld has forgotten, because it was killed seconds after the job ran again."""
@@ -211,11 +250,14 @@ class Recoveries:
                 context.alert("recovery.forgotten", f"{f.row.key}: Slurm has forgotten the recovery; it is repeated")
 
     async def _advance(self, f: OpenRecovery) -> None:
-        context = self.context
-        await context.read_reservations()
+        context, ref = self.context, f.recovery.job
+        age_s = min(SEEN_AGE_S, context.now_s() - self._began_s)
+        await context.read_reservations(age_s if self._together.has(ref) else 0.0)
         read_again = False
-        for _ in range(STEPS_AT_ONCE):
-            job = await context.call(context.client.job, f.recovery.job)
+        for turn in range(STEPS_AT_ONCE):
+            seen = not turn and self._together.has(ref)
+            job = await (self._together.job(ref) if seen else context.call(context.client.job, ref))
+            f.note_change(job, context.now_s())
             f.update_timers(job, context)
             kept_away = frozenset(q.node for q in self.breaker.ledger.quarantines())
             view = f.view(job, context, may_take_out=not self.breaker.why_open, in_quarantine=kept_away)
@@ -223,6 +265,8 @@ class Recoveries:
             step = next_step(f.recovery, view)
             if self._too_much(step):
                 continue
+            if seen and isinstance(step, Do) and step.action.kind is ActionKind.REQUEUE:
+                continue  # in half a second a job can end: Slurm would start it again
             harms = isinstance(step, Do) and step.action.kind is ActionKind.SET_DOWN
             if (harms or isinstance(step, GiveUp)) and not read_again:
                 # A step that could harm another job, or gives this one up, is taken only on a fresh reading.
@@ -234,6 +278,7 @@ class Recoveries:
                 self._conclude(f, step)
                 return
             await self._perform(f, step)
+            f.changed_at_s = context.now_s()
             await self._read_again(f, step)
 
     def _too_much(self, step: Step) -> bool:
@@ -261,7 +306,8 @@ class Recoveries:
         if survivor:
             # Written down first: the quarantine resumes what was set DOWN, once it responds and has passed its check.
             why = f"set DOWN: {step.action.reason}"
-            ledger.quarantine(Quarantine(name, f.row.key, f.row.job_id, f.row.lineage, why, now_s, now_s))
+            row = f.row
+            ledger.quarantine(Quarantine(name, row.key, row.job_id, row.lineage, why, now_s, now_s, user=row.user))
         try:
             await self.actor.perform(f.row.key, step.action)
         except SlurmRefusedError as error:
@@ -280,8 +326,9 @@ class Recoveries:
         """Mark the actions that Slurm shows done, and the times that only the daemon can see."""
         context, now_s = self.context, self.context.now_s()
         for row, action in ((a, _action(a)) for a in context.journal.actions(f.row.key)):
-            waits = row.kind == ActionKind.WAIT_RUNNING.value
-            if row.done_at_s is None and (row.calls or waits) and shown(f.recovery, action, view):
+            # Nothing is called for the one, and the requeue may have placed the job already.
+            uncalled = action.kind in (ActionKind.WAIT_RUNNING, ActionKind.POINT_JOB_AT_SEAT)
+            if row.done_at_s is None and (row.calls or uncalled) and shown(f.recovery, action, view):
                 context.journal.note_result(f.row.key, action, now_s)
         job, times = view.job, dict(f.incident.times)
         if job is not None and job.restart_count > f.recovery.restart and not job.completing:
@@ -306,7 +353,8 @@ class Recoveries:
             else:
                 journal.close_incident(f.row.key, outcome, reason, now_s)
             self.open.pop(f.row.key, None)
-            say = self.context.info if back or outcome in ("ended", "came_back", "went_on") else self.context.alert
+            well = (back and not step.unplanned) or outcome in ("ended", "came_back", "went_on")
+            say = self.context.info if well else self.context.alert
             times = f.incident.times
             took_s = times.get("running", 0.0) - times.get("accepted", 0.0)
             say("recovery." + outcome, f"{f.row.key}: {reason}{f', {took_s:.1f} s after the decision' if back else ''}")

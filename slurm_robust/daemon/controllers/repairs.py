@@ -17,7 +17,7 @@ from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.drain_permit import parse
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind
-from slurm_robust.policy.cluster.node_states import busy_nodes, drained_by_us, quarantine_name
+from slurm_robust.policy.cluster.node_states import drained_by_us, quarantine_name
 from slurm_robust.policy.cluster.repair import (
     Move,
     Prospect,
@@ -129,8 +129,7 @@ class Repairs:
     def _site(self) -> Site:
         context = self.context
         accounts = frozenset((context.account, "root"))
-        busy = busy_nodes(context.readings.jobs.values())
-        return Site(self.config, self.available, accounts, busy, context.now_s())
+        return Site(self.config, self.available, accounts, context.readings.busy, context.now_s())
 
     def _write(self, node: Node, remedy: Remedy, nth: int) -> None:
         begun = RepairTry(0, node.name, remedy, nth, node.reason, self.context.now_s(), node.boot_at_s)
@@ -177,7 +176,7 @@ class Repairs:
             quarantined=any(q.node == t.node for q in self.nodes.quarantines()),
             permitted=node is not None and parse(node.comment, now_s) is not None,
             command=self._command_state(t),
-            busy=t.node in busy_nodes(context.readings.jobs.values()),
+            busy=t.node in context.readings.busy,
         )
 
     def _command_state(self, t: RepairTry) -> str:

@@ -1,4 +1,7 @@
-"""Checks the members of standby pools in full: when they join, after a boot, and when the last check is too old."""
+"""Checks the members of standby pools in full: when they join, after a boot, and when the last check is too old.
+
+A member that joined or booted is then tested with another one, before it counts as checked.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers import full_check
 from slurm_robust.daemon.controllers.breaker import Breaker
+from slurm_robust.daemon.controllers.pair_tests import PairTests
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.model import Action, ActionKind
-from slurm_robust.policy.cluster.node_states import busy_nodes, in_reservations
+from slurm_robust.policy.cluster.node_states import in_reservations
+from slurm_robust.policy.cluster.pair_partners import pairs_due
 from slurm_robust.policy.cluster.standby_health import StandbyCheck, due
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.values import expand
@@ -28,8 +33,11 @@ HOUR_S = 3600.0
 class StandbyChecks:
     """Keeps which members still need a check (`readings.unchecked`) and which are checked now (`readings.at_check`)."""
 
-    def __init__(self, context: DaemonContext, actor: Actor, breaker: Breaker, ledger: NodeLedger) -> None:
+    def __init__(
+        self, context: DaemonContext, actor: Actor, breaker: Breaker, ledger: NodeLedger, pair_tests: PairTests
+    ) -> None:
         self.context, self.actor, self.breaker, self.ledger = context, actor, breaker, ledger
+        self.pair_tests = pair_tests
         self._next_at_s = 0.0
         self._adopted = False
 
@@ -52,7 +60,7 @@ class StandbyChecks:
                 await self._follow(row, member=row.node in members)
         rows = self.ledger.standby_checks()
         seats = in_reservations(readings.reservations.values(), context.config.seat.prefix)
-        busy, unchecked = busy_nodes(readings.jobs.values()) | seats, set[str]()
+        busy, unchecked = readings.busy | seats | self.pair_tests.taken(), set[str]()
         for pool, names in pools.items():
             nodes = [readings.nodes[n] for n in names if n in readings.nodes]
             age_s = context.config.standby.check_max_age_h * HOUR_S
@@ -61,10 +69,26 @@ class StandbyChecks:
             for name in plan.begin:
                 with context.guarded("standby.waits", name, key=name):
                     await self._begin(readings.nodes[name], pool)
+            if self.pair_tests.wanted:
+                unchecked.update(self._pair_up(pool, nodes, busy))
         readings.unchecked = frozenset(unchecked)
         rows = self.ledger.standby_checks()
         now_s = context.now_s()
-        readings.at_check = frozenset(n for n, r in rows.items() if r.job_id or 0 <= now_s - r.ended_at_s < SETTLES_S)
+        at_check = {n for n, r in rows.items() if r.job_id or 0 <= now_s - r.ended_at_s < SETTLES_S}
+        readings.at_check = self.pair_tests.taken() | self.pair_tests.settling() | at_check
+
+    def _pair_up(self, pool: str, nodes: list[Node], busy: frozenset[str]) -> tuple[str, ...]:
+        """Begin the pool's next test of two members; returns those that still need one."""
+        context, now_s = self.context, self.context.now_s()
+        rows, age_s = self.ledger.standby_checks(), context.config.standby.check_max_age_h * HOUR_S
+        failed_with = self.pair_tests.failed_with()
+        plan = pairs_due(nodes, rows, failed_with, busy=busy, now_s=now_s, max_age_s=age_s)
+        for name, why in plan.alone.items():
+            self.ledger.standby_met(name, now_s, why)
+            context.info("alone_in_pool", f"{name}, in {pool}: {why}")
+        if plan.pair is not None and not self.pair_tests.in_pool(pool):
+            self.pair_tests.begin(*plan.pair, key=pool, pool=pool)
+        return plan.unmet
 
     def _adopt(self, members: set[str]) -> None:
         """Once after the start: adopt checks that the last daemon submitted but did not write down before its end."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.model import Action, ActionKind
+from slurm_robust.policy.cluster.node_picture import NodePicture
 from slurm_robust.policy.cluster.node_states import OURS, Pool, plan_pools
 from slurm_robust.slurm.client import Reservation
 from slurm_robust.slurm.errors import SlurmError
@@ -26,6 +28,8 @@ class StandbyPools:
         self.context, self.actor, self.ledger = context, actor, ledger
         self.pools: list[Pool] = []
         self._next_at_s = 0.0
+        self._planned: tuple[NodePicture, Mapping[str, Reservation], frozenset[str], frozenset[str]] | None = None
+        """What the pools were planned from."""
         self._out: frozenset[str] = frozenset()
 
     def restart_timers(self) -> None:
@@ -41,14 +45,18 @@ class StandbyPools:
         if not readings.complete or (context.now_s() < self._next_at_s and not self._lost_one()):
             return
         self._next_at_s = context.now_s() + EVERY_S
-        self.pools = plan_pools(
-            readings.nodes,
-            readings.reservations.values(),
-            config,
-            seat_prefix=context.config.seat.prefix,
-            keep_out=keep_out | {q.node for q in self.ledger.quarantines()},
-            at_check=readings.at_check,
-        )
+        out = keep_out | {q.node for q in self.ledger.quarantines()}
+        now = (readings.picture, readings.reservations, out, readings.at_check)
+        if self._planned is None or now[0] is not self._planned[0] or now[1:] != self._planned[1:]:
+            self.pools = plan_pools(
+                readings.nodes,
+                readings.reservations.values(),
+                config,
+                seat_prefix=context.config.seat.prefix,
+                keep_out=out,
+                at_check=readings.at_check,
+            )
+            self._planned = now
         if not context.acting:
             return
         wanted = {p.name: p.nodes for p in self.pools}

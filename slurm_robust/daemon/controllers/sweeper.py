@@ -8,9 +8,10 @@ from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.node_ledger import NodeLedger
+from slurm_robust.daemon.store.pair_ledger import PairLedger
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.model import Action, ActionKind
-from slurm_robust.policy.cluster.node_states import QUARANTINE_PREFIX, quarantine_name
+from slurm_robust.policy.cluster.node_states import PAIR_PREFIX, QUARANTINE_PREFIX, quarantine_name
 from slurm_robust.slurm.errors import SlurmError
 
 ORPHAN_AFTER_S = 20.0
@@ -23,7 +24,7 @@ class Sweeper:
         self, context: DaemonContext, actor: Actor, ledger: NodeLedger, recoveries: Recoveries, repairs: RepairLedger
     ) -> None:
         self.context, self.actor, self.ledger, self.recoveries = context, actor, ledger, recoveries
-        self.repairs = repairs
+        self.repairs, self.pairs = repairs, PairLedger(context.journal)
         self._since_s: dict[str, float] = {}
 
     def restart_timers(self) -> None:
@@ -38,7 +39,8 @@ class Sweeper:
         known = {f.recovery.seat for f in self.recoveries.open.values()}
         known |= {quarantine_name(q.node) for q in self.ledger.quarantines()}
         known |= {quarantine_name(t.node) for t in self.repairs.open()}
-        prefixes = (f"{context.config.seat.prefix}-", f"{QUARANTINE_PREFIX}-")
+        known |= {t.reservation for t in self.pairs.open()}
+        prefixes = (f"{context.config.seat.prefix}-", f"{QUARANTINE_PREFIX}-", f"{PAIR_PREFIX}-")
         orphans = [r for r in context.readings.reservations if r.startswith(prefixes) and r not in known]
         self._since_s = {name: self._since_s.get(name, context.now_s()) for name in orphans}
         for name, since_s in list(self._since_s.items()):

@@ -54,7 +54,7 @@ def begin(context: DaemonContext, intake: ClaimIntake, recoveries: Recoveries, a
         earlier=earlier,
         remedy=asked.remedy,
     )
-    decision = check_caps(usage, context.config) or plan(request, context.readings.cluster(), context.config, now_s)
+    decision = check_caps(usage, context.config) or plan(request, recoveries.cluster_for(job), context.config, now_s)
     row = _row(context, intake, asked, decision)
     if isinstance(decision, Refusal) or not context.acting:
         context.journal.add_incident(row)

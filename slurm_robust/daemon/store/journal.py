@@ -328,6 +328,11 @@ class Journal:
 
     # --- single values, events, retention
 
+    @property
+    def revision(self) -> tuple[int, int]:
+        """Another value after each change of the journal, by this process or another one."""
+        return self.db.total_changes, int(self.db.execute("PRAGMA data_version").fetchone()[0])
+
     def get(self, key: str, default: str = "") -> str:
         """A single value."""
         row = self.db.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
@@ -361,3 +366,4 @@ class Journal:
             self.db.execute("DELETE FROM strikes WHERE at_s < ?", (at_s,))
             self.db.execute("DELETE FROM drains WHERE ended_at_s < ?", (at_s,))
             self.db.execute("DELETE FROM repairs WHERE ended_at_s < ?", (at_s,))
+            self.db.execute("DELETE FROM pair_tests WHERE ended_at_s < ?", (at_s,))

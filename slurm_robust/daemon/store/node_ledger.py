@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.policy.cluster.breaker import Drain
 from slurm_robust.policy.cluster.standby_health import StandbyCheck
+from slurm_robust.policy.cluster.strikes import Strike
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,9 @@ class Quarantine:
         tries: Inconclusive rechecks.
         recheck_job: Job id of the recheck under way, None where there is none.
         word: What it waits for, or the result of the last recheck.
+        user: Of the job that suspected it; empty where none did.
+        accused: The test as whose partner it got here; empty for a job's suspect.
+        checked_at_s: When it passed its full check; None before.
     """
 
     node: str
@@ -31,6 +35,9 @@ class Quarantine:
     recheck_job: int | None = None
     recheck_at_s: float | None = None
     word: str = ""
+    user: str = ""
+    accused: str = ""
+    checked_at_s: float | None = None
 
 
 class NodeLedger:
@@ -77,6 +84,7 @@ class NodeLedger:
         self.db.execute("UPDATE drains SET at_s = min(at_s, ?)", (until_s,))
         self.db.execute("UPDATE quarantines SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))
         self.db.execute("UPDATE quarantines SET recheck_at_s = min(recheck_at_s, ?)", (until_s,))
+        self.db.execute("UPDATE quarantines SET checked_at_s = min(checked_at_s, ?)", (until_s,))
         self.db.execute("UPDATE standby_checks SET next_try_at_s = min(next_try_at_s, ?)", (until_s,))
         self.db.execute("UPDATE standby_checks SET begun_at_s = min(begun_at_s, ?)", (until_s,))
 
@@ -84,30 +92,40 @@ class NodeLedger:
         """Remove a node."""
         self.db.execute("DELETE FROM quarantines WHERE node = ?", (node,))
 
-    def strike(self, q: Quarantine, at_s: float, why: str) -> None:
+    def checked(self, node: str, at_s: float, word: str) -> None:
+        """Note that the node has passed its full check; tests together with another node come next."""
+        self._update("quarantines", node, recheck_job=None, recheck_at_s=None, checked_at_s=at_s, word=word)
+
+    def waits_for(self, node: str, word: str) -> None:
+        """Note what the node waits for."""
+        self._update("quarantines", node, word=word)
+
+    def strike(self, q: Quarantine, at_s: float, why: str, failed_test: str = "") -> None:
         """Count a strike, once for each incident: a job suspected the node, and it passed its check."""
-        values = (q.node, q.job_id, q.lineage, at_s, why, q.incident)
-        once = (
-            "SELECT ?,?,?,?,?,? WHERE NOT EXISTS (SELECT 1 FROM strikes WHERE node = ? AND incident = ? AND job_id = ?)"
+        values = (q.node, q.job_id, q.lineage, at_s, why, q.incident, q.user, failed_test)
+        once = "NOT EXISTS (SELECT 1 FROM strikes WHERE node = ? AND incident = ? AND job_id = ?)"
+        self.db.execute(
+            "INSERT INTO strikes(node, job_id, lineage, at_s, why, incident, user, failed_test) "
+            f"SELECT ?,?,?,?,?,?,?,? WHERE {once}",
+            (*values, q.node, q.incident, q.job_id),
         )
-        self.db.execute(f"INSERT INTO strikes {once}", (*values, q.node, q.incident, q.job_id))
 
-    def strikes(self, node: str, since_s: float) -> int:
-        """Strikes of a node that count: the smaller number of different jobs and different lineages.
+    def strikes(self, node: str, since_s: float) -> list[Strike]:
+        """Strikes of a node since then."""
+        query = "SELECT job_id, lineage, user, failed_test FROM strikes WHERE node = ? AND at_s >= ?"
+        return [Strike(**dict(r)) for r in self.db.execute(query, (node, since_s))]
 
-        So one job cannot count twice by naming several lineages (it chooses them), nor one training by several jobs.
-        """
-        query = (
-            "SELECT count(DISTINCT job_id) AS jobs, count(DISTINCT lineage) AS lineages FROM strikes "
-            "WHERE node = ? AND at_s >= ?"
-        )
-        row = self.db.execute(query, (node, since_s)).fetchone()
-        return min(int(row["jobs"]), int(row["lineages"]))
-
-    def all_strikes(self, since_s: float) -> dict[str, int]:
-        """Strikes that count, of every node that has any."""
+    def all_strikes(self, since_s: float) -> dict[str, list[Strike]]:
+        """Strikes since then, of every node that has any."""
         rows = self.db.execute("SELECT DISTINCT node FROM strikes WHERE at_s >= ?", (since_s,))
         return {r["node"]: self.strikes(r["node"], since_s) for r in rows}
+
+    def announced(self, key: str, text: str) -> bool:
+        """True where this was said under that key already, and nothing else since; it is written down as said."""
+        if self.journal.get(key) == text:
+            return True
+        self.journal.put(key, text)
+        return False
 
     def standby_checks(self) -> dict[str, StandbyCheck]:
         """What is known about members' full checks, by node."""
@@ -132,6 +150,13 @@ class NodeLedger:
         """Note a check that failed, or was inconclusive."""
         ended = {"job_id": None, "ended_at_s": at_s, "passed_at_s": 0.0, "tries": tries}
         self._update("standby_checks", node, **ended, next_try_at_s=next_try_at_s, word=word)
+
+    def standby_met(self, node: str, at_s: float, word: str) -> None:
+        """Note that a member was tested with another node, or that nothing more is to be learnt so; 0: not (any more).
+
+        What a node was found with beside another says nothing more once it is 0.
+        """
+        self._update("standby_checks", node, met_at_s=at_s, word=word)
 
     def standby_left(self, node: str) -> None:
         """Forget a node that is not a member any more."""

@@ -57,6 +57,20 @@ MIGRATIONS: tuple[str, ...] = (
         outcome TEXT NOT NULL DEFAULT '', why TEXT NOT NULL DEFAULT '', ended_at_s REAL);
     CREATE INDEX repairs_by_node ON repairs(node);
     """,
+    """
+    ALTER TABLE strikes ADD COLUMN user TEXT NOT NULL DEFAULT '';           -- of the job; empty where unknown
+    ALTER TABLE strikes ADD COLUMN failed_test TEXT NOT NULL DEFAULT '';    -- empty: it rests on a claim alone
+    UPDATE strikes SET user = coalesce((SELECT user FROM incidents WHERE incidents.key = strikes.incident), '');
+    ALTER TABLE quarantines ADD COLUMN user TEXT NOT NULL DEFAULT '';
+    ALTER TABLE quarantines ADD COLUMN accused TEXT NOT NULL DEFAULT '';    -- the test as whose partner it got here
+    ALTER TABLE quarantines ADD COLUMN checked_at_s REAL;                   -- when it passed its full check
+    UPDATE quarantines SET user = coalesce((SELECT user FROM incidents WHERE incidents.key = quarantines.incident), '');
+    ALTER TABLE standby_checks ADD COLUMN met_at_s REAL NOT NULL DEFAULT 0; -- when it was tested with another node
+    CREATE TABLE pair_tests(
+        number INTEGER PRIMARY KEY, node TEXT NOT NULL, partner TEXT NOT NULL, purpose TEXT NOT NULL,
+        key TEXT NOT NULL, reservation TEXT NOT NULL, begun_at_s REAL NOT NULL, job_id INTEGER, ended_at_s REAL,
+        result TEXT NOT NULL DEFAULT '', failed TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '');
+    """,
 )
 """Step n brings a file from version n to n + 1. A step that was released is never changed, only followed by others."""
 

@@ -14,6 +14,7 @@ from slurm_robust.localize.slow.confounders import contradicted, follows_data, m
 from slurm_robust.localize.slow.effects import Comparison, by_role, by_twins
 from slurm_robust.localize.slow.outliers import MIN_STEPS, Outlier, bursts, sharp, steady
 from slurm_robust.localize.slow.timings import StepTimings
+from slurm_robust.localize.slow.unnamed import UNNAMED
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined
 
@@ -56,7 +57,7 @@ def _judged(case: Case, role: Comparison, twins: Comparison | None) -> Verdict:
     count = sum(len(o.members) for o in outliers)
     if count > max(1, MANY * len(case.ranks)):
         reason = f"{count} of {len(case.ranks)} ranks are slower than their peers: too many to be outliers"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=_layout_wanted(case))
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=_layout_wanted(case), detail=UNNAMED)
     noisy = twins is not None and twins.effects().noise <= _QUIET * role.effects().noise
     machines = [o for o in outliers if not follows_data(case, o, role, noisy=noisy)]
     if not machines:
@@ -64,11 +65,11 @@ def _judged(case: Case, role: Comparison, twins: Comparison | None) -> Verdict:
     if not case.peers.known and any(o.how == "bursts" for o in machines):
         who = name(case.ranks[at] for o in machines for at in o.members)
         reason = f"{who} are slower than the median in many steps: a slow machine, or ranks with other work"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=_layout_wanted(case))
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=_layout_wanted(case), detail=UNNAMED)
     worst = max(o.share for o in machines)
     machines = [o for o in machines if o.share >= _NEXT_TO_WORST * worst]
     if not case.peers.known and (why := may_be_the_program(case, machines, role)):
-        return Verdict(Conclusion.UNDETERMINED, why, missing=_layout_wanted(case))
+        return Verdict(Conclusion.UNDETERMINED, why, missing=_layout_wanted(case), detail=UNNAMED)
     return _culprits(case, machines)
 
 

@@ -19,7 +19,6 @@ import gzip
 import io
 import json
 import math
-import re
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -31,12 +30,12 @@ import msgspec
 from slurm_robust.localize.evidence import Capture, CapturedProcess, CapturedThread, Progress, RankCapture, StackFrame
 from slurm_robust.localize.recorder.dump import RankDump, RecorderDumpError, read_dump
 from slurm_robust.localize.stacks import pyspy
+from slurm_robust.text import NODE_NAME
 
 VERSION = 1
 MAX_FILE_BYTES = 64 * 2**20
 MAX_UNPACKED_BYTES = 256 * 2**20
 
-NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 Word = Annotated[str, msgspec.Meta(max_length=512)]
 _PROCESS_FIELDS = ("pid", "ppid", "state", "command", "cpu_s", "io_bytes", "wchan", "error", "os_threads")

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_robust.nodecheck import state_folder
-from slurm_robust.nodecheck.engine import check_state
+from slurm_robust.nodecheck.engine import check_state, isolate
 from slurm_robust.nodecheck.engine.context import Context, job_gpus_of, job_instances_of, job_of
 
 if TYPE_CHECKING:
     from slurm_robust.config import Config
 
 NAME = "choices"
+_READ_S = 5.0
 
 
 class ConfigRejected(Exception):  # noqa: N818 (the site's file is wrong; the message says where)
@@ -72,8 +73,10 @@ def of(config: Config) -> Choices:
     return Choices(act=config.mode.value == "act", disable=tuple(part.disable), **same)
 
 
-def load(path: str, node: str) -> Choices:
+def load(path: str, node: str, meanwhile: Callable[[], None] = lambda: None) -> Choices:
     """The choices of this file, kept or read anew; the defaults where there is no file at the usual place.
+
+    `meanwhile` may be called, once or more, while a process beside this one reads the file.
 
     Raises:
         ConfigRejected: the file cannot be used, or, for root, others may write it; says file, line and key.
@@ -85,13 +88,29 @@ def load(path: str, node: str) -> Choices:
         folder = Path(state_folder.cache_dir_of(path, node))
         kept = check_state.load(folder, NAME)
         if (kept.get("of"), kept.get("identity")) == (f"{state_folder.FORMAT}\t{path}", identity):
-            return Choices(**{**kept["choices"], "disable": tuple(kept["choices"]["disable"])})
+            return _restored(kept["choices"])
     except (OSError, state_folder.UntrustedState, TypeError, KeyError):
         pass
-    made = of(read(path))
+    made = _read_beside(path, meanwhile) or of(read(path))
     kept = {"of": f"{state_folder.FORMAT}\t{path}", "identity": identity, "choices": made._asdict()}
     check_state.save(Path(made.cache_dir.replace("%n", node)), NAME, kept)
     return made
+
+
+def _read_beside(path: str, meanwhile: Callable[[], None]) -> Choices | None:
+    """The choices, read by another process, since that takes as long as what this one does meanwhile.
+
+    Returns:
+        None where that process has no choices to give: reading the file here tells why.
+    """
+    task = isolate.Task(lambda: of(read(path))._asdict(), _READ_S)
+    outcome = isolate.run_all({NAME: task}, lambda _: meanwhile())[NAME]
+    return None if outcome.error else _restored(outcome.value)
+
+
+def _restored(kept: Mapping[str, Any]) -> Choices:
+    """Choices that have been through JSON."""
+    return Choices(**{**kept, "disable": tuple(kept["disable"])})
 
 
 def read(path: str) -> Config:

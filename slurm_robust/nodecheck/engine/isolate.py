@@ -109,7 +109,8 @@ def run_all(tasks: Mapping[str, Task], progress: Callable[[Sequence[str]], None]
         del running[lane.fd]
         os.close(lane.fd)
 
-    for left in lanes.values():
+    # The lane with the most to do begins first: a node with few free cores waits for it alone.
+    for left in sorted(lanes.values(), key=len, reverse=True):
         begin(_Lane(left))
     while running:
         progress([name for name in tasks if name not in outcomes])

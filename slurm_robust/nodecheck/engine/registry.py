@@ -205,6 +205,13 @@ def get(name: str) -> Check:
     return check
 
 
+def preload(stage: str) -> None:
+    """Load the checks of a stage, before it is known which of them the site has disabled."""
+    for name in NAMES:
+        if name not in _NOT_IN[stage]:
+            get(name)
+
+
 def select(stage: str, only: Iterable[str] = (), disable: Iterable[str] = ()) -> list[Check]:
     """The checks of a stage, or those named in `only`, without the disabled ones; each name may be that of a group.
 

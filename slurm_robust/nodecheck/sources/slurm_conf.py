@@ -8,8 +8,9 @@ import stat
 from collections.abc import Callable, Mapping
 
 from slurm_robust.nodecheck import state_folder
+from slurm_robust.nodecheck.engine.choices import need_packages
 from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.sources import host_names, small_files
+from slurm_robust.nodecheck.sources import small_files
 
 _PATHS = (
     "/etc/slurm/slurm.conf",
@@ -75,6 +76,8 @@ def controllers(text: str) -> tuple[list[str], int]:
     `SlurmctldHost=ctl1(10.0.0.1)` and the older `ControlMachine` with `ControlAddr` give an address: then no name is
     looked up. Anything not shaped like a host's name is ignored.
     """
+    from slurm_robust.nodecheck.sources import host_names  # noqa: PLC0415 (it loads sockets, which no prolog needs)
+
     hosts: list[str] = []
     old: dict[str, str] = {}
     port = _PORT
@@ -130,6 +133,7 @@ def _number(value: str) -> int:
 
 
 def _has(nodes: str, node: str) -> bool:
+    need_packages()
     from slurm_robust.slurm.errors import SlurmParseError  # noqa: PLC0415 (only the probe's own process loads it)
     from slurm_robust.slurm.values import expand  # noqa: PLC0415 (the same)
 

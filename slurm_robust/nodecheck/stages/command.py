@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--root", metavar="DIR", help="read /proc, /sys and /dev below DIR; nothing is kept")
     made.add_argument("--kmsg", metavar="FILE", help="a saved kernel log instead of this node's; nothing is kept")
     made.add_argument("--config", metavar="FILE", help="robust.yaml to use")
+    made.add_argument("--deadline", type=float, default=0.0, metavar="S", help="seconds for each check, at least")
     made.add_argument("--json", action="store_true", help="one JSON object on stdout")
     made.add_argument("--list", action="store_true", help="what each check reads and costs, and its options")
     made.add_argument("--clear-xid", metavar="GPU", help="forget latched XIDs of this GPU (0000:9b:00), or of `all`")
@@ -107,6 +108,7 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
     for name in chosen.options:
         registry.require(name)
     checks = registry.select(args.stage, only, chosen.disable)
+    checks = [replace(check, deadline_s=max(check.deadline_s or chosen.deadline_s, args.deadline)) for check in checks]
     progress = _ProgressLine(len(checks)) if sys.stderr.isatty() and not args.json else no_progress
     report = runner.run(checks, context, chosen.options, chosen.deadline_s, progress)
     _print(report, as_json=args.json)

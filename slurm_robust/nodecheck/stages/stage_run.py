@@ -48,7 +48,8 @@ def main(stage: str, config: str, *, verbose: bool = False, why: str = "", again
     node = node_name(env)
     log = logger(f"srobust-{stage}", env)
     try:
-        chosen = choices.load(config, node)
+        # Loading the checks takes as long as parsing YAML does: both are done at once.
+        chosen = choices.load(config, node, lambda: registry.preload(stage))
         if not chosen.enabled:
             return EXIT_DONE
         context = chosen.context(node, stage, env)

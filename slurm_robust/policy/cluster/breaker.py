@@ -8,10 +8,14 @@ the whole site. The drains of all of them count, since all have our prefix. Once
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.config import BreakerConfig
+from slurm_robust.text import shortened
+
+ALWAYS_ALLOWED = 2
+"""So many nodes of a partition may be out, however small the partition is."""
 
 
 @dataclass(frozen=True)
@@ -79,5 +83,16 @@ def headroom(
 
 
 def allowed_out(members: frozenset[str], config: BreakerConfig) -> int:
-    """How many nodes of a partition may be out: a small one may always lose one, or none could ever be drained."""
-    return max(1, math.floor(config.max_partition_share * len(members))) if config.max_partition_share else 0
+    """How many nodes of a partition may be out: in a small one always two, unless the share is 0.
+
+    A fifth of nine nodes is one: the second fault within days would already need a person.
+    """
+    share = config.max_partition_share
+    return max(ALWAYS_ALLOWED, math.floor(share * len(members))) if share else 0
+
+
+def kept_in_service(nodes: Sequence[str]) -> str:
+    """What is said of suspects that an open breaker keeps in service."""
+    stay, it = ("stays", "it") if len(nodes) == 1 else ("stay", "them")
+    names = shortened(", ".join(nodes), 60)
+    return f"the breaker is open: {names} {stay} in service, and only this job leaves {it} out"

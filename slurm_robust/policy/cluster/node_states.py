@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from slurm_robust.config import Config, StandbyConfig
 from slurm_robust.model import REASON_PREFIX
@@ -14,6 +15,8 @@ from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.values import expand, fold
 
 QUARANTINE_PREFIX = "srobust-quarantine"
+PAIR_PREFIX = "srobust-pair"
+"""Reservations of a suspect and the node that it is tested with."""
 OURS = "srobust-"
 """Names of the daemon's reservations begin with this."""
 THERE = frozenset(("CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
@@ -103,8 +106,14 @@ class HardwareClass:
 
 def class_of(node: Node, partition: str) -> HardwareClass:
     """The hardware class of a node within a partition (sockets such as `(S:0-1)` do not matter)."""
-    gres = re.sub(r"\([^)]*\)", "", node.gres)
-    return HardwareClass(partition, ",".join(sorted(filter(None, gres.split(",")))), tuple(sorted(node.features)))
+    return _class(partition, node.gres, node.features)
+
+
+@lru_cache(maxsize=1024)
+def _class(partition: str, gres: str, features: tuple[str, ...]) -> HardwareClass:
+    """Thousands of nodes are of a few classes."""
+    plain = re.sub(r"\([^)]*\)", "", gres)
+    return HardwareClass(partition, ",".join(sorted(filter(None, plain.split(",")))), tuple(sorted(features)))
 
 
 def in_reservations(reservations: Iterable[Reservation], prefix: str = "") -> frozenset[str]:
@@ -120,7 +129,7 @@ LOST_GRES = (
 
 def idle(node: Node) -> bool:
     """True where a job could start on the node now, its reservations apart."""
-    return _empty(node) and not node.gres_used
+    return node.state == "IDLE" and not node.gres_used and _empty(node)
 
 
 def _empty(node: Node) -> bool:
@@ -143,21 +152,19 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
     Standby nodes that passed their full check come first; nodes that a reservation needs before `until_s` come last.
     """
     held = cluster.reservations
-    ours_taken = in_reservations(held, config.seat.prefix) | in_reservations(held, QUARANTINE_PREFIX)
+    prefixes = (config.seat.prefix, QUARANTINE_PREFIX, PAIR_PREFIX)
+    ours_taken = {name for prefix in prefixes for name in in_reservations(held, prefix)}
     pools = in_reservations(held, config.standby.prefix)
     others = in_reservations(r for r in held if not r.name.startswith(OURS) and r.start_at_s <= until_s)
     reserved = in_reservations(r for r in held if r.name != job.reservation)
     busy = busy_nodes(cluster.jobs)
     kinds = {class_of(cluster.nodes[n], job.partition) for n in lost if n in cluster.nodes}
+    not_these = {*job.nodes, *ours_taken, *expand(job.exclude or ""), *busy}
     out: list[tuple[bool, bool, bool, str]] = []
     for node in cluster.nodes.values():
-        fits = job.partition in node.partitions and (not kinds or class_of(node, job.partition) in kinds)
-        if (
-            not fits
-            or node.name in {*job.nodes, *ours_taken, *expand(job.exclude or "")}
-            or node.name in busy
-            or not idle(node)
-        ):
+        if node.name in not_these or job.partition not in node.partitions or not idle(node):
+            continue
+        if kinds and class_of(node, job.partition) not in kinds:
             continue
         if node.name in pools or (node.name not in reserved and "RESERVED" not in node.flags):
             out.append((node.name in others, node.name not in pools, node.name in cluster.unchecked, node.name))
@@ -206,7 +213,8 @@ def plan_pools(
         keep = [n for n in present if n in names and n not in taken and _stays(nodes[n], seats, at_check)][
             : config.size
         ]
-        free = [n for n in sorted(names, reverse=True) if n not in {*keep, *taken, *others, *present}]
+        not_these = {*keep, *taken, *others, *present}
+        free = [n for n in sorted(names, reverse=True) if n not in not_these]
         fresh = [n for n in free if idle(nodes[n]) and "RESERVED" not in nodes[n].flags]
         chosen = tuple(sorted(keep + fresh[: max(0, config.size - len(keep))]))
         taken.update(chosen)

@@ -14,7 +14,8 @@ from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.cluster.launch_failed import refused_by
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, quarantine_name
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, OWNER, Recovery
-from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.policy.cluster.recovery_view import View, given_back, holds, left_out, outside, placed
+from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand, fold
 
 ENDED = frozenset(
@@ -30,52 +31,9 @@ RENEW_BELOW_S = 60.0
 GIVE_UP_AFTER_S = 3600.0
 STAYS_UP_AFTER_DOWN_S = 15.0
 """A job still running this long after its node went DOWN was submitted with --no-kill."""
-
-
-@dataclass(frozen=True)
-class View:
-    """What Slurm shows now, and for how long it has.
-
-    Attributes:
-        job: None where Slurm does not know it (any more).
-        occupied: Nodes on which other jobs run or end.
-        called: Actions that were called at least once, by kind.
-        abort: Why the recovery is given up; empty while it is not.
-        answered: The state of the answer that the job's AdminComment has for this incident, or empty.
-        completing_s: For how long the job has been ending; `alone_s`: for how long only suspects have delayed that.
-        pointed_s: For how long the pending job has been pointed at its seat.
-        lost_s: For how long all lost nodes have been DOWN while the job still runs.
-        age_s: Of the recovery.
-        start_timeout_s: A seat whose job does not start in this time is deleted.
-        may_take_out: False while the breaker is open.
-        withdrawn: The job wrote a later claim that asks for nothing: it has helped itself. (A missing claim means
-            nothing: a killed slurmctld forgets comments, too.)
-        was_drained: Nodes that this recovery has drained: one that is in service again was resumed by somebody.
-        in_quarantine: Suspects that are in quarantine now; those that passed their check are not put back.
-        settled: A whole second has passed since the job ended: credentials have that resolution, and slurmd refuses one
-            issued in the second in which the old one was revoked. And `credential_pause_s` have passed since its last
-            node ended it.
-    """
-
-    job: Job | None
-    reservations: Mapping[str, Reservation]
-    nodes: Mapping[str, Node]
-    occupied: frozenset[str] = frozenset()
-    called: frozenset[ActionKind] = frozenset()
-    abort: str = ""
-    answered: str = ""
-    completing_s: float = 0.0
-    alone_s: float = 0.0
-    pointed_s: float = 0.0
-    lost_s: float = 0.0
-    age_s: float = 0.0
-    settled: bool = True
-    start_timeout_s: float = 120.0
-    may_take_out: bool = True
-    withdrawn: bool = False
-    was_drained: frozenset[str] = frozenset()
-    in_quarantine: frozenset[str] = frozenset()
-    now_s: float = 0.0
+SOON_S, LATER_S = 1, 121
+"""When a job that is requeued may start: in the next second, which credentials need; where it has to wait longer, after
+Slurm's own delay, which is shortened as soon as the wait is over."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +60,14 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class Finish:
-    """The recovery has ended and left nothing behind: `running`, `ended`, `came_back`, `went_on` or `aborted`."""
+    """The recovery has ended and left nothing behind: `running`, `ended`, `came_back`, `went_on` or `aborted`.
+
+    `unplanned` is True where the job runs, and not where it should.
+    """
 
     outcome: str
     reason: str
+    unplanned: bool = False
 
 
 Step = Do | KeepWaiting | GiveUp | Finish
@@ -122,37 +84,6 @@ def credential_pause_s(settings: Mapping[str, str]) -> int:
     old = numbers is None or (int(numbers[1]), int(numbers[2])) < (23, 2)
     waits_for_prolog = {"alloc", "contain", "x11"} & set(settings.get("PrologFlags", "").lower().split(","))
     return 2 if old and waits_for_prolog else 0
-
-
-def fit_again(bad: Iterable[str], nodes: Mapping[str, Node], in_quarantine: frozenset[str]) -> frozenset[str]:
-    """Of the nodes that a job must not use, those that are usable and not in quarantine."""
-    known = (nodes[n] for n in bad if n in nodes and n not in in_quarantine)
-    return frozenset(n.name for n in known if n.usable)
-
-
-def given_back(r: Recovery, view: View) -> frozenset[str]:
-    """Suspects that the waiting job may use again, because its seat has fewer nodes than it needs."""
-    short = view.job is not None and r.seat and len(r.seat_nodes) < view.job.num_nodes
-    return fit_again(r.bad, view.nodes, view.in_quarantine) - {*expand(r.own_exclude)} if short else frozenset()
-
-
-def left_out(r: Recovery, view: View) -> frozenset[str]:
-    """What the job is to leave out now."""
-    return frozenset(expand(r.exclude)) - given_back(r, view)
-
-
-def pointed(r: Recovery, view: View) -> bool:
-    """True where the pending job has its exclusions and its seat, and no old request for nodes."""
-    job = view.job
-    there = job is not None and job.reservation == r.seat and not job.req_nodes
-    return there and job is not None and left_out(r, view) <= set(expand(job.exclude or ""))
-
-
-def forgotten(r: Recovery, job: Job) -> bool:
-    """True where Slurm shows a time before the recovery's end, though the job was seen running again."""
-    earlier = job.state == "RUNNING" and job.restart_count <= r.restart
-    halfway = job.state == "PENDING" and job.restart_count == r.restart + 1
-    return earlier or halfway or bool(r.seat and job.reservation == r.seat)
 
 
 def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of cases, each with its step)
@@ -172,14 +103,22 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
     if job.state != "RUNNING":
         return KeepWaiting(f"the job is {job.state}")
     if job.restart_count > r.restart:
-        return _tidy(r, view) or Finish("running", f"the job runs again, on {fold(job.nodes)}")
+        wrong = outside(r, job)
+        where = f"the job runs again, on {fold(job.nodes)}{f', {wrong}' if wrong else ''}"
+        return _tidy(r, view) or Finish("running", where, bool(wrong))
     if r.kind == NODE_LOST:
         return _while_node_is_silent(r, view)
     if view.withdrawn and r.kind != NODE_FAULT:  # nobody asked: the fault is there all the same
         return GiveUp("aborted", "the job does not ask any more")
     unanswered = r.kind == CLAIM and view.answered != "accepted"
-    last = ActionKind.ANSWER if unanswered else ActionKind.REQUEUE
-    return _set_suspects_aside(r, view) or _stays_in_service(r, view) or _seat(r, view) or _do(r, last)
+    last = _do(r, ActionKind.ANSWER) if unanswered else _requeue(r, view)
+    return _set_suspects_aside(r, view) or _stays_in_service(r, view) or _seat(r, view) or last
+
+
+def _requeue(r: Recovery, view: View) -> Do:
+    """The requeue, which also says where and when the job may run again, so that it cannot start elsewhere."""
+    requeue, point = _do(r, ActionKind.REQUEUE).action, _do(r, ActionKind.POINT_JOB_AT_SEAT).action
+    return Do(replace(requeue, args={**point.args, "start_in_s": LATER_S if view.pause_s else SOON_S}))
 
 
 def _do(r: Recovery, kind: ActionKind, target: str = "") -> Do:
@@ -228,13 +167,9 @@ def _seat(r: Recovery, view: View) -> Step | None:
     # A seat of the same job with other nodes is from an earlier decision and is changed; one that ends soon is renewed.
     # Seats are short, so that the nodes are free again soon after a daemon that died for good.
     lasts = seat is not None and seat.end_at_s - view.now_s > min(RENEW_BELOW_S, r.seat_min * 20.0)
-    if lasts and _holds(r, seat):
+    if lasts and holds(r, seat):
         return None
     return _do(r, ActionKind.CREATE_SEAT)
-
-
-def _holds(r: Recovery, seat: Reservation | None) -> bool:
-    return seat is not None and set(expand(seat.nodes)) == set(r.seat_nodes)
 
 
 def _tidy(r: Recovery, view: View) -> Step | None:
@@ -260,8 +195,8 @@ def _abandon(r: Recovery, view: View, job: Job) -> Step:
 def _while_completing(r: Recovery, view: View, job: Job) -> Step:
     holding = set(job.nodes)  # of a job that ends, Slurm shows the nodes that have not ended it yet
     suspects = {n for n in holding if n in r.bad or (n in view.nodes and "NOT_RESPONDING" in view.nodes[n].flags)}
-    if seat := _seat(r, view):
-        return seat
+    if step := _seat(r, view) or _point_early(r, view, job):
+        return step
     if not holding or suspects != holding:
         return KeepWaiting(f"ending on {len(holding)} node(s)")
     for name in sorted(holding):
@@ -278,17 +213,24 @@ def _while_completing(r: Recovery, view: View, job: Job) -> Step:
     return KeepWaiting(f"only the suspects {', '.join(sorted(holding))} delay the job's end")
 
 
+def _point_early(r: Recovery, view: View, job: Job) -> Do | None:
+    """Point a job that was requeued without its seat while it still ends, once: afterwards it could start anywhere."""
+    known = not _requeued_by_others(r, view) and job.restart_count > r.restart
+    if not known or placed(r, view) or ActionKind.POINT_JOB_AT_SEAT in view.called:
+        return None
+    action = _do(r, ActionKind.POINT_JOB_AT_SEAT).action
+    # Its start time has no effect before it has ended.
+    return Do(replace(action, args={**action.args, "start_now": False}))
+
+
 def _while_pending(r: Recovery, view: View, job: Job) -> Step:
     if wrong := _not_ours(r, view, job):
         return wrong
-    if r.kind == OWNER:
-        missing = not set(expand(r.exclude)) <= set(expand(job.exclude or "")) or bool(job.req_nodes)
-        again = missing or job.reason == "BeginTime"
-    else:
-        if step := _drain_lost(r, view) or _set_suspects_aside(r, view) or _seat(r, view):
-            return step
-        again = not pointed(r, view) or job.reason == "BeginTime"
-    if again and view.settled:
+    if r.kind != OWNER and (step := _drain_lost(r, view) or _set_suspects_aside(r, view) or _seat(r, view)):
+        return step
+    # Also one that was placed with its requeue: Slurm's scheduler does not run because a start time has come.
+    first = ActionKind.POINT_JOB_AT_SEAT not in view.called
+    if (first or not placed(r, view) or job.reason == "BeginTime") and view.settled:
         point = _do(r, ActionKind.POINT_JOB_AT_SEAT).action
         args = {**point.args, "exclude": fold(sorted(left_out(r, view)))} if given_back(r, view) else point.args
         return Do(replace(point, args=args))
@@ -306,10 +248,8 @@ def lift(address: str, back: Iterable[str], job: Job) -> Action:
 
 def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
     """A job that somebody else has requeued or holds; a hold that our own prolog caused is ended, once."""
-    if r.kind != NODE_LOST and ActionKind.REQUEUE not in view.called:
-        return GiveUp("aborted", "somebody else requeued the job, and its delay is not the daemon's to shorten")
-    if r.kind == NODE_LOST and not any(view.nodes[n].drained for n in r.bad if n in view.nodes):
-        return GiveUp("aborted", "the job was requeued, and not because of its node")
+    if others := _requeued_by_others(r, view):
+        return GiveUp("aborted", others)
     node = refused_by(job, view.nodes)
     if node is not None and ActionKind.RELEASE_JOB not in view.called:
         why = f"held because {node.name} refused to start it, which is drained ({node.reason})"
@@ -319,6 +259,15 @@ def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
     if view.pointed_s > view.start_timeout_s:
         return GiveUp("not_started", f"no start within {view.start_timeout_s:.0f} s; Slurm says: {job.reason}")
     return None
+
+
+def _requeued_by_others(r: Recovery, view: View) -> str:
+    """Why the job's requeue is not this recovery's; empty where it is."""
+    if r.kind != NODE_LOST:
+        somebody = "somebody else requeued the job, and its delay is not the daemon's to shorten"
+        return "" if ActionKind.REQUEUE in view.called else somebody
+    down = any(view.nodes[n].drained for n in r.bad if n in view.nodes)
+    return "" if down else "the job was requeued, and not because of its node"
 
 
 def _drain_lost(r: Recovery, view: View) -> Step | None:
@@ -339,27 +288,3 @@ def _while_node_is_silent(r: Recovery, view: View) -> Step:
     if view.lost_s > STAYS_UP_AFTER_DOWN_S:
         return _tidy(r, view) or Finish("went_on", "the job went on without the node (--no-kill)")
     return _seat(r, view) or KeepWaiting("waiting for Slurm to give the node up")
-
-
-def shown(r: Recovery, action: Action, view: View) -> bool:
-    """True where Slurm shows that the action took effect."""
-    job, node = view.job, view.nodes.get(action.target)
-    running = job is not None and job.state == "RUNNING" and not job.completing and job.restart_count > r.restart
-    checks = {
-        ActionKind.QUARANTINE: lambda: quarantine_name(action.target) in view.reservations,
-        ActionKind.DRAIN: lambda: node is not None and node.drained,
-        ActionKind.SET_DOWN: lambda: node is not None and node.state == "DOWN",
-        ActionKind.CREATE_SEAT: lambda: _holds(r, view.reservations.get(r.seat)),
-        ActionKind.ANSWER: lambda: view.answered == action.args.get("state"),
-        ActionKind.REQUEUE: lambda: job is not None and job.restart_count > r.restart,
-        ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or pointed(r, view)),
-        ActionKind.LIFT_EXCLUDE: lambda: (
-            running or (job is not None and not given_back(r, view) & set(expand(job.exclude or "")))
-        ),
-        ActionKind.WAIT_RUNNING: lambda: running,
-        ActionKind.LEAVE_SEAT: lambda: job is None or job.reservation != r.seat,
-        ActionKind.RELEASE_JOB: lambda: job is not None and (running or job.priority > 0),
-        ActionKind.DELETE_SEAT: lambda: r.seat not in view.reservations,
-    }
-    check = checks.get(action.kind)
-    return check is not None and check()

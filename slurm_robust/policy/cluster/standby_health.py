@@ -22,6 +22,7 @@ class StandbyCheck:
         passed_at_s: When one last passed, 0 for never.
         tries: Inconclusive checks in a row.
         word: The result of the last one.
+        met_at_s: When it was tested together with another node, or that was given up; 0 for never.
     """
 
     node: str
@@ -32,6 +33,7 @@ class StandbyCheck:
     tries: int = 0
     next_try_at_s: float = 0.0
     word: str = ""
+    met_at_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,12 @@ A version counts as proven once training has made a new step with it. Then:
 |---|---|
 | an update is due (now, at a newer verified checkpoint, at the end of its window) | restart in place with the update |
 | any failure while an update waits, also the program's own error | the next attempt runs the update |
-| an unproven version ends by the program's own error | back to the last proven version |
+| an unproven version, or one on trial, ends by the program's own error | back to the last proven version |
 | a version repeats a failure that no other version had | back to the last proven version |
 | anything else | the version stays |
+
+A version that is put in force for the first time is on trial for `TRIAL_S`. There an own error that another version
+had before is no reason to go back.
 
 A version is taken back once: it is never put in force again by itself, and where the older one fails as well, the other
 rules decide. A node that is dead, or has reported a fault of its own, is no matter of the code.
@@ -22,6 +25,8 @@ from typing import Literal
 from slurm_robust.model import Failure, FailureCause
 
 When = Literal["now", "next-checkpoint", "next-failure"]
+TRIAL_S = 3600.0
+"""What an update breaks shows soon: at its first steps, its first evaluation, its first checkpoint."""
 _MAX_KEPT = 50
 _NOT_OF_CODE = (FailureCause.SHARED, FailureCause.SLURM, FailureCause.NODE)
 
@@ -53,6 +58,7 @@ class CodeState:
         taken_back: Versions that are not put in force again by themselves.
         failures: Signatures of the failures of the version in force.
         others: Those of all other versions.
+        trial_until_s: Until when the version in force is on trial, seconds since the epoch; 0 where it is not.
     """
 
     in_force: int = 0
@@ -61,6 +67,7 @@ class CodeState:
     taken_back: tuple[int, ...] = ()
     failures: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    trial_until_s: float = 0.0
 
     @property
     def older(self) -> int:
@@ -81,7 +88,12 @@ class CodeState:
             return self
         return replace(self, failures=(*self.failures, failure.signature)[-_MAX_KEPT:])
 
-    def switched(self, number: int, *, back: bool) -> CodeState:
+    def lost(self, number: int) -> CodeState:
+        """This version cannot be used any more: nothing goes back to it, and it does not wait."""
+        pending = None if self.pending is not None and self.pending.number == number else self.pending
+        return replace(self, proven=tuple(n for n in self.proven if n != number), pending=pending)
+
+    def switched(self, number: int, *, back: bool, now_s: float = 0.0) -> CodeState:
         """Another version is put in force; with `back` the present one is taken back."""
         gone = (self.in_force,) if back else ()
         pending = None if self.pending is not None and self.pending.number == number else self.pending
@@ -92,6 +104,7 @@ class CodeState:
             taken_back=(*(n for n in self.taken_back if n != number), *gone)[-_MAX_KEPT:],
             failures=(),
             others=(*self.others, *self.failures)[-_MAX_KEPT:],
+            trial_until_s=now_s + TRIAL_S if now_s and self.proven and number not in self.proven else 0.0,
         )
 
 
@@ -117,14 +130,32 @@ def after_failure(state: CodeState, failure: Failure | None, *, own_error: bool,
         return NextCode(pending.number, text, pending.back) if own_error else None
     if not older:
         return None
-    back = f"VERSION {now} OF THE CODE IS TAKEN BACK: version {older}, the last that made progress, runs again"
-    if own_error and not new_step and now not in state.proven:
-        return NextCode(older, f"{back}, because version {now} ended by its own error before its first new step", True)
     signature = failure.signature if failure is not None else ""
-    if signature and signature in state.failures and signature not in state.others:
-        why = f"because version {now} has failed in the same way before ({signature}), and no other version has"
-        return NextCode(older, f"{back}, {why}", True)
-    return None
+    if own_error and not new_step and now not in state.proven:
+        why = f"version {now} ended by its own error before its first new step"
+    elif own_error and state.trial_until_s and signature not in state.others:
+        why = f"version {now} ended by its own error within {TRIAL_S / 60:g} minutes of its update"
+    elif signature and signature in state.failures and signature not in state.others:
+        why = f"version {now} has failed in the same way before ({signature}), and no other version has"
+    else:
+        return None
+    return NextCode(older, f"{_back(state)}, because {why}", True)
+
+
+def unexplained(state: CodeState, failure: Failure | None) -> NextCode | None:
+    """The version to go back to because nothing explains why the one in force fails; None where there is none.
+
+    Not where another version has failed in the same way, nor where an update waits: the next attempt runs that.
+    """
+    known = failure is not None and failure.signature in state.others
+    if not state.in_force or state.pending is not None or not state.older or known:
+        return None
+    return NextCode(state.older, f"{_back(state)}, because nothing explains the failure", True)
+
+
+def _back(state: CodeState) -> str:
+    now, older = state.in_force, state.older
+    return f"VERSION {now} OF THE CODE IS TAKEN BACK: version {older}, the last that made progress, runs again"
 
 
 def due(pending: PendingCode, now_s: float, checkpoint_step: int) -> str:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 from slurm_robust.model import Failure, FailureCause, Signal, SignalKind
 from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, NOTE, NOW
-from slurm_robust.policy.job.decide import max_evictions
+from slurm_robust.policy.job.eviction import max_evictions
 from slurm_robust.policy.job.situation import NODE_REPORT
 
 REPEAT_WITHIN_S = 300.0

@@ -9,6 +9,7 @@ from slurm_robust.model import Failure, Mode, Verdict
 from slurm_robust.policy.job import repeats
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.code_versions import CodeState
+from slurm_robust.policy.job.ladder import LadderMemory, LadderOptions, TestOutcome
 
 NODE_REPORT = "node: node_fault"
 """Signature of a failure that only nodes have reported: nothing is known to be wrong with the training."""
@@ -72,6 +73,15 @@ class Situation:
         code: The versions of the job's code.
         faulty_nodes: Nodes of the allocation that reported a fault for which the job should leave them → the reason.
             No attempt is started on them again, whatever the incident is about.
+        ladder: What the training remembers of its ladder.
+        ladder_options: The site's choices for it.
+        tested: What the tests of this incident have found, oldest first. The attempt was ended for them.
+        apart_nodes: Nodes whose ranks stand apart from the others: in the smallest class of stacks, or in the parallel
+            group in which the waiting ends.
+        apart_group: All nodes of the parallel group that those that stand apart share; empty where there is none.
+        slow: Why the training is slow, where no node is known to be the slow one; else empty.
+        standby_nodes: Standby nodes that could take the place of an evicted one.
+        now_s: The time, seconds since the epoch.
     """
 
     verdict: Verdict
@@ -106,6 +116,14 @@ class Situation:
     over: bool = False
     faulty_nodes: Mapping[str, str] = field(default_factory=dict)
     code: CodeState = field(default_factory=CodeState)
+    ladder: LadderMemory = field(default_factory=LadderMemory)
+    ladder_options: LadderOptions = field(default_factory=LadderOptions)
+    tested: tuple[TestOutcome, ...] = ()
+    apart_nodes: tuple[str, ...] = ()
+    apart_group: tuple[str, ...] = ()
+    slow: str = ""
+    standby_nodes: int = 0
+    now_s: float = 0.0
 
     @property
     def used_nodes(self) -> frozenset[str]:
@@ -115,8 +133,18 @@ class Situation:
     @property
     def trains(self) -> bool:
         """Whether nothing is known to be wrong with the training: only nodes have reported faults."""
-        over = self.ended or self.action_limit_reached or set(self.dead_nodes) & self.used_nodes
+        over = self.stopped or self.action_limit_reached or set(self.dead_nodes) & self.used_nodes
         return self.failure is not None and self.failure.signature == NODE_REPORT and not over
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing trains: the attempt has ended by itself, or was ended for tests."""
+        return self.ended or bool(self.tested)
+
+    @property
+    def climb(self) -> LadderMemory:
+        """The ladder as it counts now: from the bottom, where the training has settled."""
+        return self.ladder.at(self.now_s, self.ladder_options.settled_s)
 
     @property
     def restarts_tried(self) -> int:

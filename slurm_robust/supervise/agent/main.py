@@ -19,7 +19,7 @@ from slurm_robust.supervise.agent.node_ring import NO_FILES, NodeFiles, NodeRing
 from slurm_robust.supervise.agent.persisters import PersisterHost
 from slurm_robust.supervise.agent.port_watch import PortWatch
 from slurm_robust.supervise.agent.rank_table import RankTable
-from slurm_robust.supervise.agent.ranks import Target
+from slurm_robust.supervise.agent.ranks import Target, cluster
 from slurm_robust.supervise.agent.repeated_send import RepeatedSend
 from slurm_robust.supervise.agent.request_runner import RequestRunner
 from slurm_robust.supervise.agent.sigterm import POLL_S, SigtermState
@@ -166,5 +166,5 @@ def main(argv: list[str]) -> None:
     look_back_s, *files = more or ["0"]
     env = os.environ
     node = env.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
-    target = Target(job_id, node, attempt, env.get("SLURM_STEP_ID", ""), env.get("SLURM_CLUSTER_NAME", ""))
+    target = Target(job_id, node, attempt, env.get("SLURM_STEP_ID", ""), cluster(env))
     Agent(target, float(tick_s), py_spy, files=NodeFiles(*files), look_back_s=float(look_back_s)).run()

@@ -6,17 +6,13 @@ the node that sent it, and lists such as progress are plain arrays, since thousa
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import zlib
 from typing import Any, Callable, Mapping, NamedTuple, Union
 
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent import values
 from slurm_robust.supervise.agent.codec import Codec
+from slurm_robust.supervise.agent.warm_messages import AskWarm, WarmAnswer
 
-MAX_UNPACKED_BYTES = 256 << 20
 MAX_RECORDS, MAX_RECORD_CHARS = 32, 1024
 
 
@@ -41,6 +37,7 @@ class RankFound(NamedTuple):
         task: Slurm's number of the task that the rank belongs to; -1 for the rank's own number.
         nodes: Nodes of its step; 0 or less where its environment does not say.
         ranked: Its environment has RANK: torchrun or a script is above it.
+        python: The Python that runs it, as `rank_python` knows it; empty for none.
     """
 
     node: str
@@ -52,6 +49,7 @@ class RankFound(NamedTuple):
     task: int = -1
     nodes: int = 0
     ranked: bool = False
+    python: str = ""
 
 
 class RankGone(NamedTuple):
@@ -65,7 +63,10 @@ class RankGone(NamedTuple):
 
 
 class ProgressEntry(NamedTuple):
-    """What a rank reported last; NaN and infinity are the texts `nan` and `inf`, None is not known."""
+    """What a rank reported last; NaN and infinity are the texts `nan` and `inf`, None is not known.
+
+    `loss_call` is the call that gave the loss, counted like `calls`; 0 is not known.
+    """
 
     rank: int
     step: int
@@ -75,6 +76,7 @@ class ProgressEntry(NamedTuple):
     loss: float | str | None
     grad_norm: float | str | None
     phase_timeout_s: float | None
+    loss_call: int = 0
 
 
 class ProgressReport(NamedTuple):
@@ -231,7 +233,7 @@ class Malformed(NamedTuple):
 
 FromAgent = Union[
     Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskEnded, CaptureTaken,
-    RasTaken, Cleaned, NodeFindings, KernelRecords, PortTraffic, Flushing, Flushed, Malformed,
+    RasTaken, Cleaned, NodeFindings, KernelRecords, PortTraffic, WarmAnswer, Flushing, Flushed, Malformed,
 ]  # fmt: skip
 Handler = Callable[[FromAgent], None]
 
@@ -273,16 +275,16 @@ class CleanUp(NamedTuple):
     step_ids: tuple[str, ...] = ()
 
 
-ToAgent = Union[WatchAttempt, TakeCapture, CleanUp]
+ToAgent = Union[WatchAttempt, TakeCapture, CleanUp, AskWarm]
 
 
 def _progress(entries: Any) -> tuple[ProgressEntry, ...]:
     return tuple(
         ProgressEntry(
             values.whole(rank), values.whole(step), values.text(phase), values.seconds(at_s), values.whole(calls),
-            values.measure(loss), values.measure(grad_norm), values.limit_s(timeout_s),
+            values.measure(loss), values.measure(grad_norm), values.limit_s(timeout_s), *map(values.whole, loss_call),
         )
-        for rank, step, phase, at_s, calls, loss, grad_norm, timeout_s in entries
+        for rank, step, phase, at_s, calls, loss, grad_norm, timeout_s, *loss_call in entries
     )  # fmt: skip
 
 
@@ -336,6 +338,7 @@ _FROM_AGENT: Codec[FromAgent] = Codec(
         "found": NodeFindings,
         "kernel": KernelRecords,
         "traffic": PortTraffic,
+        "warm": WarmAnswer,
         "flushing": Flushing,
         "flushed": Flushed,
     },
@@ -343,13 +346,13 @@ _FROM_AGENT: Codec[FromAgent] = Codec(
     _READERS,
 )
 _TO_AGENT: Codec[ToAgent] = Codec(
-    "t", {"watch": WatchAttempt, "capture": TakeCapture, "clean": CleanUp}, _KEYS, _READERS
+    "t", {"watch": WatchAttempt, "capture": TakeCapture, "clean": CleanUp, "warm": AskWarm}, _KEYS, _READERS
 )
 
 
 def encode(message: FromAgent | ToAgent) -> dict[str, Any]:
     """The JSON object that carries a message."""
-    if isinstance(message, (WatchAttempt, TakeCapture, CleanUp)):
+    if isinstance(message, (WatchAttempt, TakeCapture, CleanUp, AskWarm)):
         return _TO_AGENT.encode(message)
     return _FROM_AGENT.encode(message)
 
@@ -369,24 +372,3 @@ def to_agent(raw: Mapping[str, Any]) -> ToAgent | None:
         return _TO_AGENT.decode(raw)
     except ValueError:
         return None
-
-
-def pack(value: Any) -> str:
-    """A JSON-able value as compressed text."""
-    return base64.b64encode(zlib.compress(json.dumps(value).encode(), 6)).decode()
-
-
-def unpack(packed: str) -> bytes:
-    """The JSON of a packed value, not read.
-
-    Raises:
-        ValueError: it is cut off, garbled or too large.
-    """
-    engine = zlib.decompressobj()
-    try:
-        raw = engine.decompress(base64.b64decode(packed, validate=True), MAX_UNPACKED_BYTES)
-    except (binascii.Error, zlib.error) as error:
-        raise ValueError(str(error)) from None
-    if not engine.eof:
-        raise ValueError("cut off, or too large")
-    return raw

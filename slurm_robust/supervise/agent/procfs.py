@@ -101,6 +101,11 @@ def io_bytes(pid: int) -> int:
     return total
 
 
+def memory_map_totals(pid: int) -> list[bytes]:
+    """The lines of its /proc/PID/smaps_rollup; none where they may not be read."""
+    return (_read(f"/proc/{pid}/smaps_rollup") or b"").splitlines()
+
+
 def wchan(pid: int) -> str:
     """The kernel function that it waits in, empty where unknown."""
     raw = _read(f"/proc/{pid}/wchan", 128)
@@ -126,6 +131,11 @@ def command_line(pid: int) -> str:
     """The command as typed, shortened."""
     raw = _read(f"/proc/{pid}/cmdline", 512)
     return " ".join((raw or b"").decode("utf-8", "replace").split("\0")).strip()[:200]
+
+
+def command_word(pid: int) -> str:
+    """The first word of its command line, empty where it may not be read."""
+    return os.fsdecode((_read(f"/proc/{pid}/cmdline") or b"").partition(b"\0")[0])
 
 
 def open_links(pid: int) -> Iterator[str]:

@@ -10,6 +10,7 @@ from slurm_robust import progress
 from slurm_robust.supervise.agent import messages, procfs, recorder
 from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.exits import Exits
+from slurm_robust.supervise.agent.rank_python import python_of
 from slurm_robust.supervise.agent.ranks import ProcessFinder, Rank, StepProcess, Target, group, identity, left_behind
 from slurm_robust.supervise.agent.timings import TimingsQueue
 
@@ -91,6 +92,7 @@ class RankTable:
                 task=main.procid,
                 nodes=main.nodes,
                 ranked=main.rank >= 0,
+                python=python_of(main.pid),
             )
         )
 
@@ -189,6 +191,7 @@ def progress_entry(number: int, record: progress.ProgressRecord) -> messages.Pro
         _finite(record.loss),
         _finite(record.grad_norm),
         record.phase_timeout_s,
+        record.loss_call,
     )
 
 

@@ -1,12 +1,13 @@
 """Which processes of this node are ranks of the watched step, and which process tree belongs to which rank.
 
 One host may run several (virtual) nodes, and nodes of several clusters, so a process counts only if its own
-SLURMD_NODENAME and SLURM_CLUSTER_NAME match.
+SLURMD_NODENAME and cluster match.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from slurm_robust.supervise.agent import procfs
@@ -19,6 +20,8 @@ _MOST_GPUS = 64
 _FIRST_STEP_OF_SLURM = 0xFFFFFFF0
 """Steps from this number on are Slurm's own: batch, extern, interactive."""
 
+_RELEASED = "/memfd:srobust-released"
+"""A descriptor with this name shows that a warm process (`warm_processes`) has become a rank."""
 STEP_MARK = "step:"
 """An attempt named by this and a number is a step that another srun than ours runs."""
 
@@ -72,6 +75,11 @@ class Rank(NamedTuple):
     tree: tuple[StepProcess, ...]
 
 
+def cluster(env: Mapping[str, str]) -> str:
+    """The cluster's name: a step always sees SLURM_WORKING_CLUSTER (`name:host:port:…`), and SLURM_CLUSTER_NAME not."""
+    return env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0] or env.get("SLURM_CLUSTER_NAME", "")
+
+
 def _number(text: str | None, default: int = -1) -> int:
     try:
         return int(text or "")
@@ -87,6 +95,8 @@ class ProcessFinder:
         self._clock = clock
         self._foreign: dict[int, int] = {}
         self._mine: dict[int, StepProcess] = {}
+        self._waiting: set[int] = set()
+        """Warm processes, which are no ranks so far."""
 
     def watch(self, attempt: str) -> None:
         """Turn to another attempt of the same job."""
@@ -113,7 +123,7 @@ class ProcessFinder:
             if known is not None and known.start_ticks == stat.start_ticks and not young:
                 out.append(known._replace(ppid=stat.ppid))
                 continue
-            if self._foreign.get(pid) == stat.start_ticks and not young:
+            if self._foreign.get(pid) == stat.start_ticks and not young and pid not in self._waiting:
                 continue
             process = self._read(pid, stat)
             if process is None:
@@ -125,6 +135,7 @@ class ProcessFinder:
         for table in (self._foreign, self._mine):
             for pid in [p for p in table if p not in seen]:
                 del table[pid]
+        self._waiting &= seen
         return out
 
     def _read(self, pid: int, stat: procfs.ProcessStat) -> StepProcess | None:
@@ -134,13 +145,17 @@ class ProcessFinder:
         if (
             env.get("SLURM_JOB_ID") != target.job_id
             or env.get("SLURMD_NODENAME") != target.node
-            or (target.cluster and env.get("SLURM_CLUSTER_NAME", target.cluster) != target.cluster)
+            or (target.cluster and (cluster(env) or target.cluster) != target.cluster)
             or "SLURM_PROCID" not in env
             or not is_training_step(step_id)
             or step_id == target.own_step
             or env.get("SROBUST_WATCH")
             or not _is_of(target.attempt, env, step_id)
         ):
+            return None
+        self._waiting.discard(pid)
+        if env.get("SROBUST_WARM") == "wait" and not _named(target.attempt) and not _is_released(pid):
+            self._waiting.add(pid)
             return None
         return StepProcess(
             pid=pid,
@@ -187,6 +202,15 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 def is_training_step(step_id: str) -> bool:
     """Whether SLURM_STEP_ID names a step that an srun runs; a batch script's is `4294967291`, or `-5` since 26.05."""
     return step_id.isdecimal() and int(step_id) < _FIRST_STEP_OF_SLURM
+
+
+def _named(attempt: str) -> bool:
+    """Whether an attempt is named: its processes are then meant, also those that still wait for its begin."""
+    return bool(attempt) and not attempt.startswith(STEP_MARK)
+
+
+def _is_released(pid: int) -> bool:
+    return any(link.startswith(_RELEASED) for link in procfs.open_links(pid))
 
 
 def _is_of(attempt: str, env: dict[str, str], step_id: str) -> bool:

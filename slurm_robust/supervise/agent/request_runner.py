@@ -7,12 +7,13 @@ import signal
 import threading
 from typing import Any, Callable
 
-from slurm_robust.supervise.agent import messages, procfs, ras
+from slurm_robust.supervise.agent import messages, packing, procfs, ras, warm_processes
 from slurm_robust.supervise.agent.capture import CaptureOptions, capture
 from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.gpu_holders import holders
 from slurm_robust.supervise.agent.rank_table import RankTable
 from slurm_robust.supervise.agent.ranks import ProcessFinder, Rank, StepProcess, Target
+from slurm_robust.supervise.agent.warm_messages import AskWarm
 
 _OTHERS_FIRST_S = 0.4
 _DEATH_POLL_S = 0.005
@@ -31,6 +32,8 @@ class RequestRunner:
         self._send = send
         self._py_spy = py_spy
         self._clock = clock
+        self._warm_finder = ProcessFinder(target, clock)
+        self._warm_lock = threading.Lock()
         self._cleaned: set[int] = set()
         """Ids of the clean-ups that were begun: the supervisor repeats them."""
 
@@ -44,6 +47,9 @@ class RequestRunner:
             _in_thread(self._capture, request, ranks, self._table.progress_for_archive())
             if request.ras_node == self._target.node and ranks:
                 _in_thread(self._ask_nccl, request, ranks)
+        elif isinstance(request, AskWarm):
+            if request.only in ("", self._target.node):
+                _in_thread(self._ask_warm, request, list(self._table.ranks.values()))
         elif not request.request_id or request.request_id not in self._cleaned:
             self._cleaned.add(request.request_id)
             _in_thread(self._clean, request)
@@ -53,15 +59,20 @@ class RequestRunner:
             self._target.node, request.round_number, self._py_spy, request.timeout_s, request.with_recorder
         )
         archive = capture(ranks, progress, options, self._clock)
-        self._send(messages.CaptureTaken(self._target.node, request.capture_id, messages.pack(archive)))
+        self._send(messages.CaptureTaken(self._target.node, request.capture_id, packing.pack(archive)))
 
     def _ask_nccl(self, request: messages.TakeCapture, ranks: list[Rank]) -> None:
         """Ask NCCL's RAS service what it sees of the whole job; send nothing where there is none."""
         pids = [p.pid for r in ranks for p in r.tree]
         reply = ras.ask(pids, procfs.environ(ranks[0].main.pid), request.timeout_s, self._clock)
         if reply.json is not None or reply.text or reply.error:
-            packed = messages.pack(dict(reply._asdict(), at_s=self._clock.now_s()))
+            packed = packing.pack(dict(reply._asdict(), at_s=self._clock.now_s()))
             self._send(messages.RasTaken(self._target.node, request.capture_id, packed))
+
+    def _ask_warm(self, request: AskWarm, ranks: list[Rank]) -> None:
+        with self._warm_lock:
+            answer = warm_processes.answer(self._warm_finder, request, ranks, self._clock)
+        self._send(answer)
 
     def _clean(self, request: messages.CleanUp) -> None:
         """Kill what outlives its step, until nothing of the attempt is left or the time is over."""

@@ -1,6 +1,6 @@
 """What has happened, and what should be done?
 
-`incident_handler` opens an incident, `investigation` captures and judges, `situation` describes the result to
-`policy.job`, and the plan is returned to the supervisor. `incident_log` keeps the incident, and writes it into the
-`incident_folder`.
+`incident_handler` opens an incident, `investigation` captures and judges, `dead_nodes` asks Slurm. `situation`
+describes the result to `policy.job`, `decider` reports what that says, and the plan is returned to the supervisor.
+`incident_log` keeps the incident, and writes it into the `incident_folder`.
 """

@@ -11,11 +11,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.supervise.clock import Clock
+from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 
 STORY_FILE = "story.jsonl"
 
@@ -26,13 +26,18 @@ def beside(output: Path | None, job: str, work_dir: Path) -> Path:
     return parent / f"slurm-robust-{job}"
 
 
+def of_run(chosen: str, outputs: Sequence[Path], job: str, work_dir: Path) -> Path:
+    """Where the folder of a supervised run is: where its user wants it, else as `beside`."""
+    return Path(chosen) / f"slurm-robust-{job}" if chosen else beside(outputs[0] if outputs else None, job, work_dir)
+
+
 class IncidentFolder:
     """Writes into the folder, and prints the story on stderr too."""
 
-    def __init__(self, path: Path, *, quiet: bool = False, clock: Clock | None = None) -> None:
+    def __init__(self, path: Path, *, quiet: bool = False, clock: SystemClock = CLOCK) -> None:
         self.path = path
         self._quiet = quiet
-        self._clock = clock or Clock()
+        self._clock = clock
         self._failure_reported = False
 
     def _failed(self, what: str, error: OSError) -> None:

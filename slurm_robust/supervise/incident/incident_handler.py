@@ -6,38 +6,37 @@ The handler opens the incident, and returns the plan for the supervisor to execu
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from signal import SIGKILL, SIGTERM
 
 from slurm_robust.diagnose.findings import matcher_with
 from slurm_robust.localize.votes.node_signals import name_reported
-from slurm_robust.model import Conclusion, Mode, Plan, Road, Signal, SignalKind, Verdict
-from slurm_robust.policy.job.decide import decide
+from slurm_robust.model import Conclusion, Failure, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.node_faults import failure_of, settle_s
-from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.supervise.incident.dead_nodes import find_dead_nodes
+from slurm_robust.supervise.incident.decider import Decider, Judged
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
-from slurm_robust.supervise.incident.situation import first_exit, lost_nodes, read_situation
+from slurm_robust.supervise.incident.situation import first_exit
 from slurm_robust.supervise.launch import srun_refusal
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
-from slurm_robust.supervise.watch import drain_watch
-from slurm_robust.supervise.watch.attempt_state import SILENT_AGENT_S, AttemptState, Observer
-from slurm_robust.supervise.watch.fault_watch import FaultsDue, nodes_in_use, urgent_faults
-from slurm_robust.supervise.watch.losses import Losses
+from slurm_robust.supervise.watch.attempt_state import AttemptState, Observer
+from slurm_robust.supervise.watch.fault_watch import FaultsDue, urgent_faults
 from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion
 from slurm_robust.supervise.watch.suspicion import Assessment, SilenceLevel
 
 _GRACE_S = 1.0
 """From the first rank's death to the verdict: the other ranks' last lines are on their way."""
+_CANCEL_GRACE_S = 3.0
+"""The same where all ranks ended like those of a cancelled step: on a busy node Slurm's word on that comes late."""
 _PAUSE_S = 0.1
 _STACKS_S = 1.0
 """For the stacks of a job whose node is left at once."""
+_LOST_LOSS = "loss: not finite"
+"""The signature of a training that goes on with a loss of NaN or infinity."""
 _EARLY_CAPTURES = 7
 """Captured often for the first half minute, which tells most hangs from pauses; then now and then."""
-_WITHOUT_THE_DAEMON = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION, Road.STOP, Road.ALERT_ONLY)
-"""What the job does by itself is only reported. The other roads begin with a claim, which the daemon judges."""
 
 
 def _as_cancelled(attempt: AttemptState) -> bool:
@@ -52,12 +51,11 @@ def _as_cancelled(attempt: AttemptState) -> bool:
 class IncidentHandler:
     """Handles the incidents of one supervisor."""
 
-    def __init__(self, session: Session, log: IncidentLog, losses: Losses, observer: Observer) -> None:
+    def __init__(self, session: Session, log: IncidentLog, decider: Decider, observer: Observer) -> None:
         self._session = session
         self._log = log
-        self._losses = losses
+        self._decider = decider
         self._observer = observer
-        self._dead_nodes: list[str] = []
 
     # -- what happened ------------------------------------------------------------------------------------------------
 
@@ -82,7 +80,7 @@ class IncidentHandler:
                 await investigation.capture()
             else:
                 due = await self._capture_briefly(attempt, investigation)
-            await self._find_dead_nodes(attempt)
+            dead = await find_dead_nodes(session, attempt)
             if attempt.raised:
                 await self._read_rules()
             verdict = investigation.judge() if due is None else self._blame(attempt, investigation, due)
@@ -91,9 +89,10 @@ class IncidentHandler:
                 self._drop(attempt)
                 return None
             overdue = assessment.level is SilenceLevel.OVERDUE
-            order = await self._decide(attempt, start, investigation, verdict, overdue=overdue)
+            case = Judged(verdict, dead, overdue=overdue)
+            order = await self._decider.decide(attempt, start, investigation, case)
             if order.plan.road is not Road.ALERT_ONLY:
-                return await self._conclude(attempt, order)
+                return await self._decider.conclude(attempt, order)
             if overdue and not reported:
                 # No action is allowed, and the job will not go on by itself: a person has to know.
                 reported = True
@@ -183,7 +182,8 @@ class IncidentHandler:
         await investigation.capture()
         verdict = investigation.judge()
         ended = suspicion.finished and verdict.conclusion is Conclusion.USER_CODE
-        return await self._conclude(attempt, await self._decide(attempt, start, investigation, verdict, ended=ended))
+        order = await self._decider.decide(attempt, start, investigation, Judged(verdict, ended=ended))
+        return await self._decider.conclude(attempt, order)
 
     async def node_faults(self, attempt: AttemptState, start: AttemptStart, due: FaultsDue) -> Outcome:
         """Leave nodes for what they have reported, without waiting for a hang."""
@@ -196,7 +196,6 @@ class IncidentHandler:
             return None
         log.open(attempt.name, min(s.at_s for s in due.signals), text, nodes=sorted(due.nodes))
         investigation = Investigation(session, attempt, log)
-        self._dead_nodes = []  # of an earlier incident; Slurm is not asked, since nothing may delay this one
         if due.urgent and not due.only_announced:
             due = await self._capture_briefly(attempt, investigation) or due
         log.update(signals=due.signals)
@@ -211,8 +210,30 @@ class IncidentHandler:
             log.update(plan=plan)
             order = ExecutePlan(verdict, plan, None)
         else:
-            order = await self._decide(attempt, start, investigation, verdict, ended=ended)
-        return await self._conclude(attempt, order, of_nodes=True)
+            # Slurm is not asked for dead nodes: nothing may delay this one.
+            order = await self._decider.decide(attempt, start, investigation, Judged(verdict, ended=ended))
+        return await self._decider.conclude(attempt, order, goes_on=True)
+
+    async def bad_loss(self, attempt: AttemptState, start: AttemptStart, why: str) -> Outcome:
+        """The training goes on, and its loss is lost: each further step is wasted. No rank's stacks would tell why."""
+        session, now_s = self._session, self._session.clock.now_s()
+        signal = Signal(SignalKind.BAD_LOSS, now_s, "progress", why)
+        self._log.open(attempt.name, now_s, f"the loss is bad: {why}", signal)
+        investigation = Investigation(session, attempt, self._log)
+        verdict = Verdict(Conclusion.UNDETERMINED, why, corroborated=True)
+        investigation.conclude(verdict, Failure(_LOST_LOSS))
+        order = await self._decider.decide(attempt, start, investigation, Judged(verdict, bad_loss=why))
+        return await self._decider.conclude(attempt, order, goes_on=True)
+
+    async def slow(self, attempt: AttemptState, start: AttemptStart, why: str) -> Outcome:
+        """The training is slow, its step times name no node, and it has just saved: have its nodes tested."""
+        session, now_s = self._session, self._session.clock.now_s()
+        self._log.open(attempt.name, now_s, why, Signal(SignalKind.SLOW, now_s, "timings", why))
+        investigation = Investigation(session, attempt, self._log)
+        verdict = Verdict(Conclusion.UNDETERMINED, why)
+        investigation.conclude(verdict, None)
+        order = await self._decider.decide(attempt, start, investigation, Judged(verdict, slow=why))
+        return await self._decider.conclude(attempt, order, goes_on=True)
 
     async def _capture_briefly(self, attempt: AttemptState, investigation: Investigation) -> FaultsDue | None:
         """Take stacks, and wait for what other nodes report of the same event; returns what is due then."""
@@ -253,9 +274,10 @@ class IncidentHandler:
             faults.handled(due.nodes)
 
     async def _judge_end(self, attempt: AttemptState, start: AttemptStart, investigation: Investigation) -> Outcome:
-        await self._find_dead_nodes(attempt)
-        order = await self._decide(attempt, start, investigation, investigation.judge(), ended=True)
-        return await self._conclude(attempt, order)
+        dead = await find_dead_nodes(self._session, attempt)
+        case = Judged(investigation.judge(), dead, ended=True)
+        order = await self._decider.decide(attempt, start, investigation, case)
+        return await self._decider.conclude(attempt, order)
 
     async def _read_rules(self) -> None:
         """Read the rules for the ranks' last lines, while those are still on their way: it takes 0.1 s."""
@@ -279,122 +301,16 @@ class IncidentHandler:
         """Wait a moment for the ends of other ranks, and for Slurm's word that somebody wanted them."""
         clock = self._session.clock
         reading = asyncio.create_task(self._read_rules())
-        deadline = clock.monotonic_s() + _GRACE_S
+        began_s = clock.monotonic_s()
         # Agents may report all ends before the last lines of the output are read.
         await self._observer.poll(attempt)
-        while clock.monotonic_s() < deadline and not attempt.cancelled:
-            if len(attempt.exits) >= attempt.fleet.world and not _as_cancelled(attempt):
+        while not attempt.cancelled:
+            all_ended = len(attempt.exits) >= attempt.fleet.world
+            as_cancelled = all_ended and _as_cancelled(attempt)
+            waited_s = clock.monotonic_s() - began_s
+            if (all_ended and not as_cancelled) or waited_s >= (_CANCEL_GRACE_S if as_cancelled else _GRACE_S):
                 break
             await clock.sleep(_PAUSE_S)
             await self._observer.poll(attempt)
         attempt.add_last_lines()
         await reading
-
-    async def _find_dead_nodes(self, attempt: AttemptState) -> None:
-        """Ask Slurm which nodes are lost: the death of a rank with its node is the node's fault."""
-        session, now_s = self._session, self._session.clock.now_s()
-        try:
-            used = nodes_in_use(session, attempt)
-            drains = await asyncio.to_thread(drain_watch.read, session, used)
-            answering = attempt.fleet.heard_within(now_s, SILENT_AGENT_S)
-            self._dead_nodes = lost_nodes(session.allocation.nodes, drains.nodes, answering)
-            drain_watch.take(session, drains, used)
-            session.node_faults.pass_on(attempt.signals, session.folder)
-        except SlurmError as error:
-            session.folder.log_event("note", f"Slurm could not be asked about the job's nodes: {error}")
-            self._dead_nodes = []
-        # Rebuilt each time: a node that is back is no evidence any more.
-        known = {x.node: x for x in attempt.signals if x.kind is SignalKind.NODE_DOWN}
-        attempt.signals[:] = [x for x in attempt.signals if x.kind is not SignalKind.NODE_DOWN]
-        text = "Slurm calls it down or not responding"
-        for node in self._dead_nodes:
-            signal = known.get(node) or Signal(SignalKind.NODE_DOWN, now_s, "slurm", text, node=node)
-            attempt.signals.append(signal)
-
-    # -- deciding -----------------------------------------------------------------------------------------------------
-
-    async def _decide(
-        self,
-        attempt: AttemptState,
-        start: AttemptStart,
-        investigation: Investigation,
-        verdict: Verdict,
-        *,
-        overdue: bool = False,
-        ended: bool = False,
-    ) -> ExecutePlan:
-        bad_loss, failure = await self._losses.bad(attempt), investigation.failure
-        situation = await read_situation(
-            self._session, attempt, start, verdict, failure=failure, dead_nodes=self._dead_nodes
-        )
-        over = ended and situation.over
-        situation = replace(situation, bad_loss=bad_loss, action_limit_reached=overdue, ended=ended, over=over)
-        plan = decide(situation)
-        self._log.update(plan=plan)
-        return ExecutePlan(verdict, plan, investigation.failure, situation.trains)
-
-    async def _conclude(self, attempt: AttemptState, order: ExecutePlan, *, of_nodes: bool = False) -> Outcome:
-        """Report verdict and plan; returns the plan where it is to be executed.
-
-        `of_nodes`: nodes have reported faults, and nothing is known to be wrong with the training.
-        """
-        session, log, plan = self._session, self._log, order.plan
-        self._report_verdict(order.verdict)
-        log.set_time("decided")
-        if session.attached_srun_gone:
-            # The script owns its srun, and has gone on.
-            text = "its srun has ended: there is no step left to recover"
-            session.folder.log_event("note", text, incident=log.incident.id)
-            return self._leave_alone(attempt, "The step's srun had ended: nothing was done.")
-        if not session.acting:
-            log.update(outcome="Observe mode: nothing was done.")
-            log.save()
-            await session.job.report(log.incident, Mode.OBSERVE)
-            text = f"observe mode: would take {plan.road.value}: {plan.reason}"
-            session.folder.log_event("observed", text, incident=log.incident.id)
-            return self._leave_alone(attempt, log.incident.outcome, of_nodes=of_nodes)
-        log.save()
-        session.folder.log_event("decided", f"{plan.road.value}: {plan.reason}", road=plan.road.value, evict=plan.evict)
-        if plan.road in _WITHOUT_THE_DAEMON:
-            await session.job.report(log.incident, Mode.ACT)
-        if plan.road is Road.ALERT_ONLY:
-            outcome = "Alert only: nothing was done."
-            return self._leave_alone(attempt, outcome, session.settings.recapture_s, of_nodes=of_nodes)
-        return order
-
-    def _report_verdict(self, verdict: Verdict) -> None:
-        folder, incident = self._session.folder, self._log.incident.id
-        text = f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
-        folder.log_event("verdict", f"{verdict.conclusion.value}: {text}", incident=incident)
-        for suspect in verdict.suspects:
-            ranks = ",".join(map(str, suspect.ranks))
-            text = f"suspect: rank {ranks} on {suspect.node}, confidence {suspect.confidence:.2f}"
-            if suspect.why not in verdict.reason:
-                text += f": {suspect.why}"
-            folder.log_event(
-                "suspect",
-                text,
-                node=suspect.node,
-                ranks=suspect.ranks,
-                confidence=suspect.confidence,
-                why=suspect.why,
-                incident=incident,
-            )
-
-    def _leave_alone(
-        self, attempt: AttemptState, outcome: str, quiet_s: float | None = None, *, of_nodes: bool = False
-    ) -> Exit | None:
-        """Do nothing. For a while the same silence is not handled again: the result would be the same.
-
-        The announced suspicion stays until training moves again, since nothing was done about it.
-        """
-        session = self._session
-        self._log.close(outcome)
-        if of_nodes:  # a silence or an end of the training is handled next
-            session.job.withdraw_suspicion()
-            return None
-        self._log.count_idle_suspicion()
-        attempt.exits.clear()
-        quiet_s = session.settings.action_limit_s if quiet_s is None else quiet_s
-        attempt.quiet_until_s = session.clock.now_s() + quiet_s
-        return Exit(session.srun_exit_code) if session.srun_exit_code is not None else None

@@ -109,6 +109,11 @@ class IncidentLog:
         at_s = round(self._session.clock.now_s() if at_s is None else at_s, 3)
         self.update(times={**self.incident.times, key: self.incident.times.get(key, at_s)})
 
+    def move_time(self, key: str) -> None:
+        """Set one of the times to now, also where it was set before: of several tests the last end counts."""
+        self.update(times={k: at_s for k, at_s in self.incident.times.items() if k != key})
+        self.set_time(key)
+
     def add_note(self, text: str) -> None:
         """Add a sentence that is worth knowing."""
         self.update(notes=(*self.incident.notes, text))
@@ -122,7 +127,7 @@ class IncidentLog:
         """Keep the verdict; `localised` is when the present culprits were first named, so it moves when they change."""
         before = self.incident.verdict
         if before is None or (before.conclusion, _culprits(before)) != (verdict.conclusion, _culprits(verdict)):
-            self.update(times={k: at_s for k, at_s in self.incident.times.items() if k != "localised"})
+            self.move_time("localised")
         self.update(verdict=verdict)
         self.set_time("localised")
 
@@ -226,10 +231,9 @@ def times_table(times: Mapping[str, float]) -> list[str]:
     """The scoreboard as a Markdown table: each time, and seconds since the one before."""
     rows = ["| what | when | after the one before | after the fault |", "| --- | --- | ---: | ---: |"]
     first = before = None
-    for key in TIME_KEYS:
-        at_s = times.get(key)
-        if at_s is None:
-            continue
+    known = [key for key in TIME_KEYS if key in times]
+    for key in sorted(known, key=times.__getitem__):
+        at_s = times[key]
         since = "" if before is None else f"{at_s - before:.1f} s"
         total = "" if first is None else f"{at_s - first:.1f} s"
         rows.append(f"| {key.replace('_', ' ')} | {_clock(at_s)} | {since} | {total} |")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from slurm_robust.localize import circumstances, ras
+from slurm_robust.localize.apart import Apart, standing_apart
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, SavedRound, saved_round, unseen_rank
 from slurm_robust.localize.evidence import Capture, Evidence
 from slurm_robust.localize.evidence_folder import LAYOUT_FILE
@@ -43,6 +44,7 @@ class Investigation:
         recorder: Flight-recorder dumps, the latest of each rank.
         rounds: How many captures were taken.
         failure: What is compared with earlier failures; known once judged.
+        apart: The nodes whose ranks stand apart from the others; known once judged.
     """
 
     def __init__(self, session: Session, attempt: AttemptState, log: IncidentLog | None = None) -> None:
@@ -54,6 +56,7 @@ class Investigation:
         self.recorder: dict[int, RankDump] = {}
         self.rounds = 0
         self.failure: Failure | None = None
+        self.apart = Apart()
         self._saved_rounds: list[SavedRound] = []
         self._unsaved: dict[int, Mapping[str, bytes]] = {}
         self._ras_at_s: dict[str, float] = {}
@@ -166,6 +169,7 @@ class Investigation:
         try:
             evidence = replace(evidence, ras=self._views())
             verdict = judge(evidence)
+            self.apart = standing_apart(evidence, verdict)
             self.failure, cause = failure_of(evidence, verdict), words_of(evidence, verdict)
         except Exception as error:  # noqa: BLE001 (a fault of ours in weighing evidence must not end the supervision)
             self._session.folder.log_event("note", f"the evidence could not be weighed: {error!r}; please report this")

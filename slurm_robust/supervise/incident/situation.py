@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.failure import DISK_FULL, disk_path
 from slurm_robust.model import Failure, Verdict
 from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.situation import JobFacts, Situation
-from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.incident import full_disk
+from slurm_robust.supervise.incident.ladder_state import ladder_options, standby_nodes
 from slurm_robust.supervise.launch.srun_command import named_hosts
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
@@ -21,18 +21,17 @@ _NEW_OUTAGE_S = 60.0
 """How long an outage is waited for before the training has done anything."""
 
 
-def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collection[str]) -> list[str]:
-    """Nodes that are dead: down, or not responding to Slurm while their agent is silent too.
-
-    A slurmd that is busy, or restarted, makes its node NOT_RESPONDING for a while, and the training goes on there.
-    """
-    lost = {n.name for n in known if n.state == "DOWN" or ("NOT_RESPONDING" in n.flags and n.name not in answering)}
-    return [name for name in nodes if name in lost]
-
-
 def first_exit(attempt: AttemptState) -> RankExit | None:
     """The rank that ended first; None where none did."""
     return min(attempt.exits.values(), key=lambda e: e.at_s, default=None)
+
+
+def named_nodes(session: Session, candidates: Iterable[str]) -> frozenset[str]:
+    """Those of these nodes that the command or the environment names: the program cannot run without them."""
+    command = session.command
+    if session.channel is None or command is None:
+        return frozenset()
+    return frozenset(n for n in candidates if named_hosts(command, session.environment, [n]))
 
 
 async def read_situation(
@@ -55,7 +54,6 @@ async def read_situation(
     faulty = session.node_faults.faulty(nodes, nodes_in_use(session, attempt)).all
     candidates = {s.node for s in verdict.suspects}.union(dead_nodes, faulty)
     unusable = used.union(session.allocation.silent_nodes, dead_nodes, faulty)
-    named = {n for n in candidates if command is not None and named_hosts(command, session.environment, [n])}
     known = start.remembered().until(attempt.step)
     return Situation(
         verdict=verdict,
@@ -66,7 +64,7 @@ async def read_situation(
         healthy_spares=tuple(n for n in nodes if n not in unusable) if command is not None else (),
         dead_nodes=tuple(dead_nodes),
         batch_node=job.batch_host,
-        excluded_named=frozenset(named),
+        excluded_named=named_nodes(session, candidates),
         faulty_nodes=faulty,
         over=session.srun_exit_code is not None or not fleet.alive,
         exit_code=_exit_code(session, attempt),
@@ -92,6 +90,10 @@ async def read_situation(
         mode=session.config.mode,
         outside=command is None,
         code=known.code if session.code is not None else CodeState(),
+        ladder=known.ladder,
+        ladder_options=ladder_options(session, attempt),
+        standby_nodes=await standby_nodes(session),
+        now_s=session.clock.now_s(),
     )
 
 

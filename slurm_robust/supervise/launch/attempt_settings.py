@@ -7,15 +7,13 @@ import re
 import shutil
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.health import rollback_log
-from slurm_robust.checkpoint.store.demotion import demote as mark_demoted
-from slurm_robust.checkpoint.store.find import latest
 from slurm_robust.supervise.launch.srun_command import SrunCommand
 
+SKIP_VARIABLE = "SROBUST_SKIP_BATCHES"
+"""As `checkpoint.health.rollback_log` reads it; written here too, so that a launch need not load that module."""
 _PORTS = range(20000, 32000)
 """Below Linux's ephemeral ports, above what services use."""
 _FLIGHT_RECORDER_EVENTS = "2000"
@@ -26,15 +24,14 @@ _TORCH = ("lib*/python3*/site-packages", "lib/python3*/dist-packages", "local/li
 _SHEBANG_BYTES = 512
 _SCRIPT_BYTES = 1 << 16
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
-_LAUNCHERS = re.compile(r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed))(?=\s|$)")
-_CHANGES_PYTHON = re.compile(
+_LAUNCHERS = r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed))(?=\s|$)"
+_CHANGES_PYTHON = (
     r"\bactivate\b|\bmodule\s|\bconda\b|\bmamba\b|\bPATH=|\b(?:apptainer|singularity|docker|podman|enroot)\b"
 )
 """In a shell command: after these, a name may mean another program than it means to us."""
 
 
-@dataclass(frozen=True)
-class ResumePoint:
+class ResumePoint(NamedTuple):
     """The checkpoint that an attempt is given.
 
     Attributes:
@@ -52,28 +49,12 @@ class ResumePoint:
     skipped: str = ""
 
 
-def look_up(directory: str) -> ResumePoint:
-    """The newest verified checkpoint; a folder that cannot be read is a note, not an error."""
-    if not directory:
-        return ResumePoint()
-    try:
-        found = latest(directory)
-        skipped = str(rollback_log.skipped(rollback_log.read(directory)))
-    except CheckpointError as error:
-        return ResumePoint(notes=(str(error),))
-    notes = tuple(f"{path.name} was passed over: {why}" for path, why in found.passed_over)
-    return ResumePoint(found.path, found.step, notes, searched=True, skipped=skipped)
+def attempt_name(job: str, restart: int, launcher: int, launch: int) -> str:
+    """Name of the nth launch of one run of a job.
 
-
-def demote(start: ResumePoint, why: str) -> str:
-    """Have this checkpoint passed over from now on; returns a sentence about it."""
-    if start.path is None:
-        return ""
-    try:
-        mark_demoted(start.path, why)
-    except (CheckpointError, OSError) as error:
-        return f"checkpoint {start.path.name} should be demoted ({why}), but: {error}"
-    return f"checkpoint {start.path.name} is demoted: {why}"
+    The launcher's pid tells the runs of one script apart; a supervisor that is started anew has the same parent.
+    """
+    return f"{job.replace('+', '_')}.{restart}.{launcher}.{launch}"
 
 
 def environment(
@@ -95,7 +76,7 @@ def environment(
     if start.searched:
         env["SROBUST_RESUME_PATH"] = str(start.path) if start.path is not None else ""
         env["SROBUST_RESUME_STEP"] = str(start.step)
-        env[rollback_log.SKIP_VARIABLE] = start.skipped
+        env[SKIP_VARIABLE] = start.skipped
     stem = str(dumps / f"{attempt}-rank-")
     wanted = {
         "TORCH_FR_BUFFER_SIZE": _FLIGHT_RECORDER_EVENTS,
@@ -142,7 +123,7 @@ def _programs_of(command: Sequence[str]) -> list[str]:
     if "-c" not in command:
         script = next((word for word in command[1:] if not word.startswith("-")), "")
         text = os.fsdecode(_head(Path(script), _SCRIPT_BYTES))
-    return [] if _CHANGES_PYTHON.search(text) else _LAUNCHERS.findall(text)
+    return [] if re.search(_CHANGES_PYTHON, text) else re.findall(_LAUNCHERS, text)
 
 
 def _python_of(program: Path) -> Path | None:

@@ -24,7 +24,9 @@ class Channel:
         gone: Set when the launcher has ended.
         running_attempt: The attempt that srun was last started for.
         ended: Srun's exit code, once it has ended.
+        early: What srun was started with before there was a supervisor; None where a supervisor has it started.
         evicted: Nodes that the last launch left out, as the launcher keeps it for a supervisor that is started again.
+        warm_ended: The last warm step that has ended by itself.
     """
 
     def __init__(self, fd: int, *, clock: Clock = CLOCK) -> None:
@@ -36,8 +38,10 @@ class Channel:
         self.gone = asyncio.Event()
         self.changed = asyncio.Event()
         self.running_attempt = ""
+        self.early: messages.StartedEarly | None = None
         self.evicted: tuple[str, ...] = ()
         self.ended: int | None = None
+        self.warm_ended: messages.WarmEnded | None = None
 
     async def open(self) -> None:
         """Begin to listen."""
@@ -47,7 +51,11 @@ class Channel:
     async def _report_alive(self) -> None:
         while not self.gone.is_set():
             await self._clock.sleep(_ALIVE_S)
-            self._send(messages.SupervisorAlive())
+            self.report_alive()
+
+    def report_alive(self) -> None:
+        """Tell the launcher that we live. It ends a supervisor that has told nothing where srun has ended well."""
+        self._send(messages.SupervisorAlive())
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -57,7 +65,11 @@ class Channel:
         self.changed.set()
 
     def _take(self, message: messages.ToSupervisor) -> None:
-        if not isinstance(message, messages.LauncherReady):
+        if isinstance(message, messages.StartedEarly):
+            self.early = message
+        elif isinstance(message, messages.WarmEnded):
+            self.warm_ended = message
+        elif not isinstance(message, messages.LauncherReady):
             self.evicted = message.evicted or self.evicted
             self.running_attempt = message.attempt
             self.ended = message.code if isinstance(message, messages.SrunEnded) else None
@@ -71,6 +83,12 @@ class Channel:
     def launch(self, order: messages.LaunchSrun) -> None:
         """Have srun started; the launcher only keeps `evicted`."""
         self.ended = None
+        self._send(order)
+
+    def warm(self, order: messages.WarmOrder) -> None:
+        """Have a warm step started, adopted as the attempt that runs, or ended."""
+        if isinstance(order, messages.AdoptWarm):
+            self.ended = None
         self._send(order)
 
     def prepare(self, within_s: float) -> None:

@@ -1,7 +1,8 @@
 """The outer process of `srobust run`: starts the user's `srun`, waits for it, and asks the supervisor what to do next.
 
-It is small so that it has little reason to fail. The supervisor is another process: where it dies it is started again,
-and where it cannot run, the user's srun runs without it. srun inherits stdin, stdout and stderr; signals are forwarded.
+It is small so that it has little reason to fail, and srun's first start waits for as little as possible
+(`early_launch`). The supervisor is another process: where it dies it is started again, and where it cannot run, the
+user's srun runs without it. srun inherits stdin, stdout and stderr; signals are forwarded.
 """
 
 from __future__ import annotations
@@ -14,17 +15,24 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
-from slurm_robust.supervise.launch import messages
+from slurm_robust.supervise.launch import messages, srun_process
+from slurm_robust.supervise.launch.warm_srun import WarmPlace
 from slurm_robust.supervise.recover import waiting_shell
+
+if TYPE_CHECKING:
+    from slurm_robust.supervise.launch.early_launch import EarlyLaunch, EarlySrun
 
 _FIRST_MESSAGE_S = 20.0
 """How long the supervisor may take to send its first launch; then the user's srun starts as typed."""
 _LONGEST_FIRST_MESSAGE_S = 300.0
 """The same, where the supervisor says that it has something to prepare."""
+_QUIET_START_S = 0.3
+"""After an early launch, the supervisor's imports wait for so long: they would take srun's processors."""
 _TICK_S = 60.0
 _MAX_SILENT_TICKS = 10
 """A supervisor reports every half minute that it lives; after ten silent minutes it is killed and another one started.
@@ -32,11 +40,10 @@ _MAX_SILENT_TICKS = 10
 Ticks are counted, not timed: while a job is suspended, neither it nor we run."""
 _MAX_RESPAWNS = 5
 _RESPAWN_WINDOW_S = 60.0
-_WAKE = signal.SIGRTMIN + 1
-_FORWARDED = {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGCONT}
+_LAST_WORDS_S = 1.0
+_WARM_GONE = 1
+"""Exit code of a warm step whose srun ended just before it was to become the attempt."""
 _ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
-_TERMINAL = {signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP}
-"""A terminal sends these to the whole group, srun included: forwarding them would deliver them twice."""
 
 
 def sent_by_process(info: signal.struct_siginfo) -> bool:
@@ -50,30 +57,59 @@ def sent_by_slurm(sender_pid: int) -> bool:
     return sender is not None and sender.command.startswith("slurmstepd")
 
 
+def _report_of(early: EarlyLaunch) -> messages.StartedEarly:
+    point = early.resume_point
+    return messages.StartedEarly(
+        early.attempt,
+        early.lineage,
+        str(point.path or ""),
+        point.step,
+        point.searched,
+        point.skipped,
+        point.notes,
+        early.output_from,
+    )
+
+
 class Launcher:
     """Runs a command under supervision.
 
     `plain` is what to fall back to: the user's srun. `{fd}` in the supervisor's words becomes the socket's number.
+    `early` was started before there is a supervisor. The supervisor inherits the descriptors `inherited`.
     """
 
-    def __init__(self, plain: Sequence[str], supervisor: Sequence[str], *, clock: SystemClock = CLOCK) -> None:
+    def __init__(
+        self,
+        plain: Sequence[str],
+        supervisor: Sequence[str],
+        *,
+        early: EarlySrun | None = None,
+        inherited: Sequence[int] = (),
+        clock: SystemClock = CLOCK,
+    ) -> None:
         self._plain = messages.LaunchSrun("plain", tuple(plain), {}, ())
         self._supervisor_argv = list(supervisor)
+        self._early = early
+        self._inherited = tuple(inherited)
+        self._heard = False
+        """A supervisor has sent something: from then on it may have left traces, which only it can complete."""
         self._clock = clock
         self._inbox: queue.Queue[messages.ToLauncher | messages.SupervisorGone] = queue.Queue()
         self._channel: socket.socket | None = None
         self._supervisor: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
         self._supervised = False
         self._spawned_at_s: list[float] = []
         self._silent_ticks = 0
         self._first_message_by_s = 0.0
         self._srun: subprocess.Popen[bytes] | None = None
+        self._warm = WarmPlace()
         self._ended: int | None = None
         """Exit code of the last srun, until another one is started."""
         self._attempt = ""
         self._evicted: tuple[str, ...] = ()
         self._parent = os.getppid()
-        self._old_mask: set[signal.Signals | int] = set()
+        self._old_mask: Collection[signal.Signals | int] = set()
         # A shell starts background jobs with SIGINT ignored, nohup with SIGHUP. Signals that we block arrive all the
         # same.
         self._ignored = {number for number in _ENDING if signal.getsignal(number) == signal.SIG_IGN}
@@ -86,23 +122,21 @@ class Launcher:
         if len(self._spawned_at_s) >= _MAX_RESPAWNS:
             return False
         self._spawned_at_s.append(now_s)
-        ours, theirs = socket.socketpair()
-        argv = [word.replace("{fd}", str(theirs.fileno())) for word in self._supervisor_argv]
         try:
-            self._supervisor = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                preexec_fn=self._prepare_supervisor,  # noqa: PLW1509 (masks must be undone in the child; see _read)
-            )
-        except OSError as error:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._supervisor = subprocess.Popen(
+                    [word.replace("{fd}", str(theirs.fileno())) for word in self._supervisor_argv],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno(), *self._inherited],
+                    preexec_fn=self._prepare_supervisor,  # noqa: PLW1509 (masks must be undone in the child; see _read)
+                )
+            self._reader = threading.Thread(target=self._read, args=(ours, self._supervisor.pid), daemon=True)
+            self._reader.start()
+        except (OSError, RuntimeError) as error:  # the user has no descriptor, process or thread left
             sys.stderr.write(f"srobust: the supervisor cannot be started: {error}; running without it\n")
-            ours.close()
             return False
-        finally:
-            theirs.close()
         self._channel = ours
-        threading.Thread(target=self._read, args=(ours, self._supervisor.pid), daemon=True).start()
         return True
 
     def _prepare_supervisor(self) -> None:
@@ -114,9 +148,9 @@ class Launcher:
             for line in lines:
                 with contextlib.suppress(ValueError):
                     self._inbox.put(messages.to_launcher(line))
-                    os.kill(os.getpid(), _WAKE)
+                    os.kill(os.getpid(), srun_process.WAKE)
         self._inbox.put(messages.SupervisorGone(pid))
-        os.kill(os.getpid(), _WAKE)
+        os.kill(os.getpid(), srun_process.WAKE)
 
     def _send(self, message: messages.ToSupervisor) -> None:
         if self._channel is not None:
@@ -127,18 +161,13 @@ class Launcher:
 
     def _launch(self, order: messages.LaunchSrun) -> int | None:
         """Start srun; an exit code where it cannot be started."""
-        env = {k: v for k, v in os.environ.items() if k not in order.unset}
-        env.update(order.env)
+        env = srun_process.environment(order)
         self._attempt, self._evicted = order.attempt, order.evicted
         try:
-            self._srun = subprocess.Popen(
-                order.argv,
-                env=env,
-                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, self._old_mask) and None,  # noqa: PLW1509
-            )
+            self._srun = srun_process.start(order.argv, env, self._old_mask)
         except OSError as error:
-            sys.stderr.write(f"srobust: {order.argv[0]}: {error.strerror}; is Slurm installed on this node?\n")
-            return 127 if isinstance(error, FileNotFoundError) else 126
+            sys.stderr.write(srun_process.failed_text(order.argv, error))
+            return srun_process.failed_code(error)
         self._ended = None
         self._send(messages.SrunStarted(self._attempt, self._srun.pid))
         return None
@@ -149,36 +178,94 @@ class Launcher:
             return None
         code = self._srun.returncode
         self._srun = None
-        return code if code >= 0 else 128 - code
+        self._warm.finish_messages()
+        return srun_process.exit_code(code)
+
+    def _carry_out_warm(self, order: messages.WarmOrder) -> None:
+        """Start, adopt or end the warm step's srun; the supervisor learns of an end that it did not ask for."""
+        if isinstance(order, messages.StartWarm):
+            if why := self._warm.start(order, srun_process.environment(order), self._old_mask):
+                self._send(messages.WarmEnded(order.attempt, 127, why))
+        elif isinstance(order, messages.EndWarm):
+            self._warm.end(order.attempt)
+        elif self._srun is None:
+            self._attempt, self._evicted = order.attempt, order.evicted
+            self._srun, self._ended = self._warm.adopt(order.attempt), None
+            if self._srun is None:
+                self._ended = _WARM_GONE
+                self._send(messages.SrunEnded(order.attempt, _WARM_GONE))
+                return
+            self._send(messages.SrunStarted(self._attempt, self._srun.pid))
+            os.kill(os.getpid(), srun_process.WAKE)  # it may have ended meanwhile, and its signal be taken
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
     def run(self) -> int:
         """Run until there is an exit code."""
-        watched = {signal.SIGCHLD, _WAKE} | _FORWARDED | _TERMINAL
-        self._old_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, watched))
+        if self._early is None:
+            self._old_mask = srun_process.block_signals()
+        else:
+            self._old_mask, self._srun, self._attempt = self._early.mask, self._early.srun, self._early.launch.attempt
+            code = self._quiet_start()
+            if code is not None:
+                return code
         self._supervised = self._spawn_supervisor()
-        self._send(messages.LauncherReady())
+        if not self._supervised and self._ended is not None:
+            return self._ended
+        self._report_state()
         # Without a supervisor no first message can arrive.
         self._first_message_by_s = self._clock.monotonic_s() + (_FIRST_MESSAGE_S if self._supervised else 0.0)
         while True:
-            code = self._wait(watched)
+            code = self._wait()
+            if (ended := self._warm.ended()) is not None:
+                self._send(messages.WarmEnded(*ended))
             if code is None:
                 code = self._note_srun_end()
             while code is None and not self._inbox.empty():
                 self._silent_ticks = 0
-                code = self._carry_out(self._inbox.get())
+                message = self._inbox.get()
+                self._heard = self._heard or not isinstance(message, messages.SupervisorGone)
+                code = self._carry_out(message)
                 self._supervised = self._channel is not None
             if code is not None:
+                self._warm.end()
                 return code
 
-    def _wait(self, watched: set[signal.Signals | int]) -> int | None:
+    def _quiet_start(self) -> int | None:
+        """Leave the machine to an srun that has just been started; its exit code where it has ended well by then."""
+        until_s = self._clock.monotonic_s() + _QUIET_START_S
+        while self._srun is not None and (left_s := until_s - self._clock.monotonic_s()) > 0:
+            info = signal.sigtimedwait(srun_process.WATCHED, left_s)
+            if info is not None:
+                self._forward(info)
+            self._ended = self._reap()
+        return self._ended if self._supervisor_unneeded(self._ended) else None
+
+    def _report_state(self) -> None:
+        """Tell a supervisor that has just been started where we are."""
+        if self._early is not None and not self._heard:
+            self._send(_report_of(self._early.launch))
+            if self._ended is not None:
+                self._send(messages.SrunEnded(self._attempt, self._ended))
+        elif self._srun is not None:
+            self._send(messages.SrunStarted(self._attempt, self._srun.pid, self._evicted))
+        elif self._ended is not None:
+            self._send(messages.SrunEnded(self._attempt, self._ended, self._evicted))
+        else:
+            self._send(messages.LauncherReady())
+
+    def _wait(self) -> int | None:
         """Wait for a signal or the end of a tick, and react to it; an exit code where that is the end."""
         nothing_launched = self._attempt == "" and self._srun is None and self._ended is None
+        unanswered = self._ended is not None and not self._heard
         left_s = max(0.0, self._first_message_by_s - self._clock.monotonic_s())
-        info = signal.sigtimedwait(watched, left_s if nothing_launched else _TICK_S)
+        info = signal.sigtimedwait(srun_process.WATCHED, left_s if nothing_launched or unanswered else _TICK_S)
         if info is not None:
             return self._on_signal(info)
+        if unanswered:
+            sys.stderr.write(f"srobust: srun has ended, and the supervisor sent nothing for {_FIRST_MESSAGE_S:g} s\n")
+            self._kill_supervisor()
+            return self._ended
         if not nothing_launched:
             self._end_frozen_supervisor()
             return None
@@ -192,9 +279,11 @@ class Launcher:
         code = self._reap()
         if code is None:
             return None
-        if not self._supervised or self._channel is None:
+        if not self._supervised or self._channel is None or self._supervisor_unneeded(code):
             return code
         self._ended = code
+        if not self._heard:
+            self._first_message_by_s = self._clock.monotonic_s() + _FIRST_MESSAGE_S
         self._send(messages.SrunEnded(self._attempt, code))
         return None
 
@@ -210,7 +299,8 @@ class Launcher:
 
     def _forward(self, info: signal.struct_siginfo) -> None:
         number = signal.Signals(info.si_signo) if info.si_signo < signal.SIGRTMIN else None
-        if self._srun is None or not (number in _FORWARDED or (number in _TERMINAL and sent_by_process(info))):
+        typed = number in srun_process.TERMINAL and not sent_by_process(info)
+        if self._srun is None or typed or number not in srun_process.FORWARDED | srun_process.TERMINAL:
             return
         if sent_by_slurm(info.si_pid) and os.getppid() != info.si_pid:
             return
@@ -230,7 +320,10 @@ class Launcher:
             self._end_supervisor()
             return message.code
         elif isinstance(message, messages.WaitForRequeue):
+            self._warm.end()
             return self._wait_for_requeue(message)
+        elif isinstance(message, messages.WarmOrder):
+            self._carry_out_warm(message)
         elif isinstance(message, messages.SupervisorGone):
             return self._replace_supervisor(message.pid)
         return None
@@ -241,19 +334,20 @@ class Launcher:
             return None
         self._supervisor.wait()
         self._channel = None
+        self._warm.end()  # another supervisor does not know it
         if os.getppid() != self._parent:
             # The script has ended: its job has ended or was requeued, and a new supervisor would act on the next run.
             return 128 + signal.SIGTERM
         if self._spawn_supervisor():
-            if self._srun is not None:
-                self._send(messages.SrunStarted(self._attempt, self._srun.pid, self._evicted))
-            elif self._ended is not None:
-                self._send(messages.SrunEnded(self._attempt, self._ended, self._evicted))
-            else:
-                self._send(messages.LauncherReady())
+            self._report_state()
             return None
         if self._srun is None:
             return self._ended if self._ended is not None else self._launch(self._plain)
+        if not self._heard:
+            sys.stderr.write(
+                "srobust: the supervisor cannot be started: the command goes on without it, and nothing ends it where "
+                "one of its ranks dies or hangs\n"
+            )
         return None
 
     def _wait_for_requeue(self, wait: messages.WaitForRequeue) -> int:
@@ -264,7 +358,7 @@ class Launcher:
         if waiting_shell.is_batch_script(self._parent):
             waiting_shell.die_with_parent(self._parent)
         # There is no srun to forward the user's own signals to; our own may be pending, and would end us.
-        for number in (signal.SIGUSR1, signal.SIGUSR2, _WAKE):
+        for number in (signal.SIGUSR1, signal.SIGUSR2, srun_process.WAKE):
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._old_mask)
         return waiting_shell.become(wait.pause_s, wait.argv)
@@ -277,6 +371,22 @@ class Launcher:
             sys.stderr.write(f"srobust: no sign of the supervisor for {silent_s:g} s; starting another one\n")
             self._silent_ticks = 0
             self._supervisor.kill()
+
+    def _supervisor_unneeded(self, code: int | None) -> bool:
+        """Whether srun has ended well so early that there is nothing to supervise; our supervisor is then ended.
+
+        It has only loaded its modules so far, and left no trace.
+        """
+        alone = self._early is not None and self._early.launch.alone
+        if code != 0 or not alone or self._heard or not self._inbox.empty():
+            return False
+        self._kill_supervisor()
+        return True
+
+    def _kill_supervisor(self) -> None:
+        if self._supervisor is not None:
+            self._supervisor.kill()
+            self._supervisor.wait()
 
     def _end_supervisor(self) -> None:
         if self._channel is not None:

@@ -32,6 +32,58 @@ class SrunEnded(NamedTuple):
     evicted: tuple[str, ...] = ()
 
 
+class StartedEarly(NamedTuple):
+    """Srun was started before there was a supervisor, so that it need not wait for one.
+
+    Attributes:
+        lineage: The training's name, as its ranks were given it.
+        resume_path: The checkpoint that they were given, empty for none.
+        searched: Whether a checkpoint folder was named.
+        skipped: Batches that the data loader is to leave out.
+        notes: Why newer checkpoints were passed over.
+        output_from: Output file → its size when srun was started.
+    """
+
+    attempt: str
+    lineage: str
+    resume_path: str
+    resume_step: int
+    searched: bool
+    skipped: str
+    notes: tuple[str, ...]
+    output_from: Mapping[str, int]
+
+
+class WarmEnded(NamedTuple):
+    """The srun of a warm step has ended before its release; `text` is what it wrote to stderr, shortened."""
+
+    attempt: str
+    code: int
+    text: str = ""
+
+
+class StartWarm(NamedTuple):
+    """Start the srun of a warm step, beside the training step; `env` and `unset` as in `LaunchSrun`."""
+
+    attempt: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    unset: tuple[str, ...]
+
+
+class AdoptWarm(NamedTuple):
+    """The warm step has become this attempt: its srun is the one to wait for."""
+
+    attempt: str
+    evicted: tuple[str, ...] = ()
+
+
+class EndWarm(NamedTuple):
+    """Kill the srun of the warm step."""
+
+    attempt: str
+
+
 class LaunchSrun(NamedTuple):
     """Start srun, with `env` added to the launcher's environment and `unset` removed from it."""
 
@@ -75,14 +127,25 @@ class SupervisorGone(NamedTuple):
     pid: int
 
 
-ToSupervisor = LauncherReady | SrunStarted | SrunEnded
-ToLauncher = LaunchSrun | KillSrun | ExitWith | WaitForRequeue | SupervisorAlive | SupervisorPrepares
+ToSupervisor = LauncherReady | StartedEarly | SrunStarted | SrunEnded | WarmEnded
+Order = LaunchSrun | KillSrun | ExitWith | WaitForRequeue | SupervisorAlive | SupervisorPrepares
+WarmOrder = StartWarm | AdoptWarm | EndWarm
+ToLauncher = Order | WarmOrder
 
 
 _KEYS = {"pause_s": "nap_s"}
-_READERS = {"Mapping[str, str]": dict}
+_READERS = {"Mapping[str, str]": dict, "Mapping[str, int]": dict}
 _TO_SUPERVISOR: Codec[ToSupervisor] = Codec(
-    "ev", {"ready": LauncherReady, "started": SrunStarted, "ended": SrunEnded}, _KEYS, _READERS
+    "ev",
+    {
+        "ready": LauncherReady,
+        "early": StartedEarly,
+        "started": SrunStarted,
+        "ended": SrunEnded,
+        "warm-ended": WarmEnded,
+    },
+    _KEYS,
+    _READERS,
 )
 _TO_LAUNCHER: Codec[ToLauncher] = Codec(
     "do",
@@ -93,6 +156,9 @@ _TO_LAUNCHER: Codec[ToLauncher] = Codec(
         "part": WaitForRequeue,
         "alive": SupervisorAlive,
         "prepares": SupervisorPrepares,
+        "warm": StartWarm,
+        "adopt-warm": AdoptWarm,
+        "end-warm": EndWarm,
     },
     _KEYS,
     _READERS,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _SHORT_FLAGS = frozenset("EHhlOQqsuVvXZ")
 _SHORT_OPTIONAL = frozenset("IKk")
@@ -31,8 +31,7 @@ class UsageError(Exception):
     """The command line cannot be used; the message names the word, and what was expected."""
 
 
-@dataclass(frozen=True)
-class SrunCommand:
+class SrunCommand(NamedTuple):
     """A parsed command line of `srobust run`.
 
     Attributes:
@@ -83,7 +82,7 @@ def _option(words: Sequence[str], i: int) -> tuple[int, str, str]:
     word = words[i]
     if word.startswith("--"):
         name, sep, value = word[2:].partition("=")
-        if sep or name in _LONG_FLAGS or name in _LONG_OPTIONAL or name == "robust":
+        if sep or name in _LONG_FLAGS or name in _LONG_OPTIONAL or name in ("robust", "robust-warm"):
             return 1, name, value
         return 2, name, _value(words, i)
     letter, rest = word[1], word[2:]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 import struct
 
-from slurm_robust.supervise.clock import Clock
+from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 
 _LATE = 8
 """With more supervisors than this behind the first one, some count as none."""
@@ -20,17 +21,19 @@ class SupervisorLock:
     """Holds a name of the job on its batch node; supervisors that came later hold further names.
 
     The names are abstract sockets: the kernel drops them with our process, however that ends, so a cancelled job leaves
-    nothing in /tmp.
+    nothing in /tmp. A launcher takes the name before it starts srun, and hands it to its supervisor (`handed_over`).
     """
 
-    def __init__(self, cluster: str, job: str, clock: Clock | None = None) -> None:
-        self._clock = clock or Clock()
+    def __init__(self, cluster: str, job: str, clock: SystemClock = CLOCK) -> None:
+        self._clock = clock
         self._name = f"\0srobust-{os.getuid()}-{cluster}-{job}"
         self._held: socket.socket | None = None
         self._place = 0
 
     def claim(self) -> bool:
         """Take the first name; False where another supervisor of the job holds it."""
+        if self._held is not None:
+            return self._place == 0  # our launcher has taken it for us
         for place in range(_LATE + 1):
             held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -44,6 +47,27 @@ class SupervisorLock:
             self._held, self._place = held, place
             return place == 0
         return False
+
+    @property
+    def fd(self) -> int:
+        """The descriptor that holds the name, for a child that is to hold it too; -1 where none does."""
+        return self._held.fileno() if self._held is not None else -1
+
+    def take_over(self, fd: int) -> None:
+        """Hold the name that our launcher has claimed, by the descriptor that we have inherited; -1 for none.
+
+        A descriptor of another name is closed: `claim` then takes a name.
+        """
+        if fd < 0:
+            return
+        with contextlib.suppress(OSError):
+            held = socket.socket(fileno=fd)
+            names = [self._at(place).encode() for place in range(_LATE + 1)]
+            if held.getsockname() in names:
+                self._held, self._place = held, names.index(held.getsockname())
+                held.set_inheritable(False)
+            else:
+                held.close()
 
     @property
     def taken(self) -> bool:

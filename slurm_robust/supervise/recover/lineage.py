@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from slurm_robust.claim import Claim
 from slurm_robust.model import Failure, FailureCause
 from slurm_robust.policy.job.code_versions import CodeState
+from slurm_robust.policy.job.ladder import LadderMemory
 from slurm_robust.policy.job.node_faults import FaultMemory
 
 _MAX_FAILURES = 50
@@ -40,6 +41,7 @@ class Lineage:
         epoch: The last epoch in its log.
         faults: What is remembered of its faulty nodes.
         code: The versions of its code.
+        ladder: The rungs that it has climbed.
     """
 
     id: str
@@ -58,6 +60,7 @@ class Lineage:
     epoch: float = 0.0
     faults: FaultMemory = field(default_factory=FaultMemory)
     code: CodeState = field(default_factory=CodeState)
+    ladder: LadderMemory = field(default_factory=LadderMemory)
 
     def until(self, step: int) -> Lineage:
         """What of it counts for an attempt that reached `step`: little, where that is a new step."""
@@ -73,6 +76,7 @@ class Lineage:
             failures=(),
             restarts_in_place=0,
             older=tuple(worded[-_MAX_FAILURES:]),
+            ladder=self.ladder.made_step(step),
         )
 
     def after(

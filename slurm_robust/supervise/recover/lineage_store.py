@@ -14,22 +14,21 @@ import os
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
 from slurm_robust.claim import Claim
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Road
+from slurm_robust.policy.job import climb
 from slurm_robust.policy.job.code_versions import CodeState
+from slurm_robust.policy.job.ladder import TestOutcome
 from slurm_robust.policy.job.node_faults import FaultMemory
-from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.launch.run_place import LINEAGE_FILE, place, run_key
 from slurm_robust.supervise.outcome import ExecutePlan
 from slurm_robust.supervise.recover.lineage import TALLY_S, Lineage, LineageMemory, Tally
 from slurm_robust.supervise.session import Session
 
-_FILE = "lineage.json"
-_CALLS_FILE = "calls"
 _MAX_RUNS = 50
 
 
@@ -52,6 +51,13 @@ class LineageStore:
         self._save(memory.runs.get(self._key))
         self.update_claim(incident=self.lineage.incident)
         session.node_faults.remember(self.lineage.faults, self._faults_known)
+
+    def take_name(self, lineage: str) -> None:
+        """The ranks run under this name of their training: it is the lineage's."""
+        if lineage != self.lineage.id:
+            self.lineage = replace(self.lineage, id=lineage)
+            self._save(self.lineage)
+            self.update_claim()
 
     def update_claim(self, **changes: object) -> None:
         """Put the lineage, and these changes, into the claim that is written next."""
@@ -99,13 +105,23 @@ class LineageStore:
             self.lineage = replace(self.lineage, code=code)
             self._save(self.lineage)
 
+    def climbed(self, order: ExecutePlan, found: TestOutcome | None = None) -> None:
+        """Remember the rung of the ladder that this plan is; `found` is what tests on it have shown."""
+        if order.situation is None:
+            return
+        ladder = climb.after_plan(order.situation, order.plan, found)
+        if ladder != self.lineage.ladder:
+            self.lineage = replace(self.lineage, ladder=ladder)
+            self._save(self.lineage)
+
     def made_step(self) -> None:
         """Training has made a new step: the version of its code is proven."""
         self.code_changed(self.lineage.code.made_step())
 
     def went_back(self, step: int) -> None:
         """The next attempt begins at this older step on purpose: each step after it is new again."""
-        self.lineage = replace(self.lineage, reached=min(self.lineage.reached, step))
+        known = self.lineage
+        self.lineage = replace(known, reached=min(known.reached, step), ladder=known.ladder.went_back(step))
         self._save(self.lineage)
 
     def failed_launches_after(self, before: Lineage, step: int) -> int:
@@ -130,39 +146,15 @@ def _key(session: Session) -> str:
     """Tells this training from others of its script, in each attempt of the job."""
     if session.command is not None:
         # The launcher started us: its place is ours, also for a supervisor that was restarted.
-        return f"run {place(session.folder, session.job.restart_count, os.getppid())}"
+        return run_key(place(session.folder, session.job.restart_count, os.getppid()))
     # Slurm numbers the steps of a script alike in each attempt.
     return session.attached.attempt if session.attached is not None else ""
-
-
-def place(folder: IncidentFolder, restart: int, launcher: int) -> int:
-    """The number of this `srobust run` in this attempt of the job, counted from one.
-
-    Each run adds a line to a file of the job, in one write: runs that begin together get different places, a launcher
-    that was killed keeps its place, and a restarted supervisor finds the place of its launcher. On a full disk the runs
-    of an attempt may share a place; the tally then bounds them.
-    """
-    path = folder.path / _CALLS_FILE
-    process = procfs.stat(launcher)
-    # With its start, since pids are reused.
-    mine = f"{restart} {launcher} {process.start_ticks if process is not None else 0}"
-    if mine not in _lines(path):
-        folder.append(_CALLS_FILE, f"{mine}\n")
-    calls = [line for line in _lines(path) if line.startswith(f"{restart} ")]
-    return calls.index(mine) + 1 if mine in calls else len(calls) + 1
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 def load(folder: IncidentFolder) -> LineageMemory:
     """What earlier attempts left in the job's folder; an empty memory where nothing can be read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((folder.path / _FILE).read_bytes(), type=LineageMemory)
+        return msgspec.json.decode((folder.path / LINEAGE_FILE).read_bytes(), type=LineageMemory)
     return LineageMemory()
 
 
@@ -172,4 +164,4 @@ def save(folder: IncidentFolder, key: str, lineage: Lineage | None, tally: Tally
     if lineage is not None:
         runs[key] = lineage
     kept = dict(list(runs.items())[-_MAX_RUNS:])
-    folder.write(_FILE, msgspec.json.encode(LineageMemory(key, kept, tally)))
+    folder.write(LINEAGE_FILE, msgspec.json.encode(LineageMemory(key, kept, tally)))

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from slurm_robust import claim
 from slurm_robust.model import Plan, Road
-from slurm_robust.policy.job.decide import with_dirty
+from slurm_robust.policy.job.eviction import with_dirty
 from slurm_robust.supervise.incident.incident_log import IncidentLog
-from slurm_robust.supervise.launch import attempt_settings
+from slurm_robust.supervise.launch import resume_points
 from slurm_robust.supervise.launch.srun_command import relaunch
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Relaunch
 from slurm_robust.supervise.recover import step_control
@@ -44,17 +44,17 @@ class PlanExecutor:
         before = replace(start.remembered(), incident=self._log.incident.id)
         store.attempt_ended(before, attempt.step, resume_point.step, order)
         self._remember_moves(plan, attempt)
+        store.climbed(order)
         demotion = self._demotion(attempt)
-        await self._end_attempt(plan, attempt)
-        self._log.set_time("stopped")
+        await self.end_attempt(plan, attempt)
         if demotion:
-            folder.log_event("checkpoint", attempt_settings.demote(resume_point, demotion))
+            folder.log_event("checkpoint", resume_points.demote(resume_point, demotion))
         if plan.roll_back:
             text, back_to = await self._losses.go_back()
             folder.log_event("checkpoint", text, incident=self._log.incident.id)
             if back_to is not None:
                 store.went_back(back_to)
-        self._code.attempt_over(plan, order.failure)
+        await self._code.attempt_over(plan, order.failure)
         store.update_claim(resume_step=resume_point.step)
         if plan.road is Road.STOP:
             return await self._stop(plan)
@@ -69,7 +69,8 @@ class PlanExecutor:
         if moves := session.node_faults.moves(plan.evict, nodes, used, session.clock.now_s()):
             session.node_faults.moved(moves)
 
-    async def _end_attempt(self, plan: Plan, attempt: AttemptState) -> None:
+    async def end_attempt(self, plan: Plan, attempt: AttemptState) -> None:
+        """End the training step, as far as the plan's road allows; nothing happens where it has ended."""
         session = self._session
         if session.channel is None and plan.road is Road.STOP and attempt.exits:
             await self._wait_for_srun()
@@ -77,6 +78,7 @@ class PlanExecutor:
         # job would be over before it is requeued: there the requeue itself ends the step.
         if session.channel is not None or (plan.road is Road.STOP and session.srun_exit_code is None):
             await step_control.end_step(session, attempt.fleet)
+        self._log.set_time("stopped")
 
     async def _pause(self, plan: Plan) -> None:
         """Wait in the allocation, as the plan says."""

@@ -21,8 +21,8 @@ from slurm_robust.claim import ClaimAnswer, ClaimError, parse_answer
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
 from slurm_robust.slurm.client import Job, SlurmClient
+from slurm_robust.slurm.commands import CommandClient
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
-from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.recover import waiting_shell
@@ -228,7 +228,8 @@ def main() -> None:
     """Poll once, and print the next step for the waiting shell."""
     waiting_shell.die_with_parent(os.getppid())
     wait = msgspec.json.decode(sys.argv[1], type=RequeueWait)
-    polled = poll(wait, connect(wait.slurm), IncidentFolder(Path(wait.folder)), Clock())
+    # This process polls once: pyslurm would have to start for it, and would say each time what it lacks.
+    polled = poll(wait, CommandClient(wait.slurm), IncidentFolder(Path(wait.folder)), Clock())
     print(
         f"{waiting_shell.EXIT}{polled}"
         if isinstance(polled, int)

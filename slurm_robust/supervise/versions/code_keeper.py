@@ -77,33 +77,47 @@ class CodeKeeper:
             if self._state.in_force:  # the supervisor before this one was killed; the training was not touched
                 self._use(self._state.in_force)
             return
-        channel.prepare(2 * _SNAPSHOT_S)
-        number = await self._kept()
-        if not number:
-            number = await self._first_snapshot()
+        pending = self._state.pending
+        await self._run_from(pending.number if pending is not None else self._state.in_force)
+        if session.code is not None:
+            number, text = session.code.number, session.code.text(session.command)
+            session.folder.log_event("code", f"the ranks run version {number} of the code: {text}", version=number)
+
+    async def _run_from(self, wanted: int) -> None:
+        """Put this version in force, or else another one that can be used, or else a new snapshot."""
+        number = await self._usable(wanted) or await self._first_snapshot()
         if number:
             self._put_in_force(number)
-            assert session.code is not None
-            text = f"the ranks run version {number} of the code: {session.code.text(session.command)}"
-            session.folder.log_event("code", text, version=number)
+        else:
+            self._session.code = None
 
-    async def _kept(self) -> int:
-        """The version that an earlier attempt has left to this one, 0 for none."""
-        state = self._state
-        wanted = state.pending.number if state.pending is not None else state.in_force
-        for number in dict.fromkeys((wanted, state.in_force, state.older)):
+    async def _usable(self, wanted: int) -> int:
+        """The version that can be used in the place of this one, at best itself; 0 for none."""
+        session, tried = self._session, {0}
+        assert session.channel is not None
+        while True:
+            state = self._state
+            others = (state.older, state.in_force) if wanted in state.proven else (state.in_force, state.older)
+            number = next((number for number in (wanted, *others) if number not in tried), 0)
             if not number:
-                continue
-            damage = await asyncio.to_thread(self._versions.damage, number)
+                return 0
+            tried.add(number)
+            session.channel.prepare(2 * _SNAPSHOT_S)
+            try:
+                damage = await asyncio.wait_for(asyncio.to_thread(self._versions.damage, number), 2 * _SNAPSHOT_S)
+            except asyncio.TimeoutError:
+                return number  # a storage as slow as that says nothing about the version
             if not damage:
                 return number
-            self._session.folder.log_event("code", f"VERSION {number} OF THE CODE CANNOT BE USED: {damage}")
-        return 0
+            session.folder.log_event("code", f"VERSION {number} OF THE CODE CANNOT BE USED: {damage}")
+            self._store.code_changed(self._state.lost(number))
 
     async def _first_snapshot(self) -> int:
         session = self._session
         assert session.command is not None
-        why, version = why_not_movable(session.command), None
+        assert session.channel is not None
+        session.channel.prepare(2 * _SNAPSHOT_S)
+        why, version = why_not_movable(session.command) or self._why_not_taken(), None
         try:
             if not why:
                 taking = asyncio.to_thread(self._versions.take, self._origin(), self._limits)
@@ -119,15 +133,26 @@ class CodeKeeper:
         session.folder.log_event("code", taken_text(version, self._versions), version=version.number)
         return version.number
 
+    def _why_not_taken(self) -> str:
+        """Why a snapshot of this folder would not do; empty where it would."""
+        session = self._session
+        assert session.command is not None
+        source = Path(session.code_dir).absolute()
+        if session.checkpoint_dir and Path(session.checkpoint_dir).resolve() == source.resolve():
+            return "the checkpoints are saved in the folder itself: give them a folder of their own"
+        return self._moved_to(0).why_not_imported(session.command)
+
     def _origin(self) -> Origin:
-        source = Path(self._session.code_dir).absolute()
-        folder = Path(self._session.checkpoint_dir).absolute() if self._session.checkpoint_dir else None
-        shared: tuple[str, ...] = ()
-        if folder is not None and source.resolve() in folder.resolve().parents:
-            # The program may name it by a relative path: that leads to the same place in each version.
-            folder.mkdir(parents=True, exist_ok=True)
-            shared = (str(folder.resolve().relative_to(source.resolve())),)
-        return Origin(source, _user(), shared)
+        session = self._session
+        source = Path(session.code_dir).absolute()
+        inside = source.resolve()
+        # The program may name it by a relative path: that leads to the same place in each version.
+        shared = [Path(session.checkpoint_dir).absolute().resolve()] if session.checkpoint_dir else []
+        if shared and inside in shared[0].parents:
+            shared[0].mkdir(parents=True, exist_ok=True)
+        shared += [path.resolve() for path in session.output_files]
+        names = tuple(str(path.relative_to(inside)) for path in shared if inside in path.parents)
+        return Origin(source, _user(), names)
 
     # -- while it runs ------------------------------------------------------------------------------------------------
 
@@ -141,7 +166,10 @@ class CodeKeeper:
         if session.clock.monotonic_s() >= self._next_look_s:
             self._next_look_s = session.clock.monotonic_s() + _LOOK_S
             await self._take_order(start)
-        pending = self._state.pending
+        state = self._state
+        if state.trial_until_s and session.clock.now_s() >= state.trial_until_s:
+            self._store.code_changed(replace(state, trial_until_s=0.0))
+        pending = state.pending
         if pending is None:
             return None
         step = await self._checkpoint.newer() if pending.when == "next-checkpoint" else -1
@@ -169,6 +197,9 @@ class CodeKeeper:
         if refusal:
             self._refuse(refusal, order.at_s)
             return
+        if order.number == self._state.in_force:
+            self._withdraw(order)
+            return
         until_s = session.clock.now_s() + order.within_s
         pending = PendingCode(order.number, order.when, until_s, _printable(order.by), order.back)
         self._checkpoint = NewestCheckpoint(session)
@@ -180,13 +211,24 @@ class CodeKeeper:
         differs = f" ({known.changes.text})" if known is not None and known.before else ""
         session.folder.log_event("code", text + differs, version=order.number)
 
+    def _withdraw(self, order: CodeOrder) -> None:
+        """The version in force is asked for: the one that waits does not wait any more."""
+        state = self._state
+        assert state.pending is not None
+        self._store.code_changed(replace(state, pending=None))
+        text = f"version {state.pending.number} of the code is withdrawn by {_printable(order.by)}: version "
+        text += f"{state.in_force} stays in force"
+        self._answer = CodeAnswer(order.at_s, accepted=True, text=text)
+        self._report()
+        self._session.folder.log_event("code", text, version=state.in_force)
+
     async def _why_not(self, order: CodeOrder, start: AttemptStart) -> str:
         """Why an order is refused; empty where it is not."""
         session, state = self._session, self._state
         if not session.acting:
             return "observe mode: nothing is restarted"
         if order.number == state.in_force:
-            return f"version {order.number} is in force already"
+            return "" if state.pending is not None else f"version {order.number} is in force already"
         if damage := await asyncio.to_thread(self._versions.damage, order.number):
             return damage
         if order.when == "next-checkpoint" and not session.checkpoint_dir:
@@ -222,19 +264,21 @@ class CodeKeeper:
 
     # -- between two attempts -----------------------------------------------------------------------------------------
 
-    def attempt_over(self, plan: Plan, failure: Failure | None) -> None:
+    async def attempt_over(self, plan: Plan, failure: Failure | None) -> None:
         """The attempt has ended, and another one follows on this plan's road: it may run another version."""
         if self._session.code is None or plan.road not in _ENDS_ATTEMPT:
             return
         self._store.code_changed(self._state.failed(failure))
         pending = self._state.pending
-        number = plan.code or (pending.number if pending is not None else 0)
-        if not number or number == self._state.in_force:
-            return
         old = self._state.in_force
-        self._put_in_force(number)
-        text = f"version {number} of the code replaces version {old}"
-        self._session.folder.log_event("code", text, version=number)
+        wanted = plan.code or (pending.number if pending is not None else old)
+        if wanted == old and self._versions.snapshot(old).is_dir():
+            return
+        await self._run_from(wanted)
+        if self._state.in_force != old:
+            number = self._state.in_force
+            text = f"version {number} of the code replaces version {old}"
+            self._session.folder.log_event("code", text, version=number)
 
     def _put_in_force(self, number: int) -> None:
         state = self._state
@@ -242,11 +286,14 @@ class CodeKeeper:
         if number != state.in_force:
             # What nobody has asked for is a version that is taken back.
             back = bool(state.in_force) and (pending.back if pending is not None else True)
-            self._store.code_changed(state.switched(number, back=back))
+            self._store.code_changed(state.switched(number, back=back, now_s=self._session.clock.now_s()))
         self._use(number)
         self._report()
 
     def _use(self, number: int) -> None:
+        self._session.code = self._moved_to(number)
+
+    def _moved_to(self, number: int) -> MovedPaths:
         session = self._session
         source = Path(session.code_dir).absolute()
         # The shell's own name for the working directory may go through a link.
@@ -254,14 +301,15 @@ class CodeKeeper:
         work_dir = session.environment.get("SLURM_WORKING_DIR") or str(Path.cwd())
         names = tuple(dict.fromkeys((str(source.resolve()), str(source), named)))
         snapshot = self._versions.snapshot(number).absolute()
-        session.code = MovedPaths(number, tuple(name for name in names if name.startswith("/")), snapshot, work_dir)
+        return MovedPaths(number, tuple(name for name in names if name.startswith("/")), snapshot, work_dir)
 
     def _report(self, trouble: str = "") -> None:
         self._reported = self._state
         job, folder, state = self._session.job.name, self._session.folder, self._state
         try:
             origin = self._origin()
-            source, shared = str(origin.source.resolve()), origin.own_shared
+            # Of a name that is no UTF-8 there is no version.
+            source, shared = os.fsencode(origin.source.resolve()).decode("utf-8", "replace"), origin.own_shared
             self._versions.write_report(CodeReport(job, source, state, self._limits, shared, self._answer, trouble))
         except OSError as error:
             folder.log_event("note", f"{self._versions.path}: {error}; training goes on")

@@ -61,6 +61,11 @@ def send(folder: Path, order: CodeOrder) -> None:
         raise
 
 
+def waiting(folder: Path) -> bool:
+    """Whether an order waits there for the supervisor."""
+    return (folder / _FILE).exists()
+
+
 def receive(folder: Path, uid: int, job: str) -> CodeOrder | None:
     """The order that waits in the folder; None where none does. It is taken away, also where it is refused.
 

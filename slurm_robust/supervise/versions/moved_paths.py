@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_robust.supervise.launch.srun_command import SrunCommand
@@ -68,7 +68,22 @@ class MovedPaths:
             words = tuple(self._word(word, base) for word in command.command)
         else:
             words = tuple(self._word(self._leading_out(word, base)) for word in command.command)
-        return replace(command, options=tuple(options), values=values, command=words)
+        return command._replace(options=tuple(options), values=values, command=words)
+
+    def why_not_imported(self, command: SrunCommand) -> str:
+        """Why the ranks would import their modules from the folder itself; empty where they do not.
+
+        Python looks beside the program, or in the working directory, before it looks where PYTHONPATH says.
+        """
+        base, source = self.base(command), Path(self.source[0])
+        if self.inside(base) is not None:
+            return ""
+        following = [command.command[i + 1] for i, word in enumerate(command.command[:-1]) if word == "-m"]
+        module = next((name for name in following if Path(base, name.partition(".")[0]) == source), "")
+        if not module and not (source / "__init__.py").exists():
+            return ""
+        what = f"module {module}" if module else "package"
+        return f"the ranks would import the {what} from {source} itself: give --robust-code={source.parent}"
 
     def base(self, command: SrunCommand) -> str:
         """The folder in which srun would start the ranks."""

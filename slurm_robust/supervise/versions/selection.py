@@ -8,11 +8,13 @@ import itertools
 import os
 import stat
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 _REPOSITORIES = (".git", ".hg", ".svn")
+_PRIVATE = "it may hold a secret"
 _SECRETS = (
     *(".env", ".env.*", ".envrc", ".netrc", ".pypirc", ".git-credentials", "credentials", "credentials.json"),
     *(".ssh", ".aws", ".gnupg", ".kube", ".docker"),
@@ -49,7 +51,7 @@ class Selection:
         shared: Entries that are no part of the version; in a snapshot a link leads to each → where it leads to.
         left_out: Entries that a snapshot has not → why.
         commit: The commit that git has checked out; empty without git.
-        without_git: Why git could not be asked, although this is a repository.
+        without_git: Why git could not be asked, although this is a repository: all files were taken.
     """
 
     files: dict[str, int] = field(default_factory=dict)
@@ -71,13 +73,22 @@ def select(folder: Path, *, shared: Iterable[str] = (), max_files: int = 20_000)
     root = folder.resolve()
     if not root.is_dir():
         raise SelectionError(f"{folder} is not a folder")
+    if not _can_be_listed(str(root)):
+        raise SelectionError(f"{str(root)!a}: its name is no text of one line")
     picker = _Picker(root, {str(PurePosixPath(path)) for path in shared}, max_files)
     try:
         picker.take_folder("")
+        picker.finish()
     except OSError as error:
         raise SelectionError(f"{error.filename or folder} cannot be read: {error.strerror}") from None
-    picker.finish()
+    except RecursionError:
+        raise SelectionError(f"{folder} has folders that are nested too deeply") from None
     return picker.found
+
+
+def is_source(path: str) -> bool:
+    """Whether a file is source by its name, and so no data and no output."""
+    return PurePosixPath(path).suffix in _SOURCE_SUFFIXES
 
 
 def why_left_out(name: str) -> str:
@@ -85,7 +96,7 @@ def why_left_out(name: str) -> str:
     if name in _REPOSITORIES:
         return "the repository itself"
     if name not in _NO_SECRETS and any(fnmatch.fnmatchcase(name, pattern) for pattern in _SECRETS):
-        return "it may hold a secret"
+        return _PRIVATE
     return "a by-product" if any(fnmatch.fnmatchcase(name, pattern) for pattern in _BY_PRODUCTS) else ""
 
 
@@ -96,12 +107,16 @@ class _Picker:
         self._shared = shared
         self._max_files = max_files
         self._links: list[str] = []
+        self._link_folders: dict[str, bool] = {}
 
     # -- with git -----------------------------------------------------------------------------------------------------
 
     def take_folder(self, path: str) -> None:
         """Take a whole folder, or a submodule in it: by git, else all of it."""
-        if not self._take_repository(self.root / path, f"{path}/" if path else ""):
+        place = self.root / path
+        if path and not (place / ".git").exists():
+            self._take_all(path)  # a submodule that was not checked out, or a folder in the place of a tracked file
+        elif not self._take_repository(place, f"{path}/" if path else ""):
             self._take_all(path)
 
     def _take_repository(self, folder: Path, prefix: str) -> bool:
@@ -118,21 +133,31 @@ class _Picker:
             self.found.without_git = _git_words(error)
             return False
         for path in tracked:
-            self._take(prefix + path, self.take_folder, self._add)
+            if not self._beyond_link(prefix + path):
+                self._take(prefix + path, self.take_folder, self._add)
         for path in new:
             self._take(prefix + path.rstrip("/"), self._take_new_folder, self._take_new_file)
         for path in ignored:
             self._take(prefix + path.rstrip("/"), self._share, self._share)
         return True
 
+    def _beyond_link(self, path: str) -> bool:
+        """Whether a link has taken the place of a folder on this path: git still lists what that folder had."""
+        return any(self._is_link(str(parent)) for parent in _parents(path))
+
+    def _is_link(self, path: str) -> bool:
+        if path not in self._link_folders:
+            self._link_folders[path] = (self.root / path).is_symlink()
+        return self._link_folders[path]
+
     def _take_new_file(self, path: str) -> None:
         """A file that is not in git yet belongs to the version if it is source."""
-        (self._add if PurePosixPath(path).suffix in _SOURCE_SUFFIXES else self._share)(path)
+        (self._add if is_source(path) else self._share)(path)
 
     def _take_new_folder(self, path: str) -> None:
         """A folder that is not in git yet: stays shared as a whole if there is no source in it."""
         inside = list(itertools.islice(_walk(self.root, path), _NEW_ENTRIES + 1))
-        source = any(PurePosixPath(found).suffix in _SOURCE_SUFFIXES for found in inside)
+        source = any(is_source(found) for found in inside)
         if not source or len(inside) > _NEW_ENTRIES:
             self._share(path)
             return
@@ -143,15 +168,19 @@ class _Picker:
 
     def _take_all(self, path: str) -> None:
         """Take all files below this path."""
-        for entry in sorted(os.scandir(self.root / path), key=lambda entry: entry.name):
-            self._take(f"{path}/{entry.name}" if path else entry.name, self._take_all, self._add)
+        if path and not os.access(self.root / path, os.R_OK | os.X_OK):
+            self._share(path)  # the program cannot read it either, but it may not need to
+            return
+        for name in sorted(os.listdir(self.root / path)):  # noqa: PTH208 (paths are built as text)
+            self._take(f"{path}/{name}" if path else name, self._take_all, self._add)
 
     # -- one entry ----------------------------------------------------------------------------------------------------
 
     def _take(self, path: str, take_folder: Callable[[str], None], take_file: Callable[[str], None]) -> None:
         """Decide about one entry; `take_folder` and `take_file` decide about a folder and a file that may be taken."""
         if reason := next((why for name in path.split("/") if (why := why_left_out(name))), ""):
-            self.found.left_out[_first_left_out(path)] = reason
+            # The program may need its secret: it finds it where it is, and nothing is copied.
+            (self._share_secret if reason == _PRIVATE else self._leave_out)(_first_left_out(path), reason)
             return
         if any(path == shared or path.startswith(f"{shared}/") for shared in self._shared):
             return  # `finish` links to it
@@ -171,12 +200,25 @@ class _Picker:
         else:
             self.found.left_out[path] = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no regular file")
 
+    def _leave_out(self, path: str, reason: str) -> None:
+        self.found.left_out[path] = reason
+
+    def _share_secret(self, path: str, _: str) -> None:
+        if (self.root / path).is_file() or (self.root / path).is_dir():
+            self._share(path)
+
     def _add(self, path: str) -> None:
+        if not os.access(self.root / path, os.R_OK):
+            self._share(path)
+            return
         self.found.files[path] = (self.root / path).lstat().st_size
         if len(self.found.files) > self._max_files:
+            why = self.found.without_git
+            git = f" (git could not be asked what is none: {why})" if why else ""
             raise SelectionError(
                 f"{self.root} has more than {self._max_files} files that belong to its code "
                 "(supervise.code_max_files): name the folder with the code alone, or have git ignore what is none"
+                f"{git}"
             )
 
     def _share(self, path: str) -> None:
@@ -189,6 +231,7 @@ class _Picker:
         for path in sorted(self._shared):
             if not any(str(parent) in self.found.shared for parent in _parents(path)):
                 self._share(path)
+        self._share_crowded_folders()
         for path in sorted(self._links):
             self._take_link(path)
         folders = {str(parent) for file in (*self.found.files, *self.found.shared) for parent in _parents(file)}
@@ -199,12 +242,32 @@ class _Picker:
                 del self.found.links[path]
                 self.found.left_out[path] = f"a link to {target}, which is left out"
 
+    def _share_crowded_folders(self) -> None:
+        """Share a folder with very many shared entries as a whole, if none of it is source (`data/.gitkeep`)."""
+        found = self.found
+        count = Counter(str(PurePosixPath(path).parent) for path in found.shared)
+        crowded = {folder for folder, entries in count.items() if entries > _NEW_ENTRIES and folder != "."}
+        for folder in sorted(crowded):
+            inside = [path for path in found.files if path.startswith(f"{folder}/")]
+            if not any(is_source(path) for path in inside):
+                for path in inside:
+                    del found.files[path]
+                found.shared = {path: to for path, to in found.shared.items() if not path.startswith(f"{folder}/")}
+                self._links = [path for path in self._links if not path.startswith(f"{folder}/")]
+                self._share(folder)
+
     def _take_link(self, path: str) -> None:
         try:
             target = (self.root / path).resolve(strict=True)
         except (OSError, RuntimeError) as error:  # Python before 3.13 calls a loop a RuntimeError
             loop = isinstance(error, RuntimeError) or error.errno == errno.ELOOP
-            self.found.left_out[path] = "a link that leads to itself" if loop else "a link that leads nowhere"
+            there = Path(os.path.normpath((self.root / path).parent / (self.root / path).readlink()))
+            if loop or there == self.root or self.root in there.parents:
+                self.found.left_out[path] = "a link that leads to itself" if loop else "a link that leads nowhere"
+                return
+            target = there  # only other nodes have it, perhaps
+        if not _can_be_listed(str(target)):
+            self.found.left_out[path] = "it leads to a name that is no text of one line"
             return
         if target == self.root or self.root in target.parents:
             self.found.links[path] = str(target.relative_to(self.root))
@@ -217,9 +280,11 @@ def _in_repository(folder: Path) -> bool:
 
 
 def _git(folder: Path, *words: str, check: bool = True) -> Sequence[str]:
-    # No monitor and no hook of a repository is started.
-    argv = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *words]
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_S, check=check)
+    # No monitor and no hook of a repository is started, so one that a colleague owns may be read; and it is this one,
+    # whichever GIT_DIR or GIT_INDEX_FILE the job was submitted with.
+    argv = ["git", "-c", "core.fsmonitor=false", "-c", "safe.directory=*", "-C", str(folder), *words]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_GIT_S, check=check, env=env)
     return list(dict.fromkeys(os.fsdecode(part) for part in done.stdout.split(b"\0") if part))
 
 
@@ -230,6 +295,9 @@ def _git_words(error: Exception) -> str:
 
 def _walk(root: Path, path: str) -> Iterator[str]:
     """Everything below a folder that is no folder, without following links."""
+    if not os.access(root / path, os.R_OK | os.X_OK):
+        yield path
+        return
     for entry in os.scandir(root / path):
         below = f"{path}/{entry.name}"
         if entry.is_dir(follow_symlinks=False) and not why_left_out(entry.name):

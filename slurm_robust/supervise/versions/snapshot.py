@@ -8,11 +8,13 @@ import hashlib
 import os
 import shutil
 import stat
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.supervise.versions import selection
 from slurm_robust.supervise.versions.selection import Selection
 from slurm_robust.text import shortened
 
@@ -28,6 +30,14 @@ _LARGEST_SHOWN = 3
 
 class SnapshotError(Exception):
     """No snapshot was made; the message says why, and what to do."""
+
+
+class FolderChangedError(SnapshotError):
+    """A file has gone since the folder was read: reading it again may help."""
+
+
+class _BusyFileError(SnapshotError):
+    """Something writes to a file all the while."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,7 @@ def fits(found: Selection, source: Path, limits: Limits) -> None:
     """
     if not found.files:
         raise SnapshotError(f"{source} has no file that belongs to its code")
+    git = f" (git could not be asked what is none: {found.without_git})" if found.without_git else ""
     size_bytes = sum(found.files.values())
     if size_bytes > limits.size_bytes:
         largest = sorted(found.files, key=found.files.__getitem__, reverse=True)[:_LARGEST_SHOWN]
@@ -54,7 +65,7 @@ def fits(found: Selection, source: Path, limits: Limits) -> None:
         raise SnapshotError(
             f"the code in {source} has {size_bytes / _MIB:.1f} MiB, more than {limits.size_bytes / _MIB:g} MiB "
             f"(supervise.code_max_mib); the largest files: {shortened(names, 300)}. Name the folder with the code "
-            "alone, or have git ignore what is none"
+            f"alone, or have git ignore what is none{git}"
         )
 
 
@@ -62,23 +73,36 @@ def copy(found: Selection, source: Path, target: Path, limits: Limits, clock: Sy
     """Make the snapshot in `target`, an empty folder; returns the digest of each file by its path.
 
     Files are written read-only: nobody edits a version by mistake. Hard links would be edited along with their source
-    by editors that write in place, so files are cloned where the file system can, else copied.
+    by editors that write in place, so files are cloned where the file system can, else copied. A file that something
+    writes to all the while is a log or a data set, unless it is source: `found` has it as shared then.
 
     Raises:
-        SnapshotError: it took too long, a file changed all the while, or the disk refused.
+        FolderChangedError: a file has gone meanwhile.
+        SnapshotError: it took too long, source changed all the while, or the disk refused.
     """
     root, until_s = source.resolve(), clock.monotonic_s() + limits.within_s
 
     def one(path: str) -> tuple[str, str]:
         if clock.monotonic_s() > until_s:
             raise SnapshotError(f"the code in {source} could not be copied within {limits.within_s:g} s")
-        return path, _copy_file(root / path, target / path)
+        try:
+            return path, _copy_file(root / path, target / path)
+        except FileNotFoundError:
+            raise FolderChangedError(f"{root / path} has gone while {source} was copied: try again") from None
+        except _BusyFileError:
+            if selection.is_source(path):
+                raise
+            (target / path).unlink()
+            return path, ""
 
     try:
         for folder in sorted({(target / path).parent for path in (*found.files, *found.links, *found.shared)}):
             folder.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(_COPIERS) as pool:
             digests = dict(pool.map(one, found.files))
+        for path in [path for path, found_digest in digests.items() if not found_digest]:
+            del digests[path], found.files[path]
+            found.shared[path] = str(root / path)
         for path, inside in found.links.items():
             place = target / path
             place.symlink_to(os.path.relpath(target / inside, place.parent))
@@ -107,7 +131,23 @@ def _copy_file(source: Path, target: Path) -> str:
             os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
             target.chmod(stat.S_IMODE(before.st_mode) & 0o555 | stat.S_IRUSR)
             return digest(target)
-    raise SnapshotError(f"{source} changes while it is copied: try again once nothing writes to it")
+    raise _BusyFileError(f"{source} changes while it is copied: try again once nothing writes to it")
+
+
+def digests_of(folder: Path, paths: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Path, digest and empty text for each file below a folder; for one that cannot be read no digest, but the reason.
+
+    Several are read at the same time.
+    """
+
+    def one(path: str) -> tuple[str, str, str]:
+        try:
+            return path, digest(folder / path), ""
+        except OSError as error:
+            return path, "", error.strerror or str(error)
+
+    with ThreadPoolExecutor(_COPIERS) as pool:
+        yield from pool.map(one, paths)
 
 
 def digest(path: Path) -> str:

@@ -25,12 +25,14 @@ from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.versions import changes, selection, snapshot
 from slurm_robust.supervise.versions.changes import CodeChanges
-from slurm_robust.supervise.versions.snapshot import Limits, SnapshotError
+from slurm_robust.supervise.versions.snapshot import FolderChangedError, Limits, SnapshotError
 from slurm_robust.text import shortened
 
 FOLDER = "code"
 _MAX_NUMBER = 9999
 _MAX_LISTED = 500
+_TRIES = 3
+"""An editor that saves a file may take it away for a moment."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class CodeVersion:
         shared: Entries that are no part of it → where the link in the snapshot leads to.
         left_out: Entries that it has not → why.
         before: The version that `changes` compares it with; 0 for none.
+        without_git: Why git could not be asked what belongs to it, so that all files were taken.
     """
 
     number: int
@@ -57,6 +60,7 @@ class CodeVersion:
     left_out: Mapping[str, str] = field(default_factory=dict)
     before: int = 0
     changes: CodeChanges = field(default_factory=CodeChanges)
+    without_git: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,12 @@ class VersionFolder:
         Raises:
             SnapshotError: none was taken, and nothing is left of it; the message says why.
         """
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(FolderChangedError):
+                return self._take(origin, limits)
+        return self._take(origin, limits)
+
+    def _take(self, origin: Origin, limits: Limits) -> CodeVersion:
         try:
             found = selection.select(origin.source, shared=origin.own_shared, max_files=limits.files)
         except selection.SelectionError as error:
@@ -128,9 +138,11 @@ class VersionFolder:
         target = self._next()
         try:
             return self._fill(target, found, origin, limits)
-        except (SnapshotError, OSError) as error:
+        except BaseException as error:  # also where Ctrl-C ends it
             self.remove(int(target.name))
-            raise error if isinstance(error, SnapshotError) else SnapshotError(str(error)) from None
+            if isinstance(error, OSError):
+                raise SnapshotError(str(error)) from None
+            raise
 
     def _fill(self, target: Path, found: selection.Selection, origin: Origin, limits: Limits) -> CodeVersion:
         digests = snapshot.copy(found, origin.source, target, limits, self._clock)
@@ -156,6 +168,7 @@ class VersionFolder:
             _first(found.left_out),
             before,
             differs,
+            found.without_git,
         )
         self._write(f"{number}.json", msgspec.json.format(msgspec.json.encode(version), indent=1))
         return version
@@ -168,7 +181,9 @@ class VersionFolder:
             if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
                 raise SnapshotError(f"{self.path} is no folder of yours: somebody else has made it")
             self.path.chmod(0o700)
-            number = max(self.numbers(), default=0)
+            # Also that of a version whose files somebody has removed: a number means one version for ever.
+            known = (path.name.partition(".")[0] for path in self.path.iterdir())
+            number = max((int(name) for name in known if name.isascii() and name.isdecimal()), default=0)
             while number < _MAX_NUMBER:
                 number += 1
                 with contextlib.suppress(FileExistsError):
@@ -185,7 +200,7 @@ class VersionFolder:
 
     def remove(self, number: int) -> None:
         """Remove a version that is not in use."""
-        for path in self.path.glob(f"{number}.*"):
+        for path in (*self.path.glob(f"{number}.*"), *self.path.glob(f".{number}.*")):
             with contextlib.suppress(OSError):
                 path.unlink()
         shutil.rmtree(self.snapshot(number), ignore_errors=True)
@@ -219,17 +234,26 @@ class VersionFolder:
         return {line[66:]: line[:64] for line in lines if line[64:66] == "  "}
 
     def damage(self, number: int) -> str:
-        """Why a version is not the one that was taken; empty where it is."""
+        """Why a version is not the one that was taken; empty where it is.
+
+        The program is at work in it: it may have put another file in the place of one that is neither source nor
+        executable. That is its own, and no other version is closer to what it ran with.
+        """
         known = self.digests(number)
-        if self.version(number) is None or not known:
+        if self.version(number) is None or not known or not self.snapshot(number).is_dir():
             return f"version {number} is not whole in {self.path}"
-        for path, expected in known.items():
-            try:
-                if snapshot.digest(self.snapshot(number) / path) != expected:
-                    return f"{path} of version {number} was changed after the snapshot"
-            except OSError as error:
-                return f"{path} of version {number} cannot be read: {error.strerror}"
+        for path, digest, trouble in snapshot.digests_of(self.snapshot(number), known):
+            if (trouble or digest != known[path]) and not self._code(number, path):
+                continue
+            if trouble:
+                return f"{path} of version {number} cannot be read: {trouble}"
+            if digest != known[path]:
+                return f"{path} of version {number} was changed after the snapshot"
         return ""
+
+    def _code(self, number: int, path: str) -> bool:
+        """Whether this file of a version is code by its name, or can be executed."""
+        return selection.is_source(path) or os.access(self.snapshot(number) / path, os.X_OK)
 
     def report(self) -> CodeReport | None:
         """What the supervisor says; None where there is nothing, or it cannot be read."""
@@ -254,6 +278,8 @@ def _first(entries: Mapping[str, str]) -> dict[str, str]:
 def not_part(version: CodeVersion) -> str:
     """What of the folder is no part of a version, in a sentence; empty where all is."""
     parts = []
+    if version.without_git:
+        parts.append(f"git could not be asked what belongs to the code, so all files were taken: {version.without_git}")
     if version.shared:
         parts.append(f"shared with {version.source}, not part of the version: {_names(version.shared)}")
     for reason, paths in selection.by_reason(version.left_out).items():
@@ -263,5 +289,6 @@ def not_part(version: CodeVersion) -> str:
 
 def _names(paths: Iterable[str]) -> str:
     names = list(paths)
-    more = f", and {len(names) - 8} more" if len(names) > 8 else ""
+    least = "at least " if len(names) >= _MAX_LISTED else ""
+    more = f", and {least}{len(names) - 8} more" if len(names) > 8 else ""
     return f"{shortened(', '.join(names[:8]), 300)}{more}"

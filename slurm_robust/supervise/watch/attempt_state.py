@@ -43,6 +43,7 @@ class AttemptSources:
     Attributes:
         job_id: The job's raw id, as Slurm's messages name it.
         paths: The job's output files, read from their present end on.
+        read_from: File → where the attempt's output begins in it, where the attempt began before this.
         layout: Parallel sizes that the user gave.
         layout_order: The order in which they count ranks, empty for Megatron's.
         log_pattern: The site's pattern of progress lines, empty for none.
@@ -56,6 +57,7 @@ class AttemptSources:
     layout_order: str = ""
     log_pattern: str = ""
     labelled: bool = False
+    read_from: Mapping[str, int] = field(default_factory=dict)
 
 
 class AttemptState:
@@ -86,7 +88,9 @@ class AttemptState:
         self._last_words = LastWords(self.fleet, sources.job_id, labelled=sources.labelled)
         self._cancelled: set[str] = set()
         self._task_exits = TaskExits()
-        self._outputs = [OutputFile(path, own, self.counters) for path in sources.paths]
+        self._outputs = [
+            OutputFile(path, own, self.counters, sources.read_from.get(str(path))) for path in sources.paths
+        ]
         self._log_step: tuple[int, float] | None = None
         self._log_signs = 0
 
@@ -175,7 +179,15 @@ class AttemptState:
         ours = {f"{self.sources.job_id}.{step}" for step in (*self.fleet.step_ids, *watched)} | {
             str(self.sources.job_id)
         }
+        if self.sources.read_from and not self.fleet.ranks and self._killed:
+            # It began and ended before agents could learn its number, and it was the first: we have killed no step.
+            ours |= {step for step in self._cancelled if step.startswith(f"{self.sources.job_id}.")}
         return bool(self._cancelled & ours)
+
+    @property
+    def _killed(self) -> bool:
+        """Whether no rank has ended in another way than those of a cancelled step."""
+        return {e.signal for e in self.exits.values()} <= {signal.SIGKILL, signal.SIGTERM}
 
     def add_step_exit(self, code: int) -> None:
         """Record that srun ended without naming single tasks: one exit of an unknown rank, for the whole step."""

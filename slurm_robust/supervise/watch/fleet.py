@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_robust.localize.slow.timings import Collector, Timing, usable
-from slurm_robust.supervise.agent import messages
+from slurm_robust.supervise.agent import messages, packing
+from slurm_robust.supervise.agent.warm_messages import WarmAnswer
 from slurm_robust.supervise.watch.suspicion import RankProgress, StepTimes
 from slurm_robust.supervise.watch.traffic import Traffic
 
@@ -31,6 +33,8 @@ class RankInfo:
     """Slurm's number of its task; several ranks of torchrun share one."""
     ranked: bool = False
     """Its environment has RANK: torchrun or a script is above it."""
+    python: str = ""
+    """The Python that runs it; empty where it is not known."""
     gone_at_s: float = 0.0
     missed_at_s: float = 0.0
     """The supervisor's own time of `gone_at_s`; 0 while the rank lives."""
@@ -42,6 +46,8 @@ class RankInfo:
     calls: int = 0
     loss: float | str | None = None
     grad_norm: float | str | None = None
+    loss_call: int = 0
+    """The call that gave the loss, counted like `calls`."""
     marks: Mapping[str, float] = field(default_factory=dict)
     layout: Mapping[str, int] = field(default_factory=dict)
     first_step: int = -1
@@ -80,6 +86,8 @@ class Fleet:
         """Answers of NCCL's RAS service, JSON, and when they arrived; untrusted until `localize.ras` has read them."""
         self.clean: dict[int, dict[str, list[int]]] = {}
         """Clean-up request → node → pids that are left."""
+        self.warm: dict[int, dict[str, WarmAnswer]] = {}
+        """Question about warm processes → node → its answer."""
         self.garbled = 0
         """Messages that made no sense."""
         self.restarted: dict[int, float] = {}
@@ -110,6 +118,7 @@ class Fleet:
             messages.RasTaken: self._take_ras,
             messages.Cleaned: self._take_cleaned,
             messages.PortTraffic: self.traffic.take,
+            WarmAnswer: self._take_warm,
         }
 
     def feed(self, message: messages.FromAgent, now_s: float) -> None:
@@ -165,7 +174,9 @@ class Fleet:
         self.step_nodes = max(self.step_nodes, found.nodes)
         if known is not None:
             self._of_task[known.step_id, known.task].remove(known)
-        info = RankInfo(number, found.node, found.pid, found.step_id, found.at_s, task, ranked=found.ranked)
+        info = RankInfo(
+            number, found.node, found.pid, found.step_id, found.at_s, task, ranked=found.ranked, python=found.python
+        )
         self.ranks[number] = info
         self._of_task.setdefault((found.step_id, task), []).append(info)
         if found.ranked and replaces_worker:
@@ -180,6 +191,7 @@ class Fleet:
             number, step, at_s = entry.rank, entry.step, entry.last_sign_s
             info = self.ranks[number]
             info.calls, info.loss, info.grad_norm = entry.calls, entry.loss, entry.grad_norm
+            info.loss_call = entry.loss_call or entry.calls
             info.progress = RankProgress(number, step, entry.phase, at_s, entry.phase_timeout_s)
             if info.calls > 0:
                 if 0 <= info.first_step < step and not self.steps.knows(number):
@@ -211,14 +223,18 @@ class Fleet:
     def _take_capture(self, capture: messages.CaptureTaken, now_s: float) -> None:
         archives = self.archives.get(capture.capture_id)
         if archives is not None:  # a late one shows another moment
-            archives[capture.node] = messages.unpack(capture.packed)
+            archives[capture.node] = packing.unpack(capture.packed)
 
     def _take_ras(self, answer: messages.RasTaken, now_s: float) -> None:
-        self.ras = [*self.ras, (now_s, messages.unpack(answer.packed))][-_KEPT_ANSWERS:]
+        self.ras = [*self.ras, (now_s, packing.unpack(answer.packed))][-_KEPT_ANSWERS:]
 
     def _take_cleaned(self, message: messages.Cleaned, now_s: float) -> None:
         if message.request_id in self.clean:
             self.clean[message.request_id][message.node] = list(message.left)
+
+    def _take_warm(self, message: WarmAnswer, now_s: float) -> None:
+        if message.request_id in self.warm:
+            self.warm[message.request_id][message.node] = message
 
     def expect(self, capture: int) -> dict[str, bytes]:
         """Accept archives of this capture until it is popped from `archives`; they are put into the returned table."""
@@ -262,6 +278,12 @@ class Fleet:
     def last_sign_s(self) -> float:
         """Time of the last sign of life of any rank, 0 where there was none."""
         return max((r.progress.at_s for r in self.ranks.values() if r.progress is not None), default=0.0)
+
+    @property
+    def python(self) -> str:
+        """The Python that runs most ranks; empty where none is known."""
+        pythons = Counter(r.python for r in self.ranks.values() if r.python)
+        return pythons.most_common(1)[0][0] if pythons else ""
 
     @property
     def step_ids(self) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import health_log, rollback
@@ -41,10 +42,10 @@ class Losses:
 
     def take(self, attempt: AttemptState) -> None:
         """Take the loss that was reported last; the file is read and written in a thread."""
-        reported = None if self._theirs else _reported(attempt.fleet)
-        if reported is None or (self._work is not None and not self._work.done()):
+        found = None if self._theirs else reported(attempt.fleet)
+        if found is None or (self._work is not None and not self._work.done()):
             return
-        step, loss, grad_norm = reported
+        step, loss, grad_norm, _ = found
         if self._log is None:
             self._work = asyncio.create_task(self._open())
             return
@@ -117,12 +118,21 @@ class Losses:
         return text, found.to.step if found.to is not None else None
 
 
-def _reported(fleet: Fleet) -> tuple[int, float | None, float | None] | None:
-    """Step, loss and gradient norm of the first rank that reports a loss."""
+class ReportedLoss(NamedTuple):
+    """What a rank reported last; `call` is the one that gave the loss, which may be older than the step."""
+
+    step: int
+    loss: float | None
+    grad_norm: float | None
+    call: int
+
+
+def reported(fleet: Fleet) -> ReportedLoss | None:
+    """Of the first rank that reports a loss."""
     for number in sorted(fleet.ranks):
         info = fleet.ranks[number]
         if info.progress is not None and info.loss is not None:
-            return info.progress.step, _number(info.loss), _number(info.grad_norm)
+            return ReportedLoss(info.progress.step, _number(info.loss), _number(info.grad_norm), info.loss_call)
     return None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from slurm_robust.supervise.launch.attempt_settings import ResumePoint, look_up
+from slurm_robust.supervise.launch.attempt_settings import ResumePoint
+from slurm_robust.supervise.launch.resume_points import look_up
 from slurm_robust.supervise.session import Session
 
 _COST_SHARE = 10.0

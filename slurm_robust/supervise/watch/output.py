@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,10 +105,14 @@ def read_exit(line: str) -> list[TaskExit]:
 
 
 class OutputFile:
-    """One output file, read as it grows."""
+    """One output file, read as it grows: from its present end on, or from `read_from`."""
 
     def __init__(
-        self, path: Path, own_pattern: re.Pattern[str] | None = None, counters: Counters | None = None
+        self,
+        path: Path,
+        own_pattern: re.Pattern[str] | None = None,
+        counters: Counters | None = None,
+        read_from: int | None = None,
     ) -> None:
         self.path = path
         self._own = own_pattern
@@ -120,7 +123,7 @@ class OutputFile:
         self._frames: dict[str, str] = {}
         """That frame of the traceback that is being read, by the label of its lines."""
         try:
-            self._offset = path.stat().st_size
+            self._offset = path.stat().st_size if read_from is None else read_from
         except OSError:
             self._offset = 0
 
@@ -186,18 +189,3 @@ def _is_frame(line: str) -> bool:
 def _without_ours(raw: bytes) -> str:
     """The part of a line that others have written; ours often follows a progress bar without a newline."""
     return _OURS.split(raw[:_LINE_MAX].decode("utf-8", "replace"), maxsplit=1)[0]
-
-
-def own_output_files(process: int | str = "self") -> list[Path]:
-    """The files that a process's stdout and stderr go to (in a batch job: the job's own output files)."""
-    out: list[Path] = []
-    for fd in (1, 2):
-        try:
-            link = Path(f"/proc/{process}/fd/{fd}")
-            if stat.S_ISREG(link.stat().st_mode):
-                path = link.readlink()
-                if path not in out:
-                    out.append(path)
-        except OSError:
-            continue
-    return out

@@ -8,6 +8,7 @@ import importlib
 from slurm_robust.localize.slow.judge import judge_timings
 from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.localize.slow.timings_file import packed
+from slurm_robust.localize.slow.unnamed import slow_but_unnamed
 from slurm_robust.model import Conclusion, Verdict
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
@@ -23,6 +24,9 @@ class Slowness:
     """Judges the step timings of one attempt.
 
     A node is reported when two judgements in a row name it, and again only when other nodes are named.
+
+    Attributes:
+        unnamed: Why ranks are slow with no node named, where two judgements in a row say so; else empty.
     """
 
     def __init__(self, session: Session, attempt: AttemptState) -> None:
@@ -32,6 +36,8 @@ class Slowness:
         self._last_step = -1
         self._named: frozenset[str] = frozenset()
         self._reported: frozenset[str] = frozenset()
+        self.unnamed = ""
+        self._unnamed_before = False
         self._task: asyncio.Task[None] | None = None
 
     def poll(self) -> None:
@@ -57,7 +63,9 @@ class Slowness:
         self._due_s = max(self._due_s, clock.monotonic_s() + _COST_SHARE * worked_s)
         culprit = verdict.conclusion is Conclusion.CULPRIT
         named = frozenset(s.node for s in verdict.suspects) if culprit else frozenset[str]()
-        again, self._named = named & self._named, named
+        unnamed = slow_but_unnamed(verdict)
+        self.unnamed = verdict.reason if unnamed and self._unnamed_before else ""
+        again, self._named, self._unnamed_before = named & self._named, named, unnamed
         if again and again != self._reported:
             self._reported = again
             await self._report(verdict, again, timings)

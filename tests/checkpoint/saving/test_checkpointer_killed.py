@@ -20,7 +20,7 @@ from slurm_robust import checkpoint
 from slurm_robust.checkpoint.saving.rank import persister_link
 from slurm_robust.checkpoint.saving.shared import wire
 from slurm_robust.supervise.agent import persisters
-from slurm_robust.supervise.agent.ranks import Target
+from slurm_robust.supervise.agent.ranks import Target, cluster
 
 
 @pytest.fixture
@@ -43,6 +43,9 @@ def test_both_sides_name_the_socket_alike(monkeypatch: pytest.MonkeyPatch) -> No
     """The agent may not import the checkpoint package, so the rule stands twice."""
     env = {"SLURM_JOB_ID": "12", "SLURMD_NODENAME": "n3", "SLURM_CLUSTER_NAME": "c"}
     assert persister_link.agent_name(env, 7) == persisters.name(Target("12", "n3", "", "", "c"), 7)
+    for given in ({"SLURM_WORKING_CLUSTER": "c:host:1:2:3"}, {"SLURM_CLUSTER_NAME": ""}):
+        own = cluster(env | given)
+        assert persister_link.agent_name(env | given, 7) == persisters.name(Target("12", "n3", "", "", own), 7)
     assert persister_link.PROTOCOL == persisters.PROTOCOL
     assert persister_link.agent_name({"SLURM_JOB_ID": "12"}, 7) == ""
 

@@ -7,13 +7,17 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from slurm_robust.checkpoint.health import rollback_log
 from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter
 from slurm_robust.checkpoint.saving.shared import file_writer
 from slurm_robust.checkpoint.saving.shared.image import Image, ImageDescription, Note, sizes
+from slurm_robust.checkpoint.store import find
 
 FILE_BYTES = 5000
+NOTE = Note("run-1", 7, "step-7", 1.0)
 WAIT_S = 10.0
 
 
@@ -56,7 +60,7 @@ def one_copy(
         ),
         b"m",
     )
-    image.commit(0, 1, Note("run-1", 7, "step-7", 1.0, tiers))
+    image.commit(0, 1, msgspec.structs.replace(NOTE, tiers=tiers))
     if tiers == ("memory",):
         image.finish(0, 1)
     sealing = PersisterStub()
@@ -123,7 +127,7 @@ def test_two_that_seal_the_same_save(tmp_path: Path, monkeypatch: pytest.MonkeyP
     folder = tmp_path / "step-7"
 
     def seal() -> None:
-        file_writer.seal_when_complete(folder, "run-1", 7, 1, lambda: True)
+        file_writer.seal_when_complete(folder, NOTE, 1, lambda: True)
 
     def reached(point: str) -> None:
         if point == "about to seal":
@@ -135,3 +139,15 @@ def test_two_that_seal_the_same_save(tmp_path: Path, monkeypatch: pytest.MonkeyP
     seal()
     writer.drop()
     assert sorted(path.name for path in folder.iterdir()) == [".metadata", "__0_0.distcp", "seal.json"]
+
+
+def test_a_seal_that_comes_after_a_rollback_does_not_bring_the_state_back(tmp_path: Path) -> None:
+    """Files and seal are younger than the rollback, the state in them is older: the checkpoint is not chosen."""
+    rollback_log.add(tmp_path, rollback_log.Rollback(at_s=2.0, to_step=3, why="loss nan", first_batch=4, last_batch=8))
+    writer, sealing = one_copy(tmp_path, rank=0)
+    writer.flush()
+    assert sealing.asked.wait(WAIT_S)
+    file_writer.seal_when_complete(tmp_path / "step-7", NOTE, 1, lambda: True)
+    writer.drop()
+    (found,) = find.entries(tmp_path)
+    assert (found.sealed, found.problem) == (True, "abandoned: loss nan, and training was rolled back to step 3")

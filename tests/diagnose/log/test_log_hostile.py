@@ -256,7 +256,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
 """
 
 
-SLOW_KINDS = ("binary", "interesting lines", "news", "wide characters")
+SLOW_KINDS = ("binary", "interesting lines", "news", "tracebacks", "wide characters")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Breaks the ranks of a stop-time test on some nodes: FAULTY_RANKS is JSON, `{"n3": "bit"}` or `{"n1,n2": "corrupt"}`.
 
-Each Python that has this folder on PYTHONPATH loads this file at its start. The fault is put in when a rank is forked.
+Each Python that has this folder on PYTHONPATH loads this file at its start. The fault is put in when a rank is forked,
+and into a rank of the reference replay at once.
 Faults of a node: `bit` (one wrong bit in one product), `segfault`, `hang` (in the pairs). Faults of a link: `corrupt`
 (received numbers), `slow`. `no_torch` hides PyTorch. Members of a pair know each other by files in FAULTY_RANKS_FOLDER.
 """
@@ -71,6 +72,10 @@ def _break():
     server.WORK["pair"] = server.pair_test.run
 
 
+if OWN == "bit" and any("reference_replay" in word for word in sys.orig_argv):
+    import torch
+
+    _bit(torch)
 if FAULTS:
     os.register_at_fork(after_in_child=_break)
 if OWN == "no_torch":

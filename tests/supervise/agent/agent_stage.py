@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from helpers import wait_until
 
-from slurm_robust.supervise.agent import messages, wire
+from slurm_robust.supervise.agent import messages, packing, wire
 from slurm_robust.supervise.watch.watch_step import py_spy_path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,6 +71,7 @@ class AgentStage:
             "from slurm_robust.supervise.agent.main import main; main(sys.argv[1:])"
         )
         env = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "1", "SROBUST_WATCH": "1"}
+        env["SLURM_WORKING_CLUSTER"] = "own:127.0.0.1:6817:9728:109"
         arguments = [self.job, "1.0.1", "0.1", py_spy or py_spy_path(), "0", ring, kernel_log]
         self.agent = subprocess.Popen(
             [sys.executable, "-S", "-s", "-E", "-c", boot, *arguments],
@@ -116,7 +117,7 @@ class AgentStage:
         """The archive of a capture."""
         self.send(messages.TakeCapture(capture_id, 1, 10.0))
         taken = self.receive(messages.CaptureTaken, capture_id=capture_id)
-        archive: dict[str, Any] = json.loads(messages.unpack(taken.packed))
+        archive: dict[str, Any] = json.loads(packing.unpack(taken.packed))
         return archive
 
     def close_input(self) -> None:

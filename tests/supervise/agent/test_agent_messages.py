@@ -11,21 +11,24 @@ from hypothesis import strategies as st
 
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent import messages as m
+from slurm_robust.supervise.agent.packing import pack
+from slurm_robust.supervise.agent.warm_messages import AskWarm, WarmAnswer
 
 SENT: list[m.FromAgent] = [
     m.Hello("n1", 7),
     m.Heartbeat("n1", 8),
-    m.RankFound("n1", 3, 100, "0", 8, 1.5, task=1, nodes=2, ranked=True),
+    m.RankFound("n1", 3, 100, "0", 8, 1.5, task=1, nodes=2, ranked=True, python="/env/bin/python"),
     m.RankFound("n1", 3, 100, "0", 8, 1.5),
     m.RankGone("n1", 3, 100, 2.5, task_lives=True),
     m.ProgressReport("n1", (m.ProgressEntry(3, 9, "train", 5.0, 10, "nan", 0.5, None),)),
     m.ProgressReport("n1", (m.ProgressEntry(3, 9, "evaluate", 5.0, 10, None, 0.5, float("inf")),)),
+    m.ProgressReport("n1", (m.ProgressEntry(3, 9, "train", 5.0, 10, 0.5, None, None, 7),)),
     m.TimingReport("n1", (m.TimingEntry(3, 9, 1.0, None, None), m.TimingEntry(4, 9, 1.0, 0.5, 0.5))),
     m.RankStart("n1", 3, {"imports_done": 1.0}, {"dp": 8}, m.FirstStep(-1, 0.0)),
     m.RankState("n1", 3, "T", 101),
     m.TaskEnded("n1", "0", 3, 0, 9, 0.25),
-    m.CaptureTaken("n1", 4, m.pack({"v": 1})),
-    m.RasTaken("n1", 4, m.pack({"json": None})),
+    m.CaptureTaken("n1", 4, pack({"v": 1})),
+    m.RasTaken("n1", 4, pack({"json": None})),
     m.Cleaned("n1", 5, (7, 8)),
     m.NodeFindings("n1", (NodeFinding(7, 1.5, "kmsg", "xid", "now", "XID 79", (0, 3), "", 79),)),
     m.NodeFindings("n1", (NodeFinding(8, 2.5, "link", "link", "if_repeated", "down", (), "mlx5_0/1", None),)),
@@ -34,6 +37,8 @@ SENT: list[m.FromAgent] = [
     m.KernelRecords("n1", 1.5, 60.5, ("3,1,5,-;NVRM: Xid", "3,2,6,-;x"), {"0000:9b:00": 3}),
     m.KernelRecords("n1", 1.5, 60.5, ("3,1,5,-;NVRM: Xid",), {}, 535, unused=True),
     m.PortTraffic("n1", 60.0, 2**50),
+    WarmAnswer("n1", 6, (0, 1), "x opens /dev/nvidia0", "x", 900, 3.5, 2**28, 2**35, pack("m\tx\t/x")),
+    WarmAnswer("n1", 6),
     m.Flushing("n1"),
     m.Flushed("n1"),
 ]
@@ -42,6 +47,7 @@ ASKED: list[m.ToAgent] = [
     m.TakeCapture(4, 2, 5.0, "n1", with_recorder=False),
     m.CleanUp(5, "1.0.1", 3.0, ("0", "1")),
     m.CleanUp(0),
+    AskWarm(6, "1.0.2", "prepare", pack({"record": ""}), "n1"),
 ]
 
 
@@ -74,7 +80,8 @@ ANYTHING = st.recursive(
 
 
 @given(
-    st.sampled_from(["hello", "rank", "gone", "p", "t", "marks", "state", "exit", "cap", "clean", "found"]), st.data()
+    st.sampled_from(["hello", "rank", "gone", "p", "t", "marks", "state", "exit", "cap", "clean", "found", "warm"]),
+    st.data(),
 )
 def test_any_json_is_a_message_or_malformed(kind: str, data: st.DataObject) -> None:
     """Never an error."""
@@ -93,6 +100,8 @@ def test_any_json_is_a_message_or_malformed(kind: str, data: st.DataObject) -> N
         "blob",
         "id",
         "left",
+        "tasks",
+        "refused",
         "findings",
     )
     raw = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys((*keys, "findings"), ANYTHING)))

@@ -32,6 +32,7 @@ def test_foreign_processes_are_no_ranks(stage: AgentStage) -> None:
     stage.victim(4, SROBUST_WATCH="1")
     stage.victim(6, SLURM_STEP_ID="4294967291")
     stage.victim(7, SLURM_STEP_ID="-5")
+    stage.victim(8, SLURM_WORKING_CLUSTER="other:127.0.0.1:6817:9728:109")
     mine = stage.victim(5)
     stage.start_agent()
     assert stage.receive(RankFound).pid == mine.pid

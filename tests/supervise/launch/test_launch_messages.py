@@ -10,9 +10,11 @@ from slurm_robust.supervise.launch import messages as m
 
 REPORTED: list[m.ToSupervisor] = [
     m.LauncherReady(),
+    m.StartedEarly("1.0.7.1", "ab12", "/ck/step-7", 7, True, "3-5", ("step-8 was passed over",), {"/out": 12}),
     m.SrunStarted("1.0.1", 7, ("n1",)),
     m.SrunStarted("1.0.1", 7),
     m.SrunEnded("1.0.1", 9, ("n1", "n2")),
+    m.WarmEnded("1.0.2", 9, "srun: error"),
 ]
 ORDERED: list[m.ToLauncher] = [
     m.LaunchSrun("1.0.1", ("srun", "x"), {"A": "b"}, ("C",), ("n1",)),
@@ -21,6 +23,9 @@ ORDERED: list[m.ToLauncher] = [
     m.WaitForRequeue(("python", "-m", "x"), 4.0),
     m.SupervisorAlive(),
     m.SupervisorPrepares(60.0),
+    m.StartWarm("1.0.2", ("srun", "x"), {"A": "b"}, ("C",)),
+    m.AdoptWarm("1.0.2", ("n1",)),
+    m.EndWarm("1.0.2"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -12,28 +13,28 @@ from pathlib import Path
 
 import pytest
 from helpers import wait_until
+from launcher_stage import DRIVER, TALK, start  # type: ignore[import-not-found]
 
-DRIVER = """
-import sys
-from slurm_robust.supervise.launch import launcher
-launcher._FIRST_MESSAGE_S, launcher._TICK_S = float(sys.argv[1]), float(sys.argv[4])
-sys.exit(launcher.Launcher(["sh", "-c", sys.argv[2]], [sys.executable, "-c", sys.argv[3], "{fd}"]).run())
+EARLY = """
+import os, sys
+from slurm_robust.supervise.launch import early_launch, launcher
+from slurm_robust.supervise.launch.attempt_settings import ResumePoint
+launcher._QUIET_START_S, launcher._FIRST_MESSAGE_S = float(sys.argv[1]), float(sys.argv[5])
+launch = early_launch.EarlyLaunch(
+    "5.0.7.1", ("sh", "-c", sys.argv[2]), {"GIVEN": "yes"}, "ab12", ResumePoint(), {"/out": 3}, sys.argv[4] == "alone"
+)
+srun = early_launch.start(launch, os.environ)
+sys.exit(launcher.Launcher(["sh", "-c", "exit 41"], [sys.executable, "-c", sys.argv[3], "{fd}"], early=srun).run())
 """
-TALK = """
-import json, os, socket, sys
-s = socket.socket(fileno=int(sys.argv[1])); f = s.makefile("r")
-def say(**m): s.sendall(json.dumps(m).encode() + b"\\n")
-def launch(script):
-    say(do="launch", argv=["sh", "-c", script], env={"SROBUST_ATTEMPT": "1.0.1"}, unset=[], attempt="1.0.1")
-"""
 
 
-def start(
-    tmp_path: Path, supervisor: str, *, plain: str = "exit 41", first_word_s: float = 10.0, tick_s: float = 60.0
+def start_early(
+    tmp_path: Path, srun: str, supervisor: str, *, quiet_s: float = 0.0, alone: bool = True, first_word_s: float = 20.0
 ) -> subprocess.Popen[str]:
-    """A launcher in a folder of its own."""
+    """A launcher whose srun was started before it."""
+    words = [str(quiet_s), srun, TALK + supervisor, "alone" if alone else "", str(first_word_s)]
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(first_word_s), plain, TALK + supervisor, str(tick_s)],
+        [sys.executable, "-c", EARLY, *words],
         cwd=tmp_path,
         text=True,
         stdin=subprocess.PIPE,
@@ -253,3 +254,106 @@ launch('exit 7'); f.readline(); code = json.loads(f.readline())["code"]; say(do=
     (tmp_path / "on").touch()
     process.communicate(timeout=20)
     assert process.returncode == 7
+
+
+ENDS_WITH_IT = """
+say(do="alive"); open("told", "w").write(f.readline())
+say(do="exit", code=json.loads(f.readline())["code"] + 1); f.readline()
+"""
+
+
+def test_srun_runs_before_its_supervisor_and_is_taken_over(tmp_path: Path) -> None:
+    """Stdin, stdout and variables are as ever; the supervisor is told what srun was given, and that it has failed."""
+    process = start_early(tmp_path, "read x; echo $x $GIVEN; exit 7", ENDS_WITH_IT)
+    out, err = process.communicate("hello\n", timeout=20)
+    assert (process.returncode, out) == (8, "hello yes\n"), err
+    told = json.loads((tmp_path / "told").read_text())
+    assert (told["ev"], told["attempt"], told["lineage"]) == ("early", "5.0.7.1", "ab12")
+    assert told["output_from"] == {"/out": 3}
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_short_step_that_fails_is_handled_and_one_that_ends_well_needs_nobody(tmp_path: Path, code: int) -> None:
+    """It is over before the supervisor is to start."""
+    process = start_early(tmp_path, f"exit {code}", ENDS_WITH_IT, quiet_s=10.0)
+    process.communicate(timeout=20)
+    assert process.returncode == (8 if code else 0)
+    assert (tmp_path / "told").exists() is bool(code)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_supervisor_that_still_loads_its_modules_is_ended_where_nothing_needs_it(tmp_path: Path, alone: bool) -> None:
+    """Where the claim of an attempt before waits for the end of this one, the supervisor has its say."""
+    waits = 'open("up", "w").close()\nwhile not os.path.exists("on"): __import__("time").sleep(0.02)\n' + ENDS_WITH_IT
+    process = start_early(tmp_path, "while [ ! -e up ]; do sleep 0.02; done", waits, alone=alone)
+    if not alone:
+        wait_until((tmp_path / "up").exists, timeout_s=10, what="the supervisor")
+        (tmp_path / "on").touch()
+    process.communicate(timeout=20)
+    assert process.returncode == (0 if alone else 1)
+
+
+def test_a_supervisor_that_has_begun_is_not_ended_by_a_good_end(tmp_path: Path) -> None:
+    """It may have written a claim, which only it completes."""
+    process = start_early(tmp_path, "while [ ! -e told ]; do sleep 0.02; done", ENDS_WITH_IT)
+    process.communicate(timeout=20)
+    assert process.returncode == 1
+
+
+def test_a_supervisor_that_cannot_live_leaves_the_early_srun_alone(tmp_path: Path) -> None:
+    """It is said, the command runs once, and its exit code is its own."""
+    process = start_early(tmp_path, "echo once; while [ ! -e on ]; do sleep 0.02; done; exit 5", "sys.exit(1)")
+    assert process.stderr is not None
+    assert "nothing ends it where one of its ranks dies" in process.stderr.readline()
+    (tmp_path / "on").touch()
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (5, "once\n")
+
+
+def test_signals_reach_an_srun_that_has_no_supervisor_yet(tmp_path: Path) -> None:
+    """From its start on."""
+    process = start_early(
+        tmp_path, 'trap "exit 12" USR1; touch up; while :; do sleep 0.05; done', ENDS_WITH_IT, quiet_s=10.0
+    )
+    wait_until((tmp_path / "up").exists, timeout_s=10, what="the command")
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=20)
+    assert process.returncode == 13
+
+
+def test_a_supervisor_that_says_nothing_does_not_hold_the_code_of_an_srun_that_has_failed(tmp_path: Path) -> None:
+    """It hangs at its start; nothing was decided yet, so the script goes on with srun's own exit code."""
+    silent = 'open("pid", "w").write(str(os.getpid())); f.readline(); f.readline(); f.readline()'
+    process = start_early(tmp_path, "while [ ! -s pid ]; do sleep 0.02; done; exit 5", silent, first_word_s=0.3)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 5
+    assert "the supervisor sent nothing" in err
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "socket.socketpair = refuse(OSError(24, 'Too many open files'))",
+        "threading.Thread.start = refuse(RuntimeError('no new thread'))",
+    ],
+)
+def test_a_user_without_descriptors_or_threads_left_keeps_the_command(broken: str) -> None:
+    """An srun that was started already is not orphaned: the launcher goes on without a supervisor."""
+    program = f"""
+import socket, sys, threading
+from slurm_robust.supervise.launch.launcher import Launcher
+def refuse(error):
+    def call(*_, **__):
+        raise error
+    return call
+{broken}
+sys.exit(Launcher(["sh", "-c", "exit 7"], [sys.executable, "-c", "pass"]).run())
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False, env=env
+    )
+    assert done.returncode == 7, done.stderr
+    assert "the supervisor cannot be started" in done.stderr

@@ -6,10 +6,11 @@ import os
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from slurm_robust.supervise.versions import selection
+from slurm_robust.supervise.versions import selection, snapshot
 from slurm_robust.supervise.versions.snapshot import Limits, SnapshotError
 from slurm_robust.supervise.versions.version_folder import CodeVersion, Origin, VersionFolder, not_part
 
@@ -112,8 +113,8 @@ def test_a_folder_in_a_repository_and_a_submodule_are_read_by_git_too(code: Path
     assert set(version.shared) == {"third/build"}
 
 
-def test_secrets_sockets_pipes_and_by_products_are_left_out_and_named(code: Path, versions: VersionFolder) -> None:
-    """Each with the reason; templates of secrets are none."""
+def test_sockets_pipes_and_by_products_are_left_out_and_named(code: Path, versions: VersionFolder) -> None:
+    """Each with the reason; secrets are not copied either, and templates of secrets are none."""
     write(code, {".env": "TOKEN=1", ".env.example": "TOKEN=", "server.pem": "k", "id_rsa": "k", ".git/config": ""})
     write(code, {"pkg/__pycache__/m.pyc": "", "slurm-robust-7/story.jsonl": "", "slurm-7.out": ""})
     os.mkfifo(code / "pipe")
@@ -124,15 +125,16 @@ def test_secrets_sockets_pipes_and_by_products_are_left_out_and_named(code: Path
         os.chdir(here)
         version = take(versions, code)
     reasons = selection.by_reason(version.left_out)
-    assert set(reasons["it may hold a secret"]) == {".env", "server.pem", "id_rsa"}
+    assert set(version.shared) == {".env", "server.pem", "id_rsa"}
     assert reasons["a socket"] == ["sock"]
     assert reasons["a named pipe"] == ["pipe"]
     assert reasons["the repository itself"] == [".git"]
     assert {"pkg/__pycache__", "slurm-robust-7", "slurm-7.out"} <= set(reasons["a by-product"])
     snapshot = versions.snapshot(1)
     assert (snapshot / ".env.example").exists()
-    assert not any((snapshot / name).exists() for name in (".env", "server.pem", "sock", "pipe", "slurm-robust-7"))
-    assert "left out (it may hold a secret): .env, id_rsa, server.pem" in not_part(version)
+    assert not any((snapshot / name).exists() for name in ("sock", "pipe", "slurm-robust-7"))
+    assert (snapshot / ".env").readlink() == code / ".env", "the program finds it, and it is not copied"
+    assert "not part of the version: .env, id_rsa, server.pem" in not_part(version)
 
 
 @pytest.mark.parametrize("kind", ["link", "folder"])
@@ -186,12 +188,11 @@ def test_links_are_not_followed(code: Path, versions: VersionFolder, tmp_path: P
     assert (snapshot / "alias.py").resolve() == (snapshot / "train.py").resolve()
     assert (snapshot / "pkg" / "up").resolve() == snapshot.resolve()
     assert (snapshot / "absolute").resolve() == (snapshot / "pkg").resolve()
-    assert version.shared == {"data": str((tmp_path / "datasets").resolve())}
+    assert version.shared == {"data": str((tmp_path / "datasets").resolve()), ".env": str(code / ".env")}
     assert (snapshot / "data").is_symlink()
     assert version.left_out["loop"] == "a link that leads to itself"
     assert version.left_out["nowhere"] == "a link that leads nowhere"
-    assert version.left_out["token"] == "a link to .env, which is left out"
-    assert not (snapshot / "token").is_symlink()
+    assert (snapshot / "token").samefile(code / ".env")
 
 
 @pytest.mark.parametrize(
@@ -277,3 +278,203 @@ def test_an_edited_snapshot_is_noticed(code: Path, versions: VersionFolder) -> N
     (versions.snapshot(1) / "train.py").unlink()
     assert "cannot be read" in versions.damage(1)
     assert "not whole" in versions.damage(2)
+
+
+def test_a_submodule_that_was_not_checked_out_is_an_empty_folder(
+    code: Path, versions: VersionFolder, tmp_path: Path
+) -> None:
+    """Git would list the repository around it."""
+    other = tmp_path / "other"
+    write(other, {"lib.py": ""})
+    for folder in (other, code):
+        git(folder, "init")
+        git(folder, "add", ".")
+        git(folder, "commit", "-m", "x")
+    git(code, "-c", "protocol.file.allow=always", "submodule", "add", str(other), "third")
+    git(code, "submodule", "deinit", "-f", "third")
+    take(versions, code)
+    assert set(versions.digests(1)) == {".gitmodules", "train.py", "pkg/model.py", "pkg/run.sh"}
+
+
+def test_a_link_in_the_place_of_a_tracked_folder_is_a_link(code: Path, versions: VersionFolder, tmp_path: Path) -> None:
+    """Git still lists what the folder had."""
+    git(code, "init")
+    git(code, "add", ".")
+    (code / "pkg").rename(tmp_path / "elsewhere")
+    (code / "pkg").symlink_to(tmp_path / "elsewhere")
+    version = take(versions, code)
+    assert set(versions.digests(1)) == {"train.py"}
+    assert version.shared == {"pkg": str(tmp_path / "elsewhere")}
+
+
+@pytest.mark.parametrize("variable", ["GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"])
+def test_the_folders_own_repository_is_asked(
+    code: Path, versions: VersionFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Whatever the shell that submitted the job had set, for instance in a hook of git."""
+    write(code, {".gitignore": "big\n", "big": "x"})
+    git(code, "init")
+    git(code, "add", ".")
+    monkeypatch.setenv(variable, str(tmp_path))
+    version = take(versions, code)
+    assert set(version.shared) == {"big"}
+    assert set(versions.digests(1)) == {".gitignore", "train.py", "pkg/model.py", "pkg/run.sh"}
+
+
+def test_a_colleagues_repository_is_read_by_git_too(code: Path, versions: VersionFolder) -> None:
+    """Git refuses one by default, as its configuration could start programs; none is started here."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make a folder of somebody else")
+    write(code, {".gitignore": "big\n", "big": "x"})
+    git(code, "init")
+    git(code, "add", ".")
+    for path in (code, code / ".git"):
+        os.chown(path, 4242, -1)
+    assert set(take(versions, code).shared) == {"big"}
+
+
+def test_git_that_cannot_be_asked_is_told(
+    code: Path, versions: VersionFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All files are taken then: it may be why the folder does not fit."""
+    git(code, "init")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    version = take(versions, code)
+    assert "git could not be asked" in not_part(version)
+    (code / "big").write_bytes(b"x" * (2 << 20))
+    with pytest.raises(SnapshotError, match="git could not be asked"):
+        take(versions, code)
+
+
+def test_links_to_names_that_no_list_can_hold_are_left_out(code: Path, versions: VersionFolder, tmp_path: Path) -> None:
+    """Within the folder and outside of it."""
+    name = os.fsdecode(b"latin-\xe9")
+    for folder in (code, tmp_path):
+        (folder / name).write_text("")
+    (code / "inside").symlink_to(name)
+    (code / "outside").symlink_to(tmp_path / name)
+    version = take(versions, code)
+    assert {"inside", "outside"} <= set(version.left_out)
+    assert versions.damage(1) == ""
+
+
+def test_a_link_that_leads_nowhere_here_may_do_so_on_the_nodes(code: Path, versions: VersionFolder) -> None:
+    """A node's own disk, for instance; `srobust update` runs on a login node."""
+    (code / "scratch").symlink_to("/no/such/disk")
+    version = take(versions, code)
+    assert version.shared == {"scratch": "/no/such/disk"}
+    assert str((versions.snapshot(1) / "scratch").readlink()) == "/no/such/disk"
+
+
+def test_folders_that_are_nested_too_deeply_are_refused(code: Path, versions: VersionFolder) -> None:
+    """A program that has run wild must not end the supervisor."""
+    here = Path.cwd()
+    try:
+        os.chdir(code)
+        for _ in range(1200):
+            Path("d").mkdir()
+            os.chdir("d")
+        os.chdir(here)
+        with pytest.raises(SnapshotError, match="nested too deeply"):
+            take(versions, code)
+    finally:
+        os.chdir(here)
+        subprocess.run(["rm", "-r", str(code / "d")], check=True)  # too deep for Python
+
+
+def test_what_cannot_be_read_stays_shared(code: Path, versions: VersionFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program could not read it in the folder either; a cache of root's must not cost the snapshot."""
+    write(code, {"private/x.py": "", "pkg/token.txt": ""})
+    closed = {code / "private", code / "pkg" / "token.txt"}
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in closed and real(path, mode))
+    version = take(versions, code)
+    assert set(version.shared) == {"private", "pkg/token.txt"}
+    assert set(versions.digests(1)) == {"train.py", "pkg/model.py", "pkg/run.sh"}
+
+
+class WritingAllTheWhile:
+    """Stands in for the copying of a file: something appends to these before each look at them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *paths: Path) -> None:
+        self.paths = {str(path) for path in paths}
+        self.real = os.fstat
+        self.looks = 0
+        monkeypatch.setattr(os, "fstat", self)
+
+    def __call__(self, fd: int) -> os.stat_result:
+        """As `os.fstat`."""
+        if (name := str(Path(f"/proc/self/fd/{fd}").readlink())) in self.paths:
+            self.looks += 1
+            with Path(name).open("a") as f:
+                f.write("x")
+        return self.real(fd)
+
+
+def test_a_log_that_is_written_to_stays_shared(
+    code: Path, versions: VersionFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not keep a version from being taken; source that changes all the while does."""
+    write(code, {"run.log": "1"})
+    WritingAllTheWhile(monkeypatch, code / "run.log")
+    version = take(versions, code)
+    assert version.shared == {"run.log": str(code / "run.log")}
+    assert (version.files, set(versions.digests(1))) == (3, {"train.py", "pkg/model.py", "pkg/run.sh"})
+    assert (versions.snapshot(1) / "run.log").samefile(code / "run.log")
+    WritingAllTheWhile(monkeypatch, code / "train.py")
+    with pytest.raises(SnapshotError, match=r"train\.py changes while it is copied"):
+        take(versions, code)
+
+
+def test_a_file_that_goes_away_has_the_folder_read_again(
+    code: Path, versions: VersionFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editor's own file, or one that it puts in the place of another."""
+    write(code, {"4913": ""})
+    real = snapshot.copy
+
+    def copy(*arguments: Any) -> dict[str, str]:
+        (code / "4913").unlink(missing_ok=True)
+        return real(*arguments)
+
+    monkeypatch.setattr(snapshot, "copy", copy)
+    assert take(versions, code).number == 1
+    assert set(versions.digests(1)) == {"train.py", "pkg/model.py", "pkg/run.sh"}
+
+
+def test_nothing_is_left_of_one_that_is_interrupted(
+    code: Path, versions: VersionFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, in the midst of a large copy."""
+
+    def copy(*_: Any) -> dict[str, str]:
+        (versions.snapshot(1) / "half").write_text("")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(snapshot, "copy", copy)
+    with pytest.raises(KeyboardInterrupt):
+        take(versions, code)
+    assert [*versions.path.iterdir()] == []
+
+
+def test_a_folder_whose_name_no_list_can_hold_is_refused(tmp_path: Path, versions: VersionFolder) -> None:
+    """The supervisor could not report it."""
+    folder = tmp_path / os.fsdecode(b"latin-\xe9")
+    write(folder, {"train.py": ""})
+    with pytest.raises(SnapshotError, match="no text of one line"):
+        take(versions, folder)
+
+
+def test_a_folder_of_very_many_data_files_is_shared_as_a_whole(
+    code: Path, versions: VersionFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although git keeps a file in it; a link for each would take minutes. One with source in it stays as it is."""
+    monkeypatch.setattr(selection, "_NEW_ENTRIES", 5)
+    write(code, {".gitignore": "*.jpg\n", "data/.gitkeep": ""})
+    git(code, "init")
+    git(code, "add", ".")
+    for number in range(8):
+        write(code, {f"data/{number}.jpg": "", f"pkg/{number}.jpg": ""})
+    version = take(versions, code)
+    assert set(version.shared) == {"data", *(f"pkg/{number}.jpg" for number in range(8))}
+    assert set(versions.digests(1)) == {".gitignore", "train.py", "pkg/model.py", "pkg/run.sh"}

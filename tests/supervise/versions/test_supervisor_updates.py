@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from supervised import World
 from slurm_robust import checkpoint
 from slurm_robust.config import Config
 from slurm_robust.model import Mode
-from slurm_robust.policy.job.code_versions import CodeState
+from slurm_robust.policy.job.code_versions import TRIAL_S, CodeState
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.versions.code_orders import CodeOrder, send
@@ -45,8 +46,8 @@ class Job:
             self.output.write_text("")
             checkpoint.save(folder / "ck", 10, {"x": 1})
         given = {"checkpoint_dir": str(folder / "ck"), "code_dir": str(self.project), "output_files": (self.output,)}
-        command = f"-N2 python {self.project}/train.py"
-        self.world = World(folder / "job", command=command, **{**given, **changes})
+        given["command"] = f"-N2 python {self.project}/train.py"
+        self.world = World(folder / "job", **{**given, **changes})
         self.versions = VersionFolder(self.world.session.folder.path)
         self.events = dict(events)
         self.launches = self.step = 0
@@ -398,3 +399,121 @@ def test_checkpoints_in_the_folder_stay_in_one_place(tmp_path: Path) -> None:
     job = Job(tmp_path, {}, checkpoint_dir=str(tmp_path / "project" / "ckpt"))
     asyncio.run(Supervisor(job.world.session)._code.prepare())
     assert (job.versions.snapshot(1) / "ckpt").resolve() == (job.project / "ckpt").resolve()
+
+
+@pytest.mark.parametrize("trial", [True, False])
+def test_an_update_that_breaks_soon_after_its_first_step_is_taken_back(tmp_path: Path, trial: bool) -> None:
+    """At its first evaluation, say. After its trial the program's own error stops the job, as before."""
+    job = Job(tmp_path, {})
+
+    def fails() -> None:
+        if not trial:
+            job.world.clock.at_s += TRIAL_S
+            job.events[2, 31] = job.fails
+        else:
+            job.fails()
+
+    job.events = {(1, 20): job.orders("print(2)\n"), (2, 30): fails}
+    assert job.runs() == (0 if trial else 1)
+    assert job.launched == (["1", "2", "1"] if trial else ["1", "2"])
+    assert ("VERSION 2 OF THE CODE IS TAKEN BACK: version 1" in job.text("decided")) is trial
+    assert ("within 60 minutes of its update" in job.text("decided")) is trial
+    assert "suspect" not in job.world.kinds
+
+
+def test_a_damaged_version_is_not_gone_back_to(tmp_path: Path) -> None:
+    """The job ends by the program's own error, as without versions, and not by a missing folder, nor without end."""
+    job = Job(tmp_path, {})
+
+    def fails() -> None:
+        shutil.rmtree(job.versions.snapshot(1), ignore_errors=True)
+        job.fails()
+
+    job.events = {(1, 20): job.orders("import modle\n"), (2, 11): fails, (3, 11): fails}
+    assert job.runs() == 1
+    assert job.launched == ["1", "2", "2"]
+    assert "VERSION 1 OF THE CODE CANNOT BE USED" in job.text("code")
+    assert "stop" in job.text("decided").splitlines()[-1]
+
+
+def test_a_version_that_somebody_has_removed_is_taken_anew(tmp_path: Path) -> None:
+    """A restart in place does not start the ranks in a folder that is gone."""
+    job = Job(tmp_path, {})
+
+    def hangs() -> None:
+        shutil.rmtree(job.versions.snapshot(1))
+        assert job.world.channel is not None
+        job.world.channel.ended = 137
+
+    job.events = {(1, 20): hangs}
+    assert job.runs() == 0
+    assert job.launched == ["1", "2"]
+    assert "VERSION 1 OF THE CODE CANNOT BE USED" in job.text("code")
+
+
+def test_an_update_that_waits_is_withdrawn(tmp_path: Path) -> None:
+    """By asking for the version in force: `srobust update` does so once the edit is undone."""
+    job = Job(tmp_path, {})
+
+    def withdraws() -> None:
+        wanted = CodeOrder(job.world.job.name, 1, "next-checkpoint", 3600.0, job.world.clock.at_s, "bob")
+        send(job.versions.path, wanted)
+
+    job.last_step = 100
+    job.events = {(1, 20): job.orders("print(2)\n", when="next-failure", within_s=4.0), (1, 30): withdraws}
+    assert job.runs() == 0
+    assert job.launched == ["1"]
+    assert "version 2 of the code is withdrawn by bob: version 1 stays in force" in job.text("code")
+    report = job.versions.report()
+    assert report is not None
+    assert report.answer is not None
+    assert (report.answer.accepted, report.state.pending) == (True, None)
+
+
+def test_a_folder_that_has_the_checkpoints_itself_is_not_moved(tmp_path: Path) -> None:
+    """They would be saved in the snapshot by a relative name, and looked up in the folder: all progress lost."""
+    job = Job(tmp_path, {}, checkpoint_dir=str(tmp_path / "project"))
+    assert job.runs() == 0
+    assert job.launched == [""]
+    assert "NO SNAPSHOT OF THE CODE: the checkpoints are saved in the folder itself" in job.text("code")
+
+
+def test_the_jobs_own_output_is_no_code(tmp_path: Path) -> None:
+    """It grows all the while: otherwise each update would find that it has changed."""
+    (tmp_path / "project" / "logs").mkdir(parents=True)
+    (tmp_path / "project" / "train.py").write_text("print(1)\n")
+    log = tmp_path / "project" / "logs" / "train.log"
+    log.write_text("step 1\n")
+    job = Job(tmp_path, {}, output_files=(log,), checkpoint_dir="")
+    asyncio.run(Supervisor(job.world.session)._code.prepare())
+    assert set(job.versions.digests(1)) == {"train.py"}
+    report = job.versions.report()
+    assert report is not None
+    assert report.own_shared == ("logs/train.log",)
+    assert (job.versions.snapshot(1) / "logs" / "train.log").samefile(log)
+
+
+def test_a_package_that_is_imported_from_beside_it_is_not_moved(tmp_path: Path) -> None:
+    """Python looks in the working directory first: the ranks would run the folder's code, whatever is in force."""
+    job = Job(tmp_path, {}, command="-N2 python -m project.train")
+    job.world.session.environment = {**job.world.session.environment, "SLURM_WORKING_DIR": str(tmp_path)}
+    assert job.runs() == 0
+    assert job.launched == [""]
+    assert f"give --robust-code={tmp_path}" in job.text("code")
+
+
+def test_what_the_program_has_written_into_its_version_is_its_own(tmp_path: Path) -> None:
+    """A requeue runs the same version: a new snapshot would have what a colleague has written since."""
+    (tmp_path / "project").mkdir()
+    for name, text in {"train.py": "print(1)\n", "state.json": "{}", "old.txt": ""}.items():
+        (tmp_path / "project" / name).write_text(text)
+    first = Job(tmp_path, {}, checkpoint_dir="", output_files=())
+    asyncio.run(Supervisor(first.world.session)._code.prepare())
+    new = first.versions.snapshot(1) / "new"
+    new.write_text("{1: 2}")
+    new.replace(first.versions.snapshot(1) / "state.json")
+    (first.versions.snapshot(1) / "old.txt").unlink()
+    (first.project / "train.py").write_text("a colleague's edit\n")
+    second = Job(tmp_path, {}, checkpoint_dir="", output_files=(), job={"restart_count": 1})
+    assert second.runs() == 0
+    assert second.launched == ["1"]

@@ -22,13 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.health import rollback_log
 from slurm_robust.checkpoint.saving.backup.service import BackupService
 from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter, log
 from slurm_robust.checkpoint.saving.shared import file_writer, memory_budget, messages, wire
 from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note
 from slurm_robust.checkpoint.store import seals
-from slurm_robust.checkpoint.store.demotion import demote
 
 PARTS_TIMEOUT_S = 1800.0
 """How long the rank that seals waits for the other ranks' files."""
@@ -109,9 +107,7 @@ class Persister:
                 seen, changed_s = growing, now_s
             return now_s > min(until_s, max(orphaned_s, changed_s) + ORPHANED_TIMEOUT_S)
 
-        file_writer.seal_when_complete(folder, note.save_id, note.step, description.world_size, give_up)
-        if why := rollback_log.given_up(rollback_log.read(description.directory), note.step, note.saved_at_s):
-            demote(folder, why)  # its files are younger than the state in them
+        file_writer.seal_when_complete(folder, note, description.world_size, give_up)
 
     # -- serving -----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health.health_log import HealthLog
+from slurm_robust.checkpoint.replay import REFUSED, in_replay
 from slurm_robust.checkpoint.saving.backup import setup
 from slurm_robust.checkpoint.saving.rank import deferred_copies, synchronous
 from slurm_robust.checkpoint.saving.rank.bindings import Bindings
@@ -106,7 +107,8 @@ class Checkpointer:
         Raises:
             CheckpointError: the buffers do not fit the memory of the node or step, or the state cannot be saved.
         """
-        self._ready(state)
+        if not in_replay():
+            self._ready(state)
 
     def observe(self, step: int, *, loss: float | None = None, grad_norm: float | None = None) -> str:
         """Record loss and gradient norm of a step, from which healthy checkpoints are known; at each step or at some.
@@ -138,12 +140,18 @@ class Checkpointer:
             grad_norm: The same.
 
         Returns:
-            True: it is copied (asynchronous), or sealed. False: it was not due, skipped, or failed; the same on all
-            ranks.
+            True: it is copied (asynchronous), or sealed. False: it was not due, skipped, or failed, or this is a replay
+            (`SROBUST_REPLAY=1`), which saves nothing; the same on all ranks.
 
         Raises:
             CheckpointError: at the first save, or when the state has changed: as `prepare`.
         """
+        if in_replay():
+            self.stopping = self._signal_received() or self.stopping
+            if not self.failures and self.ranks.rank == 0:
+                self.failures.append(REFUSED)
+                self._log(REFUSED)
+            return False
         if loss is not None or grad_norm is not None:
             self.observe(step, loss=loss, grad_norm=grad_norm)
         self._finish_copy()
@@ -335,7 +343,8 @@ class Checkpointer:
             self.directory,
             state,
             self.ranks,
-            self.link if self.asynchronous else None,
+            # What a killed run left in memory is for the training, not for a replay.
+            self.link if self.asynchronous and not in_replay() else None,
             local=self._setup.retention.local,
             rng=self.rng,
         )

@@ -42,7 +42,8 @@ def agent_name(env: Mapping[str, str], uid: int) -> str:
     The agent has the same rule: `supervise.agent.persisters`.
     """
     job, node = env.get("SLURM_JOB_ID", ""), env.get("SLURMD_NODENAME", "")
-    return f"srobust-ckpt{PROTOCOL}-{uid}-{env.get('SLURM_CLUSTER_NAME', '')}-{job}-{node}" if job and node else ""
+    cluster = env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0] or env.get("SLURM_CLUSTER_NAME", "")
+    return f"srobust-ckpt{PROTOCOL}-{uid}-{cluster}-{job}-{node}" if job and node else ""
 
 
 class PersisterLink:

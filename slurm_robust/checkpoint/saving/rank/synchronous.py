@@ -39,9 +39,7 @@ def write(
     if not failure and ranks.rank == 0:
         until_s = time.monotonic() + _SEAL_S
         try:
-            file_writer.seal_when_complete(
-                folder, note.save_id, note.step, ranks.world_size, lambda: time.monotonic() > until_s
-            )
+            file_writer.seal_when_complete(folder, note, ranks.world_size, lambda: time.monotonic() > until_s)
             warning = file_writer.retain(directory, keep)
         except CheckpointError as error:
             failure = str(error)

@@ -150,7 +150,7 @@ def _size_bytes(path: Path) -> int:
         return -1
 
 
-def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
+def seal_parts(folder: Path, note: Note, world_size: int) -> None:
     """Seal all ranks' files, unless another process has.
 
     Raises:
@@ -166,14 +166,15 @@ def seal_parts(folder: Path, save_id: str, step: int, world_size: int) -> None:
         for rank in range(world_size):
             path = part_path(folder, rank)
             part = msgspec.json.decode(path.read_bytes(), type=RankPart) if path.name in there else None
-            if part is None or part.save_id != save_id:
+            if part is None or part.save_id != note.save_id:
                 missing.append(rank)
             else:
                 found += part.files
         if missing:
             raise MissingParts(missing)
         reached("about to seal")
-        seals.write(folder, step, world_size, tuple(found), layout=LAYOUT)
+        origin = seals.SealOrigin(layout=LAYOUT, saved_at_s=note.saved_at_s)
+        seals.write(folder, note.step, world_size, tuple(found), origin)
         reached("sealed")
     except (OSError, msgspec.MsgspecError) as error:
         if (folder / SEAL_NAME).exists():
@@ -210,7 +211,7 @@ def retain(directory: Path, keep: int) -> str:
     return ""
 
 
-def seal_when_complete(folder: Path, save_id: str, step: int, world_size: int, give_up: Callable[[], bool]) -> None:
+def seal_when_complete(folder: Path, note: Note, world_size: int, give_up: Callable[[], bool]) -> None:
     """Wait for all ranks' parts, then seal; `give_up` is called between two polls.
 
     Raises:
@@ -219,7 +220,7 @@ def seal_when_complete(folder: Path, save_id: str, step: int, world_size: int, g
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
-            return seal_parts(folder, save_id, step, world_size)
+            return seal_parts(folder, note, world_size)
         except MissingParts as missing:
             ranks = missing.args[0]
         if give_up():

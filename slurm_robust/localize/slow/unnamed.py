@@ -1,0 +1,13 @@
+"""A job that is slow, where the step times name no machine."""
+
+from __future__ import annotations
+
+from slurm_robust.model import Conclusion, Verdict
+
+UNNAMED = "ranks are slow, and no machine is known to be the slow one"
+"""The detail of such a verdict."""
+
+
+def slow_but_unnamed(verdict: Verdict) -> bool:
+    """Whether a verdict on step times finds the job slow, and names nobody."""
+    return verdict.conclusion is Conclusion.UNDETERMINED and verdict.detail == UNNAMED

@@ -1,0 +1,12 @@
+"""Whether plans are carried out. A module of its own: a launch and a prolog need it, and no other noun of `model`."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Mode(str, enum.Enum):
+    """Whether plans are carried out."""
+
+    OBSERVE = "observe"
+    ACT = "act"

@@ -1,0 +1,139 @@
+"""The picture of all nodes, kept from two depths of reading: a cheap listing often, the whole seldom. Pure.
+
+The listing shows what changes of nodes while the site runs. `difference` compares it with the picture. Most changes
+follow from the listing alone. Of the other nodes more has to be known, such as when they booted: they are named, to be
+read by themselves. What a listing cannot show (a node in no partition, another partition, more memory) is corrected by
+the next whole reading, which replaces the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from slurm_robust import fault_marker
+from slurm_robust.policy.cluster.node_states import drained_by_us
+from slurm_robust.slurm.client import Node, NodeLine, NodeListing
+
+WORKING_STATES = frozenset(("IDLE", "ALLOCATED", "MIXED", "COMPLETING"))
+WORKING_FLAGS = frozenset(("COMPLETING", "PLANNED", "RESERVED", "MAINTENANCE", "DRAIN"))
+"""A node that stays within these states and flags has not booted in between, as far as Slurm knows."""
+
+
+def line_of(node: Node) -> NodeLine:
+    """What a listing shows of this node."""
+    return NodeLine(
+        "ALLOCATED" if node.state == "MIXED" and "DRAIN" in node.flags else node.state,
+        node.flags,
+        node.reason,
+        node.reason_user,
+        node.reason_at_s,
+        node.comment,
+        node.extra,
+        node.gres_used,
+    )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a listing differs from the picture.
+
+    Attributes:
+        changed: The nodes that have changed, as they are now.
+        in_question: Nodes of which more has to be read, sorted.
+    """
+
+    changed: Mapping[str, Node] = field(default_factory=dict)
+    in_question: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodePicture:
+    """All nodes, and which of them somebody has to look at.
+
+    Attributes:
+        nodes: By name. Another mapping only where something has changed.
+        lines: The same nodes as a listing would show them.
+        drained: Out of service, whoever did it.
+        ours: Those of them that are out by this project.
+        silent: Nodes that do not respond, or that Slurm has given up.
+        marked: Nodes with a fault marker.
+        gres_used: Nodes of whose generic resources some are given to jobs.
+        partitions: The names of the nodes of each partition.
+    """
+
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    lines: NodeListing = field(default_factory=dict)
+    drained: Mapping[str, Node] = field(default_factory=dict)
+    ours: Mapping[str, Node] = field(default_factory=dict)
+    silent: Mapping[str, Node] = field(default_factory=dict)
+    marked: Mapping[str, Node] = field(default_factory=dict)
+    gres_used: Mapping[str, Node] = field(default_factory=dict)
+    partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def silent(node: Node) -> bool:
+    """True where Slurm shows that the node does not respond, or has given it up."""
+    return "NOT_RESPONDING" in node.flags or node.state == "DOWN"
+
+
+def whole(nodes: Iterable[Node]) -> NodePicture:
+    """The picture that a whole reading gives."""
+    return _picture({node.name: node for node in nodes})
+
+
+def updated(picture: NodePicture, changed: Mapping[str, Node]) -> NodePicture:
+    """The picture with these nodes as they are now; the same one where nothing differs."""
+    known = picture.nodes
+    changed = {name: node for name, node in changed.items() if known.get(name) != node}
+    return _picture({**known, **changed}) if changed else picture
+
+
+def _picture(nodes: Mapping[str, Node]) -> NodePicture:
+    lines: dict[NodeLine, set[str]] = {}
+    partitions: dict[tuple[str, ...], set[str]] = {}
+    for name, node in nodes.items():
+        lines.setdefault(line_of(node), set()).add(name)
+        partitions.setdefault(node.partitions, set()).add(name)
+    # Nodes that share a line are alike in what is asked here.
+    by_line = {line: frozenset(names) for line, names in lines.items()}
+    alike = [(nodes[next(iter(names))], names) for names in by_line.values()]
+
+    def those(wanted: Iterable[frozenset[str]]) -> dict[str, Node]:
+        return {name: nodes[name] for names in wanted for name in names}
+
+    members: dict[str, set[str]] = {}
+    for of, names in partitions.items():
+        for partition in of:
+            members.setdefault(partition, set()).update(names)
+    return NodePicture(
+        nodes,
+        by_line,
+        drained=those(names for node, names in alike if node.drained),
+        ours=those(names for node, names in alike if drained_by_us(node)),
+        silent=those(names for node, names in alike if silent(node)),
+        marked=those(names for node, names in alike if fault_marker.marked(node.extra)),
+        gres_used=those(names for node, names in alike if node.gres_used),
+        partitions={partition: frozenset(names) for partition, names in members.items()},
+    )
+
+
+def difference(picture: NodePicture, listing: NodeListing) -> Difference:
+    """What a listing shows that the picture does not have yet."""
+    changed: dict[str, Node] = {}
+    in_question: list[str] = []
+    for line, names in listing.items():
+        for name in names - picture.lines.get(line, frozenset()):
+            node = picture.nodes.get(name)
+            if node is None or _in_question(node, line):
+                in_question.append(name)
+            else:
+                changed[name] = replace(node, **line._asdict())
+    return Difference(changed, tuple(sorted(in_question)))
+
+
+def _in_question(node: Node, line: NodeLine) -> bool:
+    """Whether the node may have booted since, or more of it matters for what is new."""
+    states = {node.state, line.state} <= WORKING_STATES and (node.flags | line.flags) <= WORKING_FLAGS
+    same_texts = (node.reason, node.extra) == (line.reason, line.extra)
+    return not (states and same_texts)

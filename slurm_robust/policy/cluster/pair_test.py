@@ -1,0 +1,326 @@
+"""Two nodes are tested together: what the report says of each, and what a suspect does next. Pure.
+
+A pass proves both nodes. Two nodes that fail together prove nothing about which of them is broken: each has to meet
+another one. A node that fails together with two others, who failed with nobody else, is the broken one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from slurm_robust.model import TestName
+from slurm_robust.text import shortened
+
+MARK = "srobust-test: "
+"""How the Comment of a job begins that tells the daemon of its test."""
+REASON_MAX_CHARS = 150
+NEEDS_TWO = (TestName.PAIRS, TestName.ALIGNMENT)
+"""Tests that say something about two nodes only."""
+UNTESTED_TRIES = 3
+"""Tests that could not run, after which a suspect's full check counts alone."""
+BACKOFF_S = 60.0
+MOST_TESTS = 8
+"""In one quarantine; after them it is decided by what is known."""
+
+
+class PairResult(str, enum.Enum):
+    """What a test of two nodes came to."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    """At least one of them fails by itself."""
+    TOGETHER = "failed together"
+    """One of them fails, or the link between them, and nothing tells which."""
+    UNTESTED = "not tested"
+    """The test could not be made. It says nothing about either."""
+
+
+class PairReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a job that tests two nodes tells the daemon.
+
+    Attributes:
+        failed: Nodes that fail by themselves, each with the evidence.
+        together: Why nothing tells which of the two fails; empty where that is not so.
+        untested: Why a test of both could not be made; empty where all were.
+    """
+
+    failed: dict[str, str] = {}
+    together: str = ""
+    untested: str = ""
+
+    @property
+    def result(self) -> PairResult:
+        """The worst that is known."""
+        if self.failed:
+            return PairResult.FAILED
+        if self.together:
+            return PairResult.TOGETHER
+        return PairResult.UNTESTED if self.untested else PairResult.PASSED
+
+    @property
+    def reason(self) -> str:
+        """The evidence as one sentence; empty after a pass."""
+        return "; ".join(f"{node}: {why}" for node, why in self.failed.items()) or self.together or self.untested
+
+    @classmethod
+    def of(cls, report: Mapping[str, Any]) -> PairReport:
+        """From what `srobust test --json` prints.
+
+        A full check that could not tell is no obstacle: each node has passed one by itself.
+        """
+        failed: dict[str, str] = {}
+        together, untested = "", [str(report["ended_early"])]
+        for finding in report["findings"]:
+            reason = shortened(f"{finding['test']}: {finding['reason']}", REASON_MAX_CHARS)
+            if finding["kind"] == "node":
+                failed |= {node: reason for node in finding["nodes"] if node not in failed}
+            elif finding["kind"] == "untested":
+                # Where one node has no PyTorch, the other one has no partner, which is told first.
+                untested.insert(0, reason if finding["test"] in NEEDS_TWO else "")
+            else:
+                together = together or reason
+        # Only the worst: a comment is short.
+        if failed or together:
+            return cls(failed, "" if failed else together)
+        return cls(untested=shortened("; ".join(dict.fromkeys(filter(None, untested))), 2 * REASON_MAX_CHARS))
+
+    def comment(self) -> str:
+        """As the job's Comment carries it."""
+        return MARK + msgspec.json.encode(self).decode()
+
+
+def parse(comment: str) -> PairReport | None:
+    """The report in a job's Comment; None where there is none."""
+    _, mark, text = comment.partition(MARK)
+    try:
+        return msgspec.json.decode(text, type=PairReport) if mark else None
+    except msgspec.DecodeError:
+        return None
+
+
+@dataclass(frozen=True)
+class PairTest:
+    """One test of two nodes, as the journal keeps it.
+
+    Attributes:
+        node: The suspect, or the standby node that is new.
+        partner: Whom it meets.
+        purpose: `suspect` or `standby`.
+        key: The incident, or the pool.
+        reservation: In which the test runs.
+        job_id: None until it was submitted.
+        ended_at_s: None until the test has ended and its reservation is gone.
+        result: A `PairResult`; empty while there is none.
+        failed: The nodes that failed by themselves, with commas between.
+        reason: The evidence.
+    """
+
+    number: int
+    node: str
+    partner: str
+    purpose: str
+    key: str
+    reservation: str
+    begun_at_s: float
+    job_id: int | None = None
+    ended_at_s: float | None = None
+    result: str = ""
+    failed: str = ""
+    reason: str = ""
+
+    @property
+    def nodes(self) -> tuple[str, str]:
+        """Both."""
+        return self.node, self.partner
+
+    def other(self, node: str) -> str:
+        """Whom this one met."""
+        return self.partner if node == self.node else self.node
+
+
+def failed_with(node: str, tests: Sequence[PairTest]) -> frozenset[str]:
+    """Nodes with which this one has failed together since it last passed with any; the tests are in their order."""
+    others: set[str] = set()
+    for test in tests:
+        if node not in test.nodes:
+            continue
+        if test.result == PairResult.PASSED:
+            others.clear()
+        elif test.result == PairResult.TOGETHER:
+            others.add(test.other(node))
+    return frozenset(others)
+
+
+def broken_by_company(node: str, tests: Sequence[PairTest]) -> tuple[str, ...]:
+    """Two or more nodes that failed together with this one and with nobody else, sorted; empty where it is not proven.
+
+    One that failed together with others, too, may be the broken one itself.
+    """
+    with_it = failed_with(node, tests)
+    witnesses = tuple(sorted(other for other in with_it if failed_with(other, tests) <= {node}))
+    return witnesses if len(witnesses) > 1 else ()
+
+
+def failed_by_themselves(tests: Sequence[PairTest]) -> frozenset[str]:
+    """Nodes that failed without their company since they last passed with any; the tests are in their order."""
+    found: set[str] = set()
+    for test in tests:
+        if test.result == PairResult.PASSED:
+            found.difference_update(test.nodes)
+        found.update(filter(None, test.failed.split(",")))
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class CheckedSuspect:
+    """A node in quarantine that has passed its full check.
+
+    Attributes:
+        key: The incident because of which it is in quarantine; its tests have the same.
+        checked_at_s: When it passed.
+        jobs: How many different jobs have suspected it within the strike window, this one included.
+        accused: The test as whose partner it got here; empty for a job's suspect.
+    """
+
+    node: str
+    key: str
+    checked_at_s: float
+    jobs: int
+    accused: str = ""
+
+
+@dataclass(frozen=True)
+class Meet:
+    """Test it together with this node."""
+
+    partner: str
+
+
+@dataclass(frozen=True)
+class StayInQuarantine:
+    """Nothing can be done now."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class BackToService:
+    """Return it, with a strike.
+
+    Attributes:
+        unproven: Two jobs suspected it, and no test could be made: a person is told.
+        failed_test: The test in which it failed together with another, before it passed; empty for none.
+    """
+
+    why: str
+    unproven: bool = False
+    failed_test: str = ""
+
+
+@dataclass(frozen=True)
+class OutOfService:
+    """Drain it."""
+
+    why: str
+
+
+SuspectStep = Meet | StayInQuarantine | BackToService | OutOfService
+
+
+@dataclass(frozen=True)
+class Company:
+    """Who could meet a suspect now.
+
+    Attributes:
+        standby: Standby nodes that are free and passed their own tests, best first.
+        idle: Free nodes of nobody's, which would have to be reserved first.
+    """
+
+    standby: Sequence[str] = ()
+    idle: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class _Past:
+    """The ended tests of one quarantine."""
+
+    tests: Sequence[PairTest]
+    proven_by: str = ""
+    together: tuple[PairTest, ...] = field(default=())
+    untested: tuple[PairTest, ...] = field(default=())
+
+
+def next_step(  # noqa: PLR0911 (a list of cases, each with its step)
+    suspect: CheckedSuspect, tests: Sequence[PairTest], company: Company, *, now_s: float, wait_s: float
+) -> SuspectStep:
+    """What a suspect does that has passed its full check.
+
+    Args:
+        suspect: The node.
+        tests: All ended tests, in their order.
+        company: Whom it could meet.
+        now_s: The time.
+        wait_s: How long it waits, at most, for a test that tells.
+    """
+    past = _past(suspect, tests)
+    if decided := _decided(suspect, past, tests):
+        return decided
+    # A passed full check alone is not enough then.
+    proof = suspect.jobs > 1 or bool(suspect.accused or past.together)
+    end_s = suspect.checked_at_s + wait_s
+    if len(past.untested) >= (UNTESTED_TRIES if proof else 1):
+        return _undecided(suspect, past, f"the tests with another node could not run ({past.untested[-1].reason})")
+    if now_s >= end_s or len(past.tests) >= MOST_TESTS:
+        return _undecided(suspect, past, "no test with another node could tell in time")
+    if past.untested and now_s < past.untested[-1].begun_at_s + BACKOFF_S * 2 ** len(past.untested):
+        return StayInQuarantine(f"not tested with another node ({past.untested[-1].reason}), which is tried again")
+    # Whoever failed with it needs to pass elsewhere first; a test with the same node again tells nothing new.
+    met = {t.partner for t in past.together}
+    free = [name for name in (*company.standby, *(company.idle if proof else ())) if name not in met]
+    if free:
+        return Meet(free[0])
+    if not proof:
+        return BackToService("passed its full check; no proven node was free to meet it")
+    return StayInQuarantine(f"{_accusation(suspect, past)}: it waits for a free node to be tested with")
+
+
+def _past(suspect: CheckedSuspect, tests: Sequence[PairTest]) -> _Past:
+    mine = [t for t in tests if t.node == suspect.node and t.key == suspect.key]
+    passed = next((t.partner for t in mine if t.result == PairResult.PASSED), "")
+    together = tuple(t for t in mine if t.result == PairResult.TOGETHER)
+    return _Past(mine, passed, together, tuple(t for t in mine if t.result == PairResult.UNTESTED))
+
+
+def _decided(suspect: CheckedSuspect, past: _Past, tests: Sequence[PairTest]) -> SuspectStep | None:
+    own = next((t for t in past.tests if suspect.node in t.failed.split(",")), None)
+    if own is not None:
+        return OutOfService(own.reason)
+    if past.proven_by:
+        failed = past.together[0].reason if past.together else suspect.accused
+        return BackToService(f"passed its full check and its test with {past.proven_by}", failed_test=failed)
+    # Of a node that got here by its company, only what it did here counts: there it is tested anew.
+    elsewhere = [t for t in tests if suspect.node not in t.nodes]
+    if witnesses := broken_by_company(suspect.node, [*elsewhere, *past.tests]):
+        names = " and with ".join(witnesses)
+        return OutOfService(f"fails with {names}, which passed their own tests: {past.together[0].reason}")
+    return None
+
+
+def _undecided(suspect: CheckedSuspect, past: _Past, why: str) -> SuspectStep:
+    """The bound is reached. Only a failed test takes a node out: claims alone do not, however many."""
+    if past.together or suspect.accused:
+        return OutOfService(f"{_accusation(suspect, past)}; {why}")
+    if suspect.jobs > 1:
+        return BackToService(f"{_accusation(suspect, past)}; {why}", unproven=True)
+    return BackToService(f"passed its full check; {why}")
+
+
+def _accusation(suspect: CheckedSuspect, past: _Past) -> str:
+    if past.together:
+        return f"failed together with {past.together[-1].partner} ({past.together[-1].reason})"
+    return suspect.accused or f"{suspect.jobs} jobs suspected it, and its full check passed"

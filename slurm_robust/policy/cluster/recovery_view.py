@@ -1,0 +1,141 @@
+"""What Slurm shows of a recovery, and what follows from it at once: is the job placed, is an action done? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from slurm_robust.model import Action, ActionKind
+from slurm_robust.policy.cluster.node_states import quarantine_name
+from slurm_robust.policy.cluster.recovery_plan import OWNER, Recovery
+from slurm_robust.slurm.client import Job, Node, Reservation
+from slurm_robust.slurm.values import expand, fold
+
+
+@dataclass(frozen=True)
+class View:
+    """What Slurm shows now, and for how long it has.
+
+    Attributes:
+        job: None where Slurm does not know it (any more).
+        occupied: Nodes on which other jobs run or end.
+        called: Actions that were called at least once, by kind.
+        abort: Why the recovery is given up; empty while it is not.
+        answered: The state of the answer that the job's AdminComment has for this incident, or empty.
+        completing_s: For how long the job has been ending; `alone_s`: for how long only suspects have delayed that.
+        pointed_s: For how long the pending job has been pointed at its seat.
+        lost_s: For how long all lost nodes have been DOWN while the job still runs.
+        age_s: Of the recovery.
+        start_timeout_s: A seat whose job does not start in this time is deleted.
+        may_take_out: False while the breaker is open.
+        withdrawn: The job wrote a later claim that asks for nothing: it has helped itself. (A missing claim means
+            nothing: a killed slurmctld forgets comments, too.)
+        was_drained: Nodes that this recovery has drained: one that is in service again was resumed by somebody.
+        in_quarantine: Suspects that are in quarantine now; those that passed their check are not put back.
+        settled: A whole second has passed since the job ended: credentials have that resolution, and slurmd refuses one
+            issued in the second in which the old one was revoked. And `pause_s` have passed since its last node ended
+            it.
+        pause_s: The site's `credential_pause_s`.
+    """
+
+    job: Job | None
+    reservations: Mapping[str, Reservation]
+    nodes: Mapping[str, Node]
+    occupied: frozenset[str] = frozenset()
+    called: frozenset[ActionKind] = frozenset()
+    abort: str = ""
+    answered: str = ""
+    completing_s: float = 0.0
+    alone_s: float = 0.0
+    pointed_s: float = 0.0
+    lost_s: float = 0.0
+    age_s: float = 0.0
+    settled: bool = True
+    pause_s: int = 0
+    start_timeout_s: float = 120.0
+    may_take_out: bool = True
+    withdrawn: bool = False
+    was_drained: frozenset[str] = frozenset()
+    in_quarantine: frozenset[str] = frozenset()
+    now_s: float = 0.0
+
+
+def fit_again(bad: Iterable[str], nodes: Mapping[str, Node], in_quarantine: frozenset[str]) -> frozenset[str]:
+    """Of the nodes that a job must not use, those that are usable and not in quarantine."""
+    known = (nodes[n] for n in bad if n in nodes and n not in in_quarantine)
+    return frozenset(n.name for n in known if n.usable)
+
+
+def given_back(r: Recovery, view: View) -> frozenset[str]:
+    """Suspects that the waiting job may use again, because its seat has fewer nodes than it needs."""
+    short = view.job is not None and r.seat and len(r.seat_nodes) < view.job.num_nodes
+    return fit_again(r.bad, view.nodes, view.in_quarantine) - {*expand(r.own_exclude)} if short else frozenset()
+
+
+def left_out(r: Recovery, view: View) -> frozenset[str]:
+    """What the job is to leave out now."""
+    return frozenset(expand(r.exclude)) - given_back(r, view)
+
+
+def pointed(r: Recovery, view: View) -> bool:
+    """True where the pending job has its exclusions and its seat, and no old request for nodes."""
+    job = view.job
+    there = job is not None and job.reservation == r.seat and not job.req_nodes
+    return there and job is not None and left_out(r, view) <= set(expand(job.exclude or ""))
+
+
+def placed(r: Recovery, view: View) -> bool:
+    """True where the job can start only as planned; an owner's recovery has exclusions, and no seat."""
+    if r.kind != OWNER:
+        return pointed(r, view)
+    job = view.job
+    return job is not None and not job.req_nodes and set(expand(r.exclude)) <= set(expand(job.exclude or ""))
+
+
+def outside(r: Recovery, job: Job) -> str:
+    """How the nodes on which Slurm shows the job differ from the plan; empty where it runs as planned.
+
+    A seat with fewer nodes than the job needs holds it to none.
+    """
+    nodes = frozenset(job.nodes)
+    if r.seat and len(r.seat_nodes) < len(nodes):
+        return ""
+    if left := sorted(nodes.intersection(r.bad)):
+        return f"although it was to leave {fold(left)} out"
+    return f"outside its seat, which is {fold(r.seat_nodes)}" if r.seat and not nodes.issubset(r.seat_nodes) else ""
+
+
+def forgotten(r: Recovery, job: Job) -> bool:
+    """True where Slurm shows a time before the recovery's end, though the job was seen running again."""
+    earlier = job.state == "RUNNING" and job.restart_count <= r.restart
+    halfway = job.state == "PENDING" and job.restart_count == r.restart + 1
+    return earlier or halfway or bool(r.seat and job.reservation == r.seat)
+
+
+def holds(r: Recovery, seat: Reservation | None) -> bool:
+    """True where the seat is there, with all nodes of the plan and no other."""
+    return seat is not None and set(expand(seat.nodes)) == set(r.seat_nodes)
+
+
+def shown(r: Recovery, action: Action, view: View) -> bool:
+    """True where Slurm shows that the action took effect."""
+    job, node = view.job, view.nodes.get(action.target)
+    running = job is not None and job.state == "RUNNING" and not job.completing and job.restart_count > r.restart
+    checks = {
+        ActionKind.QUARANTINE: lambda: quarantine_name(action.target) in view.reservations,
+        ActionKind.DRAIN: lambda: node is not None and node.drained,
+        ActionKind.SET_DOWN: lambda: node is not None and node.state == "DOWN",
+        ActionKind.CREATE_SEAT: lambda: holds(r, view.reservations.get(r.seat)),
+        ActionKind.ANSWER: lambda: view.answered == action.args.get("state"),
+        ActionKind.REQUEUE: lambda: job is not None and job.restart_count > r.restart,
+        ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or pointed(r, view)),
+        ActionKind.LIFT_EXCLUDE: lambda: (
+            running or (job is not None and not given_back(r, view) & set(expand(job.exclude or "")))
+        ),
+        ActionKind.WAIT_RUNNING: lambda: running,
+        ActionKind.LEAVE_SEAT: lambda: job is None or job.reservation != r.seat,
+        ActionKind.RELEASE_JOB: lambda: job is not None and (running or job.priority > 0),
+        ActionKind.DELETE_SEAT: lambda: r.seat not in view.reservations,
+    }
+    check = checks.get(action.kind)
+    return check is not None and check()

@@ -1,0 +1,74 @@
+"""Strikes: how often a node was suspected and passed its check, by whom, and when that is enough to drain it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEAST_USERS = 2
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A job suspected the node, and the node passed its check.
+
+    Attributes:
+        job_id: 0 where no job did, but a test.
+        user: Of the job; empty where it is not known (any more).
+        failed_test: A test that the node failed together with another; empty where the strike rests on a claim alone.
+    """
+
+    job_id: int
+    lineage: str
+    user: str = ""
+    failed_test: str = ""
+
+
+def counted(strikes: Sequence[Strike]) -> int:
+    """Strikes that count: the smaller number of different jobs and different lineages.
+
+    So one job cannot count twice by naming several lineages (it chooses them), nor one training by several jobs.
+    """
+    return min(len({s.job_id for s in strikes}), len({s.lineage for s in strikes}))
+
+
+def by_user(strikes: Sequence[Strike]) -> dict[str, int]:
+    """Strikes that count, of each user who is known."""
+    users = sorted({s.user for s in strikes if s.user})
+    return {user: counted([s for s in strikes if s.user == user]) for user in users}
+
+
+def tested(strikes: Sequence[Strike]) -> bool:
+    """True where one of them rests on a failed test."""
+    return any(s.failed_test for s in strikes)
+
+
+def drain_reason(strikes: Sequence[Strike], needed: int, window_days: float) -> str:
+    """Why the strikes drain the node; empty where they do not."""
+    count, users = counted(strikes), by_user(strikes)
+    if count < needed or not (len(users) >= LEAST_USERS or tested(strikes)):
+        return ""
+    return f"{count} strikes in {window_days:g} days, from different jobs ({_shares(users) or 'users unknown'})"
+
+
+def held_back(strikes: Sequence[Strike], needed: int) -> str:
+    """Why as many strikes as are needed do not drain the node, and what would; empty where that is not so."""
+    users = by_user(strikes)
+    if counted(strikes) < needed or len(users) >= LEAST_USERS or tested(strikes):
+        return ""
+    whose = f"all by jobs of {next(iter(users))}" if users else "by users that are not known any more"
+    return (
+        f"{needed} strikes or more, {whose}: not drained, since one user's program may be at fault; "
+        "the job of another user that suspects it, or a failed test, would drain it"
+    )
+
+
+def _shares(users: dict[str, int]) -> str:
+    return ", ".join(f"{user} {count}" for user, count in Counter(users).most_common(6))
+
+
+def jobs_that_suspect(strikes: Sequence[Strike], job_id: int, lineage: str) -> int:
+    """How many different jobs have suspected the node, with this one (0 for none)."""
+    claims = [s for s in strikes if s.job_id]
+    return counted([*claims, Strike(job_id, lineage)] if job_id else claims)

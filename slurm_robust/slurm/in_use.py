@@ -1,0 +1,35 @@
+"""The back end in use: its versions, and what it leaves to Slurm's commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Detour(NamedTuple):
+    """A call that goes by Slurm's command though pyslurm is used; always, or in the case that `when` tells."""
+
+    call: str
+    why: str
+    when: str = ""
+
+
+@dataclass(frozen=True)
+class BackEnd:
+    """The back end in use.
+
+    Attributes:
+        name: `commands` or `pyslurm`.
+        version: pyslurm's own, empty where it is not used or cannot be imported.
+        slurm: The version of Slurm's commands here, empty where unknown.
+        problem: Why pyslurm is not used at all; empty where it is, or was not chosen.
+        by_command: What goes by Slurm's commands though pyslurm is used.
+        lacking: The same, because this pyslurm lacks a name, or failed in the call; nobody expected it.
+    """
+
+    name: str
+    version: str = ""
+    slurm: str = ""
+    problem: str = ""
+    by_command: tuple[Detour, ...] = ()
+    lacking: tuple[Detour, ...] = ()

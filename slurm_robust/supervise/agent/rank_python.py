@@ -1,0 +1,52 @@
+"""Which Python runs a rank? With it, a test of the node finds the same PyTorch."""
+
+from __future__ import annotations
+
+import os
+from typing import Iterator
+
+from slurm_robust.supervise.agent import procfs
+
+
+def python_of(pid: int) -> str:
+    """The path by which another process of this node starts the same Python; empty where there is none.
+
+    A rank may run another program, or its Python may be inside a container. A virtual environment is found only by the
+    path by which its Python was started: `/proc/PID/exe` leads to the Python that it was made from.
+    """
+    link = f"/proc/{pid}/exe"
+    try:
+        program = os.readlink(link)
+        wanted = os.stat(link)
+    except OSError:
+        return ""
+    if not os.path.basename(program).startswith("python"):
+        return ""
+    for path in (*_started_as(pid), program):
+        try:
+            if os.path.samestat(os.stat(path), wanted):
+                return path
+        except OSError:
+            continue
+    return ""
+
+
+def _started_as(pid: int) -> Iterator[str]:
+    """What the first word of its command line may have meant, then the environments that it names."""
+    environment = procfs.environ(pid)
+    word = procfs.command_word(pid)
+    if os.path.isabs(word):
+        yield word
+    elif "/" in word:
+        for folder in (f"/proc/{pid}/cwd", environment.get("PWD", "")):
+            try:
+                yield os.path.normpath(os.path.join(os.path.realpath(folder), word))
+            except OSError:
+                continue
+    elif word.startswith("python"):
+        for folder in environment.get("PATH", "").split(os.pathsep):
+            if os.path.isabs(folder):
+                yield os.path.join(folder, word)
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if os.path.isabs(environment.get(name, "")):
+            yield os.path.join(environment[name], "bin", "python")

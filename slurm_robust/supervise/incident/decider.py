@@ -1,0 +1,200 @@
+"""From a verdict to a plan: the policy is asked, and what it says is reported and written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from slurm_robust.model import Mode, Plan, Road, Verdict
+from slurm_robust.policy.job.bad_loss import BadLoss
+from slurm_robust.policy.job.decide import decide
+from slurm_robust.policy.job.eviction import by_tests
+from slurm_robust.policy.job.ladder import LadderMemory, TestOutcome
+from slurm_robust.supervise.incident.dead_nodes import find_dead_nodes
+from slurm_robust.supervise.incident.incident_log import IncidentLog
+from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.incident.ladder_state import ladder_options, too_late
+from slurm_robust.supervise.incident.situation import named_nodes, read_situation
+from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
+from slurm_robust.supervise.recover.attempt_start import AttemptStart
+from slurm_robust.supervise.recover.test_results import verdict_after
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.fault_watch import nodes_in_use
+from slurm_robust.supervise.watch.losses import Losses
+
+_WITHOUT_THE_DAEMON = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION, Road.STOP, Road.ALERT_ONLY)
+"""What the job does by itself is only reported. The other roads begin with a claim, which the daemon judges."""
+
+
+_AGAIN = "a restart from the newest checkpoint would come to the same"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is decided about.
+
+    Attributes:
+        verdict: Who is at fault.
+        dead_nodes: Nodes that Slurm calls lost.
+        overdue: The silence is over the action limit.
+        ended: The attempt has ended by itself.
+        bad_loss: Why the loss of an attempt that goes on is bad; empty where that is not what the incident is about.
+        slow: The same of an attempt that is slow, with no node known to be the slow one.
+    """
+
+    verdict: Verdict
+    dead_nodes: tuple[str, ...] = ()
+    overdue: bool = False
+    ended: bool = False
+    bad_loss: str = ""
+    slow: str = ""
+
+
+class Decider:
+    """Decides about the current incident."""
+
+    def __init__(self, session: Session, log: IncidentLog, losses: Losses) -> None:
+        self._session = session
+        self._log = log
+        self._losses = losses
+
+    async def decide(
+        self, attempt: AttemptState, start: AttemptStart, investigation: Investigation, judged: Judged
+    ) -> ExecutePlan:
+        """Ask the policy; nothing is reported yet."""
+        bad_loss, failure = await self._losses.bad(attempt), investigation.failure
+        if bad_loss is None and judged.bad_loss:
+            bad_loss = BadLoss(judged.bad_loss, limit=self._session.config.checkpoint.rollbacks)
+        situation = await read_situation(
+            self._session, attempt, start, judged.verdict, failure=failure, dead_nodes=judged.dead_nodes
+        )
+        over = judged.ended and situation.over
+        situation = replace(
+            situation,
+            bad_loss=bad_loss,
+            action_limit_reached=judged.overdue,
+            ended=judged.ended,
+            over=over,
+            apart_nodes=investigation.apart.nodes,
+            apart_group=investigation.apart.group,
+            slow=judged.slow,
+        )
+        plan = decide(situation)
+        if judged.bad_loss and not _changes_something(plan):
+            plan = Plan(Road.ALERT_ONLY, f"{judged.bad_loss}. Nothing is done while the training goes on: {_AGAIN}")
+        self._log.update(plan=plan)
+        return ExecutePlan(judged.verdict, plan, failure, situation.trains, situation)
+
+    async def decide_again(
+        self, order: ExecutePlan, attempt: AttemptState, found: TestOutcome, ladder: LadderMemory
+    ) -> Outcome:
+        """Ask the policy again about an attempt that was ended for tests, with what they have found.
+
+        Of the rest, only what the nodes have reported since then is new.
+        """
+        session, log, before = self._session, self._log, order.situation
+        assert before is not None
+        dead = await find_dead_nodes(session, attempt)
+        nodes = session.allocation.nodes
+        faulty = session.node_faults.faulty(nodes, nodes_in_use(session, attempt)).all
+        linked = {node for pair in found.links for node in pair}
+        unusable = {*dead, *faulty, *session.allocation.silent_nodes}
+        situation = replace(
+            before,
+            tested=(*before.tested, found),
+            ladder=ladder,
+            ladder_options=ladder_options(session, attempt),
+            dead_nodes=dead,
+            faulty_nodes=faulty,
+            excluded_named=before.excluded_named | named_nodes(session, {*dead, *faulty, *found.failed, *linked}),
+            healthy_spares=tuple(node for node in before.healthy_spares if node not in unusable),
+            now_s=session.clock.now_s(),
+        )
+        verdict = order.verdict
+        if by_tests(situation):  # so many nodes that they share a cause are called no culprits
+            verdict = verdict_after(verdict, found, attempt.fleet.rank_nodes)
+        plan = decide(situation)
+        if plan.road is Road.ALERT_ONLY:
+            # The attempt was ended for the tests: it cannot be left alone any more.
+            plan = replace(plan, road=Road.RESTART_IN_PLACE)
+        log.update(plan=plan)
+        if verdict != order.verdict:
+            log.set_verdict(verdict)
+            self._report_verdict(verdict)
+        return await self.conclude(attempt, replace(order, verdict=verdict, plan=plan, situation=situation))
+
+    async def conclude(self, attempt: AttemptState, order: ExecutePlan, *, goes_on: bool = False) -> Outcome:
+        """Report verdict and plan; returns the plan where it is to be executed.
+
+        `goes_on`: nodes have reported faults, or the loss is bad: where nothing is done, the attempt goes on.
+        """
+        session, log, plan = self._session, self._log, order.plan
+        # An attempt that was ended for tests must get a successor, whatever has changed meanwhile.
+        committed = order.situation is not None and bool(order.situation.tested)
+        if not committed:
+            self._report_verdict(order.verdict)
+        if plan.rung and (why := too_late(session)):
+            session.folder.log_event("note", why, incident=log.incident.id)
+        log.set_time("decided")
+        if session.attached_srun_gone:
+            # The script owns its srun, and has gone on.
+            text = "its srun has ended: there is no step left to recover"
+            session.folder.log_event("note", text, incident=log.incident.id)
+            return self._leave_alone(attempt, "The step's srun had ended: nothing was done.")
+        if not session.acting and not committed:
+            log.update(outcome="Observe mode: nothing was done.")
+            log.save()
+            await session.job.report(log.incident, Mode.OBSERVE)
+            text = f"observe mode: would take {plan.road.value}: {plan.reason}"
+            session.folder.log_event("observed", text, incident=log.incident.id)
+            return self._leave_alone(attempt, log.incident.outcome, goes_on=goes_on)
+        log.save()
+        session.folder.log_event("decided", f"{plan.road.value}: {plan.reason}", road=plan.road.value, evict=plan.evict)
+        if plan.road in _WITHOUT_THE_DAEMON:
+            await session.job.report(log.incident, Mode.ACT)
+        if plan.road is Road.ALERT_ONLY:
+            outcome = "Alert only: nothing was done."
+            return self._leave_alone(attempt, outcome, session.settings.recapture_s, goes_on=goes_on)
+        return order
+
+    def _report_verdict(self, verdict: Verdict) -> None:
+        folder, incident = self._session.folder, self._log.incident.id
+        text = f"{verdict.reason}: {verdict.detail}" if verdict.detail else verdict.reason
+        folder.log_event("verdict", f"{verdict.conclusion.value}: {text}", incident=incident)
+        for suspect in verdict.suspects:
+            ranks = ",".join(map(str, suspect.ranks))
+            text = f"suspect: rank {ranks} on {suspect.node}, confidence {suspect.confidence:.2f}"
+            if suspect.why not in verdict.reason:
+                text += f": {suspect.why}"
+            folder.log_event(
+                "suspect",
+                text,
+                node=suspect.node,
+                ranks=suspect.ranks,
+                confidence=suspect.confidence,
+                why=suspect.why,
+                incident=incident,
+            )
+
+    def _leave_alone(
+        self, attempt: AttemptState, outcome: str, quiet_s: float | None = None, *, goes_on: bool = False
+    ) -> Exit | None:
+        """Do nothing. For a while the same silence is not handled again: the result would be the same.
+
+        The announced suspicion stays until training moves again, since nothing was done about it.
+        """
+        session = self._session
+        self._log.close(outcome)
+        if goes_on:  # a silence or an end of the training is handled next
+            session.job.withdraw_suspicion()
+            return None
+        self._log.count_idle_suspicion()
+        attempt.exits.clear()
+        quiet_s = session.settings.action_limit_s if quiet_s is None else quiet_s
+        attempt.quiet_until_s = session.clock.now_s() + quiet_s
+        return Exit(session.srun_exit_code) if session.srun_exit_code is not None else None
+
+
+def _changes_something(plan: Plan) -> bool:
+    """Whether an attempt that goes on would get another start than it had."""
+    return bool(plan.rung or plan.evict or plan.roll_back or plan.code) or plan.road in (Road.STOP, Road.TEST)

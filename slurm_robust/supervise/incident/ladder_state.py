@@ -1,0 +1,62 @@
+"""What the policy must know to choose a rung of the ladder: what may be tested here and now."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+
+from slurm_robust.policy.job.ladder import LadderOptions
+from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.values import expand
+from slurm_robust.supervise.recover.replay_settings import replay_spec
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.attempt_state import AttemptState
+
+_RESUME_S = 300.0
+"""What an attempt after the tests needs at least, of the job's time limit, to be worth them."""
+
+
+def ladder_options(session: Session, attempt: AttemptState) -> LadderOptions:
+    """What the ladder may do in this job.
+
+    A step that somebody else launched cannot be started again after tests: its incidents are handled without a ladder.
+    """
+    config = session.config.ladder
+    if session.command is None or session.channel is None:
+        return LadderOptions()
+    options = LadderOptions.of(config, replay_possible=replay_spec(session, attempt) is not None)
+    if too_late(session):
+        return replace(options, tests=(), replay_possible=False)
+    if _time_left_s(session) < config.replay_budget_s + _RESUME_S:
+        return replace(options, replay_possible=False)
+    return options
+
+
+async def standby_nodes(session: Session) -> int:
+    """How many nodes the site's standby pools hold; asked only where a whole parallel group may be left."""
+    if not session.config.ladder.over_evict:
+        return 0
+    prefix, client = session.config.standby.prefix, session.job.client
+    try:
+        found = await asyncio.to_thread(client.reservations)
+    except SlurmError:
+        return 0  # nobody is left for a node that may not be there
+    return len({n for pool in found if pool.name.startswith(f"{prefix}-") for n in expand(pool.nodes)})
+
+
+def too_late(session: Session) -> str:
+    """Why the job has not the time for tests, as a sentence; empty where it has."""
+    left_s, needed_s = _time_left_s(session), session.config.ladder.budget_s + _RESUME_S
+    if left_s >= needed_s:
+        return ""
+    return (
+        f"no tests of the nodes: {max(0.0, left_s):.0f} s of the job's time limit are left, they need {needed_s:.0f} s"
+    )
+
+
+def _time_left_s(session: Session) -> float:
+    job = session.job.info
+    if job.time_limit_s is None or not job.start_at_s:
+        return math.inf
+    return job.start_at_s + job.time_limit_s - session.clock.now_s()

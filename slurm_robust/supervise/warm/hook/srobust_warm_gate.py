@@ -1,0 +1,386 @@
+"""A warm process: imports what the running ranks have imported, waits, and becomes the program when it is released.
+
+It listens on an abstract Unix socket named after its pid. The agent of its node sends one JSON object a connection:
+
+    {"order": "prepare", "record": …}   import what this record names (`srobust_import_record`)
+    {"order": "state"}                  answer whether that is done; every order answers so
+    {"order": "go", "set": {…}, "unset": […], "until_s": …}
+                                        start the program, in this environment, up to that time (CLOCK_MONOTONIC)
+
+One that is given no order for `LEASE_S` ends: whoever started it is gone. Nothing here starts the program but `go`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import socket
+import struct
+import sys
+import sysconfig
+import time
+from typing import Any, Iterable, Sequence
+
+from srobust_import_record import high_descriptor  # type: ignore[import-not-found]
+
+RELEASED = "srobust-released"
+LEASE_S = 30.0
+_REQUEST_S = 1.0
+_MOST_BYTES = 8 << 20
+_PEER = struct.Struct("3i")
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/infiniband", "/dev/accel")
+_OWN = ("slurm_robust",)
+"""Of what is not installed in site-packages, this alone is imported: it reads no environment when it is imported."""
+
+LEFT_OUT = {
+    "mpi4py": "starts MPI",
+    "horovod": "starts MPI",
+    "deepspeed": "asks for the devices, and reads the rank",
+    "bitsandbytes": "asks for the devices",
+    "cupy": "asks for the devices",
+    "pycuda": "opens a device",
+    "transformer_engine": "asks for the devices",
+    "xformers": "asks for the devices",
+    "flash_attn": "asks for the devices",
+    "vllm": "asks for the devices, and reads the rank",
+    "tensorflow": "asks for the devices",
+    "wandb": "reads the rank, and starts a process",
+    "ray": "starts processes",
+    "torch._inductor.async_compile": "starts processes",
+    "torch._inductor.codecache": "starts processes",
+}
+"""Modules, with all below them, that are imported by the program alone; and what they do when they are imported."""
+APPLIED = (
+    "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NUMEXPR_", "TORCH", "PYTORCH_", "TRITON_",
+    "NCCL_", "TOKENIZERS_", "HF_", "TRANSFORMERS_", "TF_", "XLA_", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING",
+)  # fmt: skip
+"""Variables that libraries read when they are imported, the same on all ranks: imported under the program's values."""
+_RENDEZVOUS = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
+"""Read by torch.distributed when a process group is made, and by no module when it is imported."""
+_NOT_APPLIED = (*_RENDEZVOUS, "SROBUST_", "SLURM_", "PYTHONPATH")
+
+
+def _below(name: str, parents: Iterable[str]) -> bool:
+    return any(name == parent or name.startswith(parent + ".") for parent in parents)
+
+
+def _installed_roots() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    roots = {os.path.realpath(paths[key]) + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return tuple(roots)
+
+
+def _is_installed(origin: str, roots: tuple[str, ...]) -> bool:
+    return os.path.realpath(origin).startswith(roots) or "/site-packages/" in origin or "/dist-packages/" in origin
+
+
+def _opened_device() -> str:
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            link = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            continue
+        if link.startswith(_DEVICES):
+            return link
+    return ""
+
+
+def _has_child() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+class Imports:
+    """Imports what a record names, in its order and under its environment.
+
+    Attributes:
+        refused: Why this process must not become a rank; empty where it may.
+        offender: The module because of which that is so; empty for none.
+        count: Modules that were imported because of the record, with those that they import.
+    """
+
+    def __init__(self) -> None:
+        self.refused = ""
+        self.offender = ""
+        self.count = 0
+        self.seconds = 0.0
+        self._roots = _installed_roots()
+        self._environment = dict(os.environ)
+        """As the program finds it: what the record applies is undone, what a module sets stays."""
+
+    def follow(self, record: str, extra: Sequence[str], left_out: Sequence[str]) -> None:
+        """Import what a record names; `extra` are names that the user gave, `left_out` names that did harm before."""
+        began_s, known = time.monotonic(), len(sys.modules)
+        lines = [line.split("\t") for line in record.splitlines()]
+        origins = {line[1]: line[2] for line in lines if line[0] == "m" and len(line) == 3}
+        skipped = (*LEFT_OUT, *left_out)
+        for line in lines:
+            if self.refused or not self._apply(line):
+                break
+            if line[0] == "m" and len(line) == 3 and self._wanted(line[1], line[2], origins, skipped):
+                self._import(line[1])
+        for name in extra:
+            if not self.refused and name not in sys.modules and not _below(name, left_out):
+                self._import(name)
+        self._compare(origins)
+        self._restore()
+        self.count += len(sys.modules) - known
+        self.seconds += time.monotonic() - began_s
+
+    def _apply(self, line: list[str]) -> bool:
+        """Make a change of the environment that the record has; False where what follows depends on one of the rank."""
+        if line[0] not in ("e", "u"):
+            return True
+        key, value = line[1], line[2] if line[0] == "e" and len(line) == 3 else None
+        if key.startswith(_NOT_APPLIED) or os.environ.get(key) == value:
+            return True
+        if not key.startswith(APPLIED):
+            return False
+        if value is None:
+            os.environ.pop(key, None)
+        else:
+            os.environ[key] = value
+        return True
+
+    def _wanted(self, name: str, origin: str, origins: dict[str, str], skipped: Sequence[str]) -> bool:
+        if name in sys.modules or not os.path.isabs(origin) or _below(name, skipped):
+            return False
+        top = name.partition(".")[0]
+        if top not in _OWN and not _is_installed(origin, self._roots):
+            return False
+        if top in sys.modules:
+            return True
+        try:
+            found = importlib.util.find_spec(top)
+        except (ImportError, ValueError, AttributeError):
+            return False
+        return found is not None and str(found.origin or "") == origins.get(top, origin)
+
+    def _import(self, name: str) -> None:
+        before = dict(os.environ)
+        try:
+            importlib.import_module(name)
+        except Exception:  # noqa: S110 (the program may expect just this, and will see it itself)
+            pass
+        except BaseException as error:
+            self._refuse(name, f"ends the process ({type(error).__name__})")
+        self._environment.update({key: value for key, value in os.environ.items() if before.get(key) != value})
+        for key in set(before) - set(os.environ):
+            self._environment.pop(key, None)
+        device = _opened_device()
+        if device:
+            self._refuse(name, f"opens {device} when it is imported")
+        elif _has_child():
+            self._refuse(name, "starts a process when it is imported")
+
+    def _refuse(self, name: str, why: str) -> None:
+        self.offender, self.refused = name, f"{name} {why}"
+
+    def _compare(self, origins: dict[str, str]) -> None:
+        """A module of the same name from another file must not be what the program finds."""
+        for name, origin in origins.items():
+            spec = getattr(sys.modules.get(name), "__spec__", None)
+            here = getattr(spec, "origin", None)
+            if here and origin and name != "__main__" and here != origin:
+                self._refuse(name, f"is {here} here and {origin} in the program")
+                return
+
+    def _restore(self) -> None:
+        for key in set(os.environ) - set(self._environment):
+            del os.environ[key]
+        os.environ.update(self._environment)
+
+    def release(self, changed: dict[str, str], removed: Iterable[str]) -> None:
+        """The environment of the attempt that begins."""
+        for key in removed:
+            os.environ.pop(key, None)
+        os.environ.update(changed)
+
+
+class Output:
+    """Keeps what importing prints until the program starts: then it is printed, as at any other start."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[int, int, int]] = []
+        for fd in (1, 2):
+            try:
+                saved = high_descriptor(os.dup(fd))
+                memory = high_descriptor(os.memfd_create("srobust-warm-output", 1))
+            except OSError:
+                continue  # it is closed, for the program, too
+            os.dup2(memory, fd)
+            self._kept.append((fd, saved, memory))
+
+    def release(self) -> None:
+        """Print it."""
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        for fd, saved, memory in self._kept:
+            os.dup2(saved, fd)
+            os.close(saved)
+            rest = os.pread(memory, 1 << 20, 0)
+            os.close(memory)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+
+
+class BehindOthers:
+    """Lets the training have the processor first while this imports; what waits afterwards has to answer at once."""
+
+    def __enter__(self) -> None:
+        self._policy = os.sched_getscheduler(0)
+        if self._policy == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+    def __exit__(self, *_: object) -> None:
+        """As it was. Threads that libraries have started have the policy of their maker, so all threads are set."""
+        if self._policy == os.SCHED_OTHER:
+            for thread in os.listdir("/proc/self/task"):
+                try:
+                    os.sched_setscheduler(int(thread), os.SCHED_OTHER, os.sched_param(0))
+                except OSError:
+                    continue
+
+
+class FirstToDie:
+    """Where memory runs out, the kernel kills this and not the training; undone at the release."""
+
+    def __init__(self) -> None:
+        self._oom_score = ""
+        try:
+            with open("/proc/self/oom_score_adj") as file:
+                self._oom_score = file.read().strip()
+            self._score("1000")
+        except OSError:
+            pass
+
+    def release(self) -> None:
+        """As it was."""
+        with contextlib.suppress(OSError):
+            self._score(self._oom_score)
+
+    def _score(self, text: str) -> None:
+        if text:
+            with open("/proc/self/oom_score_adj", "w") as file:
+                file.write(text)
+
+
+def _listener() -> socket.socket:
+    first = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket(fileno=high_descriptor(first.detach()))
+    listener.bind(f"\0srobust-warm-{os.getpid()}")
+    listener.listen(8)
+    return listener
+
+
+def _request(connection: socket.socket) -> dict[str, Any] | None:
+    """The order on a connection; None where it is none, or of another user."""
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    if _PEER.unpack(peer)[1] not in (0, os.getuid()):
+        return None
+    raw = b""
+    while not raw.endswith(b"\n") and len(raw) < _MOST_BYTES:
+        piece = connection.recv(1 << 16)
+        if not piece:
+            return None
+        raw += piece
+    try:
+        order = json.loads(raw)
+    except ValueError:
+        return None
+    return order if isinstance(order, dict) else None
+
+
+class Gate:
+    """Takes orders until one of them starts the program."""
+
+    def __init__(self) -> None:
+        self._began_s = time.clock_gettime(time.CLOCK_BOOTTIME) - _started_at_s()
+        self.imports = Imports()
+        if importlib.util.find_spec("usercustomize") is not None:
+            self.imports.refused = "this Python has a usercustomize, which must run before all imports"
+        self._listener = _listener()
+        self._ready = False
+        self._lease_s = time.monotonic() + LEASE_S
+
+    def order_to_go(self) -> dict[str, Any]:
+        """Serve until the order to start the program has come.
+
+        Raises:
+            OSError: no order came for `LEASE_S`.
+        """
+        while True:
+            order = self._next()
+            if order.get("order") == "go":
+                self._listener.close()
+                return order
+            if order.get("order") == "prepare" and not self.imports.refused:
+                self._ready = False
+                with BehindOthers():
+                    self.imports.follow(str(order.get("record", "")), order.get("extra", ()), order.get("left_out", ()))
+                self._ready = not self.imports.refused
+                self._lease_s = time.monotonic() + LEASE_S
+
+    def _next(self) -> dict[str, Any]:
+        """The next order that was answered; an empty one instead of one that is not to be followed."""
+        self._listener.settimeout(max(0.1, self._lease_s - time.monotonic()))
+        accepted, _ = self._listener.accept()
+        with socket.socket(fileno=high_descriptor(accepted.detach())) as connection:
+            connection.settimeout(_REQUEST_S)
+            try:
+                order = _request(connection)
+                if order is None:
+                    return {}
+                self._lease_s = time.monotonic() + LEASE_S
+                going = self._may_go(order)
+                connection.sendall(json.dumps(self._state(went=going)).encode() + b"\n")
+            except (OSError, ValueError, KeyError):
+                return {}
+        return order if going or order.get("order") != "go" else {}
+
+    def _may_go(self, order: dict[str, Any]) -> bool:
+        """Whether this order starts the program: not one that was read too late, when another step was started."""
+        ready = order.get("order") == "go" and self._ready and not self.imports.refused
+        return ready and time.monotonic() < float(order["until_s"])
+
+    def _state(self, *, went: bool) -> dict[str, Any]:
+        return {
+            "task": int(os.environ["SLURM_PROCID"]),
+            "ready": self._ready,
+            "went": went,
+            "refused": self.imports.refused,
+            "offender": self.imports.offender,
+            "modules": self.imports.count,
+            "seconds": round(self._began_s + self.imports.seconds, 3),
+        }
+
+
+def wait() -> None:
+    """Import and wait; returns when the program is to start, and never where it is not."""
+    code = 0
+    try:
+        output, memory, folder = Output(), FirstToDie(), os.getcwd()
+        gate = Gate()
+        order = gate.order_to_go()
+        code = 1  # from here on this is a rank: one that cannot begin must not look like one that has done its work
+        os.chdir(folder)
+        high_descriptor(os.memfd_create(RELEASED, 1))  # stays open: the agents of others know a rank by it
+        gate.imports.release(order.get("set", {}), order.get("unset", ()))
+        memory.release()
+        output.release()
+    except BaseException:  # the lease is over, or whatever else: the program must not start without an order to
+        os._exit(code)
+
+
+def _started_at_s() -> float:
+    with open("/proc/self/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")

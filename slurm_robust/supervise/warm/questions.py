@@ -1,0 +1,60 @@
+"""Questions to the agents about warm processes, and orders for them; each has a time within which it is answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from slurm_robust.supervise.agent import packing
+from slurm_robust.supervise.agent.warm_messages import AskWarm, WarmAnswer
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.warm.warm_step import WarmStep
+
+_POLL_S = 0.01
+_PROCESS_S = 3.0
+"""The most that an agent waits for a process, which may be importing or frozen."""
+
+
+class Questions:
+    """Asks, and collects the nodes' answers."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._asked = 0
+
+    async def agents(self, order: str, nodes: Sequence[str], within_s: float) -> dict[str, WarmAnswer]:
+        """What the agents of these nodes know themselves."""
+        only = nodes[0] if len(nodes) == 1 else ""
+        return await self._ask(AskWarm(0, "", order, only=only), nodes, 0, within_s)
+
+    async def processes(self, order: str, step: WarmStep, within_s: float, packed: str = "") -> dict[str, WarmAnswer]:
+        """What the processes of a warm step answer: as soon as all of them have, or all nodes."""
+        request = AskWarm(0, step.name, order, packed)
+        return await self._ask(request, self._session.allocation.nodes, step.tasks, within_s)
+
+    async def _ask(self, request: AskWarm, nodes: Sequence[str], tasks: int, within_s: float) -> dict[str, WarmAnswer]:
+        session, fleet = self._session, self._session.fleet
+        self._asked += 1
+        answers = fleet.warm.setdefault(self._asked, {})
+        session.agents.send(request._replace(request_id=self._asked, within_s=min(within_s, _PROCESS_S)))
+        until_s = session.clock.monotonic_s() + within_s
+        while session.clock.monotonic_s() < until_s and not set(nodes) <= set(answers):
+            if tasks and tasks_in(answers) >= set(range(tasks)):
+                break
+            await session.clock.sleep(_POLL_S)
+        fleet.warm.pop(self._asked, None)
+        return answers
+
+
+def tasks_in(answers: Mapping[str, WarmAnswer]) -> set[int]:
+    """The tasks that the nodes' answers name."""
+    return {task for answer in answers.values() for task in answer.tasks}
+
+
+def unpacked(packed: str) -> str:
+    """A packed text; empty where it is none."""
+    try:
+        found = json.loads(packing.unpack(packed)) if packed else ""
+    except ValueError:
+        return ""
+    return found if isinstance(found, str) else ""

@@ -1,0 +1,33 @@
+"""When is a slow training ended, to have its nodes tested? Right after it has saved, and where the site wants it."""
+
+from __future__ import annotations
+
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.newest_checkpoint import NewestCheckpoint
+
+
+class SlowWatch:
+    """Waits for the next verified checkpoint of a slow attempt; once in an attempt."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._checkpoint: NewestCheckpoint | None = None
+        self._over = not session.config.ladder.test_slow or not session.checkpoint_dir
+
+    async def poll(self, slow: str) -> str:
+        """Why the nodes are to be tested now, as a sentence; empty while they are not.
+
+        `slow` says why the training is slow, with no node known to be the slow one; it is empty where it is not.
+        """
+        if self._over or not slow:
+            self._checkpoint = None
+            return ""
+        if self._checkpoint is None:
+            self._checkpoint = NewestCheckpoint(self._session)
+            text = f"slow: {slow}; the nodes are tested after the next verified checkpoint (ladder.test_slow)"
+            self._session.folder.log_event("note", text)
+        step = await self._checkpoint.newer()
+        if step < 0:
+            return ""
+        self._over = True
+        return f"the training is slow: {slow}; the checkpoint of step {step} is verified"
