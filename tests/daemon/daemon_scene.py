@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +198,15 @@ class Scene:
         at_s = time.time()
         temporary.rename(path)
         return at_s
+
+    @contextmanager
+    def nothing_starts(self) -> Iterator[None]:
+        """No job starts meanwhile: a placed one else runs before the daemon has seen it wait. What runs goes on."""
+        self.cluster.run(["scontrol", "update", "PartitionName=main", "State=DOWN"])
+        try:
+            yield
+        finally:
+            self.cluster.run(["scontrol", "update", "PartitionName=main", "State=UP"])
 
     def say(self, job_id: int | str, claim: Claim | str, user: str | None = None) -> None:
         """Write a claim (or any text) into a job's comment, without the wrapper."""

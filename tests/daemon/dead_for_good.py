@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,8 @@ def _watch(point: str, scene: Scene, times: Times) -> Story:
     launch = f"exec srobust run --ntasks-per-node=1 {sys.executable} {work}/rank.py"
     job_id = scene.submit("-N2", "--exclusive", "--requeue", f"--chdir={work}", script=launch)
     scene.running(job_id, timeout_s=60)
-    died = daemon.wait(120)
+    with scene.nothing_starts() if point == "point_job_at_seat" else nullcontext():
+        died = daemon.wait(120)
     story.died_at_s = time.time()
     if died != -signal.SIGKILL:
         story.wrong.append(f"the daemon ended with {died}: {scene.tail()}")

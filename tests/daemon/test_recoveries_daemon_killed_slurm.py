@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import nullcontext
 
 import pytest
 from daemon_scene import Scene
@@ -24,14 +25,15 @@ def test_daemon_killed_after_each_action(scene: Scene, last: str) -> None:
     daemon = scene.start(crash_after=last)
     job = scene.submit("-N2", "--exclusive")
     suspect = scene.watched(job).nodes[1]
-    scene.claim(job, [suspect])
-    assert daemon.wait(30) == -signal.SIGKILL, scene.tail()
+    with scene.nothing_starts() if last == "point_job_at_seat" else nullcontext():
+        scene.claim(job, [suspect])
+        assert daemon.wait(30) == -signal.SIGKILL, scene.tail()
 
     left = scene.job(job)
     assert left.priority > 0
     assert left.state in ("RUNNING", "PENDING", "COMPLETING")
     if left.state == "PENDING":
-        assert left.reason in ("", "BeginTime", "Resources", "Priority")
+        assert left.reason in ("", "BeginTime", "Resources", "Priority", "PartitionDown")
         assert left.start_at_s <= time.time() + 130
     longest_s = 10 * 60  # seat.duration_min
     assert all(r.end_at_s <= time.time() + longest_s + 5 for r in scene.ours().values())
