@@ -1,0 +1,222 @@
+"""What is known of a cluster's past: typed rows, from the journal, the incident folders and Slurm's accounting.
+
+All times are seconds since the epoch (UTC). A time that is not known is None; one that cannot be true stays as it was
+found, and `Facts.doubts` has a sentence about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_robust.training_time import TrainingAttempt
+
+
+@dataclass(frozen=True)
+class SupervisedAttempt:
+    """One attempt of a supervised job, from the daemon's journal.
+
+    Attributes:
+        times: What the training did in it.
+        state: Slurm's state at its end (`COMPLETED`, `REQUEUED`, `NODE_FAIL`, …); empty while it runs.
+        nodes: Their names.
+    """
+
+    cluster: str
+    job_id: int
+    user: str
+    name: str
+    partition: str
+    nodes: tuple[str, ...]
+    times: TrainingAttempt
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class ClosedIncident:
+    """One incident, from the journal; what broke, from its folder where that can be read.
+
+    Attributes:
+        key: Unique name in the journal.
+        id: Its name in the job, and its folder's.
+        attempt: Key of the attempt in which it happened (`model.Attempt.key`).
+        kind: `claim`, `node_lost`, `node_fault`, `owner`, `report`.
+        mode: `act` or `observe`.
+        outcome: As in the journal; empty while it is open.
+        times: Stamps, keys of `model.TIME_KEYS` and `accepted`.
+        road: The plan's (`model.Road` value), empty where there is none.
+        category: What broke, a category of `diagnose.taxonomy`; empty where unknown.
+        blame: Whose fault that is by the same rules; empty where unknown.
+        nodes: How many nodes the job had; 0 where unknown.
+        gpus: On all of them; 0 where unknown.
+        folder: The job's own report.
+    """
+
+    key: str
+    id: str
+    lineage: str
+    cluster: str
+    job: str
+    job_id: int
+    user: str
+    attempt: str
+    restart: int
+    kind: str
+    mode: str
+    state: str
+    outcome: str
+    reason: str
+    opened_at_s: float
+    closed_at_s: float | None
+    times: Mapping[str, float]
+    conclusion: str = ""
+    confidence: float = 0.0
+    suspects: tuple[str, ...] = ()
+    road: str = ""
+    evict: tuple[str, ...] = ()
+    standby: tuple[str, ...] = ()
+    verdict: str = ""
+    plan: str = ""
+    category: str = ""
+    blame: str = ""
+    nodes: int = 0
+    gpus: int = 0
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class TakenAction:
+    """One action of the daemon."""
+
+    incident: str
+    kind: str
+    target: str
+    reason: str
+    planned: bool
+    calls: int
+    called_at_s: float | None
+    done_at_s: float | None
+    error: str
+
+
+@dataclass(frozen=True)
+class NodeDrain:
+    """A node out of service by slurm_robust, until somebody or a repair resumed it (None: still).
+
+    Attributes:
+        reverted: Its check passed afterwards with nothing repaired, or a person resumed it within the hour: it was
+            taken out for nothing, as far as anybody knows.
+    """
+
+    node: str
+    at_s: float
+    reason: str
+    ended_at_s: float | None
+    reverted: bool = False
+
+
+@dataclass(frozen=True)
+class NodeStrike:
+    """A job suspected the node, and its check passed, or a test failed."""
+
+    node: str
+    at_s: float
+    job_id: int
+    lineage: str
+    user: str
+    incident: str
+    why: str
+    failed_test: str = ""
+
+
+@dataclass(frozen=True)
+class NodeRepair:
+    """A repair that the daemon had done."""
+
+    node: str
+    remedy: str
+    begun_at_s: float
+    ended_at_s: float | None
+    outcome: str
+    why: str
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """A standby pool, from this time on until the next row of the same pool."""
+
+    at_s: float
+    pool: str
+    partition: str
+    wanted: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ClusterSize:
+    """How many nodes of one hardware class Slurm had, from this time on until the next row of the same class.
+
+    Attributes:
+        gres: The class: generic resources of each node, as Slurm writes them; empty for none.
+        gpus: On each of these nodes.
+    """
+
+    at_s: float
+    gres: str
+    nodes: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class RanJob:
+    """One run of any job, from Slurm's accounting: a requeued job has several.
+
+    Attributes:
+        nodes: Their names; empty where it never ran.
+        restart: How many earlier runs of the job the accounting has.
+        state: `COMPLETED`, `FAILED`, `CANCELLED`, `TIMEOUT`, `NODE_FAIL`, `OUT_OF_MEMORY`, `PREEMPTED`, `REQUEUED`, …
+        exit_code: `code:signal`.
+    """
+
+    cluster: str
+    job: str
+    job_id: int
+    restart: int
+    user: str
+    account: str
+    name: str
+    partition: str
+    nodes: tuple[str, ...]
+    node_count: int
+    gpus: int
+    submitted_at_s: float | None
+    eligible_at_s: float | None
+    started_at_s: float | None
+    ended_at_s: float | None
+    state: str
+    exit_code: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that is known of the time from `from_s` to `to_s`.
+
+    Attributes:
+        read_at_s: When it was read; what still ran then has no end.
+        doubts: Sentences for people: sources that were away, times that do not add up, rows that could not be read.
+    """
+
+    from_s: float
+    to_s: float
+    read_at_s: float
+    cluster: str = ""
+    attempts: tuple[SupervisedAttempt, ...] = ()
+    incidents: tuple[ClosedIncident, ...] = ()
+    actions: tuple[TakenAction, ...] = ()
+    drains: tuple[NodeDrain, ...] = ()
+    strikes: tuple[NodeStrike, ...] = ()
+    repairs: tuple[NodeRepair, ...] = ()
+    pools: tuple[PoolSize, ...] = ()
+    sizes: tuple[ClusterSize, ...] = ()
+    jobs: tuple[RanJob, ...] = ()
+    doubts: tuple[str, ...] = field(default=())
