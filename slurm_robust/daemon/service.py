@@ -44,6 +44,10 @@ READING_SHARE = 0.05
 """The share of time, at most, for reading the jobs more often while a claim is expected."""
 WATCH_SHARE = 0.03
 """The share of time, at most, for reading the nodes, and for the jobs, while something is under way."""
+WATCH_S = 1.0
+"""While something is under way, each is read this often at most."""
+CALM_S, CALM_AFTER_S = 2.0, 20.0
+"""Where no recovery has changed for so long, the jobs are read this often at most, and the others as at rest."""
 OTHERS_AFTER = 6
 """Idle intervals after which nodes and reservations are read at the latest, however much is under way."""
 SLEW_S = 1.0
@@ -239,7 +243,9 @@ class Daemon:
         # Of a large site each kind is read as often as is cheap, but not more seldom than at rest: claims wait.
         costs = {"jobs": self.context.jobs_cost_s, "nodes": self.context.nodes_cost_s}
         seldom_s = OTHERS_AFTER * idle_s
-        due_after_s = {name: max(1.0, min(seldom_s, costs.get(name, 0.0) / WATCH_SHARE)) for name in ages}
+        due_after_s = {name: max(WATCH_S, min(seldom_s, costs.get(name, 0.0) / WATCH_SHARE)) for name in ages}
+        if self.recoveries.unchanged_s > CALM_AFTER_S:
+            due_after_s = {name: max(CALM_S, seldom_s) for name in ages} | {"jobs": max(CALM_S, due_after_s["jobs"])}
         oldest = max(ages, key=lambda name: ages[name] / due_after_s[name])
         if not readings.complete or self.recoveries.open or self._watchful:
             if ages[oldest] >= due_after_s[oldest]:

@@ -176,3 +176,28 @@ def test_a_slow_slurmctld_is_not_asked_less_often_than_at_rest(scene: Scene, mon
     counted = scene.look_for(60.0)
     assert counted["jobs"] >= 9
     assert counted["nodes"] + counted["node_listing"] >= 9
+
+
+def test_recoveries_that_only_wait_are_looked_at_together(tmp_path: Path) -> None:
+    """Three jobs whose end takes minutes: hardly more calls than for one, whenever each of them began."""
+    scene = Scene(tmp_path)
+    jobs = [scene.slurm.run_job(nodes).ref.job_id for nodes in (("n2", "n5"), ("n3", "n6"), ("n4",))]
+    scene.slurm.stuck |= {"n4", "n5", "n6"}
+    for number, suspect in zip(jobs, ("n2", "n3", "n1"), strict=True):
+        scene.look_for(1.3)
+        claim = Claim("wants", f"l{number}", incident="i1", evict=(suspect,), at_s=scene.slurm.now_s)
+        scene.slurm.state.jobs[number] = replace(scene.slurm.state.jobs[number], comment=render(claim))
+    scene.look_for(60.0)
+    waiting = len(scene.daemon.recoveries.open)
+    counted = Counter[str]()
+    for _ in range(60):
+        for number in jobs:
+            job = scene.slurm.state.jobs[number]
+            # As Slurm computes them anew all the time while a job waits.
+            scene.slurm.state.jobs[number] = replace(job, priority=job.priority + 1, start_at_s=int(scene.slurm.now_s))
+        counted += scene.look_for(1.0)
+    assert len(scene.daemon.recoveries.open) == waiting >= 2
+    assert counted["jobs_named"] <= 40
+    assert counted["job"] <= 6
+    assert counted.total() <= 140
+    scene.journal.close()

@@ -170,12 +170,16 @@ class ClaimIntake:
 
     @property
     def expecting(self) -> bool:
-        """True while a job suspects a fault, or has asked for a requeue: its next claim will come soon."""
+        """True while a job suspects a fault, or has asked for a requeue: its next claim will come soon.
+
+        A job whose recovery is under way asks for nothing, and is read by its recovery.
+        """
         since_s = self.context.now_s() - EXPECT_S
+        answered = {f.row.job_id for f in self.recoveries.open.values()}
         return any(
             r.claim.state == protocol.STATE_WANTS_REQUEUE or r.claim.suspected_at_s > 0
-            for r in self._read.values()
-            if r.claim is not None and r.claim.restart == r.restart and r.at_s > since_s
+            for i, r in self._read.items()
+            if r.claim is not None and r.claim.restart == r.restart and r.at_s > since_s and i not in answered
         )
 
     async def tick(self) -> None:

@@ -29,7 +29,7 @@ SEEN_AGE_S = 0.5
 """What was read of several jobs at once serves for this long."""
 TURN_S = 2.0
 """After this time the claims of other jobs are read before further recoveries are brought forward."""
-STILL_SHARE, STILL_MAX_S = 0.05, 2.0
+STILL_SHARE, STILL_MAX_S = 0.05, 3.0
 """A job that has not changed for a while is looked at after this share of that time, at the latest after that."""
 TRIES = 4
 """A step that Slurm refused this often is given up; while Slurm is away, it is tried without a limit."""
@@ -53,16 +53,21 @@ class OpenRecovery:
     changed_at_s: float = 0.0
     """When its job or the recovery last changed, as far as the daemon has seen."""
     look_at_s: float = 0.0
+    wait_s: float = 0.0
+    """From its last look to the next one."""
     job: Job | None = None
-    """As it was seen last."""
+    """As it was seen last, without what always changes."""
     broken: str = ""
     """The internal error that was logged last."""
 
     def note_change(self, job: Job | None, now_s: float) -> None:
         """Look again soon where the job has changed, and the later the longer it has not."""
+        # What Slurm computes anew while a job waits is no change: its age's priority, and when it might start.
+        job = job and replace(job, start_at_s=0, end_at_s=0, priority=min(job.priority, 1))
         if job != self.job or not self.changed_at_s:
             self.job, self.changed_at_s = job, now_s
-        self.look_at_s = now_s + min(STILL_MAX_S, STILL_SHARE * max(0.0, now_s - self.changed_at_s))
+        self.wait_s = min(STILL_MAX_S, STILL_SHARE * max(0.0, now_s - self.changed_at_s))
+        self.look_at_s = now_s + self.wait_s
 
     def update_timers(self, job: Job | None, context: DaemonContext) -> None:
         """Start and stop the timers by what Slurm shows."""
@@ -205,6 +210,9 @@ class Recoveries:
         self._reopen_forgotten()
         self._began_s = began_s = self.context.now_s()
         due = [f for f in self.open.values() if began_s >= max(f.retry_at_s, f.look_at_s)]
+        if due:
+            # Those that are due soon go with them: many jobs are read in the two calls that one job needs.
+            due = [f for f in self.open.values() if began_s >= max(f.retry_at_s, f.look_at_s - f.wait_s / 2)]
         due.sort(key=lambda f: f.look_at_s)
         await self._together.read([f.recovery.job for f in due])
         for following in due:
@@ -229,6 +237,12 @@ class Recoveries:
         """How long no recovery needs anything."""
         next_s = min((max(f.retry_at_s, f.look_at_s) for f in self.open.values()), default=0.0)
         return max(0.0, next_s - self.context.now_s())
+
+    @property
+    def unchanged_s(self) -> float:
+        """How long no open recovery, and none of their jobs, has changed; 0 where none is open."""
+        last_s = max((f.changed_at_s for f in self.open.values()), default=0.0)
+        return max(0.0, self.context.now_s() - last_s) if last_s else 0.0
 
     def _reopen_forgotten(self) -> None:
         """Repeat a recovery that slurmctld has forgotten, because it was killed seconds after the job ran again."""
