@@ -73,7 +73,8 @@ def test_reason_that_somebody_wrote_during_the_recheck_is_kept(world: World) -> 
     world.slurm.recheck_exit = "1:0"
     world.claim(1, ("n2",))
     world.run(2)
-    world.slurm.state.nodes["n2"] = replace(world.slurm.state.nodes["n2"], reason="watch this one, ann")
+    node = world.slurm.state.nodes["n2"]
+    world.slurm.state.nodes["n2"] = replace(node, reason="watch this one, ann", flags=node.flags | {"DRAIN"})
     world.run(30)
     assert world.slurm.state.nodes["n2"].reason == "watch this one, ann"
     assert quarantined(world, "n2") is None
