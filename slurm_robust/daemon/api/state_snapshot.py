@@ -7,12 +7,14 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from slurm_robust import __version__, fault_marker
+from slurm_robust.claim import Claim
 from slurm_robust.daemon.context import DAY_S, printable
 from slurm_robust.daemon.controllers.claim_intake import MARK
 from slurm_robust.daemon.store.journal import ActionRow, IncidentRow, Journal
@@ -149,7 +151,7 @@ def take(daemon: Daemon, shown: Shown | None = None) -> dict[str, Any]:
         "lost_gres": list(lost_gres(readings.picture.gres_used.values())),
         "nodes": _nodes(daemon, shown),
         "standby": [_pool(daemon, pool) for pool in daemon.standby_pools.pools],
-        "jobs": [_job(daemon, job) for job in readings.jobs.values() if job.ref.job_id in supervised],
+        "jobs": [_job(daemon, j, supervised[i]) for i, j in readings.jobs.items() if i in supervised],
         "waiting": [_waiting(job) for job in readings.jobs.values() if job.state == "PENDING" and MARK in job.comment],
         "incidents": shown.incidents,
         "troubles": list(context.troubles.values()),
@@ -237,15 +239,20 @@ def _waiting(job: Job) -> dict[str, Any]:
     }
 
 
-def _job(daemon: Daemon, job: Job) -> dict[str, Any]:
-    claim = daemon.claim_intake.supervised[job.ref.job_id]
+@lru_cache(maxsize=512)
+def _folded(nodes: tuple[str, ...]) -> str:
+    """A running job's nodes do not change, and every snapshot shows them."""
+    return fold(nodes)
+
+
+def _job(daemon: Daemon, job: Job, claim: Claim) -> dict[str, Any]:
     recovery = daemon.recoveries.of_job(job.ref.job_id)
     return {
         "job": job.ref.address,
         "user": job.user,
         "name": printable(job.name),
         "partition": job.partition,
-        "nodes": fold(job.nodes),
+        "nodes": _folded(job.nodes),
         "restart_count": job.restart_count,
         "started_at_s": job.start_at_s,
         "claim": claim.state,
