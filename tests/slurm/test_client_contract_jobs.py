@@ -57,8 +57,7 @@ def test_a_job_is_read_with_what_its_owner_asked_for(client: SlurmClient, jobs: 
     assert began_at_s - 1 <= job.submit_at_s <= job.start_at_s <= time.time() + 1
     assert (job.requeueable, job.restart_count, job.completing, job.hetjob_id) == (False, 0, False, 0)
     assert "gpu:1" in job.gres
-    assert job.std_out == "/dev/null"
-    assert job.std_err in ("", "/dev/null"), "squeue prints the default, pyslurm nothing"
+    assert (job.std_out, job.std_err) == ("/dev/null", "")
     listed = {other.ref: other for other in client.jobs()}
     assert listed[ref].nodes == job.nodes
 
