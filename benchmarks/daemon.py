@@ -4,7 +4,7 @@
 
 On a real slurmctld of so many nodes, with 220 supervised jobs and 649 that wait:
 
-* `idle`: nothing is under way. The daemon's share counts its commands (scontrol, squeue) and its HTTP side.
+* `idle`: nothing is under way. The daemon's share counts its commands (scontrol, squeue), its HTTP side and pyslurm.
 * `incidents`: 20 recoveries are open, whose jobs take minutes to end.
 * `storm`: 200 jobs ask within a minute.
 
@@ -67,10 +67,10 @@ class Cost:
 
     Attributes:
         own_percent: Of the daemon's process alone.
-        daemon_percent: With its commands and its HTTP side.
+        daemon_percent: With its commands, its HTTP side and the process that runs pyslurm.
         slurmctld_percent: In the same time.
         calls_a_second: Calls to Slurm.
-        pss_mib: Memory of its own, and its share of what others use too: daemon and HTTP side.
+        pss_mib: Memory of its own, and its share of what others use too: daemon, HTTP side and pyslurm's process.
         rss_mib: Resident size of the daemon's process.
     """
 
@@ -90,8 +90,8 @@ def processor_s(pid: int, *, reaped: bool = False) -> float:
 
 
 def children(pid: int) -> list[int]:
-    """Its children that still run."""
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Its children that still run, whichever of its threads started them."""
+    return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
 
 
 def measured(cluster: DevCluster, window_s: float) -> Cost:
@@ -99,11 +99,12 @@ def measured(cluster: DevCluster, window_s: float) -> Cost:
     daemon, slurmctld = cluster.daemon_pid, cluster.slurmctld_pid
     assert daemon is not None
     assert slurmctld is not None
-    # The HTTP side; commands come and go.
-    http = [pid for pid in children(daemon) if b"http" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    # The HTTP side, and pyslurm's process; commands come and go.
+    names = (b"http", b"pyslurm_worker")
+    lasting = [p for p in children(daemon) if any(name in Path(f"/proc/{p}/cmdline").read_bytes() for name in names)]
 
     def now() -> tuple[float, float, float, float]:
-        others = processor_s(daemon, reaped=True) + sum(map(processor_s, http))
+        others = processor_s(daemon, reaped=True) + sum(map(processor_s, lasting))
         return time.monotonic(), processor_s(daemon), others, processor_s(slurmctld)
 
     before, first = now(), state(cluster)
@@ -113,7 +114,7 @@ def measured(cluster: DevCluster, window_s: float) -> Cost:
     last = wait_for(lambda: found if (found := state(cluster))["at_s"] > first["at_s"] else None, 30, "a state")
     took_s, own_s, others_s, slurmctld_s = (b - a for a, b in zip(before, after, strict=True))
     share = 100 / took_s
-    memory = [memory_mib(pid) for pid in (daemon, *http)]
+    memory = [memory_mib(pid) for pid in (daemon, *lasting)]
     return Cost(
         own_s * share,
         (own_s + others_s) * share,

@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 from slurm_robust.slurm.client import NodeLine, NodeListing
 from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.parse import gres_count
-from slurm_robust.slurm.values import epoch_s, expand, node_state, plain
+from slurm_robust.slurm.values import epoch_s, expand, listed_state, node_state, plain
 
 FIELDS = ("StateComplete", "Reason", "User", "Timestamp", "Comment", "Extra", "GresUsed", "NodeList")
 """The fields of `sinfo -O`, in this order."""
@@ -30,12 +30,10 @@ def parse(text: str, separator: str, last: MutableMapping[str, frozenset[str]] |
     for start in range(0, len(pieces), width):
         state_text, reason, user, at, comment, extra, gres_used, nodes = pieces[start : start + width]
         state, flags = node_state(state_text.removeprefix("\n"))
-        if state == "MIXED" and "DRAIN" in flags:
-            state = "ALLOCATED"  # as 22.05 prints it
         at_s = epoch_s(at)
         why = reason if at_s else plain(reason)  # a person may have written "none"
         line = NodeLine(
-            state,
+            listed_state(state, flags),
             flags,
             why,
             plain(user) if why else "",

@@ -309,6 +309,8 @@ def _job(fields: dict[str, str]) -> Job:
     if not re.fullmatch(r"[A-Z_]+", state):
         raise SlurmParseError("not a job state", fields["state"][:80])
     values: dict[str, Any] = {name: read(fields, field) for field, (name, read) in _JOB_VALUES.items()}
+    if values["std_err"] == values["std_out"]:
+        values["std_err"] = ""  # 24.11 prints nothing, other versions the same name
     return Job(
         ref=_job_ref(fields),
         state=state,

@@ -28,6 +28,7 @@ from slurm_robust.slurm.in_use import BackEnd, Detour
 from slurm_robust.slurm.pyslurm_fit import calls_of, judge
 from slurm_robust.slurm.pyslurm_link import PyslurmLink, WorkerDiedError
 from slurm_robust.slurm.pyslurm_messages import Broken, Installed, Unable
+from slurm_robust.slurm.values import listed_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -123,7 +124,8 @@ class PyslurmClient(CommandClient):
             return found
         # Of nodes in the same state alone: where a job has started since, none is to be idle with resources in use.
         used = {(name, line.state): line.gres_used for line, names in listing.items() for name in names}
-        return [replace(n, gres_used=max(n.gres_used, used.get((n.name, n.state), 0))) for n in found]
+        told = [used.get((node.name, listed_state(node.state, node.flags)), 0) for node in found]
+        return [replace(node, gres_used=max(node.gres_used, count)) for node, count in zip(found, told, strict=True)]
 
     def jobs(self) -> list[Job]:
         """All jobs that slurmctld holds, in one call; `exclude` included."""

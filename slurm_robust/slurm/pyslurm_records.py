@@ -119,6 +119,8 @@ def job_of(job: Any) -> Job:
         std_err="standard_error",
         work_dir="working_directory",
     )
+    if texts["std_err"] == texts["std_out"]:
+        texts["std_err"] = ""  # 24.11.0 fills it in where Slurm's command prints nothing
     return Job(
         ref=_job_ref(job),
         state=state,

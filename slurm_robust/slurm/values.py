@@ -152,3 +152,8 @@ def node_state(text: str) -> tuple[str, frozenset[str]]:
         flags.add(flag)
     flags.update(SHORT_FLAGS.get(part, part) for part in parts[1:])
     return base, frozenset(flags)
+
+
+def listed_state(state: str, flags: frozenset[str]) -> str:
+    """The base state as sinfo's listing has it: 22.05 says ALLOCATED of a drained node of which a part is in use."""
+    return "ALLOCATED" if state == "MIXED" and "DRAIN" in flags else state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from pathlib import Path
 
 import pytest
 from helpers import wait_until
@@ -56,8 +57,7 @@ def test_a_job_is_read_with_what_its_owner_asked_for(client: SlurmClient, jobs: 
     assert began_at_s - 1 <= job.submit_at_s <= job.start_at_s <= time.time() + 1
     assert (job.requeueable, job.restart_count, job.completing, job.hetjob_id) == (False, 0, False, 0)
     assert "gpu:1" in job.gres
-    assert job.std_out == "/dev/null"
-    assert job.std_err in ("", "/dev/null"), "squeue prints the default, pyslurm nothing"
+    assert (job.std_out, job.std_err) == ("/dev/null", "")
     listed = {other.ref: other for other in client.jobs()}
     assert listed[ref].nodes == job.nodes
 
@@ -194,10 +194,15 @@ def test_a_job_is_requeued_and_placed_in_one_call(client: SlurmClient, jobs: Job
     assert jobs.wait(ref, "RUNNING").nodes == ("n3", "n4")
 
 
-def test_a_start_time_that_has_passed_at_the_end_becomes_slurms_delay(client: SlurmClient, jobs: Jobs) -> None:
+def test_a_start_time_that_has_passed_at_the_end_becomes_slurms_delay(
+    client: SlurmClient, jobs: Jobs, tmp_path: Path
+) -> None:
     """The end takes two seconds here: the placement holds, and only the start time is to be set again."""
-    ref = JobRef(jobs.submit("-N2", "-w", "n[1-2]", script="#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n"))
-    jobs.wait(ref, "RUNNING")
+    deaf = tmp_path / "deaf"
+    script = f"#!/bin/sh\ntrap '' TERM\n: > {deaf}\nwhile :; do sleep 1; done\n"
+    ref = JobRef(jobs.submit("-N2", "-w", "n[1-2]", script=script))
+    # It is RUNNING before its script is: until then it ends at once.
+    wait_until(deaf.exists, 20, "the script ignores SIGTERM")
     assert client.requeue_and_place(ref, start_in_s=1, req_nodes="", exclude="n[1-2]")
     pending = jobs.wait(ref, "PENDING")
     assert (pending.exclude, pending.req_nodes) == ("n[1-2]", "")

@@ -69,6 +69,13 @@ def squeue(*jobs: dict[str, str]) -> str:
     return "".join("".join(f"{job[field]}{SEPARATOR}" for field in parse.JOB_FIELDS) + "\n" for job in jobs)
 
 
+@pytest.mark.parametrize("stderr", ["", JOB["stdout"]])
+def test_errors_that_go_to_the_output_have_no_file_of_their_own(stderr: str) -> None:
+    """In 24.11 squeue prints nothing for them, in other versions the output's name once more."""
+    (job,) = parse.parse_jobs(squeue(JOB | {"stderr": stderr}), SEPARATOR)
+    assert (job.std_out, job.std_err) == (JOB["stdout"], "")
+
+
 def test_a_node_with_reason_and_comment() -> None:
     """Values before the free text, the reason without its stamp, and who gave it."""
     text = f"{NODE} Reason=srobust: XID 79 [root@1795223382] Comment=for tests \n"

@@ -64,6 +64,15 @@ def test_sinfo_tells_how_many_generic_resources_are_in_use(world: World, monkeyp
     assert {node.name: node.gres_used for node in world.client().nodes()} == {"n1": 1, "n2": 2}
 
 
+def test_a_drained_node_that_is_used_in_part_keeps_its_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing says ALLOCATED of it, a whole reading MIXED."""
+    world.trouble("untracked")
+    line = NodeLine("ALLOCATED", frozenset({"DRAIN"}), "", "", 0, "", "", 2)
+    monkeypatch.setattr(PyslurmClient, "node_listing", lambda _: {line: frozenset({"n2"})})
+    node = world.client().nodes()[1]
+    assert (node.state, node.flags, node.gres_used) == ("MIXED", {"DRAIN"}, 2)
+
+
 def test_a_job_that_starts_between_two_readings_leaks_no_resources(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from slurm_robust import fault_marker
 from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Node, NodeLine, NodeListing
+from slurm_robust.slurm.values import listed_state
 
 WORKING_STATES = frozenset(("IDLE", "ALLOCATED", "MIXED", "COMPLETING"))
 WORKING_FLAGS = frozenset(("COMPLETING", "PLANNED", "RESERVED", "MAINTENANCE", "DRAIN"))
@@ -23,7 +24,7 @@ WORKING_FLAGS = frozenset(("COMPLETING", "PLANNED", "RESERVED", "MAINTENANCE", "
 def line_of(node: Node) -> NodeLine:
     """What a listing shows of this node."""
     return NodeLine(
-        "ALLOCATED" if node.state == "MIXED" and "DRAIN" in node.flags else node.state,
+        listed_state(node.state, node.flags),
         node.flags,
         node.reason,
         node.reason_user,
