@@ -15,7 +15,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
-BASE = frozenset({"model", "mode", "claim", "config", "config_file", "text", "remedy", "node_findings", "__version__"}) | {
+BASE = frozenset(
+    {"model", "mode", "claim", "config", "config_file", "text", "remedy", "node_findings", "__version__"}
+) | {
     "training_time",
     "spent_time",
 }
