@@ -94,6 +94,11 @@ class Claim:
         named = tuple(Suspect(node, (), self.confidence, self.why) for node in suspects)
         return Verdict(Conclusion.of(self.conclusion), self.why, named)
 
+    def step_now(self, restart: int) -> int:
+        """The highest step reached, by the progress of this run of the job too; -1 where unknown."""
+        own = self.progress.get("step", -1.0) if self.restart == restart else -1.0
+        return max(self.step, int(own) if abs(own) < 2**53 else -1)
+
     def plan(self, evict: tuple[str, ...]) -> Plan | None:
         """The plan that the job carries out by itself, with these of its nodes evicted; None where it reports none."""
         road = next((known for known in Road if known.value == self.road), None)

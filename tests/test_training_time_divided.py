@@ -61,12 +61,13 @@ def test_a_failure_and_a_requeue() -> None:
 
 def test_restarts_in_place_are_told_by_stamps() -> None:
     """One attempt of Slurm: the incident says when its steps stood still, and when new ones were made."""
-    found = stop(fault=50, suspected=55, decided=60, stopped=61, running=62, first_step=80, first_new_step=90)
-    spans = divided([attempt(0, 10, 200, 201)], [found], T0 + 999)
+    found = stop(fault=50, suspected=55, decided=60, stopped=61, running=62, first_new_step=81)
+    again = ((T0 + 80, T0 + 90),)
+    spans = divided([attempt(0, 10, 200, 201, restarts_within=again)], [found], T0 + 999)
     told = {"start": 10, "productive": 151, "detection": 5, "diagnosis": 5, "restart": 20, "recomputation": 10}
     assert parts(spans) == told
-    without = Stop({k: v for k, v in found.times.items() if k != "first_step"})
-    assert parts(divided([attempt(0, 10, 200, 201)], [without], T0 + 999))["restart"] == 30
+    without = divided([attempt(0, 10, 200, 201)], [found], T0 + 999)
+    assert parts(without) == {"start": 10, "productive": 160, "detection": 5, "diagnosis": 5, "restart": 21}
 
 
 def test_a_launch_that_dies_before_its_first_step_and_its_restart_in_place() -> None:
@@ -177,6 +178,7 @@ _attempts = st.lists(
         slow_s=_seconds,
         step_s=_seconds,
         report_every_s=_seconds,
+        restarts_within=st.lists(st.tuples(_any_time.map(lambda t: t or 0.0), _any_time), max_size=2).map(tuple),
     ),
     max_size=4,
 )
