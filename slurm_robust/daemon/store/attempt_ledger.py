@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from slurm_robust.daemon.store.journal import Journal
@@ -71,11 +72,17 @@ class ClusterRow:
     gpus: int
 
 
+@lru_cache(maxsize=1024)
+def _folded(nodes: tuple[str, ...]) -> str:
+    """An attempt is written once a minute, with the same nodes."""
+    return fold(nodes)
+
+
 def _columns(row: AttemptRow) -> dict[str, Any]:
     own = {name: value for name, value in vars(row).items() if name not in ("times", "nodes")}
-    times = asdict(row.times)
+    times = dict(vars(row.times))
     count, within = times.pop("nodes"), json.dumps(times.pop("restarts_within"))
-    return own | times | {"nodes": fold(row.nodes), "node_count": count, "restarts_within": within}
+    return own | times | {"nodes": _folded(row.nodes), "node_count": count, "restarts_within": within}
 
 
 _OWN = ("cluster", "job_id", "run_at_s", "user", "name", "partition", "state")
