@@ -152,7 +152,9 @@ def take(daemon: Daemon, shown: Shown | None = None) -> dict[str, Any]:
         "nodes": _nodes(daemon, shown),
         "standby": [_pool(daemon, pool) for pool in daemon.standby_pools.pools],
         "jobs": [_job(daemon, j, supervised[i]) for i, j in readings.jobs.items() if i in supervised],
-        "waiting": [_waiting(job) for job in readings.jobs.values() if job.state == "PENDING" and MARK in job.comment],
+        "waiting": [
+            _waiting(daemon, job) for job in readings.jobs.values() if job.state == "PENDING" and MARK in job.comment
+        ],
         "incidents": shown.incidents,
         "troubles": list(context.troubles.values()),
     }
@@ -229,13 +231,14 @@ def _pool(daemon: Daemon, pool: Pool) -> dict[str, Any]:
     }
 
 
-def _waiting(job: Job) -> dict[str, Any]:
+def _waiting(daemon: Daemon, job: Job) -> dict[str, Any]:
     return {
         "job": job.ref.address,
         "user": job.user,
         "name": printable(job.name),
         "restart_count": job.restart_count,
         "reason": printable(job.reason),
+        **daemon.effective_times.of(job),
     }
 
 
@@ -258,10 +261,11 @@ def _job(daemon: Daemon, job: Job, claim: Claim) -> dict[str, Any]:
         "claim": claim.state,
         "suspected_at_s": claim.suspected_at_s or None,
         "lineage": claim.lineage,
-        "step": claim.step,
+        "step": claim.step_now(job.restart_count),
         "resume_step": claim.resume_step,
         "fruitless": claim.fruitless,
         "incident": recovery.incident.id if recovery else claim.incident,
+        **daemon.effective_times.of(job),
     }
 
 
