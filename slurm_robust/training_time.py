@@ -1,7 +1,7 @@
 """Where did the time of a training go? The facts that tell it.
 
 A training is a lineage: all attempts of a job across requeues and restarts. Every time is seconds since the epoch
-(`…_at_s`), every duration is seconds (`…_s`). Pure, standard library only: the daemon shows it live, reports afterwards.
+(`…_at_s`), every duration is seconds (`…_s`). Pure, standard library only: the daemon shows it live, reports later.
 """
 
 from __future__ import annotations

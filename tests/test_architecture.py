@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "remedy": frozenset({"text"}),
     "fault_marker": frozenset(),
     "progress": frozenset(),
+    "training_time": frozenset(),
     "node_findings": frozenset(),
     "config": frozenset({"mode", "yaml_lines", "config_file"}),
     "config_file": frozenset(),
@@ -49,10 +50,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"nodewatch.sent_records", "nodecheck.engine.registry"},
     "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy"},
     "stoptime": BASE | {"slurm"},
+    # Of the daemon, only how its journal is read.
+    "report": BASE
+    | {"training_time", "slurm", "diagnose", "localize", "policy", "daemon.store.journal", "daemon.store.schema"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor"},
+    | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor", "report"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
