@@ -104,7 +104,7 @@ MEANINGS: Mapping[str, str] = {
     "account": "Slurm's account.",
     "submitted_at_s": "When this run was submitted: a requeue submits anew.",
     "started_at_s": "When it started; NULL where it has not, or where the accounting forgot it.",
-    "jobs.state": "COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, RUNNING, PENDING, …",
+    "jobs.state": "COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, RUNNING, …",
     "exit_code": "code:signal.",
 }
 
@@ -169,7 +169,7 @@ VIEWS: Mapping[str, View] = {
             "drained": "Drains by slurm_robust.",
             "reverted": "Drains for nothing, as far as anybody knows.",
             "repaired": "Repairs that were tried.",
-            "node_fail": "Jobs on this node alone that ended as NODE_FAIL; of several nodes Slurm does not say which failed.",
+            "node_fail": "Jobs of one node that ended here as NODE_FAIL; of several nodes Slurm does not say which.",
         },
     ),
     "jobs_by_state": View(

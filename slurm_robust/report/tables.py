@@ -1,7 +1,7 @@
-"""Facts as tables that anyone can query: SQLite, with views that answer questions, and Parquet.
+"""Facts as tables that anyone can query: SQLite, with views that answer questions (`parquet` writes the same tables).
 
 A table is named as its rows among the facts, a column as the field; `columns` has the meaning of each. Lists of nodes
-are JSON in SQLite (`json_each` unfolds them) and lists in Parquet. Times are seconds since the epoch.
+are JSON: `json_each` unfolds them. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from slurm_robust.model import TIME_KEYS
@@ -23,7 +21,6 @@ from slurm_robust.training_time import TrainingAttempt
 
 STAMPS = ("accepted", *TIME_KEYS)
 """Keys of an incident's times; each is a column of its own, `fault_at_s`."""
-_BATCH = 20_000
 _SQL = {"str": "TEXT", "int": "INTEGER", "bool": "INTEGER", "float": "REAL", "tuple[str, ...]": "TEXT"}
 
 
@@ -101,10 +98,6 @@ TABLES = tuple(
 )
 
 
-class ParquetMissingError(Exception):
-    """pyarrow is not installed; says how to install it."""
-
-
 def fill(db: sqlite3.Connection, facts: Facts) -> None:
     """Write the facts into an empty database: tables, views, `columns`, `doubts`, and `about`."""
     with db:
@@ -117,7 +110,7 @@ def fill(db: sqlite3.Connection, facts: Facts) -> None:
         db.execute("CREATE TABLE about (cluster TEXT, from_s REAL, to_s REAL, read_at_s REAL)")
         db.execute("INSERT INTO about VALUES (?, ?, ?, ?)", (facts.cluster, facts.from_s, facts.to_s, facts.read_at_s))
         db.execute("CREATE TABLE doubts (text TEXT)")
-        db.executemany("INSERT INTO doubts VALUES (?)", ((_text(doubt),) for doubt in facts.doubts))
+        db.executemany("INSERT INTO doubts VALUES (?)", ((plain_text(doubt),) for doubt in facts.doubts))
         db.execute('CREATE TABLE columns ("table" TEXT, "column" TEXT, type TEXT, meaning TEXT)')
         for name, view in VIEWS.items():
             db.execute(f'CREATE VIEW "{name}" AS {view.sql}')
@@ -141,7 +134,7 @@ def _sqlite_rows(table: Table, facts: Facts) -> Iterator[tuple[Any, ...]]:
         yield tuple(into(value(row)) if into else value(row) for value, into in takes)
 
 
-def _text(text: str) -> str:
+def plain_text(text: str) -> str:
     """Texts come from outside: half of a character pair cannot be written."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
@@ -151,48 +144,4 @@ def _as_json(names: tuple[str, ...]) -> str:
     return json.dumps(names)
 
 
-_IN_SQLITE: Mapping[str, Callable[[Any], Any]] = {"str": _text, "tuple[str, ...]": _as_json, "bool": int}
-
-
-def write_parquet(folder: Path, facts: Facts) -> list[Path]:
-    """Write one file for each table into the folder; returns their paths.
-
-    Raises:
-        ParquetMissingError: pyarrow is not installed.
-        OSError: they cannot be written.
-    """
-    try:
-        import pyarrow  # noqa: PLC0415 (optional, and slow to load)
-        from pyarrow import parquet  # noqa: PLC0415
-    except ImportError as error:
-        raise ParquetMissingError(
-            f"Parquet needs pyarrow, which is not installed ({error}); type: pip install 'slurm-robust[parquet]'"
-        ) from None
-    kinds = {
-        "str": pyarrow.string(),
-        "int": pyarrow.int64(),
-        "bool": pyarrow.bool_(),
-        "float": pyarrow.float64(),
-        "tuple[str, ...]": pyarrow.list_(pyarrow.string()),
-    }
-    paths = []
-    for table in TABLES:
-        fields = [pyarrow.field(c.name, kinds[c.kind], metadata={"meaning": c.meaning}) for c in table.columns]
-        schema = pyarrow.schema(fields)
-        path = folder / f"{table.name}.parquet"
-        with parquet.ParquetWriter(path, schema) as writer:
-            found = iter(table.rows(facts))
-            # In parts, so that memory is bounded; an empty table is one empty part.
-            while (batch := list(islice(found, _BATCH))) or not path.stat().st_size:
-                columns = [_parquet_column(column, batch) for column in table.columns]
-                arrays = [pyarrow.array(c, kinds[t.kind]) for c, t in zip(columns, table.columns, strict=True)]
-                writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
-                if len(batch) < _BATCH:
-                    break
-        paths.append(path)
-    return paths
-
-
-def _parquet_column(column: Column, batch: list[Any]) -> list[Any]:
-    values = map(column.value, batch)
-    return [_text(value) for value in values] if column.kind == "str" else list(values)
+_IN_SQLITE: Mapping[str, Callable[[Any], Any]] = {"str": plain_text, "tuple[str, ...]": _as_json, "bool": int}

@@ -64,7 +64,7 @@ def epoch_s(text: str) -> int:
     Raises:
         SlurmParseError: neither a number, an ISO time, nor one of Slurm's texts for none.
     """
-    if re.fullmatch(r"[0-9]{1,11}", text):
+    if len(text) <= 11 and text.isascii() and text.isdigit():
         return int(text)
     if nothing(text):
         return 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_robust.daemon.store.journal import IncidentRow, Journal
+from slurm_robust.daemon.store.journal import FILE_NAME, IncidentRow, Journal
 from slurm_robust.daemon.store.schema import MIGRATIONS, JournalError
 from slurm_robust.report.facts import (
     ClosedIncident,
@@ -42,10 +43,17 @@ def read(state_dir: str | Path, from_s: float, to_s: float, now_s: float) -> Fac
         with closing(Journal.open(state_dir, read_only=True)) as journal, _one_moment(journal.db):
             return _JournalReading(journal, from_s, to_s, now_s).facts()
     except JournalError as error:
-        return Facts(from_s, to_s, now_s, doubts=(f"The journal was not read: {error}.",))
+        return Facts(from_s, to_s, now_s, doubts=(_unread(Path(state_dir), error),))
     except sqlite3.Error as error:
         sentence = f"The journal in {state_dir} cannot be read to its end ({error}): nothing of it is shown."
         return Facts(from_s, to_s, now_s, doubts=(sentence,))
+
+
+def _unread(state_dir: Path, error: JournalError) -> str:
+    path = state_dir / FILE_NAME
+    if os.access(path, os.F_OK) and not os.access(path, os.R_OK):
+        return f"The journal was not read: {path} is closed to this user; root and the daemon's user can read it."
+    return f"The journal was not read: {error}."
 
 
 @contextmanager
