@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor"},
+    | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor", "report"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
