@@ -183,6 +183,8 @@ class HttpConfig(_Section, frozen=True):
     enabled: bool = True
     host: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 9464
+    job_labels: bool = False
+    """Whether metrics name single jobs and their users."""
 
 
 class DaemonConfig(_Section, frozen=True):

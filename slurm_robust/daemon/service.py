@@ -30,6 +30,7 @@ from slurm_robust.daemon.controllers.sweeper import Sweeper
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.daemon.store.pair_ledger import PairLedger
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
+from slurm_robust.daemon.totals import Totals
 from slurm_robust.policy.cluster.recovery_step import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.parse import cluster_name
@@ -86,6 +87,7 @@ class Daemon:
         self.exclusions = Exclusions(context, self.actor, self.recoveries, self.ledger)
         self.sweeper = Sweeper(context, self.actor, self.ledger, self.recoveries, self.repair_ledger)
         self.drain_permits = DrainPermits(context, self.actor, self.breaker, self.repair_ledger)
+        self.totals = Totals(context)
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
             *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs, self.pair_tests),
@@ -133,6 +135,7 @@ class Daemon:
     async def _publish(self) -> None:
         """Publish the state, also when the poll failed: `srobust status` then shows why."""
         try:
+            self.totals.tick()
             for hook in self.after_poll:
                 await hook()
         except Exception as error:  # noqa: BLE001 (publishing must not end the daemon)

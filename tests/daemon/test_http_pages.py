@@ -22,7 +22,7 @@ from fake_slurm import FakeSlurm
 from helpers import wait_until
 
 from slurm_robust.config import parse
-from slurm_robust.daemon.api.http import metrics
+from slurm_robust.daemon.api.metrics import metrics
 from slurm_robust.daemon.api.state_publisher import StatePublisher
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
@@ -174,7 +174,7 @@ def test_metrics_are_numbers_and_states() -> None:
         'srobust_last_recovery_seconds{stage="running"} 1.5',
     ):
         assert line in text
-    assert "storm" not in text
+    assert "XID" not in text
     assert b"srobust_acting 0.0" in metrics({}, now_s=0.0)
 
 

@@ -71,6 +71,10 @@ MIGRATIONS: tuple[str, ...] = (
         key TEXT NOT NULL, reservation TEXT NOT NULL, begun_at_s REAL NOT NULL, job_id INTEGER, ended_at_s REAL,
         result TEXT NOT NULL DEFAULT '', failed TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '');
     """,
+    """
+    ALTER TABLE incidents ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;    -- in the totals: 1 its beginning, 2 its end
+    CREATE INDEX incidents_uncounted ON incidents(opened_at_s) WHERE counted < 2;
+    """,
 )
 """Step n brings a file from version n to n + 1. A step that was released is never changed, only followed by others."""
 
