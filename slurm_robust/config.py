@@ -15,6 +15,7 @@ import yaml
 
 from slurm_robust.config_file import find
 from slurm_robust.mode import Mode
+from slurm_robust.notify_config import NotifyConfig
 from slurm_robust.yaml_lines import line_of
 
 RENAMED = {
@@ -296,6 +297,7 @@ class Config(_Section, frozen=True):
     seat: SeatConfig = SeatConfig()
     breaker: BreakerConfig = BreakerConfig()
     daemon: DaemonConfig = DaemonConfig()
+    notify: NotifyConfig = NotifyConfig()
 
 
 def load(explicit: str | os.PathLike[str] | None = None) -> Config:

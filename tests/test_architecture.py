@@ -30,7 +30,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "fault_marker": frozenset(),
     "progress": frozenset(),
     "node_findings": frozenset(),
-    "config": frozenset({"mode", "yaml_lines", "config_file"}),
+    "config": frozenset({"mode", "yaml_lines", "config_file", "notify_config"}),
+    "notify_config": frozenset(),
+    # It knows nothing of the daemon, nor of Slurm: its process has no right to either.
+    "notify": frozenset({"config", "notify_config", "text", "mode"}),
     "config_file": frozenset(),
     "yaml_lines": frozenset(),
     "policy": BASE | VALUES_OF_SLURM | {"fault_marker"},
@@ -47,12 +50,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "supervise": BASE
     | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint", "stoptime"}
     | {"nodewatch.sent_records", "nodecheck.engine.registry"},
-    "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy"},
+    "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy", "notify", "notify_config"},
     "stoptime": BASE | {"slurm"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor"},
+    | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor", "notify", "notify_config"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
@@ -293,7 +296,7 @@ main()
     modules = loaded_by(start, SLURM_JOB_ID="5", SLURM_CLUSTER_NAME=f"test-{tmp_path.name}-{os.getpid()}")
     assert heavy(modules) == set()
     ours = {m for m in modules if m.startswith("slurm_robust.")}
-    assert ours - {"slurm_robust.config", "slurm_robust.yaml_lines"} == LOADED_BEFORE_SRUN
+    assert ours - {f"slurm_robust.{name}" for name in ("config", "notify_config", "yaml_lines")} == LOADED_BEFORE_SRUN
     late = {"click", "dataclasses", "inspect", "queue", "regex", "psutil", "ClusterShell", "slurm_robust.model"}
     if site is None:
         assert modules & (late | {"yaml", "msgspec"}) == set()

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "nodes": ("slurm_robust.cli.commands.nodes", "The state of each node, and why."),
     "standby": ("slurm_robust.cli.commands.standby", "The standby pools, and how large they should be."),
     "breaker": ("slurm_robust.cli.commands.breaker", "Show or reset the breaker."),
+    "notify": ("slurm_robust.cli.commands.notify", "Try the targets that are told what happened."),
     "doctor": (
         "slurm_robust.cli.commands.doctor",
         "What slurm.conf and this machine should have, with the line that fixes it.",

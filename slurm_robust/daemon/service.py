@@ -27,6 +27,7 @@ from slurm_robust.daemon.controllers.repairs import Repairs
 from slurm_robust.daemon.controllers.standby_check import StandbyChecks
 from slurm_robust.daemon.controllers.standby_pools import StandbyPools
 from slurm_robust.daemon.controllers.sweeper import Sweeper
+from slurm_robust.daemon.notifier import Notifier
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.daemon.store.pair_ledger import PairLedger
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
@@ -88,9 +89,11 @@ class Daemon:
         self.sweeper = Sweeper(context, self.actor, self.ledger, self.recoveries, self.repair_ledger)
         self.drain_permits = DrainPermits(context, self.actor, self.breaker, self.repair_ledger)
         self.totals = Totals(context)
+        self.notifier = Notifier(context, lambda: self.breaker.why_open)
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
             *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs, self.pair_tests),
+            self.notifier,
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0

@@ -85,16 +85,16 @@ def application(shown: ShownState) -> web.Application:
     return app
 
 
-def drop_rights() -> None:
-    """Give up root, and every variable that tells where Slurm is."""
+def drop_rights(user: str = "nobody") -> None:
+    """Give up root for this user, and every variable that tells where Slurm is."""
     for name in list(os.environ):
         if name.startswith(("SLURM", "SROBUST", "MUNGE")):
             del os.environ[name]
     if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
+        account = pwd.getpwnam(user)
         os.setgroups([])
-        os.setgid(nobody.pw_gid)
-        os.setuid(nobody.pw_uid)
+        os.setgid(account.pw_gid)
+        os.setuid(account.pw_uid)
 
 
 async def serve(host: str, port: int, state_file: Path | None) -> None:

@@ -154,6 +154,7 @@ def take(daemon: Daemon, shown: Shown | None = None) -> dict[str, Any]:
         "incidents": shown.incidents,
         "troubles": list(context.troubles.values()),
         "totals": daemon.totals.shown(),
+        "notify": daemon.notifier.shown(),
         "job_labels": context.config.daemon.http.job_labels,
     }
 
