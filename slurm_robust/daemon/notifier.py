@@ -7,6 +7,7 @@ there. What is still to be told is in the journal, so that no restart loses it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import sqlite3
 import sys
@@ -15,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from slurm_robust.daemon import notices
+from slurm_robust.daemon import log_alerts
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.notify import planner
-from slurm_robust.notify.notice import EVENTS, Delivery, Notice, OutletSettings
+from slurm_robust.notify.alert import EVENTS, Alert, Delivery, OutletSettings
 from slurm_robust.notify.planner import Rules, TargetState
 from slurm_robust.notify.quiet_hours import is_quiet, zone_of
 from slurm_robust.notify_config import NotifyTarget
@@ -27,7 +28,7 @@ KEY = "notify"
 EVERY_S = 1.0
 ROWS = 500
 REPEATED_S = 60.0
-"""What lasts (an open breaker, a trouble) is a new notice this often; the planner counts them."""
+"""What lasts (an open breaker, a trouble) is a new alert this often; the planner counts them."""
 TROUBLE_S = 60.0
 """A trouble that is over sooner is nothing to be told of."""
 ANSWER_S = 180.0
@@ -36,7 +37,7 @@ WAIT_MAX_S = 60.0
 LINE_LIMIT_BYTES = 64 * 1024
 
 
-class _Kept(msgspec.Struct):
+class _KeptTargets(msgspec.Struct):
     """What the journal keeps."""
 
     events_row: int = -1
@@ -51,9 +52,9 @@ class Notifier:
         self.config = context.config.notify
         self._saved = context.journal.get(KEY)
         try:
-            self._kept = msgspec.json.decode(self._saved, type=_Kept) if self._saved else _Kept()
+            self._kept = msgspec.json.decode(self._saved, type=_KeptTargets) if self._saved else _KeptTargets()
         except msgspec.MsgspecError:
-            self._kept = _Kept()
+            self._kept = _KeptTargets()
         names = [target.name for target in self.config.targets]
         self._kept.targets = {name: self._kept.targets.get(name, TargetState()) for name in names}
         self._zones = {target.name: zone_of(target.time_zone) for target in self.config.targets}
@@ -81,9 +82,9 @@ class Notifier:
         if not self.config.targets or now_s < self._next_at_s <= now_s + EVERY_S:
             return
         self._next_at_s = now_s + EVERY_S
-        for notice in (*self._logged(), *self._lasting(now_s)):
+        for alert in (*self._logged(), *self._lasting(now_s)):
             for target in self.config.targets:
-                planner.arrived(self._kept.targets[target.name], notice, self._rules(target))
+                planner.arrived(self._kept.targets[target.name], alert, self._rules(target))
         for state in self._kept.targets.values():
             planner.remind(state, now_s)
         self._take_answers(now_s)
@@ -119,7 +120,7 @@ class Notifier:
             target.per_hour,
         )
 
-    def _logged(self) -> list[Notice]:
+    def _logged(self) -> list[Alert]:
         """What the audit log has that is new. Of a journal that was never read, only what comes from now on."""
         db, kept = self.context.journal.db, self._kept
         newest = db.execute("SELECT coalesce(max(rowid), 0) AS newest FROM events").fetchone()["newest"]
@@ -129,19 +130,19 @@ class Notifier:
         rows = db.execute(query, (kept.events_row, ROWS)).fetchall()
         if rows:
             kept.events_row = rows[-1]["rowid"]
-        found = (notices.notice_of(r["at_s"], r["what"], r["text"]) for r in rows)
-        return [notice for notice in found if notice is not None]
+        found = (log_alerts.alert_of(r["at_s"], r["what"], r["text"]) for r in rows)
+        return [alert for alert in found if alert is not None]
 
-    def _lasting(self, now_s: float) -> list[Notice]:
+    def _lasting(self, now_s: float) -> list[Alert]:
         """What lasts: an open breaker, and what keeps the daemon from its work."""
         troubles = self.context.troubles
         self._troubled_since_s = {topic: self._troubled_since_s.get(topic, now_s) for topic in troubles}
         if 0 <= now_s - self._repeated_at_s < REPEATED_S:
             return []
         lasted = [t for t, since_s in self._troubled_since_s.items() if now_s - since_s >= TROUBLE_S]
-        found = [notices.trouble(now_s, topic, troubles[topic]) for topic in lasted]
+        found = [log_alerts.trouble(now_s, topic, troubles[topic]) for topic in lasted]
         if why := self.why_open():
-            found.append(notices.breaker_open(now_s, why))
+            found.append(log_alerts.breaker_open(now_s, why))
         if found or not troubles:
             self._repeated_at_s = now_s
         return found
@@ -153,9 +154,14 @@ class Notifier:
         for delivery in answers:
             if self._handed_over_s.pop(delivery.target, None) is not None:
                 self._answered(delivery, now_s)
-        if any(now_s - at_s > ANSWER_S for at_s in self._handed_over_s.values()) and self._process is not None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        if any(now_s - at_s > ANSWER_S for at_s in self._handed_over_s.values()):
+            self._handed_over_s = {}
             self.context.alert("notify.hangs", "the process that hands over messages hangs: it is started again")
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
 
     def _answered(self, delivery: Delivery, now_s: float) -> None:
         state = self._kept.targets.get(delivery.target)

@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from slurm_robust.notify.notice import Delivery, Letter, Notice
+from slurm_robust.notify.alert import Alert, Delivery, Letter
 from slurm_robust.notify.wording import plain
 from slurm_robust.notify_config import NotifyTarget
 
@@ -131,7 +131,7 @@ def slack_body(letter: Letter) -> dict[str, Any]:
 
 def webhook_body(letter: Letter) -> dict[str, Any]:
     """The message as JSON; docs/json.md has its fields."""
-    notices = [{**msgspec.to_builtins(notice), "severity": notice.severity} for notice in letter.notices]
+    alerts = [{**msgspec.to_builtins(alert), "severity": alert.severity} for alert in letter.alerts]
     return {
         "version": 1,
         "id": letter.id,
@@ -142,7 +142,7 @@ def webhook_body(letter: Letter) -> dict[str, Any]:
         "subject": letter.subject,
         "text": "\n".join(letter.lines),
         "count": letter.count,
-        "notices": notices,
+        "alerts": alerts,
     }
 
 
@@ -210,8 +210,8 @@ async def rehearse(session: aiohttp.ClientSession) -> None:
 
     Nothing leaves this machine: nobody listens there, and the mail goes to a program that ignores it.
     """
-    notice = Notice(0.0, "stop", "", "")
-    letter = Letter("", "", "", "info", 0.0, "ä", (), notices=(notice,))
+    alert = Alert(0.0, "stop", "", "")
+    letter = Letter("", "", "", "info", 0.0, "ä", (), alerts=(alert,))
     mail = NotifyTarget(name="mail", kind="email", to=("nobody",))
     await deliver(Address(mail, ("/bin/true",)), letter, session, float)
     for kind in ("slack", "webhook"):

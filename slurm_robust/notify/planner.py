@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from slurm_robust.notify.notice import EVENTS, Delivery, Letter, Notice, rank
+from slurm_robust.notify.alert import EVENTS, Alert, Delivery, Letter, rank
 from slurm_robust.notify.wording import lasting, letter, over
 
 HOUR_S, DAY_S = 3600.0, 86400.0
@@ -37,19 +37,19 @@ class Rules(msgspec.Struct, frozen=True):
     quiet_severity: str = "critical"
     per_hour: int = 10
 
-    def wants(self, notice: Notice) -> bool:
+    def wants(self, alert: Alert) -> bool:
         """Whether the target is told of this at all."""
-        return notice.event in self.events and rank(notice.severity) >= rank(self.min_severity)
+        return alert.event in self.events and rank(alert.severity) >= rank(self.min_severity)
 
-    def wakes(self, notice: Notice) -> bool:
+    def wakes(self, alert: Alert) -> bool:
         """Whether it is told of this in its quiet hours."""
-        return bool(self.quiet_severity) and rank(notice.severity) >= rank(self.quiet_severity)
+        return bool(self.quiet_severity) and rank(alert.severity) >= rank(self.quiet_severity)
 
 
 class Repetition(msgspec.Struct):
     """Something that was told: how often it came since, and when that was told."""
 
-    notice: Notice
+    alert: Alert
     first_at_s: float
     last_at_s: float
     told_at_s: float
@@ -76,7 +76,7 @@ class TargetState(msgspec.Struct):
         uncounted: By event, what it will only be told the number of.
     """
 
-    waiting: list[Notice] = []
+    waiting: list[Alert] = []
     uncounted: dict[str, int] = {}
     repetitions: dict[str, Repetition] = {}
     sent_at_s: list[float] = []
@@ -90,18 +90,18 @@ class TargetState(msgspec.Struct):
 
     @property
     def due(self) -> int:
-        """How many notices the target has not been told."""
+        """How many alerts the target has not been told."""
         flight = sum(self.flight.covers.values()) if self.flight else 0
         return len(self.waiting) + sum(self.uncounted.values()) + flight
 
 
-def arrived(state: TargetState, notice: Notice, rules: Rules) -> None:
+def arrived(state: TargetState, alert: Alert, rules: Rules) -> None:
     """Something happened: it is queued, or counted as a repetition."""
-    if not rules.wants(notice):
+    if not rules.wants(alert):
         return
-    known = state.repetitions.get(notice.key)
-    if known is not None and notice.at_s - known.last_at_s < FORGET_S:
-        known.notice, known.last_at_s = notice, max(known.last_at_s, notice.at_s)
+    known = state.repetitions.get(alert.key)
+    if known is not None and alert.at_s - known.last_at_s < FORGET_S:
+        known.alert, known.last_at_s = alert, max(known.last_at_s, alert.at_s)
         known.times += 1
         known.untold += 1
         return
@@ -109,9 +109,9 @@ def arrived(state: TargetState, notice: Notice, rules: Rules) -> None:
         _end(state, known)
     elif len(state.repetitions) >= MAX_KEYS:
         _end(state, min(state.repetitions.values(), key=lambda r: r.last_at_s))
-    at_s = notice.at_s
-    state.repetitions[notice.key] = Repetition(notice, first_at_s=at_s, last_at_s=at_s, told_at_s=at_s)
-    _queue(state, notice)
+    at_s = alert.at_s
+    state.repetitions[alert.key] = Repetition(alert, first_at_s=at_s, last_at_s=at_s, told_at_s=at_s)
+    _queue(state, alert)
 
 
 def remind(state: TargetState, now_s: float) -> None:
@@ -120,7 +120,7 @@ def remind(state: TargetState, now_s: float) -> None:
         if now_s - known.last_at_s >= FORGET_S:
             _end(state, known)
         elif known.untold and now_s - known.told_at_s >= known.next_after_s and now_s - known.last_at_s < STILL_S:
-            _queue(state, lasting(known.notice, known.times, known.last_at_s - known.first_at_s, now_s))
+            _queue(state, lasting(known.alert, known.times, known.last_at_s - known.first_at_s, now_s))
             known.untold, known.told_at_s = 0, now_s
             known.next_after_s = min(STILL_MAX_S, 2 * known.next_after_s)
 
@@ -140,8 +140,8 @@ def next_letter(state: TargetState, rules: Rules, now_s: float, *, quiet: bool =
     state.waiting = [n for n in state.waiting if id(n) not in taken]
     beyond, state.uncounted = state.uncounted, {}
     covers = dict(beyond)
-    for notice in chosen:
-        covers[notice.event] = covers.get(notice.event, 0) + 1
+    for alert in chosen:
+        covers[alert.event] = covers.get(alert.event, 0) + 1
     state.number += 1
     made = letter(f"{rules.target}-{state.number}", (rules.target, rules.cluster), chosen, beyond, now_s)
     state.flight = Flight(made, covers, now_s, now_s)
@@ -190,14 +190,14 @@ def clock_set_back(state: TargetState, now_s: float) -> None:
         state.flight.next_try_at_s = min(state.flight.next_try_at_s, now_s)
 
 
-def _queue(state: TargetState, notice: Notice) -> None:
+def _queue(state: TargetState, alert: Alert) -> None:
     if len(state.waiting) < MAX_WAITING:
-        state.waiting.append(notice)
+        state.waiting.append(alert)
     else:
-        state.uncounted[notice.event] = state.uncounted.get(notice.event, 0) + 1
+        state.uncounted[alert.event] = state.uncounted.get(alert.event, 0) + 1
 
 
 def _end(state: TargetState, known: Repetition) -> None:
-    del state.repetitions[known.notice.key]
+    del state.repetitions[known.alert.key]
     if known.untold:
-        _queue(state, over(known.notice, known.untold, known.last_at_s))
+        _queue(state, over(known.alert, known.untold, known.last_at_s))

@@ -22,4 +22,4 @@ def is_quiet(hours: str, zone: dt.tzinfo, now_s: float) -> bool:
         return False
     clock = dt.datetime.fromtimestamp(now_s, zone).strftime("%H:%M")
     begin, end = hours.split("-")
-    return begin <= clock < end if begin <= end else clock >= begin or clock < end
+    return begin <= clock < end if begin < end else clock >= begin or clock < end

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from slurm_robust.notify.notice import EVENTS, Letter, Notice, rank
+from slurm_robust.notify.alert import EVENTS, Alert, Letter, rank
 from slurm_robust.text import shortened
 
 MAX_LISTED = 20
@@ -35,57 +35,57 @@ def lasted(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def lasting(notice: Notice, times: int, lasted_s: float, now_s: float) -> Notice:
+def lasting(alert: Alert, times: int, lasted_s: float, now_s: float) -> Alert:
     """It still goes on."""
-    text = f"Still, {times} times, for {lasted(lasted_s)}: {notice.happened}"
-    return msgspec.structs.replace(notice, at_s=now_s, happened=text)
+    text = f"Still, {times} times, for {lasted(lasted_s)}: {alert.happened}"
+    return msgspec.structs.replace(alert, at_s=now_s, happened=text)
 
 
-def over(notice: Notice, untold: int, last_at_s: float) -> Notice:
+def over(alert: Alert, untold: int, last_at_s: float) -> Alert:
     """It has not come again for a while."""
     times = "once more" if untold == 1 else f"{untold} more times"
-    text = f"It came {times}, last at {clock(last_at_s)}: {notice.happened}"
-    return msgspec.structs.replace(notice, happened=text)
+    text = f"It came {times}, last at {clock(last_at_s)}: {alert.happened}"
+    return msgspec.structs.replace(alert, happened=text)
 
 
 def letter(
-    name: str, place: tuple[str, str], notices: Sequence[Notice], beyond: Mapping[str, int], now_s: float
+    name: str, place: tuple[str, str], alerts: Sequence[Alert], beyond: Mapping[str, int], now_s: float
 ) -> Letter:
-    """One message of these notices, and of those `beyond` them that were only counted; `place`: target and cluster."""
+    """One message of these alerts, and of those `beyond` them that were only counted; `place`: target and cluster."""
     target, cluster = place
-    count = len(notices) + sum(beyond.values())
-    severities = [n.severity for n in notices] + [EVENTS[event][0] for event in beyond]
+    count = len(alerts) + sum(beyond.values())
+    severities = [n.severity for n in alerts] + [EVENTS[event][0] for event in beyond]
     severity = max(severities, key=rank)
     lines: tuple[str, ...]
-    if count == 1 and notices:
-        subject, lines = plain(notices[0].happened, SENTENCE_CHARS), _one(notices[0])
+    if count == 1 and alerts:
+        subject, lines = plain(alerts[0].happened, SENTENCE_CHARS), _one(alerts[0])
     else:
-        subject, lines = _summary(notices, beyond, count)
-    where = f" {plain(cluster, 64)}" if cluster else ""
+        subject, lines = _summary(alerts, beyond, count)
+    where = f"/{plain(cluster, 64)}" if cluster else ""
     subject = f"[srobust{where}] {severity}: {subject}"
-    return Letter(name, target, cluster, severity, now_s, subject, lines, count, tuple(notices[:MAX_LISTED]))
+    return Letter(name, target, cluster, severity, now_s, subject, lines, count, tuple(alerts[:MAX_LISTED]))
 
 
 def trial(target: str, cluster: str, now_s: float) -> Letter:
     """A message that only shows that messages arrive."""
-    notice = Notice(now_s, "lemon", "test", "This is a test: messages for this target arrive", command="srobust status")
-    return letter(f"{target}-test-{now_s:.0f}", (target, cluster), [notice], {}, now_s)
+    alert = Alert(now_s, "lemon", "test", "This is a test: messages for this target arrive", command="srobust status")
+    return letter(f"{target}-test-{now_s:.0f}", (target, cluster), [alert], {}, now_s)
 
 
-def _one(notice: Notice) -> tuple[str, ...]:
-    fields = (("node", notice.node), ("job", notice.job), ("done", notice.done), ("type", notice.command))
+def _one(alert: Alert) -> tuple[str, ...]:
+    fields = (("node", alert.node), ("job", alert.job), ("done", alert.done), ("type", alert.command))
     lines = [f"{name}: {plain(value, FIELD_CHARS)}" for name, value in fields if value]
-    return (*lines, f"at: {clock(notice.at_s)}")
+    return (*lines, f"at: {clock(alert.at_s)}")
 
 
-def _summary(notices: Sequence[Notice], beyond: Mapping[str, int], count: int) -> tuple[str, tuple[str, ...]]:
+def _summary(alerts: Sequence[Alert], beyond: Mapping[str, int], count: int) -> tuple[str, tuple[str, ...]]:
     by_event = Counter(beyond)
-    by_event.update(notice.event for notice in notices)
-    since = f" since {clock(notices[0].at_s)}" if notices else ""
+    by_event.update(alert.event for alert in alerts)
+    since = f" since {clock(alerts[0].at_s)}" if alerts else ""
     subject = f"{count} messages{since}: " + ", ".join(
         f"{number} × {event}" for event, number in by_event.most_common()
     )
-    lines = [f"- {clock(n.at_s)[11:19]} {n.severity}: {plain(n.happened, FIELD_CHARS)}" for n in notices[:MAX_LISTED]]
+    lines = [f"- {clock(n.at_s)[11:19]} {n.severity}: {plain(n.happened, FIELD_CHARS)}" for n in alerts[:MAX_LISTED]]
     if more := count - len(lines):
         lines.append(f"- and {more} more")
     return subject, (*lines, "type: srobust status; srobust incidents")

@@ -12,12 +12,12 @@ import pytest
 from webhook_server import Hook, certificate_of, serving
 
 from slurm_robust.notify import delivery
+from slurm_robust.notify.alert import Alert, Delivery, Letter
 from slurm_robust.notify.delivery import Address, deliver, read_secret
-from slurm_robust.notify.notice import Delivery, Letter, Notice
 from slurm_robust.notify.wording import letter
 from slurm_robust.notify_config import NotifyTarget
 
-HOSTILE = Notice(5.0, "stop", "k", "Job 7 <!channel> *x* \u202eevil\x1b[31m\r\nBcc: a@b & <http://evil|click>", job="7")
+HOSTILE = Alert(5.0, "stop", "k", "Job 7 <!channel> *x* \u202eevil\x1b[31m\r\nBcc: a@b & <http://evil|click>", job="7")
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def hook() -> Iterator[Hook]:
         yield made
 
 
-def sent(target: NotifyTarget, notice: Notice = HOSTILE, sendmail: tuple[str, ...] = ()) -> Delivery:
+def sent(target: NotifyTarget, alert: Alert = HOSTILE, sendmail: tuple[str, ...] = ()) -> Delivery:
     """One try."""
-    made: Letter = letter("t-1", ("t", "main"), [notice], {}, 5.0)
+    made: Letter = letter("t-1", ("t", "main"), [alert], {}, 5.0)
 
     async def once() -> Delivery:
         async with aiohttp.ClientSession(trust_env=False) as session:
@@ -69,8 +69,8 @@ def test_a_webhook_gets_json_and_a_token(hook: Hook, tmp_path: Path) -> None:
         "warning",
         1,
     )
-    assert body["notices"][0]["event"] == "stop"
-    assert body["notices"][0]["severity"] == "warning"
+    assert body["alerts"][0]["event"] == "stop"
+    assert body["alerts"][0]["severity"] == "warning"
     assert hook.headers[0]["authorization"] == "Bearer s3cret-token"
 
 
@@ -88,7 +88,7 @@ def test_a_webhook_gets_json_and_a_token(hook: Hook, tmp_path: Path) -> None:
         ((400, {}, "invalid_payload"), {"message": "answered 400: invalid_payload", "final": True}),
         ((404, {}, "no_service"), {"message": "answered 404: no_service"}),
         ((302, {"Location": "/other"}, ""), {"message": "answered 302 (a redirect, which is not followed)"}),
-        ((500, {}, "\x1b[2J" + " x" * 5000), {"message": "answered 500: [2J" + " x" * 91 + "…"}),
+        ((500, {}, "\x1b[2J" + " x" * 5000), {"message": "answered 500: [2J" + " x" * 90 + "…"}),
     ],
 )
 def test_what_a_bad_answer_comes_to(

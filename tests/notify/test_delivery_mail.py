@@ -26,7 +26,7 @@ def test_a_mail(tmp_path: Path) -> None:
     assert mail["To"] == "ops@example.org, root"
     assert mail["Bcc"] is None
     assert mail["Auto-Submitted"] == "auto-generated"
-    assert mail["Subject"].startswith("[srobust main] warning: Job 7 <!channel>")
+    assert mail["Subject"].startswith("[srobust/main] warning: Job 7 <!channel>")
     assert "\nBcc:" not in mail.get_content()
     assert mail.get_content().splitlines()[2:] == ["job: 7", "at: 1970-01-01 00:00:05 UTC"]
 

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.notify.notice import EVENTS, Delivery, Letter, Notice
+from slurm_robust.notify.alert import EVENTS, Alert, Delivery, Letter
 from slurm_robust.notify.planner import (
     DAY_S,
     HOUR_S,
@@ -37,7 +37,7 @@ class Target:
 
     def happens(self, key: str, event: str = "drain") -> None:
         """Something happens now."""
-        arrived(self.state, Notice(self.now_s, event, key, f"{key} happened"), self.rules)
+        arrived(self.state, Alert(self.now_s, event, key, f"{key} happened"), self.rules)
 
     def step(self, seconds: float = 1.0) -> None:
         """Time passes, and what is due is handed over; what is remembered survives a restart at any moment."""
@@ -231,7 +231,7 @@ def test_never_too_much_and_nothing_lost(story: list[tuple[str, int, str, float]
     target.run(4 * HOUR_S, 100)
     assert target.state.due == 0
     assert not target.state.repetitions
-    told = [n for _, letter in target.got for n in letter.notices]
+    told = [n for _, letter in target.got for n in letter.alerts]
     assert sum(letter.count for _, letter in target.got) >= len({n.key for n in told})
     # Of each thing: its first time alone, and all repetitions in numbers, the last of which came with an end.
     assert (happened == 0) == (not told)

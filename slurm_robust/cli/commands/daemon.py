@@ -112,7 +112,7 @@ def http(host: str, port: int, state_file: Path | None) -> None:
 @command.command(
     "notify",
     epilog=lesson(
-        [("srobust notify test", "start it, and have it send a message to every target")],
+        [("srobust daemon notify < messages", "as the daemon starts it; by hand: srobust notify test")],
         [(0, "its input has ended"), (1, "aiohttp is missing, or its first line is not settings"), (2, "wrong usage")],
     ),
 )

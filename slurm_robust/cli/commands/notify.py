@@ -66,7 +66,7 @@ def test(name: str | None, path: str | None, as_json: bool) -> None:
 
 def _results(config: Config, targets: list[NotifyTarget]) -> list[dict[str, object]]:
     """Have the daemon's own process deliver to each of them."""
-    from slurm_robust.notify.notice import Delivery, OutletSettings  # noqa: PLC0415 (loaded for this command only)
+    from slurm_robust.notify.alert import Delivery, OutletSettings  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.notify.quiet_hours import is_quiet, zone_of  # noqa: PLC0415 (the same)
     from slurm_robust.notify.wording import trial  # noqa: PLC0415 (the same)
 

@@ -25,11 +25,11 @@ def rank(severity: str) -> int:
     return SEVERITIES.index(severity)
 
 
-class Notice(msgspec.Struct, frozen=True):
+class Alert(msgspec.Struct, frozen=True):
     """One thing that happened.
 
     Attributes:
-        key: Notices with the same key say the same: the second one is a repetition.
+        key: Alerts with the same key say the same: the second one is a repetition.
         happened: A sentence.
         done: What the daemon has done about it, a sentence.
         command: What a person may type.
@@ -55,9 +55,9 @@ class Letter(msgspec.Struct, frozen=True):
 
     Attributes:
         id: The same for every try to deliver it.
-        count: How many notices it tells of.
+        count: How many alerts it tells of.
         lines: Its text below the subject.
-        notices: The first of them, whole.
+        alerts: The first of them, whole.
     """
 
     id: str
@@ -68,7 +68,7 @@ class Letter(msgspec.Struct, frozen=True):
     subject: str
     lines: tuple[str, ...]
     count: int = 1
-    notices: tuple[Notice, ...] = ()
+    alerts: tuple[Alert, ...] = ()
 
 
 class Delivery(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""An HTTP server on this machine that answers as it is told, over HTTP or HTTPS, and a mail program that keeps mails."""
+"""An HTTP server on this machine that answers as it is told, with or without TLS; a mail program that keeps mails."""
 
 from __future__ import annotations
 
