@@ -204,6 +204,25 @@ def test_what_decides_touches_nothing(folder: str, forbidden: frozenset[str]) ->
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize(
+    "module",
+    [f"notify/{name}.py" for name in ("alert", "planner", "wording")]
+    + [f"daemon/{name}.py" for name in ("log_alerts", "counted", "api/metrics")],
+)
+def test_what_is_told_and_counted_is_decided_without_a_clock(module: str) -> None:
+    """Whom to tell what and when, in which words, and what a number is: arithmetic on what is given to them."""
+    wrong = [d for _, d in imports(PACKAGE / module) if d.split(".")[0] in IMPURE and d not in CALENDAR]
+    assert wrong == []
+
+
+def test_the_daemon_loads_no_client_for_messages() -> None:
+    """It feeds a process; what reads secrets and opens connections is loaded there alone."""
+    modules = loaded_by("import slurm_robust.daemon.start")
+    assert {m for m in modules if m.split(".")[0] in ("aiohttp", "prometheus_client")} == set()
+    assert "slurm_robust.notify.planner" in modules
+    assert modules & {"slurm_robust.notify.delivery", "slurm_robust.notify.outlet"} == set()
+
+
 def test_only_the_client_of_a_hint_opens_a_connection() -> None:
     """What is masked, asked, voted on and proposed is decided without sockets; the log is read elsewhere."""
     opening = ACTING | {"http", "ssl"}

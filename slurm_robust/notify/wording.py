@@ -5,9 +5,9 @@ The outlet escapes it for where it goes. Texts from outside are cut and made pri
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from time import gmtime, strftime
 
 import msgspec
 
@@ -26,7 +26,7 @@ def plain(text: str, limit: int) -> str:
 
 def clock(at_s: float) -> str:
     """`2026-11-23 11:02:05 UTC`."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
+    return strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(at_s))
 
 
 def lasted(seconds: float) -> str:

@@ -35,7 +35,13 @@ SNAPSHOT = {
     "slurm_calls": 7,
     "nodes": [{"name": "n1", "node_state": "drained"}, {"name": "n2", "room": "idle"}],
     "standby": [{"name": "p", "short": 2}],
-    "jobs": [],
+    "jobs": [{"job": "1", "user": "ann", "node_count": 2, "ettr": 0.5}],
+    "job_labels": True,
+    "notify": [{"target": "t", "waiting": 1}],
+    "totals": {
+        "counters": {"drains": 2, "incidents|claim|seat|resumed": 1},
+        "times": {"stage|running|seat": {"bounds_s": [1.0], "counts": [0, 1], "sum_s": 3.0}},
+    },
     "incidents": [{"outcome": "resumed", "times": {"accepted": 10.0, "running": 11.5}}],
 }
 
