@@ -15,6 +15,7 @@ import yaml
 
 from slurm_robust.config_file import find
 from slurm_robust.mode import Mode
+from slurm_robust.notify_config import NotifyConfig
 from slurm_robust.yaml_lines import line_of
 
 RENAMED = {
@@ -185,6 +186,8 @@ class HttpConfig(_Section, frozen=True):
     enabled: bool = True
     host: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 9464
+    job_labels: bool = False
+    """Whether metrics name single jobs and their users."""
 
 
 class DaemonConfig(_Section, frozen=True):
@@ -296,6 +299,7 @@ class Config(_Section, frozen=True):
     seat: SeatConfig = SeatConfig()
     breaker: BreakerConfig = BreakerConfig()
     daemon: DaemonConfig = DaemonConfig()
+    notify: NotifyConfig = NotifyConfig()
 
 
 def load(explicit: str | os.PathLike[str] | None = None) -> Config:

@@ -37,7 +37,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "spent_time": frozenset(),
     "training_time": frozenset({"spent_time"}),
     "node_findings": frozenset(),
-    "config": frozenset({"mode", "yaml_lines", "config_file"}),
+    "config": frozenset({"mode", "yaml_lines", "config_file", "notify_config"}),
+    "notify_config": frozenset(),
+    # It knows nothing of the daemon, nor of Slurm: its process has no right to either.
+    "notify": frozenset({"config", "notify_config", "text", "mode"}),
     "config_file": frozenset(),
     "yaml_lines": frozenset(),
     "policy": BASE | VALUES_OF_SLURM | {"fault_marker"},
@@ -54,14 +57,15 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "supervise": BASE
     | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint", "stoptime"}
     | {"nodewatch.sent_records", "nodecheck.engine.registry"},
-    "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy"},
+    "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy", "notify", "notify_config"},
     "stoptime": BASE | {"slurm"},
     # Of the daemon, only how its journal is read.
     "report": BASE | {"slurm", "diagnose", "localize", "policy", "daemon.store"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
-    | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor", "report"},
+    | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor", "report"}
+    | {"notify", "notify_config"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
@@ -210,6 +214,25 @@ def test_what_decides_touches_nothing(folder: str, forbidden: frozenset[str]) ->
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize(
+    "module",
+    [f"notify/{name}.py" for name in ("alert", "planner", "wording")]
+    + [f"daemon/{name}.py" for name in ("log_alerts", "counted", "api/metrics")],
+)
+def test_what_is_told_and_counted_is_decided_without_a_clock(module: str) -> None:
+    """Whom to tell what and when, in which words, and what a number is: arithmetic on what is given to them."""
+    wrong = [d for _, d in imports(PACKAGE / module) if d.split(".")[0] in IMPURE and d not in CALENDAR]
+    assert wrong == []
+
+
+def test_the_daemon_loads_no_client_for_messages() -> None:
+    """It feeds a process; what reads secrets and opens connections is loaded there alone."""
+    modules = loaded_by("import slurm_robust.daemon.start")
+    assert {m for m in modules if m.split(".")[0] in ("aiohttp", "prometheus_client")} == set()
+    assert "slurm_robust.notify.planner" in modules
+    assert modules & {"slurm_robust.notify.delivery", "slurm_robust.notify.outlet"} == set()
+
+
 def test_only_the_client_of_a_hint_opens_a_connection() -> None:
     """What is masked, asked, voted on and proposed is decided without sockets; the log is read elsewhere."""
     opening = ACTING | {"http", "ssl"}
@@ -302,7 +325,7 @@ main()
     modules = loaded_by(start, SLURM_JOB_ID="5", SLURM_CLUSTER_NAME=f"test-{tmp_path.name}-{os.getpid()}")
     assert heavy(modules) == set()
     ours = {m for m in modules if m.startswith("slurm_robust.")}
-    assert ours - {"slurm_robust.config", "slurm_robust.yaml_lines"} == LOADED_BEFORE_SRUN
+    assert ours - {f"slurm_robust.{name}" for name in ("config", "notify_config", "yaml_lines")} == LOADED_BEFORE_SRUN
     late = {"click", "dataclasses", "inspect", "queue", "regex", "psutil", "ClusterShell", "slurm_robust.model"}
     if site is None:
         assert modules & (late | {"yaml", "msgspec"}) == set()

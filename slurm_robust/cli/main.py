@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "standby": ("slurm_robust.cli.commands.standby", "The standby pools, and how large they should be."),
     "report": ("slurm_robust.cli.commands.report", "How did the cluster do? Its past as tables, by SQL."),
     "breaker": ("slurm_robust.cli.commands.breaker", "Show or reset the breaker."),
+    "notify": ("slurm_robust.cli.commands.notify", "Try the targets that are told what happened."),
     "doctor": (
         "slurm_robust.cli.commands.doctor",
         "What slurm.conf and this machine should have, with the line that fixes it.",

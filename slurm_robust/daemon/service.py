@@ -30,10 +30,12 @@ from slurm_robust.daemon.controllers.standby_check import StandbyChecks
 from slurm_robust.daemon.controllers.standby_pools import StandbyPools
 from slurm_robust.daemon.controllers.sweeper import Sweeper
 from slurm_robust.daemon.controllers.trainings import Trainings
+from slurm_robust.daemon.notifier import Notifier
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.daemon.store.pair_ledger import PairLedger
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
+from slurm_robust.daemon.totals import Totals
 from slurm_robust.policy.cluster.recovery_step import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.parse import cluster_name
@@ -98,10 +100,12 @@ class Daemon:
         self.trainings = Trainings(context, self.claim_intake, attempt_ledger)
         self.sizes = Sizes(context, attempt_ledger)
         self.effective_times = EffectiveTimes(context, self.trainings, attempt_ledger)
+        self.totals = Totals(context)
+        self.notifier = Notifier(context, lambda: self.breaker.why_open)
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
             *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs, self.pair_tests),
-            self.trainings,
+            *(self.trainings, self.notifier),
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -146,6 +150,7 @@ class Daemon:
     async def _publish(self) -> None:
         """Publish the state, also when the poll failed: `srobust status` then shows why."""
         try:
+            self.totals.tick()
             for hook in self.after_poll:
                 await hook()
         except Exception as error:  # noqa: BLE001 (publishing must not end the daemon)

@@ -56,12 +56,13 @@ async def run(config: Config, *, account: str, mode: Mode, state_dir: Path, as_u
             # `srobust status` of other users reads this state; they cannot read the journal.
             shown = Shown()
             publisher = StatePublisher(context, state_dir, lambda: take(daemon, shown), lambda: revision(daemon))
-            daemon.after_poll.append(publisher.tick)
+            daemon.after_poll += [daemon.notifier.tick, publisher.tick]
         try:
             await daemon.run()
         finally:
             if publisher is not None:
                 await publisher.close()
+                await daemon.notifier.close()
     finally:
         journal.close()
         os.close(handle)

@@ -50,6 +50,15 @@ def test_the_most_urgent_comes_first() -> None:
     assert [s.startswith(start) for s, start in zip(said, starts, strict=True)] == [True] * 5
 
 
+def test_a_target_that_takes_no_message() -> None:
+    """After an hour: before, it is tried again."""
+    target = {"target": "oncall", "failing_since_s": 1000.0, "error": "answered 404"}
+    assert needs(state(notify=[target]), 1000.0) == []
+    (said,) = needs(state(at_s=5000.0, notify=[target]), 5000.0)
+    assert said == "nobody is told by oncall (answered 404): srobust notify test --target oncall"
+    assert needs(state(notify=[{**target, "failing_since_s": None}]), 1000.0) == []
+
+
 def test_an_old_snapshot_never_says_that_all_is_well() -> None:
     """What it shows may have changed."""
     (said,) = needs(state(), 1100.0)

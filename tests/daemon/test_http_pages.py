@@ -22,7 +22,7 @@ from fake_slurm import FakeSlurm
 from helpers import wait_until
 
 from slurm_robust.config import parse
-from slurm_robust.daemon.api.http import metrics
+from slurm_robust.daemon.api.metrics import metrics
 from slurm_robust.daemon.api.state_publisher import StatePublisher
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
@@ -35,7 +35,13 @@ SNAPSHOT = {
     "slurm_calls": 7,
     "nodes": [{"name": "n1", "node_state": "drained"}, {"name": "n2", "room": "idle"}],
     "standby": [{"name": "p", "short": 2}],
-    "jobs": [],
+    "jobs": [{"job": "1", "user": "ann", "node_count": 2, "ettr": 0.5}],
+    "job_labels": True,
+    "notify": [{"target": "t", "waiting": 1}],
+    "totals": {
+        "counters": {"drains": 2, "incidents|claim|seat|resumed": 1},
+        "times": {"stage|running|seat": {"bounds_s": [1.0], "counts": [0, 1], "sum_s": 3.0}},
+    },
     "incidents": [{"outcome": "resumed", "times": {"accepted": 10.0, "running": 11.5}}],
 }
 
@@ -174,7 +180,7 @@ def test_metrics_are_numbers_and_states() -> None:
         'srobust_last_recovery_seconds{stage="running"} 1.5',
     ):
         assert line in text
-    assert "storm" not in text
+    assert "XID" not in text
     assert b"srobust_acting 0.0" in metrics({}, now_s=0.0)
 
 

@@ -107,3 +107,30 @@ def http(host: str, port: int, state_file: Path | None) -> None:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error}; see daemon.http in robust.yaml") from None
     except KeyboardInterrupt:
         return
+
+
+@command.command(
+    "notify",
+    epilog=lesson(
+        [("srobust daemon notify < messages", "as the daemon starts it; by hand: srobust notify test")],
+        [(0, "its input has ended"), (1, "aiohttp is missing, or its first line is not settings"), (2, "wrong usage")],
+    ),
+)
+def notify() -> None:
+    """Hand over messages that come on standard input.
+
+    The daemon starts this process itself, and writes to it through a pipe: first the settings, then one message a line,
+    as JSON. It reads the files with secrets, becomes notify.user (nobody), and says on standard output what came of
+    each message. Whom it tells of what: `notify` in robust.yaml.
+    """
+    try:
+        from slurm_robust.daemon.api.http import drop_rights  # noqa: PLC0415 (aiohttp is an extra)
+        from slurm_robust.notify.outlet import serve as hand_over  # noqa: PLC0415 (the same)
+    except ImportError as error:
+        raise click.ClickException(f"{error}; type: pip install 'slurm-robust[daemon]'") from None
+    try:
+        asyncio.run(hand_over(drop_rights, sys.stdout.buffer))
+    except (ValueError, KeyError) as error:
+        raise click.ClickException(f"cannot begin: {error}; see notify in robust.yaml") from None
+    except KeyboardInterrupt:
+        return

@@ -16,6 +16,8 @@ from slurm_robust.policy.cluster.node_states import LOST_GRES, NodeState
 
 _LEFT_ALONE = ("observed", "alerted", "refused")
 """Outcomes after which nobody acts on a job that still hangs."""
+UNTOLD_S = 3600.0
+"""A target of `notify` that has not taken a message for so long needs a person."""
 
 
 @click.command(
@@ -109,6 +111,11 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     short = sum(int(pool["short"]) for pool in state["standby"])
     if short:
         sentences.append(f"the standby pool lacks {short} node{'s' if short > 1 else ''}: srobust standby")
+    sentences += [
+        f"nobody is told by {t['target']} ({t['error']}): srobust notify test --target {t['target']}"
+        for t in state.get("notify", ())
+        if t["failing_since_s"] and now_s - t["failing_since_s"] > UNTOLD_S
+    ]
     return sentences
 
 

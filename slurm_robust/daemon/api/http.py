@@ -14,16 +14,13 @@ import pwd
 import socket
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Gauge
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from slurm_robust.model import TIME_KEYS
-from slurm_robust.policy.cluster.node_states import NodeState
+from slurm_robust.daemon.api.metrics import metrics
 
 LINE_LIMIT_BYTES = 64 * 1024 * 1024
 REREAD_S = 1.0
@@ -66,43 +63,6 @@ class ShownState:
         return self._value
 
 
-def metrics(value: dict[str, Any], now_s: float) -> bytes:
-    """The snapshot in Prometheus' text format. Labels are states, outcomes and stages: never jobs, users or texts."""
-    registry = CollectorRegistry()
-
-    def gauge(name: str, meaning: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return Gauge(f"srobust_{name}", meaning, labels, registry=registry)
-
-    age_s, is_open = max(0.0, now_s - float(value.get("at_s", 0.0))), bool(value.get("breaker", {}).get("open"))
-    trouble = "What keeps the daemon from its work now: a full disk, a Slurm that does not answer"
-    gauge("snapshot_age_seconds", "Age of the snapshot; large where the daemon is gone").set(age_s)
-    gauge("acting", "1 where plans are carried out, 0 in observe mode").set(value.get("mode") == "act")
-    gauge("breaker_open", "1 where nothing is drained until a person resets the breaker").set(is_open)
-    gauge("troubles", trouble).set(len(value.get("troubles", ())))
-    gauge("slurm_calls", "Calls to Slurm since the daemon started").set(int(value.get("slurm_calls", 0)))
-    gauge("supervised_jobs", "Running jobs that supervise themselves").set(len(value.get("jobs", ())))
-    # The label `room` is its name up to version 0.1.
-    nodes = gauge("nodes", "Nodes in each state", ("state", "room"))
-    for state in (known.value for known in NodeState):
-        count = sum(1 for n in value.get("nodes", ()) if n.get("node_state", n.get("room")) == state)
-        nodes.labels(state, state).set(count)
-    missing = gauge("standby_missing", "Members that the pool lacks", ("pool",))
-    for pool in value.get("standby", ()):
-        missing.labels(str(pool.get("name"))).set(int(pool.get("short", 0)))
-    recent = gauge("recent_incidents", "The newest hundred incidents, by outcome", ("outcome",))
-    outcomes = Counter(str(i.get("outcome") or i.get("state")) for i in value.get("incidents", ()))
-    for outcome, count in outcomes.items():
-        recent.labels(outcome).set(count)
-    stages = gauge("last_recovery_seconds", "Of the newest resumed incident: seconds since the decision", ("stage",))
-    back = (i.get("times", {}) for i in value.get("incidents", ()) if i.get("outcome") in ("running", "resumed"))
-    times: dict[str, float] = next((known for known in back if "accepted" in known), {})
-    start_s = times.get("accepted", 0.0)
-    for stage in TIME_KEYS:
-        if times.get(stage, 0.0) >= start_s > 0:
-            stages.labels(stage).set(times[stage] - start_s)
-    return generate_latest(registry)
-
-
 def application(shown: ShownState) -> web.Application:
     """The three pages; anything else is 404, any method but GET and HEAD is 405."""
 
@@ -125,16 +85,16 @@ def application(shown: ShownState) -> web.Application:
     return app
 
 
-def drop_rights() -> None:
-    """Give up root, and every variable that tells where Slurm is."""
+def drop_rights(user: str = "nobody") -> None:
+    """Give up root for this user, and every variable that tells where Slurm is."""
     for name in list(os.environ):
         if name.startswith(("SLURM", "SROBUST", "MUNGE")):
             del os.environ[name]
     if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
+        account = pwd.getpwnam(user)
         os.setgroups([])
-        os.setgid(nobody.pw_gid)
-        os.setuid(nobody.pw_uid)
+        os.setgid(account.pw_gid)
+        os.setuid(account.pw_uid)
 
 
 async def serve(host: str, port: int, state_file: Path | None) -> None:

@@ -157,6 +157,9 @@ def take(daemon: Daemon, shown: Shown | None = None) -> dict[str, Any]:
         ],
         "incidents": shown.incidents,
         "troubles": list(context.troubles.values()),
+        "totals": daemon.totals.shown(),
+        "notify": daemon.notifier.shown(),
+        "job_labels": context.config.daemon.http.job_labels,
     }
 
 
@@ -218,13 +221,15 @@ def _drained_by(node: Node) -> str:
 def _pool(daemon: Daemon, pool: Pool) -> dict[str, Any]:
     readings = daemon.context.readings
     held = readings.reservations.get(pool.name)
+    unchecked = sorted(set(pool.nodes) & readings.unchecked)
     return {
         "name": pool.name,
         "partition": pool.kind.partition,
         "gres": pool.kind.gres,
         "nodes": list(pool.nodes),
         "held": fold(expand(held.nodes)) if held else "",
-        "unchecked": fold(sorted(set(pool.nodes) & readings.unchecked)),
+        "unchecked": fold(unchecked),
+        "unchecked_count": len(unchecked),
         "wanted": daemon.context.config.standby.size,
         "short": pool.short,
         "ends_at_s": held.end_at_s if held else None,
@@ -256,6 +261,7 @@ def _job(daemon: Daemon, job: Job, claim: Claim) -> dict[str, Any]:
         "name": printable(job.name),
         "partition": job.partition,
         "nodes": _folded(job.nodes),
+        "node_count": len(job.nodes),
         "restart_count": job.restart_count,
         "started_at_s": job.start_at_s,
         "claim": claim.state,

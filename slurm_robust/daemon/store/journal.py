@@ -118,6 +118,7 @@ def _row(columns: sqlite3.Row) -> IncidentRow:
         plan=decided or (recovery.plan if recovery else None),
         outcome=values.pop("reason"),
     )
+    values.pop("counted", None)  # the totals' own mark
     values |= {"recovery": recovery, "seat": bool(values["seat"]), "abort": _abort(values["abort"])}
     return IncidentRow(incident=incident, attempt=attempt, **values)
 

@@ -91,6 +91,10 @@ MIGRATIONS: tuple[str, ...] = (
         nodes TEXT NOT NULL);               -- folded
     CREATE TABLE cluster_sizes(at_s REAL NOT NULL, gres TEXT NOT NULL, nodes INTEGER NOT NULL, gpus INTEGER NOT NULL);
     """,
+    """
+    ALTER TABLE incidents ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;    -- in the totals: 1 its beginning, 2 its end
+    CREATE INDEX incidents_uncounted ON incidents(opened_at_s) WHERE counted < 2;
+    """,
 )
 """Step n brings a file from version n to n + 1. A step that was released is never changed, only followed by others."""
 

@@ -1,0 +1,88 @@
+"""Which lines of the audit log are people told of, and in which words? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from slurm_robust.model import REASON_PREFIX
+from slurm_robust.notify.alert import Alert
+
+NOT_RESUMED = ("recovery.given_up", "recovery.not_started", "recovery.aborted", "held.too_often")
+STORMS = ("nodes.storm", "nodes.fault_storm")
+STOPPED = ": stopped: "
+BREAKER_DONE = "nothing is drained or quarantined; jobs still get seats, without their suspects"
+BREAKER_COMMAND = "srobust breaker; once the cause is known: srobust breaker reset"
+
+
+def alert_of(at_s: float, what: str, text: str) -> Alert | None:
+    """The alert that a line of the log is for people; None for most lines."""
+    if what == "incident.closed" and STOPPED not in text:
+        return None
+    make = _LINES.get("lemon" if what.startswith("lemon.") else what)
+    return make(at_s, what, text) if make is not None else None
+
+
+def _drained(at_s: float, _: str, text: str) -> Alert:
+    node, _, reason = text.partition(": ")
+    happened = f"Node {node} is out of service: {reason.removeprefix(REASON_PREFIX).strip()}"
+    done = "no new job starts there; a job that runs there is not ended by this"
+    return Alert(at_s, "drain", f"drain {node}", happened, node=node, done=done, command="srobust nodes")
+
+
+def _opened(at_s: float, _: str, text: str) -> Alert:
+    return breaker_open(at_s, text.partition("; nothing is drained")[0])
+
+
+def _storm(at_s: float, what: str, text: str) -> Alert:
+    return Alert(at_s, "storm", what, text, done="nothing is drained or requeued", command="srobust status")
+
+
+def _lemon(at_s: float, _: str, text: str) -> Alert:
+    node, _, why = text.partition(": ")
+    happened = f"Node {node} fails more often than others: {why}"
+    return Alert(at_s, "lemon", f"lemon {node}", happened, node=node, command="srobust nodes")
+
+
+def _error(at_s: float, what: str, text: str) -> Alert:
+    happened = f"The daemon has an error of its own: {text}"
+    return Alert(at_s, "daemon_error", what, happened, done="it goes on", command="journalctl -u srobustd")
+
+
+def _not_resumed(at_s: float, _: str, text: str) -> Alert:
+    return _of_incident(at_s, "not_resumed", "was not brought back", text)
+
+
+def _stopped(at_s: float, _: str, text: str) -> Alert:
+    return _of_incident(at_s, "stop", "was stopped for good", text.replace(STOPPED, ": ", 1))
+
+
+_LINES: dict[str, Callable[[float, str, str], Alert]] = {
+    "node.drained": _drained,
+    "breaker.open": _opened,
+    "lemon": _lemon,
+    "daemon.error": _error,
+    "incident.closed": _stopped,
+    **dict.fromkeys(STORMS, _storm),
+    **dict.fromkeys(NOT_RESUMED, _not_resumed),
+}
+"""First word of a line → its alert; `lemon` for every word that begins so."""
+
+
+def _of_incident(at_s: float, event: str, outcome: str, text: str) -> Alert:
+    """`KEY: reason`: the key begins with the job's id."""
+    key, _, reason = text.partition(": ")
+    job = key.removeprefix("job ").partition(".")[0]
+    command = f"srobust incidents {job}"
+    return Alert(at_s, event, f"{event} {key}", f"Job {job} {outcome}: {reason}", job=job, command=command)
+
+
+def breaker_open(at_s: float, why: str) -> Alert:
+    """It is open: said once, then repeated while it is."""
+    happened = f"The breaker is open: {why}"
+    return Alert(at_s, "breaker", "breaker", happened, done=BREAKER_DONE, command=BREAKER_COMMAND)
+
+
+def trouble(at_s: float, topic: str, sentence: str) -> Alert:
+    """Something keeps the daemon from its work; the sentence ends with the command to type."""
+    happened, _, command = sentence.rpartition(": ")
+    return Alert(at_s, "daemon_error", f"trouble {topic}", happened or sentence, command=command)

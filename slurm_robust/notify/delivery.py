@@ -1,0 +1,244 @@
+"""Hands one message to a target: a Slack webhook, a site's own webhook, or the local mail program.
+
+Certificates are checked, redirects are not followed, and what the other side answers is cut. No secret gets into what
+is reported: every secret text is taken out of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from slurm_robust.notify.alert import Alert, Delivery, Letter
+from slurm_robust.notify.wording import plain
+from slurm_robust.notify_config import NotifyTarget
+
+TIMEOUT_S = 20.0
+MAIL_TIMEOUT_S = 60.0
+SECRET_BYTES = 4096
+ANSWER_BYTES = 2048
+SAID_CHARS = 200
+SECRET_CHARS = 6
+"""Shorter texts are no secrets, and would be taken out of other words."""
+NOT_THIS_MESSAGE = (400, 413, 414, 415, 422)
+"""Answers that the same message would get again."""
+OK = range(200, 300)
+REDIRECTS = range(300, 400)
+
+
+class SecretError(Exception):
+    """A file with a secret cannot be used; says which, why, and what to type."""
+
+
+def read_secret(path: str) -> str:
+    """What the file has, on one line.
+
+    Raises:
+        SecretError: it cannot be read, others may read it, or it is not one line of text.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            mode, raw = os.fstat(handle).st_mode, file.read(SECRET_BYTES + 1)
+    except OSError as error:
+        raise SecretError(f"{path} cannot be read ({error.strerror}): ls -l {path}") from None
+    if mode & 0o077:
+        raise SecretError(f"{path} may be read by others than its owner: chmod 600 {path}")
+    text = raw.decode("utf-8", "replace").strip()
+    if not text or len(raw) > SECRET_BYTES or not text.isprintable() or " " in text:
+        raise SecretError(f"{path} is not one line with one word: the URL or the token alone")
+    return text
+
+
+@dataclass(frozen=True)
+class Address:
+    """A target with its secrets, read while they could be."""
+
+    target: NotifyTarget
+    sendmail: tuple[str, ...] = ()
+    url: str = ""
+    token: str = ""
+    tls: ssl.SSLContext | None = None
+    problem: str = ""
+
+    @classmethod
+    def of(cls, target: NotifyTarget, sendmail: tuple[str, ...]) -> Address:
+        """Read what the target needs; a problem is kept, and told at every try."""
+        try:
+            url = target.url or (read_secret(target.url_file) if target.url_file else "")
+            token = read_secret(target.token_file) if target.token_file else ""
+            if url and not url.startswith(("https://", "http://")):
+                return cls(target, problem=f"{target.url_file} has no URL that begins with https:// or http://")
+            tls = ssl.create_default_context(cafile=target.ca_file or None) if url else None
+        except SecretError as error:
+            return cls(target, problem=str(error))
+        except (OSError, ssl.SSLError) as error:
+            return cls(target, problem=f"{target.ca_file} has no certificates that can be used ({error})")
+        return cls(target, sendmail, url, token, tls)
+
+    def without_secrets(self, text: str) -> str:
+        """A text for the log."""
+        path = self.url.split("/", 3)[3] if self.url.count("/") > 2 else ""
+        for secret in (self.url, path, self.token):
+            text = text.replace(secret, "…") if len(secret) >= SECRET_CHARS else text
+        return plain(text, SAID_CHARS)
+
+
+async def deliver(
+    address: Address, letter: Letter, session: aiohttp.ClientSession, clock: Callable[[], float]
+) -> Delivery:
+    """Try once; never raises."""
+    if address.problem:
+        return Delivery(letter.id, address.target.name, ok=False, message=address.problem)
+    try:
+        if address.target.kind == "email":
+            return await _mail(address, letter)
+        return await _post(address, letter, session, clock)
+    except asyncio.TimeoutError:
+        message = "no answer in time"
+    except aiohttp.ClientConnectorCertificateError as error:
+        message = f"the certificate of {error.host} is not accepted: {error.certificate_error}; see ca_file"
+    except aiohttp.ClientConnectorError as error:
+        message = f"{error.host}:{error.port} cannot be reached: {error.os_error.strerror or error.os_error}"
+    except Exception as error:  # noqa: BLE001 (whatever it is: the daemon waits for an answer)
+        message = f"{type(error).__name__}: {error}"
+    return Delivery(letter.id, address.target.name, ok=False, message=address.without_secrets(message))
+
+
+# --- HTTP
+
+
+def slack_body(letter: Letter) -> dict[str, Any]:
+    """What Slack's incoming webhooks take; nothing in it is markup, a mention or a preview."""
+    text = "\n".join((letter.subject, *letter.lines))
+    for mark, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(mark, name)
+    return {"text": text, "mrkdwn": False, "unfurl_links": False, "unfurl_media": False, "link_names": False}
+
+
+def webhook_body(letter: Letter) -> dict[str, Any]:
+    """The message as JSON; docs/json.md has its fields."""
+    alerts = [{**msgspec.to_builtins(alert), "severity": alert.severity} for alert in letter.alerts]
+    return {
+        "version": 1,
+        "id": letter.id,
+        "target": letter.target,
+        "cluster": letter.cluster,
+        "severity": letter.severity,
+        "at_s": letter.at_s,
+        "subject": letter.subject,
+        "text": "\n".join(letter.lines),
+        "count": letter.count,
+        "alerts": alerts,
+    }
+
+
+async def _post(
+    address: Address, letter: Letter, session: aiohttp.ClientSession, clock: Callable[[], float]
+) -> Delivery:
+    target = address.target
+    body = slack_body(letter) if target.kind == "slack" else webhook_body(letter)
+    headers = {"Content-Type": "application/json", "User-Agent": "slurm-robust"}
+    if address.token:
+        headers["Authorization"] = f"Bearer {address.token}"
+    async with session.post(
+        address.url,
+        data=msgspec.json.encode(body),
+        headers=headers,
+        ssl=address.tls if address.tls is not None else True,
+        proxy=target.proxy or None,
+        allow_redirects=False,
+        timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+    ) as answer:
+        said = (await answer.content.read(ANSWER_BYTES)).decode("utf-8", "replace")
+        status, wait_s = answer.status, retry_after_s(answer.headers, clock())
+    if status in OK:
+        return Delivery(letter.id, target.name, ok=True, message=f"answered {status}")
+    message = f"answered {status}"
+    message += " (a redirect, which is not followed)" if status in REDIRECTS else f": {said}" if said else ""
+    return Delivery(
+        letter.id,
+        target.name,
+        ok=False,
+        message=address.without_secrets(message),
+        final=status in NOT_THIS_MESSAGE,
+        retry_after_s=wait_s,
+    )
+
+
+def retry_after_s(headers: Mapping[str, str], now_s: float) -> float:
+    """`Retry-After`, in seconds or as a date; 0 where it is neither."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isdecimal() and len(text) < 10:
+        return float(text)
+    with contextlib.suppress(ValueError, TypeError, IndexError):
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now_s)
+    return 0.0
+
+
+# --- mail
+
+
+def mail_of(letter: Letter, target: NotifyTarget) -> EmailMessage:
+    """As the local mail program takes it; an answer of a robot to it is not asked for."""
+    mail, host = EmailMessage(), socket.gethostname()
+    mail["From"] = target.sender or f"srobust@{host}"
+    mail["To"] = ", ".join(target.to)
+    mail["Subject"] = plain(letter.subject, SAID_CHARS)
+    mail["Date"] = email.utils.formatdate(letter.at_s)
+    mail["Message-ID"] = f"<{letter.id}.{letter.at_s:.0f}.srobust@{host}>"
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content("\n".join((letter.subject, "", *letter.lines)) + "\n")
+    return mail
+
+
+async def rehearse(session: aiohttp.ClientSession) -> None:
+    """Do once what loads modules only when it is first done: `nobody` may not be able to read them.
+
+    Nothing leaves this machine: nobody listens there, and the mail goes to a program that ignores it.
+    """
+    alert = Alert(0.0, "stop", "", "")
+    letter = Letter("", "", "", "info", 0.0, "ä", (), alerts=(alert,))
+    mail = NotifyTarget(name="mail", kind="email", to=("nobody",))
+    await deliver(Address(mail, ("/bin/true",)), letter, session, float)
+    for kind in ("slack", "webhook"):
+        hook = NotifyTarget(name="hook", kind=kind, url="http://localhost:9/")
+        await deliver(Address(hook, url=hook.url), letter, session, float)
+    for told in ("Mon, 23 Nov 2026 11:00:00 GMT", "no date"):
+        retry_after_s({"Retry-After": told}, 0.0)
+
+
+async def _mail(address: Address, letter: Letter) -> Delivery:
+    name = address.target.name
+    process = await asyncio.create_subprocess_exec(
+        *address.sendmail,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    text = mail_of(letter, address.target).as_bytes()
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(text), MAIL_TIMEOUT_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    program = Path(address.sendmail[0]).name
+    said = output[-ANSWER_BYTES:].decode("utf-8", "replace")
+    state = "has taken it" if process.returncode == 0 else f"exited with {process.returncode}"
+    message = f"{program} {state}{': ' if said else ''}{said}"
+    return Delivery(letter.id, name, ok=process.returncode == 0, message=address.without_secrets(message))

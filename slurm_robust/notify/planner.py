@@ -1,0 +1,203 @@
+"""What is a target told now? Pure: the time is given to it, and nothing is sent here.
+
+A target gets one message at a time, in the order in which things happened. What repeats is said once, and then that it
+still goes on. What had to wait (for quiet hours to end, for the rate, for a target that did not answer) is said in one
+summary. Memory is bounded: what is beyond it is only counted, and the next message says so.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from slurm_robust.notify.alert import EVENTS, Alert, Delivery, Letter, rank
+from slurm_robust.notify.wording import lasting, letter, over
+
+HOUR_S, DAY_S = 3600.0, 86400.0
+GATHER_S = 60.0
+"""What waited longer than this is told together."""
+FORGET_S = HOUR_S
+"""What has not come again for so long is new when it comes."""
+STILL_S, STILL_MAX_S = 1800.0, 6 * HOUR_S
+"""When it is first said that something still goes on; then after twice the time, up to the longest."""
+RETRY_S, RETRY_MAX_S, RETRY_AFTER_MAX_S = 10.0, 1800.0, 6 * HOUR_S
+MAX_WAITING, MAX_KEYS = 200, 500
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What a target wants.
+
+    Attributes:
+        quiet_severity: From here on it is told in quiet hours, too; empty for nothing.
+    """
+
+    target: str
+    cluster: str = ""
+    events: frozenset[str] = frozenset(EVENTS)
+    min_severity: str = "info"
+    quiet_severity: str = "critical"
+    per_hour: int = 10
+
+    def wants(self, alert: Alert) -> bool:
+        """Whether the target is told of this at all."""
+        return alert.event in self.events and rank(alert.severity) >= rank(self.min_severity)
+
+    def wakes(self, alert: Alert) -> bool:
+        """Whether it is told of this in its quiet hours."""
+        return bool(self.quiet_severity) and rank(alert.severity) >= rank(self.quiet_severity)
+
+
+class Repetition(msgspec.Struct):
+    """Something that was told: how often it came since, and when that was told."""
+
+    alert: Alert
+    first_at_s: float
+    last_at_s: float
+    told_at_s: float
+    times: int = 1
+    untold: int = 0
+    next_after_s: float = STILL_S
+
+
+class Flight(msgspec.Struct):
+    """The message that is being delivered."""
+
+    letter: Letter
+    covers: dict[str, int]
+    began_at_s: float
+    next_try_at_s: float
+    tries: int = 0
+
+
+class TargetState(msgspec.Struct):
+    """All that is remembered of a target; the daemon keeps it in its journal.
+
+    Attributes:
+        waiting: What it is still to be told, oldest first.
+        uncounted: By event, what it will only be told the number of.
+    """
+
+    waiting: list[Alert] = []
+    uncounted: dict[str, int] = {}
+    repetitions: dict[str, Repetition] = {}
+    sent_at_s: list[float] = []
+    flight: Flight | None = None
+    number: int = 0
+    sent: int = 0
+    failed: int = 0
+    given_up: int = 0
+    failing_since_s: float = 0.0
+    error: str = ""
+
+    @property
+    def due(self) -> int:
+        """How many alerts the target has not been told."""
+        flight = sum(self.flight.covers.values()) if self.flight else 0
+        return len(self.waiting) + sum(self.uncounted.values()) + flight
+
+
+def arrived(state: TargetState, alert: Alert, rules: Rules) -> None:
+    """Something happened: it is queued, or counted as a repetition."""
+    if not rules.wants(alert):
+        return
+    known = state.repetitions.get(alert.key)
+    if known is not None and alert.at_s - known.last_at_s < FORGET_S:
+        known.alert, known.last_at_s = alert, max(known.last_at_s, alert.at_s)
+        known.times += 1
+        known.untold += 1
+        return
+    if known is not None:
+        _end(state, known)
+    elif len(state.repetitions) >= MAX_KEYS:
+        _end(state, min(state.repetitions.values(), key=lambda r: r.last_at_s))
+    at_s = alert.at_s
+    state.repetitions[alert.key] = Repetition(alert, first_at_s=at_s, last_at_s=at_s, told_at_s=at_s)
+    _queue(state, alert)
+
+
+def remind(state: TargetState, now_s: float) -> None:
+    """Say that something still goes on, or that it has not come again."""
+    for known in list(state.repetitions.values()):
+        if now_s - known.last_at_s >= FORGET_S:
+            _end(state, known)
+        elif known.untold and now_s - known.told_at_s >= known.next_after_s and now_s - known.last_at_s < STILL_S:
+            _queue(state, lasting(known.alert, known.times, known.last_at_s - known.first_at_s, now_s))
+            known.untold, known.told_at_s = 0, now_s
+            known.next_after_s = min(STILL_MAX_S, 2 * known.next_after_s)
+
+
+def next_letter(state: TargetState, rules: Rules, now_s: float, *, quiet: bool = False) -> Letter | None:
+    """The message that is to be delivered now: another try, or a new one; None where nothing is due."""
+    if state.flight is not None:
+        return state.flight.letter if now_s >= state.flight.next_try_at_s else None
+    state.sent_at_s = [at_s for at_s in state.sent_at_s if at_s > now_s - HOUR_S]
+    left = rules.per_hour - len(state.sent_at_s)
+    chosen = [n for n in state.waiting if not quiet or rules.wakes(n)]
+    if left <= 0 or not (chosen or (state.uncounted and not quiet)):
+        return None
+    together = bool(state.uncounted) or left == 1 or now_s - chosen[0].at_s > GATHER_S
+    chosen = chosen if together else chosen[:1]
+    taken = {id(n) for n in chosen}
+    state.waiting = [n for n in state.waiting if id(n) not in taken]
+    beyond, state.uncounted = state.uncounted, {}
+    covers = dict(beyond)
+    for alert in chosen:
+        covers[alert.event] = covers.get(alert.event, 0) + 1
+    state.number += 1
+    made = letter(f"{rules.target}-{state.number}", (rules.target, rules.cluster), chosen, beyond, now_s)
+    state.flight = Flight(made, covers, now_s, now_s)
+    return made
+
+
+def answered(state: TargetState, delivery: Delivery, now_s: float) -> float | None:
+    """What came of the try. Returns after how many seconds it is tried again; None where it is not."""
+    flight = state.flight
+    if flight is None or flight.letter.id != delivery.id:
+        return None
+    if delivery.ok:
+        state.flight, state.failing_since_s, state.error = None, 0.0, ""
+        state.sent += 1
+        state.sent_at_s.append(now_s)
+        return None
+    flight.tries += 1
+    state.failed += 1
+    state.failing_since_s, state.error = state.failing_since_s or now_s, delivery.message
+    if delivery.final or now_s - flight.began_at_s >= DAY_S:
+        state.flight = None
+        state.given_up += 1
+        if delivery.final:
+            # The target takes messages, but not this one. It counts for the rate: the next may be refused, too.
+            state.sent_at_s.append(now_s)
+            return None
+        for event, number in flight.covers.items():
+            state.uncounted[event] = state.uncounted.get(event, 0) + number
+        return None
+    wait_s = max(
+        min(RETRY_MAX_S, RETRY_S * 2.0 ** min(flight.tries - 1, 20)), min(delivery.retry_after_s, RETRY_AFTER_MAX_S)
+    )
+    flight.next_try_at_s = now_s + wait_s
+    return wait_s
+
+
+def clock_set_back(state: TargetState, now_s: float) -> None:
+    """Nothing that is remembered lies in the future."""
+    state.sent_at_s = [min(at_s, now_s) for at_s in state.sent_at_s]
+    state.waiting = [msgspec.structs.replace(n, at_s=min(n.at_s, now_s)) for n in state.waiting]
+    for known in state.repetitions.values():
+        known.first_at_s, known.last_at_s = min(known.first_at_s, now_s), min(known.last_at_s, now_s)
+        known.told_at_s = min(known.told_at_s, now_s)
+    if state.flight is not None:
+        state.flight.began_at_s = min(state.flight.began_at_s, now_s)
+        state.flight.next_try_at_s = min(state.flight.next_try_at_s, now_s)
+
+
+def _queue(state: TargetState, alert: Alert) -> None:
+    if len(state.waiting) < MAX_WAITING:
+        state.waiting.append(alert)
+    else:
+        state.uncounted[alert.event] = state.uncounted.get(alert.event, 0) + 1
+
+
+def _end(state: TargetState, known: Repetition) -> None:
+    del state.repetitions[known.alert.key]
+    if known.untold:
+        _queue(state, over(known.alert, known.untold, known.last_at_s))

@@ -1,0 +1,25 @@
+"""When does a target sleep? `22:00-07:00` in a time zone. Arithmetic on the time that is given to it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import zoneinfo
+
+
+def zone_of(name: str) -> dt.tzinfo | None:
+    """The time zone of that name; None where this machine does not know it."""
+    if name == "UTC":
+        return dt.timezone.utc
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return None
+
+
+def is_quiet(hours: str, zone: dt.tzinfo, now_s: float) -> bool:
+    """Whether `hours` (`22:00-07:00`, as the configuration checks it; empty for none) cover this moment on the wall."""
+    if not hours:
+        return False
+    clock = dt.datetime.fromtimestamp(now_s, zone).strftime("%H:%M")
+    begin, end = hours.split("-")
+    return begin <= clock < end if begin < end else clock >= begin or clock < end

@@ -1,0 +1,91 @@
+"""What a message says: what happened, to which node or job, what was done, what to type. Pure; plain text.
+
+The outlet escapes it for where it goes. Texts from outside are cut and made printable here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from time import gmtime, strftime
+
+import msgspec
+
+from slurm_robust.notify.alert import EVENTS, Alert, Letter, rank
+from slurm_robust.text import shortened
+
+MAX_LISTED = 20
+SENTENCE_CHARS, FIELD_CHARS = 500, 200
+
+
+def plain(text: str, limit: int) -> str:
+    """One line of characters that every terminal, chat and mail program shows as they are."""
+    # Characters that turn the direction of writing, and all others that are not seen, are not printable.
+    return shortened("".join(c if c.isprintable() else " " for c in text).strip(), limit)
+
+
+def clock(at_s: float) -> str:
+    """`2026-11-23 11:02:05 UTC`."""
+    return strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(at_s))
+
+
+def lasted(seconds: float) -> str:
+    """`40 min`, `3 h 10 min`."""
+    minutes = int(seconds // 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def lasting(alert: Alert, times: int, lasted_s: float, now_s: float) -> Alert:
+    """It still goes on."""
+    text = f"Still, {times} times, for {lasted(lasted_s)}: {alert.happened}"
+    return msgspec.structs.replace(alert, at_s=now_s, happened=text)
+
+
+def over(alert: Alert, untold: int, last_at_s: float) -> Alert:
+    """It has not come again for a while."""
+    times = "once more" if untold == 1 else f"{untold} more times"
+    text = f"It came {times}, last at {clock(last_at_s)}: {alert.happened}"
+    return msgspec.structs.replace(alert, happened=text)
+
+
+def letter(
+    name: str, place: tuple[str, str], alerts: Sequence[Alert], beyond: Mapping[str, int], now_s: float
+) -> Letter:
+    """One message of these alerts, and of those `beyond` them that were only counted; `place`: target and cluster."""
+    target, cluster = place
+    count = len(alerts) + sum(beyond.values())
+    severities = [n.severity for n in alerts] + [EVENTS[event][0] for event in beyond]
+    severity = max(severities, key=rank)
+    lines: tuple[str, ...]
+    if count == 1 and alerts:
+        subject, lines = plain(alerts[0].happened, SENTENCE_CHARS), _one(alerts[0])
+    else:
+        subject, lines = _summary(alerts, beyond, count)
+    where = f"/{plain(cluster, 64)}" if cluster else ""
+    subject = f"[srobust{where}] {severity}: {subject}"
+    return Letter(name, target, cluster, severity, now_s, subject, lines, count, tuple(alerts[:MAX_LISTED]))
+
+
+def trial(target: str, cluster: str, now_s: float) -> Letter:
+    """A message that only shows that messages arrive."""
+    alert = Alert(now_s, "lemon", "test", "This is a test: messages for this target arrive", command="srobust status")
+    return letter(f"{target}-test-{now_s:.0f}", (target, cluster), [alert], {}, now_s)
+
+
+def _one(alert: Alert) -> tuple[str, ...]:
+    fields = (("node", alert.node), ("job", alert.job), ("done", alert.done), ("type", alert.command))
+    lines = [f"{name}: {plain(value, FIELD_CHARS)}" for name, value in fields if value]
+    return (*lines, f"at: {clock(alert.at_s)}")
+
+
+def _summary(alerts: Sequence[Alert], beyond: Mapping[str, int], count: int) -> tuple[str, tuple[str, ...]]:
+    by_event = Counter(beyond)
+    by_event.update(alert.event for alert in alerts)
+    since = f" since {clock(alerts[0].at_s)}" if alerts else ""
+    subject = f"{count} messages{since}: " + ", ".join(
+        f"{number} × {event}" for event, number in by_event.most_common()
+    )
+    lines = [f"- {clock(n.at_s)[11:19]} {n.severity}: {plain(n.happened, FIELD_CHARS)}" for n in alerts[:MAX_LISTED]]
+    if more := count - len(lines):
+        lines.append(f"- and {more} more")
+    return subject, (*lines, "type: srobust status; srobust incidents")

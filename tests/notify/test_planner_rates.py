@@ -1,0 +1,242 @@
+"""What a target is told, and when: never too much, nothing lost, in order; whatever happens and whatever it answers."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_robust.notify.alert import EVENTS, Alert, Delivery, Letter
+from slurm_robust.notify.planner import (
+    DAY_S,
+    HOUR_S,
+    MAX_KEYS,
+    MAX_WAITING,
+    Rules,
+    TargetState,
+    answered,
+    arrived,
+    clock_set_back,
+    next_letter,
+    remind,
+)
+
+START_S = 1_000_000.0
+
+
+class Target:
+    """A target with a clock of its own, and what it got."""
+
+    def __init__(self, **rules: object) -> None:
+        self.rules = Rules("t", **rules)  # type: ignore[arg-type]
+        self.state, self.now_s = TargetState(), START_S
+        self.got: list[tuple[float, Letter]] = []
+        self.answer: Delivery | None = None
+        """What it answers; None takes everything."""
+        self.quiet = False
+
+    def happens(self, key: str, event: str = "drain") -> None:
+        """Something happens now."""
+        arrived(self.state, Alert(self.now_s, event, key, f"{key} happened"), self.rules)
+
+    def step(self, seconds: float = 1.0) -> None:
+        """Time passes, and what is due is handed over; what is remembered survives a restart at any moment."""
+        self.now_s += seconds
+        remind(self.state, self.now_s)
+        self.state = msgspec.json.decode(msgspec.json.encode(self.state), type=TargetState)
+        letter = next_letter(self.state, self.rules, self.now_s, quiet=self.quiet)
+        if letter is None:
+            return
+        if self.answer is None:
+            self.got.append((self.now_s, letter))
+            answered(self.state, Delivery(letter.id, "t", ok=True), self.now_s)
+        else:
+            answered(self.state, msgspec.structs.replace(self.answer, id=letter.id), self.now_s)
+
+    def run(self, seconds: float, every_s: float = 10.0) -> None:
+        """Many steps."""
+        for _ in range(round(seconds / every_s)):
+            self.step(every_s)
+
+    @property
+    def subjects(self) -> list[str]:
+        """What it was told."""
+        return [letter.subject for _, letter in self.got]
+
+
+def failing(**more: object) -> Delivery:
+    """An answer of a target that does not take it."""
+    return Delivery("", "t", ok=False, message="answered 500", **more)  # type: ignore[arg-type]
+
+
+def test_what_happens_is_told_at_once_and_alone() -> None:
+    """Three things, three messages, in order."""
+    target = Target()
+    for key in ("a", "b", "c"):
+        target.happens(key)
+    target.run(3, 1)
+    assert target.subjects == [f"[srobust] warning: {key} happened" for key in ("a", "b", "c")]
+
+
+def test_a_burst_is_a_few_messages_and_one_summary() -> None:
+    """Fifty at once, ten an hour: nine alone, the last one tells of forty-one."""
+    target = Target()
+    for number in range(50):
+        target.happens(f"n{number}")
+    target.run(60, 1)
+    assert [letter.count for _, letter in target.got] == [1] * 9 + [41]
+    assert "41 × drain" in target.subjects[-1]
+    assert target.got[-1][1].lines[-2] == "- and 21 more"
+    assert target.state.due == 0
+    target.happens("later")
+    target.run(1800)
+    assert len(target.got) == 10
+    target.run(1900)
+    assert len(target.got) == 11
+
+
+def test_what_repeats_is_told_once_and_then_that_it_lasts() -> None:
+    """Every minute for forty minutes; then it ends, and the rest of it is told, too."""
+    target = Target()
+    for _ in range(40):
+        target.happens("slurm", "daemon_error")
+        target.run(60, 10)
+    assert len(target.got) == 2
+    assert target.subjects[1] == "[srobust] critical: Still, 30 times, for 29 min: slurm happened"
+    target.run(2 * HOUR_S, 60)
+    assert len(target.got) == 3
+    assert " more times, last at 1970-01-12" in target.subjects[2]
+    target.happens("slurm", "daemon_error")
+    target.step()
+    assert target.subjects[3] == "[srobust] critical: slurm happened"
+
+
+def test_quiet_hours_hold_what_does_not_wake() -> None:
+    """A drain waits, an open breaker does not; afterwards one summary."""
+    target = Target()
+    target.quiet = True
+    for key in ("a", "b"):
+        target.happens(key)
+        target.run(600)
+    target.happens("breaker", "breaker")
+    target.run(600)
+    assert target.subjects == ["[srobust] critical: breaker happened"]
+    target.quiet = False
+    target.run(60)
+    assert [letter.count for _, letter in target.got] == [1, 2]
+
+
+def test_a_target_that_is_away_is_tried_for_a_day() -> None:
+    """Ever more seldom, up to every half hour; then it is given up, and the next message counts what was missed."""
+    target = Target()
+    target.answer = failing()
+    target.happens("a")
+    target.step()
+    assert target.state.flight is not None
+    waits = []
+    for _ in range(9):
+        waits.append(target.state.flight.next_try_at_s - target.now_s)
+        target.step(waits[-1])
+    assert waits == [10, 20, 40, 80, 160, 320, 640, 1280, 1800]
+    target.run(1.2 * DAY_S, 600)
+    assert target.state.given_up == 1
+    target.answer = None
+    target.happens("b")
+    target.run(7200, 60)
+    assert sum(letter.count for _, letter in target.got) == 2
+    assert target.state.due == 0
+
+
+def test_a_target_says_when_to_come_again() -> None:
+    """Retry-After counts, but not for ever; what is refused for its own sake is not sent again."""
+    target = Target()
+    target.answer = failing(retry_after_s=900.0)
+    target.happens("a")
+    target.step()
+    assert target.state.flight is not None
+    assert target.state.flight.next_try_at_s == target.now_s + 900
+    target.answer = failing(retry_after_s=1e9)
+    target.step(900)
+    assert target.state.flight.next_try_at_s == target.now_s + 6 * HOUR_S
+    target.answer = failing(final=True)
+    target.step(6 * HOUR_S)
+    assert (target.state.flight, target.state.given_up, target.state.due) == (None, 1, 0)
+
+
+def test_a_target_that_refuses_every_message_is_not_flooded() -> None:
+    """As many tries an hour as messages."""
+    target = Target(per_hour=3)
+    target.answer = failing(final=True)
+    for number in range(20):
+        target.happens(f"n{number}")
+        target.run(60, 1)
+    assert target.state.failed <= 3
+
+
+def test_a_clock_that_is_set_back_holds_nothing_up() -> None:
+    """Nothing that is remembered lies in the future."""
+    target = Target(per_hour=1)
+    target.happens("a")
+    target.run(10)
+    target.answer = failing()
+    target.happens("b")
+    target.now_s -= 100 * DAY_S
+    clock_set_back(target.state, target.now_s)
+    target.answer = None
+    target.run(HOUR_S + 20)
+    assert len(target.got) == 2
+
+
+def test_memory_is_bounded() -> None:
+    """A target that is away while ten thousand things happen: the rest is counted."""
+    target = Target()
+    target.answer = failing()
+    for number in range(10_000):
+        target.happens(f"n{number}")
+    assert len(target.state.waiting) == MAX_WAITING
+    assert len(target.state.repetitions) == MAX_KEYS
+    target.step()
+    assert target.state.due == 10_000
+    assert len(msgspec.json.encode(target.state)) < 300_000
+    target.answer = None
+    target.run(600)
+    assert sum(letter.count for _, letter in target.got) == 10_000
+
+
+Happening = st.tuples(
+    st.sampled_from(["happens", "pass", "away", "back", "quiet", "awake", "set back"]),
+    st.integers(0, 8),
+    st.sampled_from(sorted(EVENTS)),
+    st.sampled_from([1.0, 30.0, 400.0, 4000.0]),
+)
+
+
+@given(st.lists(Happening, max_size=120), st.integers(1, 4))
+def test_never_too_much_and_nothing_lost(story: list[tuple[str, int, str, float]], per_hour: int) -> None:
+    """At most so many messages in any hour; each thing is told, counted in a message, or still waits; order is kept."""
+    target = Target(per_hour=per_hour)
+    happened = 0
+    for what, number, event, seconds in story:
+        if what == "happens":
+            target.happens(f"{event} {number}", event)
+            happened += 1
+        elif what in ("away", "back"):
+            target.answer = failing() if what == "away" else None
+        elif what in ("quiet", "awake"):
+            target.quiet = what == "quiet"
+        target.step(seconds)
+    times = [at_s for at_s, _ in target.got]
+    assert all(sum(1 for t in times if at_s - HOUR_S < t <= at_s) <= per_hour for at_s in times)
+    target.answer, target.quiet = None, False
+    target.run(4 * HOUR_S, 100)
+    assert target.state.due == 0
+    assert not target.state.repetitions
+    told = [n for _, letter in target.got for n in letter.alerts]
+    assert sum(letter.count for _, letter in target.got) >= len({n.key for n in told})
+    # Of each thing: its first time alone, and all repetitions in numbers, the last of which came with an end.
+    assert (happened == 0) == (not told)
+    held = [
+        n.at_s for n in told if not target.rules.wakes(n) and "happened" in n.happened and "last at" not in n.happened
+    ]
+    assert held == sorted(held)
+    assert len({letter.id for _, letter in target.got}) == len(target.got)
