@@ -81,7 +81,9 @@ class Page:
 
     def wait_for(self, js: str, timeout_s: float = CALL_S) -> Any:
         """Wait until this expression is true, and return its value."""
-        return self._browser.wait(lambda: self.evaluate(js), timeout_s, js)
+        # An element itself does not come over the pipe.
+        asked = f"(async () => {{ const it = await ({js}); return it instanceof Node ? true : it; }})()"
+        return self._browser.wait(lambda: self.evaluate(asked), timeout_s, js)
 
     def console_errors(self) -> list[str]:
         """Everything that the console shows in red: exceptions, failed loads, refused by the content policy."""

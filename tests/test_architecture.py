@@ -33,6 +33,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "config": frozenset({"mode", "yaml_lines", "config_file"}),
     "config_file": frozenset(),
     "yaml_lines": frozenset(),
+    "training_time": frozenset(),
+    "report": BASE | {"training_time"},
     "policy": BASE | VALUES_OF_SLURM | {"fault_marker"},
     "diagnose": BASE,
     "hint": BASE | {"diagnose"},
@@ -47,7 +49,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "supervise": BASE
     | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint", "stoptime"}
     | {"nodewatch.sent_records", "nodecheck.engine.registry"},
-    "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy"},
+    "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy", "training_time"},
     "stoptime": BASE | {"slurm"},
     "devcluster": BASE,
     "doctor": BASE,
