@@ -1,4 +1,4 @@
-"""Snapshots of made-up clusters, as the daemon's HTTP side gets them: a healthy one, a stormy one, thousands of nodes."""
+"""Snapshots of made-up clusters, as the daemon's HTTP side gets them: a healthy one and a stormy one."""
 
 from __future__ import annotations
 
@@ -103,18 +103,36 @@ def node(name: str, state: str, job: str = "") -> dict[str, Any]:
     """A row of `nodes`."""
     slurm = {"active": "ALLOCATED", "standby": "IDLE+RESERVED"}.get(state, "IDLE")
     return {
-        **{"name": name, "node_state": state, "room": state, "state": slurm, "job": job, "reason": "", "owner": ""},
-        **{"incident": "", "word": "", "since_s": None, "strikes": 0, "strikes_by_user": {}, "repair": None},
-        **{"partitions": ["batch"], "gres": "gpu:h100:8(S:0-1)"},
+        "name": name,
+        "node_state": state,
+        "room": state,
+        "state": slurm,
+        "job": job,
+        "reason": "",
+        "owner": "",
+        "incident": "",
+        "word": "",
+        "since_s": None,
+        "strikes": 0,
+        "strikes_by_user": {},
+        "repair": None,
+        "partitions": ["batch"],
+        "gres": "gpu:h100:8(S:0-1)",
     }
 
 
 def pool(names: list[str]) -> dict[str, Any]:
     """A row of `standby`."""
     return {
-        **{"name": "srobust-standby-batch-gpu-h100-8-a1b2c3", "partition": "batch", "gres": "gpu:h100:8"},
-        **{"nodes": names, "held": f"gpu[{names[0][3:]}-{names[-1][3:]}]", "unchecked": "", "wanted": len(names)},
-        **{"short": 0, "ends_at_s": None},
+        "name": "srobust-standby-batch-gpu-h100-8-a1b2c3",
+        "partition": "batch",
+        "gres": "gpu:h100:8",
+        "nodes": names,
+        "held": f"gpu[{names[0][3:]}-{names[-1][3:]}]",
+        "unchecked": "",
+        "wanted": len(names),
+        "short": 0,
+        "ends_at_s": None,
     }
 
 
@@ -133,21 +151,40 @@ def incident(number: int, at_s: float, *, job: str = "", outcome: str = "resumed
     is_open = outcome in ("", "running")
     why = f"gpu{40 + number:05d}: rank {8 * number} hangs in the forward pass of step 1200. 127 ranks wait for it."
     done = {
-        **{"kind": "quarantine", "target": f"gpu{40 + number:05d}", "reason": why, "planned": True, "calls": 1},
-        **{"called_at_s": at_s + 35.0, "done_at_s": at_s + 35.2, "error": ""},
+        "kind": "quarantine",
+        "target": f"gpu{40 + number:05d}",
+        "reason": why,
+        "planned": True,
+        "calls": 1,
+        "called_at_s": at_s + 35.0,
+        "done_at_s": at_s + 35.2,
+        "error": "",
     }
     later = {**done, "kind": "requeue", "target": job, "called_at_s": at_s + 36, "done_at_s": None}
     return {
-        **{"id": f"{job}-1", "key": f"atlas.{job}.r0.{int(at_s)}/{job}-1", "job": job, "job_id": int(job)},
+        "id": f"{job}-1",
+        "key": f"atlas.{job}.r0.{int(at_s)}/{job}-1",
+        "job": job,
+        "job_id": int(job),
         "user": "ann",
         "attempt": {"cluster": "atlas", "job": job, "restart_count": 0, "start_at_s": int(at_s)},
-        **{"kind": "claim", "mode": "act", "state": ("running" if outcome else "open") if is_open else "closed"},
-        **{"outcome": outcome, "reason": "" if is_open else why if outcome == "resumed" else "too many seats today"},
-        **{"opened_at_s": at_s, "closed_at_s": None if is_open else at_s + 66, "lineage": f"line-{number}"},
+        "kind": "claim",
+        "mode": "act",
+        "state": ("running" if outcome else "open") if is_open else "closed",
+        "outcome": outcome,
+        "reason": "" if is_open else why if outcome == "resumed" else "too many seats today",
+        "opened_at_s": at_s,
+        "closed_at_s": None if is_open else at_s + 66,
+        "lineage": f"line-{number}",
         "verdict": {"conclusion": "culprit", "confidence": 0.93, "why": why, "suspects": [f"gpu{40 + number:05d}"]},
         "plan": {
-            **{"road": "requeue", "reason": why, "evict": [f"gpu{40 + number:05d}"], "kept": [], "seat": ""},
-            **{"standby": ["gpu00125"], "time_limit_min": None},
+            "road": "requeue",
+            "reason": why,
+            "evict": [f"gpu{40 + number:05d}"],
+            "kept": [],
+            "seat": "",
+            "standby": ["gpu00125"],
+            "time_limit_min": None,
         },
         "actions": [done, later if is_open else {**later, "done_at_s": at_s + 37}],
         "times": {key: at_s + s for key, s in list(after.items())[:stages]},

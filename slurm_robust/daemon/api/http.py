@@ -182,6 +182,7 @@ async def serve(served: Served) -> None:
     dashboard = Dashboard(lambda: shown.value, shown.now_s, served.access, pages)
     runner = web.AppRunner(application(shown, dashboard), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
+    dashboard.rehearse()
     await _rehearse(runner, dashboard.known_paths, served.access.token)
     drop_rights()
     site = web.TCPSite(runner, served.host, served.port)

@@ -190,7 +190,7 @@ def _spent(spent: Mapping[str, Any]) -> Element:
 
 
 def _drains(nodes: list[Row]) -> dict[str, Element]:
-    """Nodes out of service or in quarantine, the newest first, with the evidence; a rack that went at once in one row."""
+    """Nodes out of service or in quarantine, the newest first; a rack that went at once has one row."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for node in nodes:
         if node.get("node_state") in ("drained", "quarantine"):

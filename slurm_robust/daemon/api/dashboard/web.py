@@ -18,7 +18,7 @@ from slurm_robust.daemon.api.dashboard.live import GAP_S, Live
 from slurm_robust.daemon.api.dashboard.page import Frame, home_page, incident_page, message_page, report_index
 from slurm_robust.daemon.api.dashboard.pieces import quoted
 from slurm_robust.daemon.api.dashboard.report_files import PAGES, ReportFiles
-from slurm_robust.daemon.api.dashboard.tree import Board
+from slurm_robust.daemon.api.dashboard.tree import Board, everything
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 STATIC = {
@@ -78,6 +78,18 @@ class Dashboard:
         app.router.add_get("/report/", self._report_index)
         app.router.add_get("/report/{name}", self._report)
         app.router.add_get("/static/{name}", self._static)
+
+    def rehearse(self) -> None:
+        """Make each page once: some modules are loaded only by what it shows."""
+        snapshot = {
+            "nodes": [{"name": f"n{n}", "node_state": "drained", "owner": "slurm", "since_s": 1.0} for n in (1, 2)],
+            "jobs": [{"job": "1", "claim": "watching", "suspected_at_s": 1.0, "incident": "", "user": ""}],
+            "incidents": [{"key": "k", "id": "i", "job": "1", "state": "open", "times": {"fault": 1.0}, "outcome": ""}],
+        }
+        for make in (home.board, _incident_board("k")):
+            board = make(snapshot, None)
+            if board is not None:
+                everything(board)
 
     @property
     def known_paths(self) -> tuple[str, ...]:
