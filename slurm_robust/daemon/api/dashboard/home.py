@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from slurm_robust.daemon.api.dashboard import nodes as squares
@@ -27,6 +27,7 @@ from slurm_robust.daemon.api.dashboard.stages import back_after, is_open
 from slurm_robust.daemon.api.dashboard.tree import Board, Element, Piece, Section, element
 from slurm_robust.daemon.api.needs import needs
 from slurm_robust.slurm.values import fold
+from slurm_robust.text import NODE_NAME
 from slurm_robust.training_time import Spent
 
 DRAINS_MAX = 50
@@ -64,11 +65,20 @@ def board(snapshot: Row, last: Board | None = None) -> Board:
 
 def _whole(snapshot: Row) -> dict[str, Any]:
     """The snapshot with every key that `needs` reads: it may be of an older daemon, or not there yet."""
-    kinds: Mapping[str, Callable[[], Any]] = {"jobs": list, "incidents": list, "nodes": list, "standby": list}
-    whole = {**{key: kind() for key, kind in kinds.items()}, "at_s": 0.0, **snapshot}
-    whole["breaker"] = {"open": False, "why": "", **snapshot.get("breaker", {})}
-    whole["nodes"] = [{"owner": "", **node} for node in whole["nodes"] if node.get("owner") == "srobust"]
-    return whole
+    whole = {"at_s": 0.0, **snapshot, "breaker": {"open": False, "why": "", **snapshot.get("breaker", {})}}
+    for name, row in _OLDEST.items():
+        whole[name] = [{**row, **known} for known in snapshot.get(name, ()) if isinstance(known, dict)]
+    ours = [node for node in snapshot.get("nodes", ()) if node.get("owner") == "srobust"]
+    return {**whole, "nodes": ours}
+
+
+_OLDEST: Mapping[str, Row] = {
+    "jobs": {"job": "", "user": "", "incident": "", "suspected_at_s": None},
+    "waiting": {"job": "", "reason": ""},
+    "incidents": {"job": "", "id": "", "outcome": ""},
+    "standby": {"short": 0},
+}
+"""What `needs` reads of each row."""
 
 
 def _table(name: str, rows: Mapping[str, Element]) -> Section:
@@ -148,7 +158,7 @@ def _training(job: Row, snapshot: Row) -> Element:
         *_who(job),
         cell("step", str(step) if isinstance(step, int) and step >= 0 else DASH, class_="number"),
         cell("s/step", seconds(job.get("speed_s")), class_="number"),
-        cell("ETTR, last hour", percent(job.get("ettr_hour")), class_="number"),
+        cell("ETTR 1 h", percent(job.get("ettr_hour")), class_="number"),
         cell("ETTR", percent(job.get("ettr")), class_="number"),
         cell("time went into", _spent(spent) if isinstance(spent, dict) else DASH, class_="spend"),
         cell("says", *says, class_="wide"),
@@ -158,7 +168,7 @@ def _training(job: Row, snapshot: Row) -> Element:
 
 def _waiting(job: Row) -> Element:
     reason = str(job.get("reason", ""))
-    dashes = (cell(n, DASH, class_="number") for n in ("step", "s/step", "ETTR, last hour", "ETTR", "time went into"))
+    dashes = (cell(n, DASH, class_="number") for n in ("step", "s/step", "ETTR 1 h", "ETTR", "time went into"))
     return row(
         row_id("w", job.get("job")), *_who(job), *dashes, cell("says", f"waits to start: {reason}", class_="wide")
     )
@@ -217,7 +227,7 @@ def _drain(members: list[Row], state: str, by: str, evidence: str) -> Element:
         cell(
             "node",
             element("i", class_=f"square {state}", aria_hidden="true"),
-            element("b", fold(names) if len(names) > 1 else names[0]),
+            element("b", _folded(names)),
             element("small", count) if count else None,
             class_="who",
         ),
@@ -226,6 +236,12 @@ def _drain(members: list[Row], state: str, by: str, evidence: str) -> Element:
         cell("since", moment(first.get("since_s")), " ", age(first.get("since_s")), class_="when"),
         cell("evidence", evidence, class_="wide"),
     )
+
+
+def _folded(names: list[str]) -> str:
+    if len(names) > 1 and all(NODE_NAME.match(name) for name in names):
+        return fold(names)
+    return ", ".join(names[:4]) + (" …" if len(names) > 4 else "")
 
 
 def _by(node: Row) -> str:

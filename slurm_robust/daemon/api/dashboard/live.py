@@ -29,7 +29,7 @@ GAP_S = 0.2
 BEAT_S = 5.0
 WRITE_S = 20.0
 """A client that takes no byte for so long is dropped."""
-RETRY_MS = 2000
+RETRY_MS = 1000
 
 
 class Client:

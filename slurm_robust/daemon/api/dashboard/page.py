@@ -12,10 +12,25 @@ from slurm_robust.daemon.api.needs import STALE_S
 from slurm_robust.text import duration
 
 _START = "systemctl status srobustd"
-TRAININGS = ("job", "user", "nodes", "step", "s/step", "ETTR, last hour", "ETTR", "time went into", "says")
+TRAININGS = ("job", "user", "nodes", "step", "s/step", "ETTR 1 h", "ETTR", "time went into", "says")
 DRAINS = ("node", "state", "by", "since", "evidence")
 POOLS = ("pool", "wanted", "has", "state", "members")
 RECENT = ("opened", "job", "outcome", "back after", "what happened")
+_SPENT = (
+    '<p class="note key">Time went into '
+    + "; ".join(
+        f'<svg viewBox="0 0 1 1" aria-hidden="true"><rect width="1" height="1" class="spent-{colour}"/></svg> {words}'
+        for colour, words in (
+            ("productive", "new steps"),
+            ("queue", "queue, start"),
+            ("detection", "detection, diagnosis"),
+            ("restart", "restart, recomputation"),
+            ("checkpoint", "checkpoints, slow steps"),
+            ("unknown", "nobody knows"),
+        )
+    )
+    + ". ETTR: the share of new steps.</p>"
+)
 STAGES = ("stage", "when", "after the last", "since the first", "")
 ACTIONS = ("called", "action", "on", "came to", "reason")
 
@@ -60,7 +75,7 @@ def home_page(board: Board, rows: Mapping[str, str], frame: Frame) -> str:
 {put("needs")}{put("state")}</section>
 <section aria-labelledby="open-title"><h2 id="open-title">Incidents under way</h2>{put("open")}</section>
 <section aria-labelledby="trainings-title"><h2 id="trainings-title">Trainings</h2>
-{_table("trainings", TRAININGS, put("trainings"))}</section>
+{_table("trainings", TRAININGS, put("trainings"))}{_SPENT}</section>
 <section aria-labelledby="nodes-title"><h2 id="nodes-title">Nodes</h2>{put("legend")}
 <p id="tell" role="status">Point at a square, or go through a grid by the arrow keys.</p>{grids}</section>
 <section aria-labelledby="drains-title"><h2 id="drains-title">Out of service, the newest first</h2>
