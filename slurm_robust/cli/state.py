@@ -52,8 +52,8 @@ def load_state(config: Config) -> dict[str, Any]:
     if state is None or _age_s(state) > STALE_S:
         url = f"http://{http.host}:{http.port}/state.json"
         try:
-            # The address is the site's own configuration.
-            with urllib.request.urlopen(url, timeout=3) as answer:
+            asked_for = _with_token(url, http.token_file)
+            with urllib.request.urlopen(asked_for, timeout=3) as answer:  # noqa: S310 (the site's own address)
                 asked = _parsed(answer.read().decode())
             # If the daemon cannot write the file, it gets old; the HTTP side then has the reason.
             state = max((s for s in (state, asked) if s is not None), key=lambda s: s["at_s"], default=None)
@@ -74,6 +74,15 @@ def load_state(config: Config) -> dict[str, Any]:
     if _age_s(state) > STALE_S:
         click.echo(f"warning: this is {duration(_age_s(state))} old: {_why_old(state, path.parent)}", err=True)
     return state
+
+
+def _with_token(url: str, token_file: str) -> urllib.request.Request:
+    """The request; with the token where the caller may read its file."""
+    headers = {}
+    if token_file:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            headers["Authorization"] = f"Bearer {Path(token_file).read_text(encoding='utf-8').strip()}"
+    return urllib.request.Request(url, headers=headers)  # noqa: S310 (the site's own address)
 
 
 def _parsed(text: str) -> dict[str, Any] | None:

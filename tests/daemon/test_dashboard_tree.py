@@ -107,7 +107,7 @@ def test_what_is_the_same_is_not_made_again() -> None:
     state = healthy(NOW_S, 300)
     first = home.board(state)
     state["nodes"][7].update(node_state="drained", owner="srobust", reason="XID 79")
-    second = home.board(state, first)
+    second = home.board(state)
     changes = difference(first, second)
     assert changes is not None
     assert list(changes["grid-0"]["rows"]) == ["n-gpu00008"]
@@ -119,7 +119,7 @@ def test_a_new_hardware_class_asks_for_the_page_anew() -> None:
     state = healthy(NOW_S, 8)
     first = home.board(state)
     state["nodes"][0]["gres"] = "gpu:b200:8"
-    assert difference(first, home.board(state, first)) is None
+    assert difference(first, home.board(state)) is None
     assert set(everything(first)) == set(first.sections)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import pwd
@@ -185,6 +186,9 @@ async def serve(served: Served) -> None:
     dashboard.rehearse()
     await _rehearse(runner, dashboard.known_paths, served.access.token)
     drop_rights()
+    # What is loaded now stays for ever; looking through it again would delay every other answer.
+    gc.collect()
+    gc.freeze()
     site = web.TCPSite(runner, served.host, served.port)
     await site.start()
     try:

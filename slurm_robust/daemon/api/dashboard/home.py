@@ -41,9 +41,9 @@ SPENT_PX = 100
 """The bar of a training's time is so wide, in its own units."""
 
 
-def board(snapshot: Row, last: Board | None = None) -> Board:
-    """The first page; what is the same as in `last` is taken from there."""
-    nodes: list[Row] = [n for n in snapshot.get("nodes", ()) if isinstance(n, dict) and "name" in n]
+def board(snapshot: Row) -> Board:
+    """The first page."""
+    nodes: list[Row] = [n for n in snapshot.get("nodes", ()) if isinstance(n, dict) and isinstance(n.get("name"), str)]
     incidents: list[Row] = [i for i in snapshot.get("incidents", ()) if isinstance(i, dict)]
     wanted = needs(_whole(snapshot), float(snapshot.get("at_s", 0.0)))
     under_way = [i for i in incidents if is_open(i)]
@@ -53,7 +53,7 @@ def board(snapshot: Row, last: Board | None = None) -> Board:
         Section("open", _open(under_way), attributes={"class": "cards", "aria-live": "polite"}),
         _table("trainings", _trainings(snapshot)),
         Section("legend", squares.legend(nodes), tag="ul", attributes={"class": "legend"}),
-        *squares.grids(nodes, last.sections if last is not None else {}),
+        *squares.grids(nodes),
         _table("drains", _drains(nodes)),
         _table("pools", _pools(snapshot)),
         _table("recent", _recent([i for i in incidents if not is_open(i)])),
@@ -66,8 +66,8 @@ def board(snapshot: Row, last: Board | None = None) -> Board:
 def _whole(snapshot: Row) -> dict[str, Any]:
     """The snapshot with every key that `needs` reads: it may be of an older daemon, or not there yet."""
     whole = {"at_s": 0.0, **snapshot, "breaker": {"open": False, "why": "", **snapshot.get("breaker", {})}}
-    for name, row in _OLDEST.items():
-        whole[name] = [{**row, **known} for known in snapshot.get(name, ()) if isinstance(known, dict)]
+    for name, least in _OLDEST.items():
+        whole[name] = [{**least, **known} for known in snapshot.get(name, ()) if isinstance(known, dict)]
     ours = [node for node in snapshot.get("nodes", ()) if node.get("owner") == "srobust"]
     return {**whole, "nodes": ours}
 

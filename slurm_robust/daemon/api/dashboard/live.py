@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from slurm_robust.daemon.api.dashboard.tree import Board, difference, everything, html
+from slurm_robust.daemon.api.dashboard.tree import Board, Element, difference, everything, html
 
 CLIENTS_MAX = 64
 QUEUE_MAX = 16
@@ -26,6 +26,8 @@ PAGES_MAX = 64
 """Pages of which the last board is kept, besides those that somebody watches."""
 GAP_S = 0.2
 """Between two changes: a storm of snapshots becomes a few of them."""
+WARM_S = 600.0
+"""A page is kept up to date for so long after it was asked for, though nobody watches."""
 BEAT_S = 5.0
 WRITE_S = 20.0
 """A client that takes no byte for so long is dropped."""
@@ -58,14 +60,16 @@ class Client:
 class Channel:
     """One page: its last board, and those who watch it."""
 
-    def __init__(self, boot: str, make: Callable[[dict[str, Any], Board | None], Board | None]) -> None:
+    def __init__(self, boot: str, make: Callable[[dict[str, Any]], Board | None]) -> None:
         self.clients: set[Client] = set()
         self.board: Board | None = None
+        self.asked_at_s = 0.0
         self._boot, self._make = boot, make
         self._version = 0
         self._of: dict[str, Any] | None = None
         self._kept: deque[tuple[int, bytes]] = deque()
         self._html: dict[str, str] | None = None
+        self._pieces: dict[str, dict[str, tuple[Element, str]]] = {}
 
     @property
     def version(self) -> str:
@@ -76,7 +80,7 @@ class Channel:
         """Make the board of this snapshot; the message that says what has changed, or None."""
         if snapshot is self._of:
             return None
-        old, new = self.board, self._make(snapshot, self.board)
+        old, new = self.board, self._make(snapshot)
         self._of = snapshot
         if new is None:
             return None
@@ -98,10 +102,16 @@ class Channel:
     def rows(self) -> dict[str, str]:
         """The HTML of each section's rows."""
         if self._html is None and self.board is not None:
-            self._html = {
-                name: "".join([html(row) for row in section.rows.values()])
-                for name, section in self.board.sections.items()
-            }
+            last, self._pieces = self._pieces, {}
+            self._html = {}
+            for name, section in self.board.sections.items():
+                # A row that is the same object as before has the same text.
+                before = last.get(name, {})
+                now = {
+                    key: known if (known := before.get(key)) is not None and known[0] is row else (row, html(row))
+                    for key, row in section.rows.items()
+                }
+                self._pieces[name], self._html[name] = now, "".join([text for _, text in now.values()])
         return self._html or {}
 
     def since(self, version: str) -> list[bytes]:
@@ -135,12 +145,13 @@ class Live:
         """How many watch."""
         return sum(len(channel.clients) for channel in self._channels.values())
 
-    def channel(self, page: str, make: Callable[[dict[str, Any], Board | None], Board | None]) -> Channel | None:
+    def channel(self, page: str, make: Callable[[dict[str, Any]], Board | None]) -> Channel | None:
         """The page as it is now; None where the snapshot has nothing of that name."""
         channel = self._channels.get(page) or Channel(self._boot, make)
         self._refresh(channel)
         if channel.board is None:
             return None
+        channel.asked_at_s = asyncio.get_running_loop().time()
         self._channels[page] = channel
         self._channels.move_to_end(page)
         for name in [n for n, c in self._channels.items() if not c.clients][: max(0, len(self._channels) - PAGES_MAX)]:
@@ -201,8 +212,11 @@ class Live:
         self._timer = None
         loop = asyncio.get_running_loop()
         watched = [channel for channel in self._channels.values() if channel.clients]
-        for channel in watched:
+        warm = [c for c in self._channels.values() if not c.clients and loop.time() - c.asked_at_s < WARM_S]
+        for channel in (*watched, *warm):
             self._refresh(channel)
+            # Who loads the page next need not wait for that.
+            channel.rows()
         beat = self._beat() if watched else b""
         for client in [client for channel in watched for client in channel.clients]:
             client.give(beat)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from functools import lru_cache
 
 from slurm_robust.daemon.api.dashboard.pieces import Row
 from slurm_robust.daemon.api.dashboard.tree import Element, Section, element, visible
 from slurm_robust.policy.cluster.node_states import NodeState
 
+_DRAINED = NodeState.DRAINED.value
 CLASSES_MAX = 12
 """Hardware classes that have a grid of their own; the nodes of all others share one."""
 MANY, VERY_MANY = 200, 2000
@@ -33,9 +33,9 @@ MEANINGS = {
 
 def shown_state(node: Row) -> str:
     """The class of a node's square."""
-    state = str(node.get("node_state", node.get("room", "")))
-    if state == NodeState.DRAINED.value and node.get("owner") != "srobust":
-        return FOREIGN
+    state = node.get("node_state") or node.get("room")
+    if state == _DRAINED:
+        return _DRAINED if node.get("owner") == "srobust" else FOREIGN
     return state if state in MEANINGS else FOREIGN
 
 
@@ -55,8 +55,8 @@ def legend(nodes: list[Row]) -> dict[str, Element]:
     }
 
 
-def grids(nodes: list[Row], last: Mapping[str, Section]) -> list[Section]:
-    """A section for each hardware class, its rows the squares; `last` are the sections before, for what is the same."""
+def grids(nodes: list[Row]) -> list[Section]:
+    """A section for each hardware class, its rows the squares."""
     groups: dict[str, list[Row]] = {}
     for node in nodes:
         groups.setdefault(class_name(str(node.get("gres", "")), tuple(node.get("partitions", ()))), []).append(node)
@@ -65,14 +65,13 @@ def grids(nodes: list[Row], last: Mapping[str, Section]) -> list[Section]:
         groups.setdefault("other classes", []).extend(groups.pop(name))
     sections = []
     for number, (name, members) in enumerate(sorted(groups.items(), key=lambda g: (g[0] == "other classes", g[0]))):
-        members.sort(key=lambda node: natural(str(node["name"])))
+        members.sort(key=lambda node: natural(node["name"]))
         id_ = f"grid-{number}"
-        known = last[id_].rows if id_ in last else {}
         size = "tiny" if len(members) >= VERY_MANY else "small" if len(members) >= MANY else "large"
         sections.append(
             Section(
                 id_,
-                {(key := f"n-{visible(str(node['name']))}"): _square(node, key, known.get(key)) for node in members},
+                {f"n-{visible(node['name'])}": _square(node) for node in members},
                 attributes={
                     "class": f"grid {size}",
                     "role": "group",
@@ -101,26 +100,25 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((1, int(part[:18]), part) if part.isdecimal() else (0, 0, part) for part in parts)
 
 
-def _square(node: Row, key: str, known: Element | None) -> Element:
-    """The square of a node: what it tells is made of its state, unless there is more to say.
-
-    The last one where that says the same: ten thousand new ones would take longer to make than to compare.
-    """
+def _square(node: Row) -> Element:
+    """The square of a node: what it tells is made of its state, unless there is more to say."""
     state = shown_state(node)
-    job = str(node.get("job", ""))
-    story = str(node.get("reason") or node.get("word") or "")
-    repair = node.get("repair")
-    if repair:
+    story = node.get("reason") or node.get("word") or ""
+    if repair := node.get("repair"):
         story = f"under repair, {repair.get('doing', '')}; {story}".rstrip("; ")
-    if not story and state == FOREIGN:
-        story = str(node.get("state", ""))
-    strikes = int(node.get("strikes") or 0)
-    shown = {"id": key, "class": state}
-    if job:
-        shown["data-job"] = visible(job)
-    if story:
-        shown["data-story"] = visible(story)
-    if strikes:
-        shown["data-strikes"] = str(strikes)
-    attributes = tuple(shown.items())
-    return known if known is not None and known.attributes == attributes else Element("i", attributes, ())
+    elif not story and state == FOREIGN:
+        story = node.get("state", "")
+    return _made(node["name"], state, node.get("job") or "", story, node.get("strikes") or 0)
+
+
+@lru_cache(maxsize=50_000)
+def _made(name: str, state: str, job: str, story: str, strikes: int) -> Element:
+    """The same object for the same node: ten thousand new ones would take longer to make than to compare."""
+    return element(
+        "i",
+        id=f"n-{name}",
+        class_=state,
+        data_job=job or None,
+        data_story=story or None,
+        data_strikes=strikes or None,
+    )

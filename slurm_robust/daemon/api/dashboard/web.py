@@ -87,7 +87,7 @@ class Dashboard:
             "incidents": [{"key": "k", "id": "i", "job": "1", "state": "open", "times": {"fault": 1.0}, "outcome": ""}],
         }
         for make in (home.board, _incident_board("k")):
-            board = make(snapshot, None)
+            board = make(snapshot)
             if board is not None:
                 everything(board)
 
@@ -158,7 +158,7 @@ class Dashboard:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         page, known = request.query.get("page", ""), request.query.get("from", "")
         known = request.headers.get("Last-Event-ID", known)
-        make: Callable[[dict[str, Any], Board | None], Board | None] | None = None
+        make: Callable[[dict[str, Any]], Board | None] | None = None
         if page == "home":
             make = home.board
         elif page.startswith("incident:") and len(page) <= KEY_MAX_CHARS:
@@ -204,8 +204,8 @@ class Dashboard:
         )
 
 
-def _incident_board(key: str) -> Callable[[dict[str, Any], Board | None], Board | None]:
-    def make(snapshot: dict[str, Any], _last: Board | None) -> Board | None:
+def _incident_board(key: str) -> Callable[[dict[str, Any]], Board | None]:
+    def make(snapshot: dict[str, Any]) -> Board | None:
         found = incident.of_key(snapshot, key)
         return incident.board(found) if found is not None else None
 
