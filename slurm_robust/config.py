@@ -6,7 +6,6 @@ any, the defaults hold. The error for a wrong file names file, line and key, and
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ import msgspec
 import yaml
 
 from slurm_robust.config_file import find
+from slurm_robust.config_http import HttpConfig
 from slurm_robust.mode import Mode
 from slurm_robust.yaml_lines import line_of
 
@@ -176,34 +176,6 @@ class BreakerConfig(_Section, frozen=True):
     max_drains: Count = 8
     window_s: Positive = 3600.0
     max_partition_share: Share = 0.2
-
-
-class HttpConfig(_Section, frozen=True):
-    """The daemon's read-only side."""
-
-    enabled: bool = True
-    host: str = "127.0.0.1"
-    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 9464
-    token_file: str = ""
-    """Who shows the token in this file is answered; empty for none."""
-    user_header: str = ""
-    """The header in which a proxy names its user (`X-Remote-User`), believed from `trusted_proxies` alone."""
-    allowed_users: tuple[str, ...] = ()
-    """Whom the proxy may name; empty for everyone that it names."""
-    trusted_proxies: tuple[str, ...] = ()
-    """Addresses or networks of the proxies."""
-    hosts: tuple[str, ...] = ()
-    """Names under which it may be asked, besides addresses and `localhost`."""
-    hide: tuple[Literal["jobs", "users"], ...] = ()
-    """Whose names are shown to nobody."""
-    report_every_h: NonNegative = 1.0
-    """How often the report's pages are made; 0: never."""
-
-    def __post_init__(self) -> None:
-        if self.user_header and not self.trusted_proxies:
-            raise ValueError("user_header needs trusted_proxies: anybody could send that header")
-        for text in self.trusted_proxies:
-            ipaddress.ip_network(text, strict=False)
 
 
 class DaemonConfig(_Section, frozen=True):

@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "fault_marker": frozenset(),
     "progress": frozenset(),
     "node_findings": frozenset(),
-    "config": frozenset({"mode", "yaml_lines", "config_file"}),
+    "config": frozenset({"mode", "yaml_lines", "config_file", "config_http"}),
+    "config_http": frozenset(),
     "config_file": frozenset(),
     "yaml_lines": frozenset(),
     "training_time": frozenset(),
@@ -295,7 +296,7 @@ main()
     modules = loaded_by(start, SLURM_JOB_ID="5", SLURM_CLUSTER_NAME=f"test-{tmp_path.name}-{os.getpid()}")
     assert heavy(modules) == set()
     ours = {m for m in modules if m.startswith("slurm_robust.")}
-    assert ours - {"slurm_robust.config", "slurm_robust.yaml_lines"} == LOADED_BEFORE_SRUN
+    assert ours - {f"slurm_robust.{name}" for name in ("config", "config_http", "yaml_lines")} == LOADED_BEFORE_SRUN
     late = {"click", "dataclasses", "inspect", "queue", "regex", "psutil", "ClusterShell", "slurm_robust.model"}
     if site is None:
         assert modules & (late | {"yaml", "msgspec"}) == set()

@@ -35,7 +35,6 @@ MISSING: dict[str, Callable[[], bool]] = {
     "expedited requeue (25.11) is not used": lambda: uses(
         r"requeue=expedite", "slurm", "supervise", "daemon", "policy"
     ),
-    "There is no dashboard": lambda: uses(r"text/html", "daemon"),
     "no simulator of a cluster": lambda: any(PACKAGE.rglob("*simulat*")),
     "no command that practises failures": lambda: "drill" in COMMANDS,
 }

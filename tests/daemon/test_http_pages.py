@@ -163,7 +163,7 @@ def test_needs_no_file_of_python_once_it_is_nobody(
         else:
             process.stdin.write(text.encode() + b"\n")
             process.stdin.flush()
-        wait_until(lambda: "BREAKER OPEN" in get(port, "/")[1], 60, "the dashboard")
+        wait_until(lambda: "XID 79" in get(port, "/")[1], 60, "the dashboard")
         key = json.loads(text)["incidents"][0]["key"].replace("/", "%2F")
         assert "dl id=" in get(port, f"/incidents/{key}")[1]
         assert get(port, "/static/dashboard.js")[0] == 200

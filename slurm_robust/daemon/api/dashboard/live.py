@@ -57,7 +57,7 @@ class Client:
         self.ready.set()
 
 
-class Channel:
+class LivePage:
     """One page: its last board, and those who watch it."""
 
     def __init__(self, boot: str, make: Callable[[dict[str, Any]], Board | None]) -> None:
@@ -135,7 +135,7 @@ class Live:
         self, snapshot: Callable[[], dict[str, Any]], now_s: Callable[[], float], boot: str, gap_s: float = GAP_S
     ) -> None:
         self._snapshot, self._now_s, self._boot, self._gap_s = snapshot, now_s, boot, gap_s
-        self._channels: OrderedDict[str, Channel] = OrderedDict()
+        self._channels: OrderedDict[str, LivePage] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
         self._next_at_s = 0.0
         self._is_closed = False
@@ -145,9 +145,9 @@ class Live:
         """How many watch."""
         return sum(len(channel.clients) for channel in self._channels.values())
 
-    def channel(self, page: str, make: Callable[[dict[str, Any]], Board | None]) -> Channel | None:
+    def channel(self, page: str, make: Callable[[dict[str, Any]], Board | None]) -> LivePage | None:
         """The page as it is now; None where the snapshot has nothing of that name."""
-        channel = self._channels.get(page) or Channel(self._boot, make)
+        channel = self._channels.get(page) or LivePage(self._boot, make)
         self._refresh(channel)
         if channel.board is None:
             return None
@@ -173,7 +173,7 @@ class Live:
             for client in channel.clients:
                 client.drop()
 
-    async def watch(self, request: web.Request, channel: Channel, known: str) -> web.StreamResponse:
+    async def watch(self, request: web.Request, channel: LivePage, known: str) -> web.StreamResponse:
         """Tell this client what changes, until it goes or is dropped."""
         if self.watching >= CLIENTS_MAX or self._is_closed:
             raise web.HTTPServiceUnavailable(text="too many watch already\n", headers={"Retry-After": "10"})
@@ -222,7 +222,7 @@ class Live:
             client.give(beat)
         self._next_at_s = loop.time() + self._gap_s
 
-    def _refresh(self, channel: Channel) -> None:
+    def _refresh(self, channel: LivePage) -> None:
         """Bring a page up to date, and tell those who watch it."""
         message = None
         # A snapshot of another version may lack something: what was shown stays, and its age says so.
