@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from slurm_robust.config_file import find
+from slurm_robust.config_http import HttpConfig
 from slurm_robust.mode import Mode
 from slurm_robust.notify_config import NotifyConfig
 from slurm_robust.yaml_lines import line_of
@@ -178,16 +179,6 @@ class BreakerConfig(_Section, frozen=True):
     max_drains: Count = 8
     window_s: Positive = 3600.0
     max_partition_share: Share = 0.2
-
-
-class HttpConfig(_Section, frozen=True):
-    """The daemon's read-only side."""
-
-    enabled: bool = True
-    host: str = "127.0.0.1"
-    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 9464
-    job_labels: bool = False
-    """Whether metrics name single jobs and their users."""
 
 
 class DaemonConfig(_Section, frozen=True):

@@ -16,18 +16,6 @@ from slurm_robust.slurm.errors import SlurmError
 BEGIN_S = 1_790_000_000.0
 DAY_S = 86400.0
 
-NEW_TABLES = """
-CREATE TABLE attempts(
-    lineage TEXT, cluster TEXT, job TEXT, job_id INTEGER, restart INTEGER, user TEXT, name TEXT, partition TEXT,
-    nodes TEXT, node_count INTEGER, gpus INTEGER, eligible_at_s REAL, start_at_s REAL, first_step_at_s REAL,
-    first_new_step_at_s REAL, last_step_at_s REAL, seen_at_s REAL, end_at_s REAL, resume_step INTEGER,
-    last_step INTEGER, checkpoint_s REAL, slow_s REAL, state TEXT);
-CREATE TABLE pool_sizes(at_s REAL, pool TEXT, partition TEXT, wanted INTEGER, nodes TEXT);
-CREATE TABLE cluster_sizes(at_s REAL, gres TEXT, nodes INTEGER, gpus INTEGER);
-"""
-"""As a newer daemon makes them."""
-
-
 def incident_row(ident: str, opened_at_s: float, folder: str = "", **more: object) -> IncidentRow:
     """A closed incident of job 7: n2 was evicted, n9 took its place."""
     attempt = Attempt("c", "7", 0, int(BEGIN_S))
@@ -49,10 +37,10 @@ def incident_row(ident: str, opened_at_s: float, folder: str = "", **more: objec
 
 
 def journal_with(folder: Path, rows: Sequence[IncidentRow] = (), *, new: bool = True) -> Journal:
-    """A journal in that folder; `new`: with the tables of attempts and sizes."""
+    """A journal in that folder; `new`: with the tables of attempts and sizes, which older ones have not."""
     journal = Journal.open(folder)
-    if new:
-        journal.db.executescript(NEW_TABLES)
+    if not new:
+        journal.db.executescript("DROP TABLE attempts; DROP TABLE pool_sizes; DROP TABLE cluster_sizes")
     for row in rows:
         journal.add_incident(row)
     return journal
@@ -65,8 +53,10 @@ def add_attempt(journal: Journal, **values: object) -> None:
         "partition": "main", "nodes": "n[1-2]", "node_count": 2, "gpus": 16, "eligible_at_s": BEGIN_S - 10,
         "start_at_s": BEGIN_S, "first_step_at_s": BEGIN_S + 30, "seen_at_s": BEGIN_S + 90, "resume_step": -1,
         "last_step": 100, "checkpoint_s": 2.5, "slow_s": 0.0, "state": "",
+        "step_s": 0.0, "report_every_s": 60.0, "restarts_within": "[]",
     }  # fmt: skip
     own |= values
+    own["run_at_s"] = int(BEGIN_S) + int(journal.db.execute("SELECT count(*) FROM attempts").fetchone()[0])
     marks = ", ".join(f":{name}" for name in own)
     journal.db.execute(f"INSERT INTO attempts({', '.join(own)}) VALUES ({marks})", own)
 

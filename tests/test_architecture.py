@@ -37,10 +37,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "spent_time": frozenset(),
     "training_time": frozenset({"spent_time"}),
     "node_findings": frozenset(),
-    "config": frozenset({"mode", "yaml_lines", "config_file", "notify_config"}),
+    "config": frozenset({"mode", "yaml_lines", "config_file", "config_http", "notify_config"}),
     "notify_config": frozenset(),
     # It knows nothing of the daemon, nor of Slurm: its process has no right to either.
     "notify": frozenset({"config", "notify_config", "text", "mode"}),
+    "config_http": frozenset(),
     "config_file": frozenset(),
     "yaml_lines": frozenset(),
     "policy": BASE | VALUES_OF_SLURM | {"fault_marker"},
@@ -60,7 +61,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy", "notify", "notify_config"},
     "stoptime": BASE | {"slurm"},
     # Of the daemon, only how its journal is read.
-    "report": BASE | {"slurm", "diagnose", "localize", "policy", "daemon.store"},
+    "report": BASE
+    | {"slurm", "diagnose", "localize", "policy"}
+    | {f"daemon.store.{name}" for name in ("attempt_ledger", "journal", "schema")},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
@@ -325,7 +328,8 @@ main()
     modules = loaded_by(start, SLURM_JOB_ID="5", SLURM_CLUSTER_NAME=f"test-{tmp_path.name}-{os.getpid()}")
     assert heavy(modules) == set()
     ours = {m for m in modules if m.startswith("slurm_robust.")}
-    assert ours - {f"slurm_robust.{name}" for name in ("config", "notify_config", "yaml_lines")} == LOADED_BEFORE_SRUN
+    read = {f"slurm_robust.{name}" for name in ("config", "config_http", "notify_config", "yaml_lines")}
+    assert ours - read == LOADED_BEFORE_SRUN
     late = {"click", "dataclasses", "inspect", "queue", "regex", "psutil", "ClusterShell", "slurm_robust.model"}
     if site is None:
         assert modules & (late | {"yaml", "msgspec"}) == set()

@@ -17,8 +17,9 @@ import click
 
 from slurm_robust import config as configuration
 from slurm_robust.config import Config
+from slurm_robust.daemon.api.needs import STALE_S
+from slurm_robust.text import duration
 
-STALE_S = 30.0
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -51,8 +52,8 @@ def load_state(config: Config) -> dict[str, Any]:
     if state is None or _age_s(state) > STALE_S:
         url = f"http://{http.host}:{http.port}/state.json"
         try:
-            # The address is the site's own configuration.
-            with urllib.request.urlopen(url, timeout=3) as answer:
+            asked_for = _with_token(url, http.token_file)
+            with urllib.request.urlopen(asked_for, timeout=3) as answer:  # noqa: S310 (the site's own address)
                 asked = _parsed(answer.read().decode())
             # If the daemon cannot write the file, it gets old; the HTTP side then has the reason.
             state = max((s for s in (state, asked) if s is not None), key=lambda s: s["at_s"], default=None)
@@ -73,6 +74,15 @@ def load_state(config: Config) -> dict[str, Any]:
     if _age_s(state) > STALE_S:
         click.echo(f"warning: this is {duration(_age_s(state))} old: {_why_old(state, path.parent)}", err=True)
     return state
+
+
+def _with_token(url: str, token_file: str) -> urllib.request.Request:
+    """The request; with the token where the caller may read its file."""
+    headers = {}
+    if token_file:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            headers["Authorization"] = f"Bearer {Path(token_file).read_text(encoding='utf-8').strip()}"
+    return urllib.request.Request(url, headers=headers)  # noqa: S310 (the site's own address)
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
@@ -116,20 +126,6 @@ def print_json(value: Any) -> None:
     """One JSON document on stdout."""
     json.dump(value, sys.stdout, indent=1, ensure_ascii=False)
     sys.stdout.write("\n")
-
-
-def duration(seconds: float | None) -> str:
-    """`0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    if seconds is None:
-        return ""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, big, small, part in ((86400, "d", "h", 3600), (3600, "h", "min", 60), (60, "min", "s", 1)):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {big}" + (f" {rest} {small}" if rest else "")
-    return f"{whole} s"
 
 
 def clock(at_s: float | None) -> str:

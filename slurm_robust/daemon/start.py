@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from slurm_robust.config import Config
+from slurm_robust.daemon.api.report_pages import ReportPages
 from slurm_robust.daemon.api.state_publisher import StatePublisher
 from slurm_robust.daemon.api.state_snapshot import Shown, revision, take
 from slurm_robust.daemon.context import DaemonContext
@@ -51,16 +52,18 @@ async def run(config: Config, *, account: str, mode: Mode, state_dir: Path, as_u
     try:
         context = DaemonContext(config, connect(config.slurm), journal, account=account, mode=mode)
         daemon = Daemon(context, as_user=as_user)
-        publisher = None
+        publisher = pages = None
         if not as_user:
             # `srobust status` of other users reads this state; they cannot read the journal.
             shown = Shown()
             publisher = StatePublisher(context, state_dir, lambda: take(daemon, shown), lambda: revision(daemon))
-            daemon.after_poll += [daemon.notifier.tick, publisher.tick]
+            pages = ReportPages(context, state_dir)
+            daemon.after_poll += [daemon.notifier.tick, publisher.tick, pages.tick]
         try:
             await daemon.run()
         finally:
-            if publisher is not None:
+            if publisher is not None and pages is not None:
+                await pages.close()
                 await publisher.close()
                 await daemon.notifier.close()
     finally:

@@ -42,6 +42,7 @@ def _write(table: FactTable, path: Path, facts: Facts) -> None:
 
     kinds = {"str": pa.string(), "int": pa.int64(), "bool": pa.bool_(), "float": pa.float64()}
     kinds["tuple[str, ...]"] = pa.list_(pa.string())
+    kinds["tuple[tuple[float, float | None], ...]"] = pa.list_(pa.list_(pa.float64()))
     schema = pa.schema([pa.field(c.name, kinds[c.kind], metadata={"meaning": c.meaning}) for c in table.columns])
     found = iter(table.rows(facts))
     with parquet.ParquetWriter(path, schema) as writer:

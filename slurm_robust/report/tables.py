@@ -21,7 +21,8 @@ from slurm_robust.training_time import TrainingAttempt
 
 STAMPS = ("accepted", *TIME_KEYS)
 """Keys of an incident's times; each is a column of its own, `fault_at_s`."""
-_SQL = {"str": "TEXT", "int": "INTEGER", "bool": "INTEGER", "float": "REAL", "tuple[str, ...]": "TEXT"}
+_PAIRS = "tuple[tuple[float, float | None], ...]"
+_SQL = {"str": "TEXT", "int": "INTEGER", "bool": "INTEGER", "float": "REAL", "tuple[str, ...]": "TEXT", _PAIRS: "TEXT"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,7 @@ class FactColumn:
     """One column.
 
     Attributes:
-        kind: The field's type, as in `facts`: `str`, `int`, `float`, `bool`, `tuple[str, ...]`.
+        kind: The field's type, as in `facts`: `str`, `int`, `float`, `bool`, `tuple[str, ...]`, pairs of times.
         value: Takes it from a row.
     """
 
@@ -140,8 +141,13 @@ def plain_text(text: str) -> str:
 
 
 @lru_cache(maxsize=100_000)
-def _as_json(names: tuple[str, ...]) -> str:
-    return json.dumps(names)
+def _as_json(values: tuple[object, ...]) -> str:
+    return json.dumps(values)
 
 
-_IN_SQLITE: Mapping[str, Callable[[Any], Any]] = {"str": plain_text, "tuple[str, ...]": _as_json, "bool": int}
+_IN_SQLITE: Mapping[str, Callable[[Any], Any]] = {
+    "str": plain_text,
+    "tuple[str, ...]": _as_json,
+    _PAIRS: _as_json,
+    "bool": int,
+}

@@ -13,13 +13,13 @@ from fake_slurm import FakeSlurm
 
 from slurm_robust.claim import Claim, render
 from slurm_robust.cli.main import cli
-from slurm_robust.cli.state import duration
 from slurm_robust.config import Config
 from slurm_robust.daemon.api.state_snapshot import take, write
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
+from slurm_robust.text import duration
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_robust.cli.commands.status import needs
+from slurm_robust.daemon.api.needs import needs
 
 JOB = {"job": "12", "user": "ann", "suspected_at_s": 900.0, "incident": "i1", "claim": "watching"}
 

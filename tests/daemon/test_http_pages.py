@@ -20,6 +20,7 @@ import aiohttp
 import pytest
 from fake_slurm import FakeSlurm
 from helpers import wait_until
+from snapshots import stormy
 
 from slurm_robust.config import parse
 from slurm_robust.daemon.api.metrics import metrics
@@ -160,6 +161,20 @@ def test_needs_no_file_of_python_once_it_is_nobody(
             raw.sendall(b"what is this?\r\n\r\n")
             assert b" 400 " in raw.recv(4096)
         assert get(port, "/state.json")[0] == 200
+        # A night in which everything is shown that the pages can show.
+        text = json.dumps(stormy(time.time()))
+        if from_file:
+            state_file.with_name("new").write_text(text)
+            state_file.with_name("new").replace(state_file)
+        else:
+            process.stdin.write(text.encode() + b"\n")
+            process.stdin.flush()
+        wait_until(lambda: "XID 79" in get(port, "/")[1], 60, "the dashboard")
+        key = json.loads(text)["incidents"][0]["key"].replace("/", "%2F")
+        assert "dl id=" in get(port, f"/incidents/{key}")[1]
+        assert get(port, "/static/dashboard.js")[0] == 200
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/events?page=home", timeout=60) as events:
+            assert b"retry" in events.readline()
         process.stdin.close()
         if from_file:
             process.send_signal(signal.SIGINT)

@@ -9,6 +9,7 @@ import pwd
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -91,18 +92,47 @@ def _user_state_dir() -> Path:
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=9464, show_default=True)
 @click.option("--state-file", type=click.Path(dir_okay=False, path_type=Path), help="Read this file instead of stdin.")
-def http(host: str, port: int, state_file: Path | None) -> None:
-    """Serve /state.json, /metrics and /healthz, read-only.
+@click.option("--pages", type=click.Path(file_okay=False, path_type=Path), help="Folder of the report's pages.")
+@click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), help="Answer who has its token.")
+@click.option("--user-header", default="", help="Answer whom a trusted proxy names in this header.")
+@click.option("--allowed-user", multiple=True, help="Whom the proxy may name (default: everyone).")
+@click.option("--trusted-proxy", multiple=True, metavar="NETWORK", help="Whose --user-header is believed.")
+@click.option("--allowed-host", multiple=True, metavar="NAME", help="A name of this machine in a browser's address.")
+@click.option("--hide", multiple=True, type=click.Choice(["jobs", "users"]), help="Show none of their names.")
+def http(**options: Any) -> None:
+    """Serve the dashboard, /state.json, /metrics and /healthz, read-only.
 
     The daemon starts this process itself, as nobody, and writes to it through a pipe. As a separate service it reads
     the daemon's state.json.
     """
     try:
-        from slurm_robust.daemon.api.http import serve  # noqa: PLC0415 (aiohttp is an extra)
+        from slurm_robust.daemon.api.dashboard.access import (  # noqa: PLC0415 (loaded for this command only)
+            Access,
+            AccessError,
+            networks,
+            read_token,
+        )
+        from slurm_robust.daemon.api.http import Served, serve  # noqa: PLC0415 (aiohttp is an extra)
     except ImportError as error:
         raise click.ClickException(f"{error}; type: pip install 'slurm-robust[daemon]'") from None
+    host, port = options["host"], options["port"]
+    if options["user_header"] and not options["trusted_proxy"]:
+        raise click.UsageError("--user-header needs --trusted-proxy: anybody could send that header")
     try:
-        asyncio.run(serve(host, port, state_file))
+        proxies = networks(options["trusted_proxy"])
+    except ValueError as error:
+        raise click.UsageError(f"--trusted-proxy: {error}") from None
+    try:
+        access = Access(
+            token=read_token(options["token_file"]) if options["token_file"] else "",
+            user_header=options["user_header"],
+            allowed_users=frozenset(options["allowed_user"]),
+            proxies=proxies,
+            hosts=frozenset(name.lower() for name in options["allowed_host"]),
+        )
+        asyncio.run(serve(Served(host, port, options["state_file"], options["pages"], options["hide"], access)))
+    except AccessError as error:
+        raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error}; see daemon.http in robust.yaml") from None
     except KeyboardInterrupt:

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from slurm_robust.cli.state import clock, duration, load_config, load_state, print_json, source_options
+from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import paragraph, plain, table
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.config import Config
 from slurm_robust.model import TIME_KEYS
-from slurm_robust.text import first_sentence
+from slurm_robust.text import duration, first_sentence
 
 _REPORT_MAX_BYTES = 8 << 20
 

@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from slurm_robust import config as site
-from slurm_robust.cli.state import clock, duration
+from slurm_robust.cli.state import clock
 from slurm_robust.cli.table import plain, sentence, table
 from slurm_robust.cli.teaching import fail, failing, lesson, not_running
 from slurm_robust.model import JobRef
@@ -36,6 +36,7 @@ from slurm_robust.supervise.versions.version_folder import (
     VersionFolder,
     not_part,
 )
+from slurm_robust.text import duration
 
 _REFUSED = 1
 _ANSWER_S = 15.0

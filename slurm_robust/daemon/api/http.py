@@ -1,25 +1,32 @@
-"""The read-only HTTP side: `/state.json`, `/metrics`, `/healthz`. A process of its own, without any right to Slurm.
+"""The read-only HTTP side: dashboard, `/state.json`, `/metrics`, `/healthz`. A process without any right to Slurm.
 
 It reads snapshots, one a line, from its standard input (or from the file `state.json`), and ends when its input does.
-Before it listens it loads every module that it needs, then gives up root.
+Before it listens it loads every module and file that it needs, then gives up root.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import pwd
 import socket
 import sys
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from slurm_robust.daemon.api.dashboard.access import Access
+from slurm_robust.daemon.api.dashboard.hiding import Hiding
+from slurm_robust.daemon.api.dashboard.web import Dashboard
 from slurm_robust.daemon.api.metrics import metrics
 
 LINE_LIMIT_BYTES = 64 * 1024 * 1024
@@ -27,9 +34,11 @@ REREAD_S = 1.0
 
 
 class ShownState:
-    """The last snapshot."""
+    """The last snapshot, without what the site hides."""
 
-    def __init__(self) -> None:
+    def __init__(self, hiding: Hiding | None = None, now_s: Callable[[], float] = time.time) -> None:
+        self.now_s = now_s
+        self._hiding = hiding or Hiding(())
         self._text, self._new = "{}", ""
         self._value: dict[str, Any] = {}
 
@@ -44,11 +53,14 @@ class ShownState:
         if not text:
             return
         try:
-            value = json.loads(text)
+            value = _parsed(text)
         except ValueError:
             return
         if isinstance(value, dict):
             self._text, self._value = text, value
+            if self._hiding:
+                self._value = self._hiding.hidden(value)
+                self._text = json.dumps(self._value, separators=(",", ":"))
 
     @property
     def text(self) -> str:
@@ -58,22 +70,29 @@ class ShownState:
 
     @property
     def value(self) -> dict[str, Any]:
-        """The same, read."""
+        """The same, read; the same object while no other snapshot has come."""
         self._read()
         return self._value
 
 
-def application(shown: ShownState) -> web.Application:
-    """The three pages; anything else is 404, any method but GET and HEAD is 405."""
+def _parsed(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):  # half a character pair, which only the other one reads
+        return json.loads(text)
+
+
+def application(shown: ShownState, dashboard: Dashboard) -> web.Application:
+    """The dashboard and three pages for tools; anything else is 404, any method but GET and HEAD is 405."""
 
     async def state(_: web.Request) -> web.Response:
         return web.Response(text=shown.text, content_type="application/json")
 
     async def prometheus(_: web.Request) -> web.Response:
-        return web.Response(body=metrics(shown.value, time.time()), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=metrics(shown.value, shown.now_s()), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(_: web.Request) -> web.Response:
-        fresh = time.time() - float(shown.value.get("at_s", 0.0)) < 60
+        fresh = shown.now_s() - float(shown.value.get("at_s", 0.0)) < 60
         return web.Response(
             text="ok\n" if fresh else "no snapshot of the daemon for a minute\n", status=200 if fresh else 503
         )
@@ -82,6 +101,7 @@ def application(shown: ShownState) -> web.Application:
     app.router.add_get("/state.json", state)
     app.router.add_get("/metrics", prometheus)
     app.router.add_get("/healthz", healthz)
+    dashboard.add_to(app)
     return app
 
 
@@ -97,25 +117,51 @@ def drop_rights(user: str = "nobody") -> None:
         os.setuid(account.pw_uid)
 
 
-async def serve(host: str, port: int, state_file: Path | None) -> None:
-    """Give up root, and serve until the input ends; with `state_file`, for ever."""
-    shown = ShownState()
-    runner = web.AppRunner(application(shown), access_log=None)
+@dataclass(frozen=True)
+class Served:
+    """What is served, where, and to whom.
+
+    Attributes:
+        state_file: Read the snapshots from this file, for ever; None reads them from the standard input, until it ends.
+        pages: Folder of the report's pages; None for none.
+        hide: `jobs`, `users`: whose names nobody is shown.
+    """
+
+    host: str
+    port: int
+    state_file: Path | None = None
+    pages: Path | None = None
+    hide: tuple[str, ...] = ()
+    access: Access = field(default_factory=Access)
+
+
+async def serve(served: Served) -> None:
+    """Give up root, and serve until the input ends; from a file, for ever."""
+    shown = ShownState(Hiding(served.hide))
+    # The report has names, too.
+    pages = None if served.hide else served.pages
+    dashboard = Dashboard(lambda: shown.value, shown.now_s, served.access, pages)
+    runner = web.AppRunner(application(shown, dashboard), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
-    await _rehearse(runner)
+    dashboard.rehearse()
+    await _rehearse(runner, dashboard.known_paths, served.access.token)
     drop_rights()
-    site = web.TCPSite(runner, host, port)
+    # What is loaded now stays for ever; looking through it again would delay every other answer.
+    gc.collect()
+    gc.freeze()
+    site = web.TCPSite(runner, served.host, served.port)
     await site.start()
     try:
-        if state_file is None:
-            await _from_stdin(shown)
+        if served.state_file is None:
+            await _from_stdin(shown, dashboard.live.changed)
         else:
-            await _from_file(shown, state_file)
+            await _from_file(shown, served.state_file, dashboard.live.changed)
     finally:
+        dashboard.live.close()
         await runner.cleanup()
 
 
-async def _rehearse(runner: web.AppRunner) -> None:
+async def _rehearse(runner: web.AppRunner, paths: Iterable[str], token: str) -> None:
     """Request every page once as root, since some modules are loaded only by the first request.
 
     `nobody` may not be able to read this Python, which may be in root's home. The requests pass through a socket pair,
@@ -123,26 +169,35 @@ async def _rehearse(runner: web.AppRunner) -> None:
     """
     # Loads the thread pool for blocking calls, and the codec for host names.
     await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 0)
-    for line in ("GET /state.json", "GET /metrics", "GET /healthz", "GET /nothing", "POST /healthz"):
+    lines = [f"GET {path}" for path in ("/state.json", "/metrics", "/healthz", "/nothing", "/?token=wrong", *paths)]
+    for line in (*lines, "POST /healthz"):
         ours, theirs = socket.socketpair()
         await asyncio.get_running_loop().connect_accepted_socket(runner.server, ours)  # type: ignore[arg-type]
         reader, writer = await asyncio.open_connection(sock=theirs)
-        writer.write(f"{line} HTTP/1.1\r\nHost: us\r\nConnection: close\r\n\r\n".encode())
+        head = "Host: us\r\nConnection: close\r\nAccept-Encoding: gzip\r\nCookie: a=b"
+        bearer = f"\r\nAuthorization: Bearer {token}" if token else ""
+        writer.write(f"{line} HTTP/1.1\r\n{head}{bearer}\r\n\r\n".encode())
         await reader.read()
         writer.close()
 
 
-async def _from_stdin(shown: ShownState) -> None:
+async def _from_stdin(shown: ShownState, changed: Callable[[], None]) -> None:
     reader = asyncio.StreamReader(limit=LINE_LIMIT_BYTES)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
         shown.take(line.decode("utf-8", "replace"))
+        changed()
 
 
-async def _from_file(shown: ShownState, path: Path) -> None:
+async def _from_file(shown: ShownState, path: Path, changed: Callable[[], None]) -> None:
+    last = None
     while True:
         # The file does not exist yet, or cannot be read for a while: the shown snapshot gets old, and its age tells so.
         with contextlib.suppress(OSError):
-            shown.take(await asyncio.to_thread(path.read_text, encoding="utf-8"))
+            state = await asyncio.to_thread(path.stat)
+            if (now := (state.st_ino, state.st_mtime_ns, state.st_size)) != last:
+                shown.take(await asyncio.to_thread(path.read_text, encoding="utf-8", errors="replace"))
+                last = now
+                changed()
         await asyncio.sleep(REREAD_S)

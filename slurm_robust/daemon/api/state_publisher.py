@@ -12,6 +12,8 @@ from typing import Any
 from slurm_robust.daemon.api.state_snapshot import Revision, encoded, write
 from slurm_robust.daemon.context import DaemonContext
 
+PAGES_FOLDER = "pages"
+"""In the state folder: the report's pages, which `report_pages` makes and the HTTP side shows."""
 EVERY_S = 1.0
 SHARE = 0.02
 """The share of time, at most, for publishing: of thousands of nodes it is done every few seconds."""
@@ -84,7 +86,13 @@ class StatePublisher:
         if context.now_s() < self._start_at_s:
             return
         argv = [sys.executable, "-m", "slurm_robust.cli.main", "daemon", "http"]
-        argv += [f"--host={http.host}", f"--port={http.port}"]
+        argv += [f"--host={http.host}", f"--port={http.port}", f"--pages={self.state_dir / PAGES_FOLDER}"]
+        argv += [f"--token-file={http.token_file}"] if http.token_file else []
+        argv += [f"--user-header={http.user_header}"] if http.user_header else []
+        argv += [f"--allowed-user={name}" for name in http.allowed_users]
+        argv += [f"--trusted-proxy={text}" for text in http.trusted_proxies]
+        argv += [f"--allowed-host={name}" for name in http.hosts]
+        argv += [f"--hide={what}" for what in http.hide]
         try:
             self._process = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.PIPE)
         except OSError as error:

@@ -198,6 +198,7 @@ def _nodes(daemon: Daemon, last: Shown) -> list[dict[str, Any]]:
             "strikes_by_user": by_user(struck),
             "repair": repair,
             "partitions": list(node.partitions),
+            "gres": node.gres,
         }
         rows[name] = (of, row)
     last.nodes = rows

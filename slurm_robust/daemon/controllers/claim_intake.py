@@ -163,7 +163,7 @@ class ClaimIntake:
     @property
     def claims(self) -> dict[int, Claim]:
         """Running jobs with a valid claim, by raw id."""
-        return {job_id: r.claim for job_id, r in self._read.items() if r.claim is not None}
+        return {i: r.claim for i, r in self._read.items() if r.claim is not None}
 
     def stays(self, job_id: int, since_s: float) -> bool:
         """True where this job's supervisor only observes, or has told a plan of its own since then."""
@@ -174,16 +174,12 @@ class ClaimIntake:
 
     @property
     def expecting(self) -> bool:
-        """True while a job suspects a fault, or has asked for a requeue: its next claim will come soon.
-
-        A job whose recovery is under way asks for nothing, and is read by its recovery.
-        """
-        since_s = self.context.now_s() - EXPECT_S
-        answered = {f.row.job_id for f in self.recoveries.open.values()}
+        """True while a job whose recovery is not under way suspects a fault, or asked for a requeue: it soon claims."""
+        since_s, recovered = self.context.now_s() - EXPECT_S, {f.row.job_id for f in self.recoveries.open.values()}
         return any(
             r.claim.state == protocol.STATE_WANTS_REQUEUE or r.claim.suspected_at_s > 0
             for i, r in self._read.items()
-            if r.claim is not None and r.claim.restart == r.restart and r.at_s > since_s and i not in answered
+            if r.claim is not None and r.claim.restart == r.restart and r.at_s > since_s and i not in recovered
         )
 
     async def tick(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -95,7 +95,8 @@ def _times(columns: dict[str, Any]) -> TrainingAttempt:
     return TrainingAttempt(**{name: columns[name] for name in _TIMES})
 
 
-def _row(columns: sqlite3.Row) -> AttemptRow:
+def attempt_of(columns: Mapping[str, Any]) -> AttemptRow:
+    """The attempt that a row of the table `attempts` has."""
     values = dict(columns)
     names = expand(values["nodes"], remember=False)
     return AttemptRow(**{name: values[name] for name in _OWN}, nodes=names, times=_times(values))
@@ -122,7 +123,7 @@ class AttemptLedger:
 
     def _attempts(self, where: str, *args: object) -> list[AttemptRow]:
         query = f"SELECT * FROM attempts WHERE {where} ORDER BY start_at_s, seen_at_s"  # noqa: S608 (our own conditions)
-        return [_row(columns) for columns in self.db.execute(query, args)]
+        return [attempt_of(dict(columns)) for columns in self.db.execute(query, args)]
 
     def attempts(self, from_s: float, to_s: float, *, whole: bool = False) -> list[AttemptRow]:
         """Attempts that waited or ran at some time in this window, oldest first.

@@ -7,9 +7,11 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slurm_robust.daemon.store.attempt_ledger import attempt_of
 from slurm_robust.daemon.store.journal import FILE_NAME, IncidentRow, Journal
 from slurm_robust.daemon.store.schema import MIGRATIONS, JournalError
 from slurm_robust.report.facts import (
@@ -26,14 +28,12 @@ from slurm_robust.report.facts import (
 from slurm_robust.report.sources.wording import examples, utc
 from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import expand
-from slurm_robust.training_time import TrainingAttempt
 
 SOON_RESUMED_S = 3600.0
 """A person who resumes a node within this time has found nothing, as far as anybody knows."""
 _BAD_ROW = (ValueError, KeyError, TypeError, AttributeError, SlurmParseError)  # msgspec's errors are ValueErrors
 _OVERLAPS = "opened_at_s < :to_s AND (closed_at_s IS NULL OR closed_at_s >= :from_s)"
 _NEW_TABLES = ("attempts", "pool_sizes", "cluster_sizes")
-_TIMES = ("first_step_at_s", "first_new_step_at_s", "last_step_at_s", "end_at_s")
 _T = TypeVar("_T")
 
 
@@ -234,35 +234,11 @@ def _action(row: dict[str, Any]) -> TakenAction:
 
 
 def _attempt(row: dict[str, Any]) -> SupervisedAttempt:
-    def number(name: str, default: float = 0.0) -> float:
-        value = row.get(name)
-        return default if value is None else float(value)
-
-    times = TrainingAttempt(
-        lineage=row["lineage"],
-        job=row["job"],
-        restart=int(row["restart"]),
-        nodes=int(row["node_count"]),
-        gpus=int(number("gpus")),
-        eligible_at_s=float(row["eligible_at_s"]),
-        start_at_s=float(row["start_at_s"]),
-        seen_at_s=number("seen_at_s"),
-        resume_step=int(number("resume_step", -1)),
-        last_step=int(number("last_step", -1)),
-        checkpoint_s=number("checkpoint_s"),
-        slow_s=number("slow_s"),
-        **{name: None if row.get(name) is None else float(row[name]) for name in _TIMES},
-    )
-    return SupervisedAttempt(
-        cluster=row["cluster"],
-        job_id=int(row["job_id"]),
-        user=str(row["user"] or ""),
-        name=str(row["name"] or ""),
-        partition=str(row["partition"] or ""),
-        nodes=expand(row["nodes"] or ""),
-        times=times,
-        state=str(row["state"] or ""),
-    )
+    known = attempt_of(row)
+    for at_s in (known.times.eligible_at_s, known.times.start_at_s, known.times.seen_at_s):
+        float(at_s)  # SQLite takes any text for a number
+    names = (field.name for field in fields(SupervisedAttempt))
+    return SupervisedAttempt(**{name: getattr(known, name) for name in names})
 
 
 def _judged(drains: Iterable[NodeDrain], repairs: Sequence[tuple[NodeRepair, bool]]) -> tuple[NodeDrain, ...]:

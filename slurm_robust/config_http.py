@@ -1,0 +1,41 @@
+"""What the site chose for the daemon's HTTP side: a section of `config`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+
+class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The daemon's read-only side."""
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 9464
+    job_labels: bool = False
+    """Whether metrics name single jobs and their users."""
+    token_file: str = ""
+    """Who shows the token in this file is answered; empty for none."""
+    user_header: str = ""
+    """The header in which a proxy names its user (`X-Remote-User`), believed from `trusted_proxies` alone."""
+    allowed_users: tuple[str, ...] = ()
+    """Whom the proxy may name; empty for everyone that it names."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of the proxies."""
+    hosts: tuple[str, ...] = ()
+    """Names under which it may be asked, besides addresses and `localhost`."""
+    hide: tuple[Literal["jobs", "users"], ...] = ()
+    """Whose names are shown to nobody."""
+    report_every_h: Annotated[float, msgspec.Meta(ge=0)] = 1.0
+    """How often the report's pages are made; 0: never."""
+
+    def __post_init__(self) -> None:
+        if self.user_header and not self.trusted_proxies:
+            raise ValueError("user_header needs trusted_proxies: anybody could send that header")
+        if not self.trusted_proxies:
+            return
+        import ipaddress  # noqa: PLC0415 (every start of a training reads this file)
+
+        for text in self.trusted_proxies:
+            ipaddress.ip_network(text, strict=False)

@@ -1,0 +1,172 @@
+"""Who may see the dashboard? Pure, but for reading the token's file at the start.
+
+Without a token and without a proxy's header, everyone who can reach the address. With one of them, or both: who shows
+the token (as a bearer, or by a cookie that `?token=` gives), or whom a trusted proxy names. On loopback, and where
+names are configured, the Host header has to be one of ours: a web page of somebody else may make a browser ask us under
+its own name (DNS rebinding), but not under ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+COOKIE = "srobust"
+COOKIE_MAX_AGE_S = 30 * 86400
+TOKEN_MIN_CHARS, TOKEN_MAX_BYTES = 16, 4096
+_MAKE = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+
+
+class AccessError(Exception):
+    """The token's file cannot be used: nothing is served without what the site asked for."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request says of who asks.
+
+    Attributes:
+        peer: The address that it comes from; empty where it is none of the Internet.
+        local: Our address that it came to; the same.
+        users: All values of the proxy's header.
+    """
+
+    peer: str
+    local: str
+    host: str
+    authorization: str = ""
+    cookie: str = ""
+    query_token: str = ""
+    users: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Access:
+    """The site's choice.
+
+    Attributes:
+        token: Empty for none.
+        user_header: Name of the header in which a proxy names its user; empty for none.
+        allowed_users: Whom the proxy may name; empty for everyone that it names.
+        proxies: Networks of the proxies that are believed.
+        hosts: Names under which it may be asked, besides addresses and `localhost`.
+    """
+
+    token: str = field(default="", repr=False)
+    user_header: str = ""
+    allowed_users: frozenset[str] = frozenset()
+    proxies: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+    hosts: frozenset[str] = frozenset()
+
+    @property
+    def cookie(self) -> str:
+        """The value of the cookie of those who have shown the token. It is not the token itself."""
+        return hmac.new(self.token.encode(), b"slurm_robust dashboard", hashlib.sha256).hexdigest()
+
+    def is_ours(self, asked: Asked) -> bool:
+        """False where the Host header names something that we are not."""
+        if not self.hosts and not _is_loopback(asked.local):
+            return True
+        name = _without_port(asked.host)
+        return name == "localhost" or name in self.hosts or _address(name) is not None
+
+    def is_admitted(self, asked: Asked) -> bool:
+        """True where who asks may see everything."""
+        if not self.token and not self.user_header:
+            return True
+        return self._has_token(asked) or self._is_named(asked)
+
+    def shows_token(self, asked: Asked) -> bool:
+        """True where the address itself has the token, which is to become a cookie."""
+        return bool(self.token and asked.query_token) and _same(asked.query_token, self.token)
+
+    def _has_token(self, asked: Asked) -> bool:
+        if not self.token:
+            return False
+        kind, _, given = asked.authorization.partition(" ")
+        bearer = kind.lower() == "bearer" and _same(given.strip(), self.token)
+        return bearer | _same(asked.cookie, self.cookie)
+
+    def _is_named(self, asked: Asked) -> bool:
+        # Two headers: one of them may be the browser's own, which the proxy has not taken out.
+        if not self.user_header or len(asked.users) != 1 or not asked.users[0].strip():
+            return False
+        peer = _address(asked.peer)
+        if peer is None or not any(peer in network for network in self.proxies):
+            return False
+        return not self.allowed_users or asked.users[0].strip() in self.allowed_users
+
+
+def networks(texts: Sequence[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """Addresses and networks of proxies.
+
+    Raises:
+        ValueError: one of them is neither.
+    """
+    return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
+
+
+def read_token(path: Path) -> str:
+    """The token in this file, which only its owner, and perhaps a group, may read.
+
+    Raises:
+        AccessError: it cannot be read, others may read it, or it is too short to be a secret.
+    """
+    try:
+        # A pipe would block for as long as nobody writes into it.
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise AccessError(
+            f"the token's file {path} cannot be read ({error.strerror}), so nothing is shown; make it: "
+            f"(umask 077; {_MAKE} > {path})"
+        ) from None
+    try:
+        state = os.fstat(opened)
+        if not stat.S_ISREG(state.st_mode):
+            raise AccessError(f"the token's file {path} is no plain file")
+        if state.st_mode & 0o027:
+            raise AccessError(f"others may read or write the token's file {path}: chmod 600 {path}")
+        data = os.read(opened, TOKEN_MAX_BYTES + 1)
+    except OSError as error:
+        raise AccessError(f"the token's file {path} cannot be read: {error.strerror}") from None
+    finally:
+        os.close(opened)
+    token = data.decode("utf-8", "replace").strip()
+    if len(data) > TOKEN_MAX_BYTES or len(token) < TOKEN_MIN_CHARS or not token.isprintable() or " " in token:
+        raise AccessError(
+            f"the token in {path} has to be one word of {TOKEN_MIN_CHARS} characters or more: {_MAKE} > {path}"
+        )
+    return token
+
+
+def _same(given: str, known: str) -> bool:
+    """Whether they are the same, in a time that does not tell how much of them is."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), known.encode())
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = getattr(address, "ipv4_mapped", None)
+    return mapped or address
+
+
+def _is_loopback(text: str) -> bool:
+    address = _address(text)
+    return address is not None and address.is_loopback
+
+
+def _without_port(host: str) -> str:
+    """The name or address of a Host header, in lower case."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    name, _, port = host.rpartition(":")
+    return (name if name and port.isdecimal() else host).rstrip(".").lower()

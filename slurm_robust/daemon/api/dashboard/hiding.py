@@ -1,0 +1,90 @@
+"""Takes the names of users and jobs out of a snapshot, for everyone whom the HTTP side answers. Pure.
+
+Their fields become `hidden`, and so does each of these names where a sentence has it as a word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+HIDDEN = "hidden"
+NAMES_MAX = 20_000
+"""Names that are remembered: those of the newest hundred incidents and of all jobs are far fewer."""
+PHRASES_MAX = 500
+"""Of these, names that are more than one word: each is looked for by itself."""
+FOLDERS = frozenset({"report", "folder"})
+"""Paths of a user's, which may also be named for the job."""
+SENTENCES = frozenset({"reason", "why", "word", "evidence", "doing", "error", "troubles"})
+"""Keys whose texts are sentences of people, jobs or the daemon; all other texts are names and values of our own."""
+_WORD = re.compile(r"[\w-]+(?:[.@+][\w-]+)*")
+
+
+class Hiding:
+    """Hides what the site chose, `jobs` (their names) or `users`.
+
+    It remembers the names that it has seen: a sentence may name a user whose job has ended since.
+    """
+
+    def __init__(self, what: Collection[str]) -> None:
+        self.jobs, self.users = "jobs" in what, "users" in what
+        self._words: dict[str, None] = {}
+        self._phrases: dict[str, None] = {}
+
+    def __bool__(self) -> bool:
+        return self.jobs or self.users
+
+    def hidden(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
+        """The snapshot without these names."""
+        for name in _names(snapshot, jobs=self.jobs, users=self.users):
+            known, most = (self._words, NAMES_MAX) if _WORD.fullmatch(name) else (self._phrases, PHRASES_MAX)
+            known.pop(name, None)
+            known[name] = None
+            if len(known) > most:
+                del known[next(iter(known))]
+        return {key: self._shown(value, key) for key, value in snapshot.items()}
+
+    def _shown(self, value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            return self._row(value)
+        if isinstance(value, list):
+            return [self._shown(item, key) for item in value]
+        if isinstance(value, str) and key in SENTENCES:
+            return self._sentence(value)
+        return value
+
+    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
+        if "node_state" in row and not any(row.get(key) for key in ("reason", "word", "repair", "strikes_by_user")):
+            return row  # most of ten thousand nodes
+        shown = {key: self._shown(value, key) for key, value in row.items()}
+        if self.jobs and "name" in row and "job" in row and "node_state" not in row:
+            shown["name"] = HIDDEN
+        if self.users and "user" in row:
+            shown["user"] = HIDDEN
+        if self.users and row.get("strikes_by_user"):
+            shown["strikes_by_user"] = {HIDDEN: sum(row["strikes_by_user"].values())}
+        shown.update(dict.fromkeys(FOLDERS & row.keys(), ""))
+        return shown
+
+    def _sentence(self, text: str) -> str:
+        for phrase in self._phrases:
+            text = text.replace(phrase, HIDDEN)
+        return _WORD.sub(lambda word: HIDDEN if word[0] in self._words else word[0], text)
+
+
+def _names(value: Any, *, jobs: bool, users: bool) -> Iterator[str]:
+    """The names of jobs and users in a snapshot, wherever a row has them."""
+    if isinstance(value, dict):
+        if users and value.get("user"):
+            yield str(value["user"])
+        if users and isinstance(value.get("strikes_by_user"), dict):
+            yield from map(str, value["strikes_by_user"])
+        if jobs and value.get("name") and "job" in value and "node_state" not in value:
+            yield str(value["name"])
+        if "node_state" not in value:
+            for item in value.values():
+                yield from _names(item, jobs=jobs, users=users)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _names(item, jobs=jobs, users=users)

@@ -1,0 +1,238 @@
+"""Sends what changes to those who watch: server-sent events, bounded in clients, in memory and in rate.
+
+All who watch the same page get the same bytes. Who does not read is dropped; a browser then connects again, and gets
+what it lacks, or everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from slurm_robust.daemon.api.dashboard.tree import Board, Element, difference, everything, html
+
+CLIENTS_MAX = 64
+QUEUE_MAX = 16
+"""Changes that wait for one client; who has more is dropped."""
+KEPT_MAX, KEPT_MAX_BYTES = 32, 4 << 20
+"""Changes that are kept for those who load a page and connect a moment later."""
+PAGES_MAX = 64
+"""Pages of which the last board is kept, besides those that somebody watches."""
+GAP_S = 0.2
+"""Between two changes: a storm of snapshots becomes a few of them."""
+WARM_S = 600.0
+"""A page is kept up to date for so long after it was asked for, though nobody watches."""
+BEAT_S = 5.0
+WRITE_S = 20.0
+"""A client that takes no byte for so long is dropped."""
+RETRY_MS = 1000
+
+
+class Client:
+    """One who watches: what waits to be sent."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[bytes] = deque()
+        self.ready = asyncio.Event()
+        self.is_dropped = False
+
+    def give(self, message: bytes) -> None:
+        """Send this soon; a client with too much that waits is dropped."""
+        if len(self.waiting) >= QUEUE_MAX:
+            self.drop()
+        else:
+            self.waiting.append(message)
+            self.ready.set()
+
+    def drop(self) -> None:
+        """Let it go."""
+        self.is_dropped = True
+        self.waiting.clear()
+        self.ready.set()
+
+
+class LivePage:
+    """One page: its last board, and those who watch it."""
+
+    def __init__(self, boot: str, make: Callable[[dict[str, Any]], Board | None]) -> None:
+        self.clients: set[Client] = set()
+        self.board: Board | None = None
+        self.asked_at_s = 0.0
+        self._boot, self._make = boot, make
+        self._version = 0
+        self._of: dict[str, Any] | None = None
+        self._kept: deque[tuple[int, bytes]] = deque()
+        self._html: dict[str, str] | None = None
+        self._pieces: dict[str, dict[str, tuple[Element, str]]] = {}
+
+    @property
+    def version(self) -> str:
+        """Which board this is, in this process."""
+        return f"{self._boot}-{self._version}"
+
+    def refresh(self, snapshot: dict[str, Any]) -> bytes | None:
+        """Make the board of this snapshot; the message that says what has changed, or None."""
+        if snapshot is self._of:
+            return None
+        old, new = self.board, self._make(snapshot)
+        self._of = snapshot
+        if new is None:
+            return None
+        self.board = new
+        changes = difference(old, new) if old is not None else None
+        if old is not None and changes == {} and old.title == new.title:
+            return None
+        self._version += 1
+        self._html = None
+        if changes is None:
+            self._kept.clear()
+            return b"event: reload\ndata: {}\n\n" if old is not None else None
+        message = _message("change", {"title": new.title, "sections": changes}, self.version)
+        self._kept.append((self._version, message))
+        while len(self._kept) > KEPT_MAX or sum(len(m) for _, m in self._kept) > KEPT_MAX_BYTES:
+            self._kept.popleft()
+        return message
+
+    def rows(self) -> dict[str, str]:
+        """The HTML of each section's rows."""
+        if self._html is None and self.board is not None:
+            last, self._pieces = self._pieces, {}
+            self._html = {}
+            for name, section in self.board.sections.items():
+                # A row that is the same object as before has the same text.
+                before = last.get(name, {})
+                now = {
+                    key: known if (known := before.get(key)) is not None and known[0] is row else (row, html(row))
+                    for key, row in section.rows.items()
+                }
+                self._pieces[name], self._html[name] = now, "".join([text for _, text in now.values()])
+        return self._html or {}
+
+    def since(self, version: str) -> list[bytes]:
+        """What a browser lacks that shows this version: the changes since then, or everything."""
+        boot, _, number = version.rpartition("-")
+        if boot == self._boot and number.isdecimal():
+            known = int(number)
+            missing = [message for n, message in self._kept if n > known]
+            if len(missing) == self._version - known:
+                return missing
+        if self.board is None:
+            return []
+        value = {"title": self.board.title, "sections": everything(self.board), "shape": list(self.board.sections)}
+        return [_message("everything", value, self.version)]
+
+
+class Live:
+    """All pages that somebody looks at."""
+
+    def __init__(
+        self, snapshot: Callable[[], dict[str, Any]], now_s: Callable[[], float], boot: str, gap_s: float = GAP_S
+    ) -> None:
+        self._snapshot, self._now_s, self._boot, self._gap_s = snapshot, now_s, boot, gap_s
+        self._channels: OrderedDict[str, LivePage] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_at_s = 0.0
+        self._is_closed = False
+
+    @property
+    def watching(self) -> int:
+        """How many watch."""
+        return sum(len(channel.clients) for channel in self._channels.values())
+
+    def channel(self, page: str, make: Callable[[dict[str, Any]], Board | None]) -> LivePage | None:
+        """The page as it is now; None where the snapshot has nothing of that name."""
+        channel = self._channels.get(page) or LivePage(self._boot, make)
+        self._refresh(channel)
+        if channel.board is None:
+            return None
+        channel.asked_at_s = asyncio.get_running_loop().time()
+        self._channels[page] = channel
+        self._channels.move_to_end(page)
+        for name in [n for n, c in self._channels.items() if not c.clients][: max(0, len(self._channels) - PAGES_MAX)]:
+            del self._channels[name]
+        return channel
+
+    def changed(self) -> None:
+        """A new snapshot has come: those who watch are told at once, or soon where they were told just now."""
+        if self._timer is None and not self._is_closed:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(loop.time(), self._next_at_s), self._tell)
+
+    def close(self) -> None:
+        """Let everyone go."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for channel in self._channels.values():
+            for client in channel.clients:
+                client.drop()
+
+    async def watch(self, request: web.Request, channel: LivePage, known: str) -> web.StreamResponse:
+        """Tell this client what changes, until it goes or is dropped."""
+        if self.watching >= CLIENTS_MAX or self._is_closed:
+            raise web.HTTPServiceUnavailable(text="too many watch already\n", headers={"Retry-After": "10"})
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        )
+        client = Client()
+        channel.clients.add(client)
+        try:
+            await response.prepare(request)
+            client.waiting.extend([f"retry: {RETRY_MS}\n\n".encode(), *channel.since(known), self._beat()])
+            while not client.is_dropped:
+                client.ready.clear()
+                while client.waiting:
+                    await asyncio.wait_for(response.write(client.waiting.popleft()), WRITE_S)
+                if not client.is_dropped:
+                    await self._next(client)
+        except (ConnectionError, asyncio.TimeoutError):
+            client.is_dropped = True
+        finally:
+            channel.clients.discard(client)
+        if client.is_dropped and not self._is_closed and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    async def _next(self, client: Client) -> None:
+        try:
+            await asyncio.wait_for(client.ready.wait(), BEAT_S)
+        except asyncio.TimeoutError:
+            client.waiting.append(self._beat())
+
+    def _beat(self) -> bytes:
+        return _message("beat", {"now_s": self._now_s(), "at_s": self._snapshot().get("at_s", 0.0)})
+
+    def _tell(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        watched = [channel for channel in self._channels.values() if channel.clients]
+        warm = [c for c in self._channels.values() if not c.clients and loop.time() - c.asked_at_s < WARM_S]
+        for channel in (*watched, *warm):
+            self._refresh(channel)
+            # Who loads the page next need not wait for that.
+            channel.rows()
+        beat = self._beat() if watched else b""
+        for client in [client for channel in watched for client in channel.clients]:
+            client.give(beat)
+        self._next_at_s = loop.time() + self._gap_s
+
+    def _refresh(self, channel: LivePage) -> None:
+        """Bring a page up to date, and tell those who watch it."""
+        message = None
+        # A snapshot of another version may lack something: what was shown stays, and its age says so.
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            message = channel.refresh(self._snapshot())
+        if message is not None:
+            for client in channel.clients:
+                client.give(message)
+
+
+def _message(event: str, value: dict[str, Any], version: str = "") -> bytes:
+    name = f"id: {version}\n" if version else ""
+    return f"event: {event}\n{name}data: ".encode() + msgspec.json.encode(value) + b"\n\n"

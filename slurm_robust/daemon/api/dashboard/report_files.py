@@ -1,0 +1,62 @@
+"""The report's pages, which the daemon makes once an hour: read by their names alone, and only those that are known."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+PAGES: Mapping[str, str] = {"day.html": "the last day", "week.html": "the last week", "month.html": "the last 30 days"}
+"""File → what it covers."""
+MAX_BYTES = 32 << 20
+_SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
+
+
+class ReportFiles:
+    """The files in the daemon's folder `pages`; none where there is no such folder."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def made_at_s(self, name: str) -> float | None:
+        """When this page was made; None where it is not there."""
+        try:
+            state = os.lstat(self._path(name))
+        except (OSError, LookupError):
+            return None
+        return state.st_mtime if stat.S_ISREG(state.st_mode) else None
+
+    def read(self, name: str) -> tuple[bytes, str] | None:
+        """The page, and the content policy that allows its own scripts and no others; None where it is not there."""
+        try:
+            opened = os.open(self._path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, LookupError):
+            return None
+        with os.fdopen(opened, "rb") as file:
+            state = os.fstat(opened)
+            if not stat.S_ISREG(state.st_mode) or state.st_size > MAX_BYTES:
+                return None
+            body = file.read(MAX_BYTES)
+        return body, policy(body)
+
+    def _path(self, name: str) -> Path:
+        if self._folder is None or name not in PAGES:
+            raise LookupError(name)
+        return self._folder / name
+
+
+def policy(body: bytes) -> str:
+    """The page is one file: its styles and scripts are inside. It is kept apart from the dashboard all the same.
+
+    In the sandbox it has an origin of its own, so it can neither read the dashboard nor use its cookie.
+    """
+    digests = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in _SCRIPT.findall(body)]
+    scripts = " ".join(f"'sha256-{digest}'" for digest in digests[:16]) or "'none'"
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {scripts}; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'; sandbox allow-scripts allow-downloads allow-popups"
+    )

@@ -1,0 +1,67 @@
+"""What needs a person now, from a snapshot: for `srobust status` and the dashboard. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_robust.text import duration
+
+STALE_S = 30.0
+"""A snapshot that is older than this is not the daemon's state any more."""
+UNTOLD_S = 3600.0
+"""A target of `notify` that has not taken a message for so long needs a person."""
+_LEFT_ALONE = ("observed", "alerted", "refused")
+"""Outcomes after which nobody acts on a job that still hangs."""
+
+
+def needs(state: dict[str, Any], now_s: float) -> list[str]:
+    """Sentences, each with the command to type; empty if nobody is needed."""
+    sentences = list(state.get("troubles", ()))
+    age_s = now_s - state["at_s"]
+    if age_s > STALE_S and not sentences:
+        sentences.append(f"the state below is {duration(age_s)} old: the daemon does not update it")
+    if state["breaker"]["open"]:
+        sentences.append(
+            f"the breaker is open ({state['breaker']['why']}): once the cause is known, srobust breaker reset"
+        )
+    sentences += [_hangs(job, state, now_s) for job in state["jobs"] if _left_alone(job, state)]
+    sentences += [
+        f"job {job['job']} is held ({job['reason']}): scontrol release {job['job']}"
+        for job in state.get("waiting", ())
+        if "held" in job["reason"].lower() and job["reason"] != "JobHeldUser"  # held by its owner
+    ]
+    ours = [n["name"] for n in state["nodes"] if n["owner"] == "srobust" and not n.get("repair")]
+    if ours:
+        sentences.append(f"{_names(ours)} drained and to be repaired: srobust nodes --state drained")
+    short = sum(int(pool["short"]) for pool in state["standby"])
+    if short:
+        sentences.append(f"the standby pool lacks {short} node{'s' if short > 1 else ''}: srobust standby")
+    sentences += [
+        f"nobody is told by {t['target']} ({t['error']}): srobust notify test --target {t['target']}"
+        for t in state.get("notify", ())
+        if t["failing_since_s"] and now_s - t["failing_since_s"] > UNTOLD_S
+    ]
+    return sentences
+
+
+def _names(nodes: list[str]) -> str:
+    return f"{nodes[0]} is" if len(nodes) == 1 else f"{len(nodes)} nodes ({', '.join(nodes[:4])}, …) are"
+
+
+def outcome_of(job: dict[str, Any], state: dict[str, Any]) -> str:
+    """The outcome of the incident that a running job names; empty while it is open, or if there is none."""
+    mine = (i for i in state["incidents"] if i["job"] == job["job"] and i["id"] == job["incident"])
+    return next((str(i["outcome"]) for i in mine), "")
+
+
+def _left_alone(job: dict[str, Any], state: dict[str, Any]) -> bool:
+    return bool(job.get("suspected_at_s")) and outcome_of(job, state) in _LEFT_ALONE
+
+
+def _hangs(job: dict[str, Any], state: dict[str, Any], now_s: float) -> str:
+    since = duration(max(0.0, now_s - job["suspected_at_s"]))
+    why = {"observed": "observe mode", "refused": "its claim was refused"}.get(outcome_of(job, state), "alert only")
+    return (
+        f"job {job['job']} of {job['user']} has made no progress for {since}, and nothing is done about it ({why}): "
+        f"srobust incidents {job['job']}"
+    )

@@ -1,0 +1,145 @@
+"""Has `srobust report` make the pages that the HTTP side shows: one after the other, once an hour, behind all else.
+
+It is a child with the lowest priority, bounded in time and memory. The daemon never waits for it, and never reads what
+it wrote. A page that could not be made stays as it was, and its date says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from slurm_robust.daemon.api.dashboard.report_files import PAGES
+from slurm_robust.daemon.api.state_publisher import PAGES_FOLDER
+from slurm_robust.daemon.context import DaemonContext, printable
+
+SINCE = {"day.html": "1d", "week.html": "7d", "month.html": "30d"}
+"""Page → how far back it goes, as `srobust report --since` takes it."""
+FIRST_AFTER_S = 60.0
+"""A daemon that starts has better things to do."""
+DEADLINE_S = 600.0
+MEMORY_MAX_BYTES = 4 << 30
+LAST_WORDS_BYTES, LAST_WORDS_S = 4096, 2.0
+
+
+def command(since: str, out: Path, state_dir: Path) -> list[str]:
+    """What makes one page."""
+    report = [sys.executable, "-m", "slurm_robust.cli.main", "report"]
+    return [*report, "--since", since, "--journal", str(state_dir), "--out", str(out)]
+
+
+class ReportPages:
+    """One page at a time; `tick` starts, looks after and ends the child."""
+
+    def __init__(
+        self,
+        context: DaemonContext,
+        state_dir: Path,
+        command: Callable[[str, Path, Path], Sequence[str]] = command,
+        first_after_s: float = FIRST_AFTER_S,
+    ) -> None:
+        self._context, self._state_dir, self._command = context, state_dir, command
+        self._folder = state_dir / PAGES_FOLDER
+        self._every_s = context.config.daemon.http.report_every_h * 3600.0
+        self._next_at_s = context.now_s() + first_after_s
+        self._left: list[str] = []
+        self._making = ""
+        self._process: asyncio.subprocess.Process | None = None
+        self._words: asyncio.Task[bytes] | None = None
+        self._deadline_s = 0.0
+
+    async def tick(self) -> None:
+        """Do what is due; errors here do not affect the rest of the daemon."""
+        http, now_s = self._context.config.daemon.http, self._context.now_s()
+        # The pages would show the names that are hidden.
+        if not http.enabled or not self._every_s or http.hide:
+            return
+        if self._process is not None:
+            await self._look(now_s)
+        # A clock that was set back must not keep the pages from being made.
+        elif self._left or not now_s < self._next_at_s <= now_s + self._every_s + FIRST_AFTER_S:
+            if not self._left:
+                self._left, self._next_at_s = list(PAGES), now_s + self._every_s
+            await self._start(self._left.pop(0), now_s)
+
+    async def close(self) -> None:
+        """End the child."""
+        if self._process is not None:
+            await self._end("")
+
+    async def _start(self, name: str, now_s: float) -> None:
+        try:
+            self._folder.mkdir(mode=0o755, exist_ok=True)
+            argv = self._command(SINCE[name], self._new(name), self._state_dir)
+            self._process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._failed(name, str(error))
+            return
+        self._making, self._deadline_s = name, now_s + DEADLINE_S
+        self._words = asyncio.create_task(_last_words(self._process))
+        with contextlib.suppress(OSError, ValueError):
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)
+            resource.prlimit(self._process.pid, resource.RLIMIT_AS, (MEMORY_MAX_BYTES, MEMORY_MAX_BYTES))
+
+    async def _look(self, now_s: float) -> None:
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is not None:
+            await self._end("" if process.returncode == 0 else f"it ended with {process.returncode}")
+        elif not self._deadline_s - DEADLINE_S <= now_s < self._deadline_s:
+            await self._end(f"it took more than {DEADLINE_S:.0f} s")
+
+    async def _end(self, problem: str) -> None:
+        """Take what the child has made, or leave the page as it was."""
+        process, words, name = self._process, self._words, self._making
+        self._process = self._words = None
+        if process is None or words is None:
+            return
+        is_whole = process.returncode == 0
+        # Whatever it has started is in its session.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        said = b""
+        # One that has left the session may hold the pipe open for ever.
+        with contextlib.suppress(asyncio.TimeoutError):
+            said = await asyncio.wait_for(words, LAST_WORDS_S)
+        new = self._new(name)
+        try:
+            if is_whole:
+                new.chmod(0o644)
+                new.replace(self._folder / name)
+            else:
+                new.unlink(missing_ok=True)
+        except OSError as error:
+            problem = problem or f"{new}: {error.strerror}"
+        if problem:
+            self._failed(name, ": ".join(filter(None, (problem, said.decode("utf-8", "replace").strip()))))
+
+    def _new(self, name: str) -> Path:
+        return self._folder / f"{name}.new"
+
+    def _failed(self, name: str, problem: str) -> None:
+        text = f"the report's page {name} could not be made: {printable(problem)[-300:]}"
+        self._context.alert("report.failed", text, key="report")
+
+
+async def _last_words(process: asyncio.subprocess.Process) -> bytes:
+    """The end of what it writes to stderr."""
+    words = b""
+    while process.stderr is not None and (piece := await process.stderr.read(LAST_WORDS_BYTES)):
+        words = (words + piece)[-LAST_WORDS_BYTES:]
+    return words
