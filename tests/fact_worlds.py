@@ -16,6 +16,7 @@ from slurm_robust.slurm.errors import SlurmError
 BEGIN_S = 1_790_000_000.0
 DAY_S = 86400.0
 
+
 def incident_row(ident: str, opened_at_s: float, folder: str = "", **more: object) -> IncidentRow:
     """A closed incident of job 7: n2 was evicted, n9 took its place."""
     attempt = Attempt("c", "7", 0, int(BEGIN_S))
