@@ -236,6 +236,16 @@ def test_restarts_in_place_are_one_attempt(world: World) -> None:
     assert (row.times.first_step_at_s, row.times.restarts_within) == (at_s + 1, ((at_s + 50, at_s + 58),))
 
 
+def test_the_checkpoint_of_an_attempt_is_that_of_its_first_launch(world: World) -> None:
+    """A restart within it may begin from a newer one."""
+    at_s = world.slurm.now_s
+    for step, progress in ((-1, {}), (-1, {"first": at_s + 1}), (10, {"first": at_s + 1})):
+        claim = Claim("watching", "line-1", resume_step=step, at_s=at_s, progress=progress)
+        change(world, comment=render(claim))
+        world.run(3)
+    assert rows(world)[0].times.resume_step == -1
+
+
 def test_a_claim_cannot_make_up_rows_gpus_or_times(world: World) -> None:
     """It is untrusted: few trainings a run, no more GPUs than the nodes have, no steps in the future."""
     change(world, gres="")

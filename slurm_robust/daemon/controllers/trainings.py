@@ -136,7 +136,8 @@ class Trainings:
             **_steps(times, at_s.get("first"), at_s.get("new")),
             last_step_at_s=at_s.get("last", times.last_step_at_s),
             last_step=max(times.last_step, _whole(told.get("step", -1.0))),
-            resume_step=claim.resume_step,
+            # After a restart within the attempt the claim tells that one's checkpoint.
+            resume_step=claim.resume_step if times.first_step_at_s is None else times.resume_step,
             checkpoint_s=max(times.checkpoint_s, min(most_s, told.get("ckpt", 0.0))),
             slow_s=max(times.slow_s, min(most_s, told.get("slow", 0.0))),
             step_s=told["pace"] if 0 < told.get("pace", 0.0) < most_s else times.step_s,

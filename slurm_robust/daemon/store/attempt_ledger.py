@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -13,6 +13,8 @@ from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.slurm.values import expand, fold
 from slurm_robust.training_time import Stop, TrainingAttempt
 
+SINCE_VERSION = 6
+"""Of the journal: the first one with these tables."""
 DONE = "DONE"
 """State of an attempt whose training has ended well, while its job goes on with other things."""
 VANISHED = "VANISHED"
@@ -103,11 +105,16 @@ def attempt_of(columns: Mapping[str, Any]) -> AttemptRow:
 
 
 class AttemptLedger:
-    """Reads and writes these tables."""
+    """Reads and writes these tables. A journal that an older daemon still writes has none of them: nothing is known."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.db: sqlite3.Connection = journal.db
+
+    def _read(self, query: str, args: Sequence[object] | Mapping[str, object]) -> list[sqlite3.Row]:
+        if int(self.db.execute("PRAGMA user_version").fetchone()[0]) < SINCE_VERSION:
+            return []
+        return list(self.db.execute(query, args))
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
@@ -123,7 +130,7 @@ class AttemptLedger:
 
     def _attempts(self, where: str, *args: object) -> list[AttemptRow]:
         query = f"SELECT * FROM attempts WHERE {where} ORDER BY start_at_s, seen_at_s"  # noqa: S608 (our own conditions)
-        return [attempt_of(dict(columns)) for columns in self.db.execute(query, args)]
+        return [attempt_of(dict(columns)) for columns in self._read(query, args)]
 
     def attempts(self, from_s: float, to_s: float, *, whole: bool = False) -> list[AttemptRow]:
         """Attempts that waited or ran at some time in this window, oldest first.
@@ -186,7 +193,7 @@ class AttemptLedger:
         before = f"SELECT max(at_s) FROM {table} AS t WHERE t.{of} = {table}.{of} AND at_s <= :from_s"  # noqa: S608
         inside = f"at_s <= :to_s AND (at_s > :from_s OR at_s = ({before}))"
         query = f"SELECT * FROM {table} WHERE {inside} ORDER BY at_s, rowid"  # noqa: S608 (our own names)
-        return list(self.db.execute(query, {"from_s": from_s, "to_s": to_s}))
+        return self._read(query, {"from_s": from_s, "to_s": to_s})
 
     def add_sizes(self, pools: Iterable[PoolRow] = (), cluster: Iterable[ClusterRow] = ()) -> None:
         """Write down what has changed."""
