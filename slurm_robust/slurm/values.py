@@ -112,13 +112,16 @@ def expand(node_list: str, *, remember: bool = True) -> tuple[str, ...]:
 
 
 def _quickly(prefix: str, numbers: str) -> tuple[str, ...] | None:
-    """The names of `prefix[numbers]`; None where the numbers do not simply ascend."""
+    """The names of `prefix[numbers]`; None where the numbers do not simply ascend, or are padded differently."""
+    texts = re.split("[,-]", numbers)
+    if any(text[0] == "0" and len(text) > 1 for text in texts) and len({len(text) for text in texts}) > 1:
+        return None
     names: list[str] = []
     before = -1
     for part in numbers.split(","):
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
-        if low <= before or high < low or ("0" in (first[0], last[:1]) and len(first) != len(last or first)):
+        if low <= before or high < low:
             return None
         names += [f"{prefix}{number:0{len(first)}}" for number in range(low, high + 1)]
         before = high
