@@ -62,7 +62,6 @@ def test_what_the_readme_says_is_there_is_there() -> None:
         "that still hold a GPU": (PACKAGE / "supervise/agent/gpu_holders.py").exists(),
         "the full stage also computes on the GPUs": bool(registry.GROUPS["torch"]),
         "checked in full when they join": (PACKAGE / "daemon/controllers/standby_check.py").exists(),
-        "`/metrics` and `/state.json`": (PACKAGE / "daemon/api/http.py").exists(),
     }.items():
         assert sentence in text, sentence
         assert there, sentence
