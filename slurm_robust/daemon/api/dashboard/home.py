@@ -168,7 +168,7 @@ def _training(job: Row, snapshot: Row) -> Element:
 
 def _waiting(job: Row) -> Element:
     reason = str(job.get("reason", ""))
-    dashes = (cell(n, DASH, class_="number") for n in ("step", "s/step", "ETTR 1 h", "ETTR", "time went into"))
+    dashes = (cell(n, DASH, class_="number empty") for n in ("step", "s/step", "ETTR 1 h", "ETTR", "time went into"))
     return row(
         row_id("w", job.get("job")), *_who(job), *dashes, cell("says", f"waits to start: {reason}", class_="wide")
     )

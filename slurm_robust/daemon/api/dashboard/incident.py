@@ -18,7 +18,7 @@ from slurm_robust.daemon.api.dashboard.stages import NAMES, is_open, short, stag
 from slurm_robust.daemon.api.dashboard.tree import Board, Element, Section, element
 from slurm_robust.text import first_sentence
 
-ACTIONS_ON_CARD = 5
+ACTIONS_ON_CARD = 4
 GOOD = frozenset({"running", "resumed", "went_on", "came_back", "ended"})
 MEANINGS = {
     "": "under way",
@@ -64,7 +64,7 @@ def headline(incident: Row) -> str:
 def card(incident: Row) -> Element:
     """What happens to one incident now."""
     plan, verdict = _part(incident, "plan"), _part(incident, "verdict")
-    actions = [a for a in incident.get("actions", ()) if isinstance(a, dict)]
+    actions: list[Row] = [a for a in incident.get("actions", ()) if isinstance(a, dict)]
     suspects = ", ".join(map(str, plan.get("evict") or verdict.get("suspects") or ()))
     job, user = str(incident.get("job", "")), str(incident.get("user", ""))
     return element(
@@ -80,10 +80,16 @@ def card(incident: Row) -> Element:
         element("p", headline(incident)),
         element("p", element("b", "Suspects: "), suspects) if suspects else None,
         stage_list(incident),
-        element("ul", *[_step(a) for a in actions[-ACTIONS_ON_CARD:]], class_="actions") if actions else None,
+        element("ul", *[_step(a) for a in _now(actions)], class_="actions") if actions else None,
         id=row_id("i", incident.get("key")),
         class_="card",
     )
+
+
+def _now(actions: list[Row]) -> list[Row]:
+    """The last ones that were begun, and the next one."""
+    begun = [a for a in actions if a.get("called_at_s") or a.get("done_at_s") or a.get("error")]
+    return begun[-ACTIONS_ON_CARD:] + [a for a in actions if a not in begun][:1]
 
 
 def _step(action: Row) -> Element:
@@ -92,17 +98,17 @@ def _step(action: Row) -> Element:
 
 
 def _came_to(action: Row) -> str:
-    if action.get("error"):
-        return f"failed, {action['error']}"
     if action.get("done_at_s"):
         return "done"
+    if action.get("error"):
+        return f"not done yet: {action['error']}"
     if action.get("called_at_s"):
         return "asked Slurm, not shown yet"
     return "to come"
 
 
 def _colour(action: Row) -> str:
-    return "bad" if action.get("error") else "done" if action.get("done_at_s") else "later"
+    return "done" if action.get("done_at_s") else "bad" if action.get("error") else "later"
 
 
 def board(incident: Row) -> Board:
@@ -143,7 +149,7 @@ def _facts(incident: Row) -> dict[str, Element]:
         "verdict": f"{verdict.get('conclusion') or 'none'}{f': {suspects}' if suspects else ''}{sure}",
         "why": str(verdict.get("why") or ""),
         "plan": _plan(plan, str(incident.get("mode", ""))),
-        "reason": str(plan.get("reason") or ""),
+        "reason": "" if plan.get("reason") == verdict.get("why") else str(plan.get("reason") or ""),
         "without": ", ".join(map(str, plan.get("evict") or ())),
         "from standby": ", ".join(map(str, plan.get("standby") or ())),
         "seat": str(plan.get("seat") or ""),

@@ -77,7 +77,7 @@ def home_page(board: Board, rows: Mapping[str, str], frame: Frame) -> str:
 <section aria-labelledby="trainings-title"><h2 id="trainings-title">Trainings</h2>
 {_table("trainings", TRAININGS, put("trainings"))}{_SPENT}</section>
 <section aria-labelledby="nodes-title"><h2 id="nodes-title">Nodes</h2>{put("legend")}
-<p id="tell" role="status">Point at a square, or go through a grid by the arrow keys.</p>{grids}</section>
+<p id="tell" role="status">Point at a square, tap it, or go through a grid by the arrow keys.</p>{grids}</section>
 <section aria-labelledby="drains-title"><h2 id="drains-title">Out of service, the newest first</h2>
 {_table("drains", DRAINS, put("drains"))}</section>
 <section aria-labelledby="pools-title"><h2 id="pools-title">Standby pools</h2>

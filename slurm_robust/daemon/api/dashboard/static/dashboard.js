@@ -111,7 +111,7 @@
       if (node.textContent !== text) node.textContent = text;
     }
     const isAway = isLost || silentS > SILENT_S, isOld = now - atS > STALE_S;
-    byId("age").textContent = atS ? `${isAway ? "not live, " : "live, "}${age(now - atS)} old` : "no state yet";
+    byId("age").textContent = atS ? `${isAway ? "not live, " : isOld ? "" : "live, "}${age(now - atS)} old` : "no state yet";
     const text = isAway ? `No connection to the daemon's machine for ${age(silentS)}.`
       : isOld ? (atS ? `The daemon has been silent for ${age(now - atS)}.` : "The daemon has published no state yet.") : "";
     body.className = text ? "stale" : "fresh";
