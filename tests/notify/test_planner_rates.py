@@ -79,20 +79,41 @@ def test_what_happens_is_told_at_once_and_alone() -> None:
 
 
 def test_a_burst_is_a_few_messages_and_one_summary() -> None:
-    """Fifty at once, ten an hour: nine alone, the last one tells of forty-one."""
+    """Fifty at once, ten an hour: seven alone, the next one tells of forty-three; two are kept for what is critical."""
     target = Target()
     for number in range(50):
         target.happens(f"n{number}")
     target.run(60, 1)
-    assert [letter.count for _, letter in target.got] == [1] * 9 + [41]
-    assert "41 × drain" in target.subjects[-1]
-    assert target.got[-1][1].lines[-2] == "- and 21 more"
+    assert [letter.count for _, letter in target.got] == [1] * 7 + [43]
+    assert "43 × drain" in target.subjects[-1]
+    assert target.got[-1][1].lines[-2] == "- and 23 more"
     assert target.state.due == 0
     target.happens("later")
     target.run(1800)
-    assert len(target.got) == 10
+    assert len(target.got) == 8
+    target.happens("breaker", "breaker")
+    target.run(20)
+    assert target.subjects[-1] == "[srobust] critical: breaker happened"
     target.run(1900)
-    assert len(target.got) == 11
+    assert len(target.got) == 10
+
+
+def test_what_is_critical_is_neither_dropped_nor_hidden() -> None:
+    """Behind three hundred stopped trainings of somebody, with a target that was away."""
+    target = Target()
+    target.answer = failing()
+    target.happens("first")
+    target.step()
+    for number in range(300):
+        target.happens(f"job {number}", "stop")
+    target.happens("breaker", "breaker")
+    target.answer = None
+    target.run(HOUR_S)
+    (_, summary) = target.got[1]
+    assert summary.severity == "critical"
+    assert summary.count == 301
+    assert any("critical: breaker happened" in line for line in summary.lines)
+    assert summary.alerts[-1].event == "breaker"
 
 
 def test_what_repeats_is_told_once_and_then_that_it_lasts() -> None:
@@ -211,7 +232,7 @@ Happening = st.tuples(
 )
 
 
-@given(st.lists(Happening, max_size=120), st.integers(1, 4))
+@given(st.lists(Happening, max_size=120), st.sampled_from([1, 2, 3, 5, 10]))
 def test_never_too_much_and_nothing_lost(story: list[tuple[str, int, str, float]], per_hour: int) -> None:
     """At most so many messages in any hour; each thing is told, counted in a message, or still waits; order is kept."""
     target = Target(per_hour=per_hour)
