@@ -265,7 +265,7 @@ def test_never_too_much_and_nothing_lost(story: list[tuple[str, int, str, float]
 
 @given(st.lists(Happening, max_size=120), st.sampled_from([1, 3, 10]))
 def test_what_never_repeats_is_told_exactly_once(story: list[tuple[str, int, str, float]], per_hour: int) -> None:
-    """By itself, in a summary, or in a number: whoever adds up gets what happened, also after messages were given up."""
+    """By itself, in a summary, or in a number: the sum is what happened, also after messages were given up."""
     target = Target(per_hour=per_hour)
     for number, (what, _, event, seconds) in enumerate(story):
         if what == "happens":
