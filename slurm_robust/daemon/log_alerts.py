@@ -9,14 +9,14 @@ from slurm_robust.notify.alert import Alert
 
 NOT_RESUMED = ("recovery.given_up", "recovery.not_started", "recovery.aborted", "held.too_often")
 STORMS = ("nodes.storm", "nodes.fault_storm")
-STOPPED = ": stopped: "
+STOPPED = "stopped: "
 BREAKER_DONE = "nothing is drained or quarantined; jobs still get seats, without their suspects"
 BREAKER_COMMAND = "srobust breaker; once the cause is known: srobust breaker reset"
 
 
 def alert_of(at_s: float, what: str, text: str) -> Alert | None:
     """The alert that a line of the log is for people; None for most lines."""
-    if what == "incident.closed" and STOPPED not in text:
+    if what == "incident.closed" and not text.partition(": ")[2].startswith(STOPPED):
         return None
     make = _LINES.get("lemon" if what.startswith("lemon.") else what)
     return make(at_s, what, text) if make is not None else None
@@ -53,7 +53,7 @@ def _not_resumed(at_s: float, _: str, text: str) -> Alert:
 
 
 def _stopped(at_s: float, _: str, text: str) -> Alert:
-    return _of_incident(at_s, "stop", "was stopped for good", text.replace(STOPPED, ": ", 1))
+    return _of_incident(at_s, "stop", "was stopped for good", text.replace(STOPPED, "", 1))
 
 
 _LINES: dict[str, Callable[[float, str, str], Alert]] = {

@@ -22,7 +22,7 @@ from slurm_robust.slurm.client import Node
 
 KEY = "totals"
 EVERY_S = 1.0
-ROWS = 1000
+ROWS = 200
 """Counted at once, at most: a long journal of an older version is counted in pieces."""
 MAX_EVENTS = 200
 """Kinds of events that are counted; further ones are counted together as `other`."""
@@ -155,11 +155,10 @@ class Totals:
 
     def _ended(self, kept: Counted) -> None:
         db = self.context.journal.db
-        for number, (node, at_s) in list(kept.out.items()):
+        still_out = {row["rowid"] for row in db.execute("SELECT rowid FROM drains WHERE ended_at_s IS NULL")}
+        for number in sorted(set(kept.out) - still_out):
+            node, at_s = kept.out.pop(number)
             row = db.execute("SELECT ended_at_s FROM drains WHERE rowid = ?", (number,)).fetchone()
-            if row is not None and row["ended_at_s"] is None:
-                continue
-            del kept.out[number]
             if row is None:  # nobody counted it before it was forgotten
                 continue
             again = "SELECT rowid FROM drains WHERE node = ? AND at_s = ? AND rowid > ?"

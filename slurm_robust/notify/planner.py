@@ -11,6 +11,7 @@ import msgspec
 
 from slurm_robust.notify.alert import EVENTS, Alert, Delivery, Letter, rank
 from slurm_robust.notify.wording import lasting, letter, over
+from slurm_robust.notify_config import SEVERITIES
 
 HOUR_S, DAY_S = 3600.0, 86400.0
 GATHER_S = 60.0
@@ -21,6 +22,8 @@ STILL_S, STILL_MAX_S = 1800.0, 6 * HOUR_S
 """When it is first said that something still goes on; then after twice the time, up to the longest."""
 RETRY_S, RETRY_MAX_S, RETRY_AFTER_MAX_S = 10.0, 1800.0, 6 * HOUR_S
 MAX_WAITING, MAX_KEYS = 200, 500
+RESERVED_PART = 5
+"""One in so many messages of an hour is kept for what is critical."""
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -131,14 +134,18 @@ def next_letter(state: TargetState, rules: Rules, now_s: float, *, quiet: bool =
         return state.flight.letter if now_s >= state.flight.next_try_at_s else None
     state.sent_at_s = [at_s for at_s in state.sent_at_s if at_s > now_s - HOUR_S]
     left = rules.per_hour - len(state.sent_at_s)
+    # Nobody can use up the rate so that a breaker's alert has to wait.
+    ordinary = left - rules.per_hour // RESERVED_PART
     chosen = [n for n in state.waiting if not quiet or rules.wakes(n)]
-    if left <= 0 or not (chosen or (state.uncounted and not quiet)):
+    if ordinary <= 0:
+        chosen = [n for n in chosen if n.severity == SEVERITIES[-1]]
+    if left <= 0 or not (chosen or (state.uncounted and not quiet and ordinary > 0)):
         return None
-    together = bool(state.uncounted) or left == 1 or now_s - chosen[0].at_s > GATHER_S
+    together = bool(state.uncounted) or 1 in (left, ordinary) or now_s - chosen[0].at_s > GATHER_S
     chosen = chosen if together else chosen[:1]
     taken = {id(n) for n in chosen}
     state.waiting = [n for n in state.waiting if id(n) not in taken]
-    beyond, state.uncounted = state.uncounted, {}
+    beyond, state.uncounted = (state.uncounted, {}) if ordinary > 0 else ({}, state.uncounted)
     covers = dict(beyond)
     for alert in chosen:
         covers[alert.event] = covers.get(alert.event, 0) + 1
@@ -191,10 +198,12 @@ def clock_set_back(state: TargetState, now_s: float) -> None:
 
 
 def _queue(state: TargetState, alert: Alert) -> None:
-    if len(state.waiting) < MAX_WAITING:
-        state.waiting.append(alert)
-    else:
-        state.uncounted[alert.event] = state.uncounted.get(alert.event, 0) + 1
+    state.waiting.append(alert)
+    if len(state.waiting) > MAX_WAITING:
+        # The newest of the least severe is only counted.
+        least = min(range(len(state.waiting)), key=lambda i: (rank(state.waiting[i].severity), -i))
+        event = state.waiting.pop(least).event
+        state.uncounted[event] = state.uncounted.get(event, 0) + 1
 
 
 def _end(state: TargetState, known: Repetition) -> None:

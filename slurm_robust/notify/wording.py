@@ -63,13 +63,19 @@ def letter(
         subject, lines = _summary(alerts, beyond, count)
     where = f"/{plain(cluster, 64)}" if cluster else ""
     subject = f"[srobust{where}] {severity}: {subject}"
-    return Letter(name, target, cluster, severity, now_s, subject, lines, count, tuple(alerts[:MAX_LISTED]))
+    return Letter(name, target, cluster, severity, now_s, subject, lines, count, tuple(_listed(alerts)))
 
 
 def trial(target: str, cluster: str, now_s: float) -> Letter:
     """A message that only shows that messages arrive."""
     alert = Alert(now_s, "lemon", "test", "This is a test: messages for this target arrive", command="srobust status")
     return letter(f"{target}-test-{now_s:.0f}", (target, cluster), [alert], {}, now_s)
+
+
+def _listed(alerts: Sequence[Alert]) -> list[Alert]:
+    """Those that a summary names: the most severe, in the order in which they came."""
+    severest = sorted(range(len(alerts)), key=lambda i: (-rank(alerts[i].severity), i))[:MAX_LISTED]
+    return [alerts[i] for i in sorted(severest)]
 
 
 def _one(alert: Alert) -> tuple[str, ...]:
@@ -85,7 +91,7 @@ def _summary(alerts: Sequence[Alert], beyond: Mapping[str, int], count: int) -> 
     subject = f"{count} messages{since}: " + ", ".join(
         f"{number} × {event}" for event, number in by_event.most_common()
     )
-    lines = [f"- {clock(n.at_s)[11:19]} {n.severity}: {plain(n.happened, FIELD_CHARS)}" for n in alerts[:MAX_LISTED]]
+    lines = [f"- {clock(n.at_s)[11:19]} {n.severity}: {plain(n.happened, FIELD_CHARS)}" for n in _listed(alerts)]
     if more := count - len(lines):
         lines.append(f"- and {more} more")
     return subject, (*lines, "type: srobust status; srobust incidents")

@@ -153,6 +153,7 @@ def test_every_line_that_people_are_told_of_is_written_somewhere() -> None:
         first, _, outcome = what.partition(".")
         assert f'"{what}"' in text or (first == "recovery" and f'"{outcome}"' in policy + text), what
     assert log_alerts.alert_of(1.0, "incident.closed", "8.r0.5.i: step 30 reached") is None
+    assert log_alerts.alert_of(1.0, "incident.closed", "8.r0.5.i: superseded: by : stopped: x") is None
     assert log_alerts.alert_of(1.0, "node.back", "n1 is back in service") is None
     lemon = log_alerts.alert_of(1.0, "lemon.found", "n1: 5 failures in 30 days, 1 expected")
     assert lemon is not None
