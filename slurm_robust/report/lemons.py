@@ -211,10 +211,13 @@ def exposures_of(facts: Facts, nodes: Sequence[str] = ()) -> dict[str, float]:
 
 
 def _named(facts: Facts) -> Iterator[str]:
-    for row in (*facts.drains, *facts.strikes, *facts.repairs):
-        yield row.node
-    for held in (*facts.attempts, *facts.pools):
-        yield from held.nodes
+    yield from (drain.node for drain in facts.drains)
+    yield from (strike.node for strike in facts.strikes)
+    yield from (repair.node for repair in facts.repairs)
+    for attempt in facts.attempts:
+        yield from attempt.nodes
+    for pool in facts.pools:
+        yield from pool.nodes
     for incident in facts.incidents:
         yield from incident.evict or incident.suspects
 

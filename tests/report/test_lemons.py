@@ -66,7 +66,7 @@ def test_a_lemon_among_two_thousand_is_found_in_time() -> None:
     assert found[1] <= needed
 
 
-@pytest.mark.parametrize(("nodes", "seeds"), [(50, 100), (2000, 5)])
+@pytest.mark.parametrize(("nodes", "seeds"), [(50, 100), (2000, 2)])
 def test_no_healthy_node_is_a_lemon(nodes: int, seeds: int) -> None:
     """In a hundred clusters, after each thirty days of ninety."""
     for seed in range(seeds):
