@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
 BASE = frozenset({"model", "mode", "claim", "config", "config_file", "text", "remedy", "node_findings", "__version__"})
+BASE |= {"training_time", "spent_time"}
 VALUES_OF_SLURM = frozenset({"slurm.client", "slurm.values"})
 """Frozen values and arithmetic on node lists: they ask Slurm nothing."""
 
@@ -29,11 +30,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "remedy": frozenset({"text"}),
     "fault_marker": frozenset(),
     "progress": frozenset(),
+    "spent_time": frozenset(),
+    "training_time": frozenset({"spent_time"}),
     "node_findings": frozenset(),
     "config": frozenset({"mode", "yaml_lines", "config_file"}),
     "config_file": frozenset(),
     "yaml_lines": frozenset(),
-    "training_time": frozenset(),
     "policy": BASE | VALUES_OF_SLURM | {"fault_marker"},
     "diagnose": BASE,
     "hint": BASE | {"diagnose"},
@@ -49,9 +51,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint", "stoptime"}
     | {"nodewatch.sent_records", "nodecheck.engine.registry"},
     "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy"},
-    # Of localize, value types; of the daemon, the journal, read-only. The daemon starts reports as programs.
-    "report": BASE | {"slurm", "diagnose", "localize", "policy", "training_time", "daemon.store"},
     "stoptime": BASE | {"slurm"},
+    # Of the daemon, only how its journal is read.
+    "report": BASE | {"slurm", "diagnose", "localize", "policy", "daemon.store"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
