@@ -103,8 +103,16 @@ class SuperviseConfig(_Section, frozen=True):
 class StandbyConfig(_Section, frozen=True):
     """Checked nodes that are held ready."""
 
-    size: Count = 0
-    """Nodes of each pool; 0 keeps none."""
+    size: Count | Literal["auto"] = 0
+    """Nodes of each pool; 0 keeps none; `auto`: by the failures that the journal knows of."""
+    start_size: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """With `auto`: until there is enough evidence."""
+    max_size: Annotated[int, msgspec.Meta(ge=1)] = 8
+    """With `auto`: the most."""
+    window_days: Positive = 60.0
+    """With `auto`: how far back failures count."""
+    min_node_days: Positive = 1000.0
+    """With `auto`: less evidence changes nothing."""
     partitions: tuple[str, ...] = ()
     """Partitions with a pool; empty means every partition's nodes, one pool for each hardware class."""
     prefix: str = "srobust-standby"

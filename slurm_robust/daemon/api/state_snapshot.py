@@ -221,7 +221,8 @@ def _pool(daemon: Daemon, pool: Pool) -> dict[str, Any]:
         "nodes": list(pool.nodes),
         "held": fold(expand(held.nodes)) if held else "",
         "unchecked": fold(sorted(set(pool.nodes) & readings.unchecked)),
-        "wanted": daemon.context.config.standby.size,
+        "wanted": pool.wanted,
+        "size_reason": daemon.standby_pools.size_reason(pool),
         "short": pool.short,
         "ends_at_s": held.end_at_s if held else None,
     }
