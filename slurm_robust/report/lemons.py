@@ -184,7 +184,8 @@ def _sentence(found: Sequence[Lemon], watched: Sequence[Lemon], nodes: int, tota
     names = ", ".join(lemon.node for lemon in found[:8]) + (", …" if len(found) > 8 else "")
     also = f" {len(watched)} more should be watched." if watched else ""
     if found:
-        return f"{len(found)} of {nodes} nodes fail more often than chance explains: {names}.{also}"
+        verb = "fails" if len(found) == 1 else "fail"
+        return f"{len(found)} of {nodes} nodes {verb} more often than chance explains: {names}.{also}"
     return f"None of {nodes} nodes fails more often than chance explains.{also}"
 
 

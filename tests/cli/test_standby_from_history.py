@@ -46,7 +46,7 @@ def test_failures_of_the_journal_give_a_size(site: Path) -> None:
     assert row["node_days"] == pytest.approx(10 * row["machines"], rel=1e-3)
     assert row["standby_low"] <= row["standby"] <= row["standby_high"]
     shown = run("--from-history", "--since", "2d", "--config", str(site))
-    assert "1 failures in" in shown.stdout
+    assert "1 failure in" in shown.stdout
 
 
 def test_an_empty_journal_says_that_nothing_was_seen(site: Path) -> None:

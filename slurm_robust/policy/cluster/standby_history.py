@@ -43,10 +43,11 @@ class SizeSuggestion:
         rate = self.rate
         if self.size is None or rate.rate is None or rate.low is None or rate.high is None:
             return "no node-day was seen yet"
+        failures = f"{rate.failures} failure{'' if rate.failures == 1 else 's'}"
         return (
-            f"{rate.failures} failures in {rate.exposure:.0f} node-days ({rate.rate:.2g} a node-day, 95 %: "
-            f"{rate.low:.2g} to {rate.high:.2g}): on {self.quantile:.3g} of all days at most {self.size} of "
-            f"{self.machines} nodes fail (95 %: {self.low} to {self.high})"
+            f"{failures} in {rate.exposure:.0f} node-days ({rate.rate:.2g} a node-day, 95 %: {rate.low:.2g} to "
+            f"{rate.high:.2g}): on {self.quantile:.3g} of all days at most {self.size} of {self.machines} nodes fail "
+            f"(95 %: {self.low} to {self.high})"
         )
 
 
