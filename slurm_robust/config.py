@@ -105,10 +105,13 @@ class SuperviseConfig(_Section, frozen=True):
 
 
 class StandbyConfig(_Section, frozen=True):
-    """Checked nodes that are held ready."""
+    """Checked nodes that are held ready: `size` in each pool, 0 for none, `auto` by the failures in the journal."""
 
-    size: Count = 0
-    """Nodes of each pool; 0 keeps none."""
+    size: Count | Literal["auto"] = 0
+    start_size: Annotated[int, msgspec.Meta(ge=1)] = 1
+    max_size: Annotated[int, msgspec.Meta(ge=1)] = 8
+    window_days: Positive = 60.0
+    min_node_days: Positive = 1000.0
     partitions: tuple[str, ...] = ()
     """Partitions with a pool; empty means every partition's nodes, one pool for each hardware class."""
     prefix: str = "srobust-standby"
@@ -139,6 +142,12 @@ class NodetestConfig(_Section, frozen=True):
     """For all tests of two nodes together."""
     proof_wait_h: NonNegative = 4.0
     """How long a node stays in quarantine for a test that it needs."""
+
+
+class LemonsConfig(_Section, frozen=True):
+    """Nodes that fail more often than chance explains: whether one a day is given to quarantine."""
+
+    act: bool = False
 
 
 class RepairConfig(_Section, frozen=True):
@@ -286,6 +295,7 @@ class Config(_Section, frozen=True):
     standby: StandbyConfig = StandbyConfig()
     quarantine: QuarantineConfig = QuarantineConfig()
     nodetest: NodetestConfig = NodetestConfig()
+    lemons: LemonsConfig = LemonsConfig()
     repair: RepairConfig = RepairConfig()
     seat: SeatConfig = SeatConfig()
     breaker: BreakerConfig = BreakerConfig()

@@ -40,8 +40,8 @@ class FactOptions:
     config: str | None
 
 
-def fact_options(function: F) -> F:
-    """Adds these options to a command, which gets them as its argument `source`."""
+def fact_options(function: F, since: str = "7d") -> F:
+    """Adds these options to a command, which gets them as its argument `source`; `since` is what `--since` has else."""
 
     @wraps(function)
     def command(**given: Any) -> Any:
@@ -56,7 +56,7 @@ def fact_options(function: F) -> F:
         click.option("--journal", type=folder, help="Folder with the daemon's journal; else daemon.state_dir."),
         click.option("--until", default="now", show_default=True, metavar="TIME", help="As --since."),
         click.option(
-            "--since", default="7d", show_default=True, metavar="TIME", help="7d, 24h, 30m ago, or 2026-01-31[T12:00]."
+            "--since", default=since, show_default=True, metavar="TIME", help="7d, 24h, 30m ago, or 2026-01-31[T12:00]."
         ),
     ):
         command = option(command)

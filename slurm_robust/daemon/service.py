@@ -19,6 +19,7 @@ from slurm_robust.daemon.controllers.drain_permits import DrainPermits
 from slurm_robust.daemon.controllers.exclusions import Exclusions
 from slurm_robust.daemon.controllers.incident_reports import IncidentReports
 from slurm_robust.daemon.controllers.launch_failed import LaunchFailed
+from slurm_robust.daemon.controllers.lemons import Lemons
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
 from slurm_robust.daemon.controllers.node_faults import MarkedFaults
 from slurm_robust.daemon.controllers.pair_tests import PairTests
@@ -92,6 +93,7 @@ class Daemon:
         self.repairs = Repairs(context, self.actor, self.recoveries, self.ledger, self.repair_ledger)
         self.standby_pools = StandbyPools(context, self.actor, self.ledger)
         self.standby_checks = StandbyChecks(context, self.actor, self.breaker, self.ledger, self.pair_tests)
+        self.lemons = Lemons(context, self.breaker, self.ledger)
         self.launch_failed = LaunchFailed(context, self.actor, self.recoveries, self.ledger)
         self.exclusions = Exclusions(context, self.actor, self.recoveries, self.ledger)
         self.sweeper = Sweeper(context, self.actor, self.ledger, self.recoveries, self.repair_ledger)
@@ -105,7 +107,7 @@ class Daemon:
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
             *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs, self.pair_tests),
-            *(self.trainings, self.notifier),
+            *(self.trainings, self.notifier, self.lemons),
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -145,6 +147,7 @@ class Daemon:
             context.trouble("poll", trouble)
             await self._publish()
             await self._pause(trouble_s or self._interval_s())
+        await self.lemons.close()
         context.info("daemon.stop", "stopped; open recoveries are continued at the next start")
 
     async def _publish(self) -> None:
@@ -218,6 +221,7 @@ class Daemon:
                 await self.node_faults.tick()
                 await self.launch_failed.tick()
                 await self.exclusions.tick()
+                await self.lemons.tick()
             await self.recoveries.tick()
             await self.pair_tests.tick()
             await self.quarantine.tick()

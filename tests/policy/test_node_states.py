@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.config import StandbyConfig
-from slurm_robust.policy.cluster.node_states import HardwareClass, class_of, foreign, idle, lost_gres, plan_pools
+from slurm_robust.policy.cluster.node_states import (
+    HardwareClass,
+    PoolRules,
+    class_of,
+    foreign,
+    idle,
+    lost_gres,
+    plan_pools,
+)
 from slurm_robust.slurm.client import Node, Reservation
 
 NODES = {f"n{i}": Node(f"n{i}", "IDLE", partitions=("main", "all"), gres="gpu:a100:8(S:0-1)") for i in range(1, 7)}
@@ -17,7 +25,7 @@ NODES = {f"n{i}": Node(f"n{i}", "IDLE", partitions=("main", "all"), gres="gpu:a1
 
 def pools(nodes: dict[str, Node], *reservations: Reservation, size: int = 2) -> dict[str, tuple[str, ...]]:
     """Pool name → members."""
-    made = plan_pools(nodes, reservations, StandbyConfig(size=size), seat_prefix="srobust-seat")
+    made = plan_pools(nodes, reservations, PoolRules(StandbyConfig(size=size), "srobust-seat"))
     return {p.name: p.nodes for p in made}
 
 

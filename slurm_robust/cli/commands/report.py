@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from slurm_robust.cli.commands.report_lemons import lemons
 from slurm_robust.cli.commands.report_sql import export, sql
 from slurm_robust.cli.teaching import lesson
 
@@ -16,5 +17,6 @@ def command() -> None:
     """How did the cluster do? Its past as tables, by SQL."""
 
 
+command.add_command(lemons)
 command.add_command(sql)
 command.add_command(export)

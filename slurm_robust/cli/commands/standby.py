@@ -11,6 +11,7 @@ from slurm_robust.cli.teaching import SHOWN, lesson
 _EXAMPLES = (
     ("srobust standby", "pools, members, missing members"),
     ("srobust standby size --machines 512 --daily-failure-rate 0.005", "how many to hold"),
+    ("sudo srobust standby size --from-history --since 60d", "by the failures of this site"),
 )
 
 
@@ -35,19 +36,51 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
     columns = ("pool", "partition", "gres", "holds", "unchecked", "wanted", "short", "until")
     if pools:
         table("Standby pools", columns, rows, drop=("partition", "until"))
+        for pool in pools:
+            if pool.get("size_reason"):
+                click.echo(f"{pool['name']}: {pool['size_reason']}")
     else:
         click.echo("none: standby.size in robust.yaml is 0, or no node is free")
 
 
-@command.command(epilog=lesson(_EXAMPLES[1:], [(0, "printed"), (2, "wrong usage")]))
-@click.option("--machines", type=click.IntRange(1), required=True, help="Machines of one hardware class.")
-@click.option("--daily-failure-rate", type=click.FloatRange(0, 1), required=True, help="Of one machine, a day.")
+_SIZED = [
+    (0, "printed"),
+    (1, "the journal or Slurm cannot be read; the message says what to check"),
+    (2, "wrong usage"),
+]
+
+
+@command.command(epilog=lesson(_EXAMPLES[1:], _SIZED))
+@click.option("--machines", type=click.IntRange(1), help="Machines of one hardware class.")
+@click.option("--daily-failure-rate", type=click.FloatRange(0, 1), help="Of one machine, a day.")
 @click.option("--quantile", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.99, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="For tools: documented, stable.")
-def size(machines: int, daily_failure_rate: float, quantile: float, as_json: bool) -> None:
-    """How many standby nodes a day's failures need: the smallest k with P(failures <= k) >= quantile."""
+@click.option("--from-history", is_flag=True, help="Of each hardware class, by the failures in the daemon's journal.")
+@click.option("--since", default="30d", show_default=True, help="How far back, with --from-history: 12h, 30d, 8w.")
+@source_options
+def size(
+    *,
+    machines: int | None,
+    daily_failure_rate: float | None,
+    quantile: float,
+    from_history: bool,
+    since: str,
+    path: str | None,
+    as_json: bool,
+) -> None:
+    """How many standby nodes a day's failures need: the smallest k with P(failures <= k) >= quantile.
+
+    Without --from-history, --machines and --daily-failure-rate are needed.
+    """
     from slurm_robust.policy.cluster.standby_size import standby_size  # noqa: PLC0415 (loaded for this command only)
 
+    given = machines is not None or daily_failure_rate is not None
+    if from_history:
+        if given:
+            raise click.UsageError("--from-history counts machines and failures itself: leave the other options out")
+        _from_history(path, since, quantile, as_json=as_json)
+        return
+    if machines is None or daily_failure_rate is None:
+        raise click.UsageError("give --machines and --daily-failure-rate, or --from-history")
     try:
         count = standby_size(machines, daily_failure_rate, quantile)
     except ValueError as error:
@@ -58,3 +91,33 @@ def size(machines: int, daily_failure_rate: float, quantile: float, as_json: boo
         )
     else:
         click.echo(f"{count}")
+
+
+def _from_history(path: str | None, since: str, quantile: float, *, as_json: bool) -> None:
+    """Each hardware class that Slurm has now, and the failures that the journal has of its nodes."""
+    from slurm_robust.cli.standby_history import suggestions_now  # noqa: PLC0415 (loaded for this command only)
+
+    rows = suggestions_now(load_config(path), since, quantile)
+    if as_json:
+        print_json(rows)
+        return
+    table(
+        f"Standby nodes, by the failures of the last {since}",
+        ("partition", "gres", "machines", "failures", "node-days", "a node-day (95 %)", "standby (95 %)"),
+        [
+            (
+                *(row["partition"], row["gres"] or "none", row["machines"], row["failures"], f"{row['node_days']:.0f}"),
+                _range(row["daily_failure_rate"], row["daily_failure_rate_low"], row["daily_failure_rate_high"]),
+                _range(row["standby"], row["standby_low"], row["standby_high"]),
+            )
+            for row in rows
+        ],
+        drop=("gres", "node-days"),
+    )
+    for row in rows:
+        click.echo(f"{row['partition']} {row['gres'] or '(no gres)'}: {row['sentence']}")
+
+
+def _range(value: float | None, low: float | None, high: float | None) -> str:
+    """With two digits and its interval; a dash where it cannot be said."""
+    return "–" if value is None else f"{value:.2g} ({low:.2g}–{high:.2g})"

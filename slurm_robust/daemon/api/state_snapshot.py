@@ -231,7 +231,8 @@ def _pool(daemon: Daemon, pool: Pool) -> dict[str, Any]:
         "held": fold(expand(held.nodes)) if held else "",
         "unchecked": fold(unchecked),
         "unchecked_count": len(unchecked),
-        "wanted": daemon.context.config.standby.size,
+        "wanted": pool.wanted,
+        "size_reason": daemon.standby_pools.size_reason(pool),
         "short": pool.short,
         "ends_at_s": held.end_at_s if held else None,
     }

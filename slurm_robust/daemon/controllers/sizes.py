@@ -42,8 +42,8 @@ class Sizes:
             self._nodes |= changed
 
     def _note_pools(self, pools: Sequence[Pool]) -> None:
-        at_s, wanted = self.context.now_s(), self.context.config.standby.size
-        now = {pool.name: PoolRow(at_s, pool.name, pool.kind.partition, wanted, pool.nodes) for pool in pools}
+        at_s = self.context.now_s()
+        now = {pool.name: PoolRow(at_s, pool.name, pool.kind.partition, pool.wanted, pool.nodes) for pool in pools}
         gone = [name for name, held in self._held.items() if name not in now and held != (0, ())]
         now |= {name: PoolRow(at_s, name, "", 0, ()) for name in gone}
         changed = [row for row in now.values() if self._held.get(row.pool) != (row.wanted, row.nodes)]

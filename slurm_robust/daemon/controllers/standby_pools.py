@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
+from slurm_robust.daemon.controllers.standby_sizes import StandbySizes
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_picture import NodePicture
-from slurm_robust.policy.cluster.node_states import OURS, Pool, plan_pools
+from slurm_robust.policy.cluster.node_states import OURS, Pool, PoolRules, plan_pools
 from slurm_robust.slurm.client import Reservation
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand, fold
@@ -21,20 +22,29 @@ LONGEST_MIN = 360 * DAY_MIN
 """Slurm's longest reservation is a year from its start: an older pool is deleted and created again."""
 
 
+_PlannedFrom = tuple[NodePicture, Mapping[str, Reservation], frozenset[str], frozenset[str], Mapping[str, int]]
+
+
 class StandbyPools:
     """Compares every few seconds the pools that Slurm has with the pools that should be."""
 
     def __init__(self, context: DaemonContext, actor: Actor, ledger: NodeLedger) -> None:
         self.context, self.actor, self.ledger = context, actor, ledger
+        self.sizes = StandbySizes(context, ledger)
         self.pools: list[Pool] = []
         self._next_at_s = 0.0
-        self._planned: tuple[NodePicture, Mapping[str, Reservation], frozenset[str], frozenset[str]] | None = None
+        self._planned: _PlannedFrom | None = None
         """What the pools were planned from."""
         self._out: frozenset[str] = frozenset()
+
+    def size_reason(self, pool: Pool) -> str:
+        """Why a pool has its size; empty where the site chose a number."""
+        return self.sizes.reason(pool.kind.slug)
 
     def restart_timers(self) -> None:
         """The clock was set back: compare at once."""
         self._next_at_s = 0.0
+        self.sizes.restart_timers()
 
     async def tick(self, keep_out: frozenset[str] = frozenset()) -> None:
         """Bring the pools to what they should be, without nodes that an open recovery evicts (`keep_out`).
@@ -46,13 +56,13 @@ class StandbyPools:
             return
         self._next_at_s = context.now_s() + EVERY_S
         out = keep_out | {q.node for q in self.ledger.quarantines()}
-        now = (readings.picture, readings.reservations, out, readings.at_check)
+        sizes = self.sizes.now()
+        now = (readings.picture, readings.reservations, out, readings.at_check, sizes)
         if self._planned is None or now[0] is not self._planned[0] or now[1:] != self._planned[1:]:
             self.pools = plan_pools(
                 readings.nodes,
                 readings.reservations.values(),
-                config,
-                seat_prefix=context.config.seat.prefix,
+                PoolRules(config, context.config.seat.prefix, sizes),
                 keep_out=out,
                 at_check=readings.at_check,
             )

@@ -177,6 +177,29 @@ class NodeLedger:
         rows = self.db.execute("SELECT node, reason FROM drains WHERE ended_at_s IS NULL")
         return {r["node"]: r["reason"] for r in rows}
 
+    def failures(self, since_s: float) -> list[tuple[str, float]]:
+        """Nodes that failed since then, and when: drained by us and not taken back within the hour, or lost to a job.
+
+        A drain that a repair ended within the hour counts: it had a reason.
+        """
+        rows = self.db.execute(
+            "SELECT node, at_s FROM drains AS d WHERE at_s >= ? AND at_s > 0 AND (ended_at_s IS NULL OR "
+            "ended_at_s - at_s >= 3600 OR EXISTS (SELECT 1 FROM repairs AS r WHERE r.node = d.node AND "
+            "r.begun_at_s >= d.at_s AND r.begun_at_s <= d.ended_at_s))",
+            (since_s,),
+        )
+        found = [(r["node"], r["at_s"]) for r in rows]
+        for row in self.journal.incidents("kind = 'node_lost' AND opened_at_s >= ?", (since_s,)):
+            incident = row.incident
+            if row.outcome != "came_back" and incident.verdict is not None:
+                found += [(suspect.node, incident.opened_at_s) for suspect in incident.verdict.suspects]
+        return found
+
+    def first_at_s(self) -> float | None:
+        """When the journal's oldest event was written; None where it has none."""
+        row = self.db.execute("SELECT min(at_s) AS at_s FROM events WHERE at_s > 0").fetchone()
+        return None if row["at_s"] is None else float(row["at_s"])
+
     def drained(self, node: str, at_s: float, reason: str) -> None:
         """Note a node that is out of service with a reason of ours."""
         self.db.execute("INSERT INTO drains VALUES(?,?,?,NULL)", (node, at_s, reason))

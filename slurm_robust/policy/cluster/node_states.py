@@ -6,7 +6,7 @@ import enum
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from slurm_robust.config import Config, StandbyConfig
@@ -178,52 +178,71 @@ class Pool:
     Attributes:
         nodes: The whole new list of members, sorted; empty where there is no node to hold.
         short: Members missing to the wanted size.
+        wanted: The wanted size.
     """
 
     name: str
     kind: HardwareClass
     nodes: tuple[str, ...]
     short: int = 0
+    wanted: int = 0
+
+
+@dataclass(frozen=True)
+class PoolRules:
+    """What the site chose of pools.
+
+    Attributes:
+        seat_prefix: Reservations of seats begin so.
+        sizes: By a class's slug, where the site chose `auto`; `start_size` for classes that are not in it.
+    """
+
+    config: StandbyConfig
+    seat_prefix: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def size_of(self, kind: HardwareClass) -> int:
+        """How many nodes a class's pool should have."""
+        if self.config.size == "auto":
+            return self.sizes.get(kind.slug, self.config.start_size)
+        return self.config.size
 
 
 def plan_pools(
     nodes: Mapping[str, Node],
     reservations: Iterable[Reservation],
-    config: StandbyConfig,
+    rules: PoolRules,
     *,
-    seat_prefix: str,
     keep_out: frozenset[str] = frozenset(),
     at_check: frozenset[str] = frozenset(),
 ) -> list[Pool]:
     """One pool for each hardware class: healthy members stay, lost ones are replaced by idle unreserved nodes.
 
     A member that got a job through a seat leaves the pool (it is not idle any more), and its place is refilled.
-    A member in a seat (by `seat_prefix`) stays in its pool, and is not added to another; one that is busy with the
+    A member in a seat stays in its pool, and is not added to another; one that is busy with the
     daemon's own check (`at_check`) stays, too. Nodes in `keep_out`, for example those in quarantine, are not taken.
     """
-    reserved = list(reservations)
-    seats = in_reservations(reserved, seat_prefix)
+    reserved, config = list(reservations), rules.config
+    seats = in_reservations(reserved, rules.seat_prefix)
     others = in_reservations(r for r in reserved if not r.name.startswith(config.prefix))
     members = {r.name: expand(r.nodes) for r in reserved if r.name.startswith(config.prefix)}
     pools: list[Pool] = []
     taken: set[str] = set(keep_out)
-    for kind, names in sorted(_by_class(nodes.values(), config.partitions).items(), key=lambda item: item[0].slug):
-        name = f"{config.prefix}-{kind.slug}"
+    for kind, names in sorted(by_class(nodes.values(), config.partitions).items(), key=lambda item: item[0].slug):
+        name, size = f"{config.prefix}-{kind.slug}", rules.size_of(kind)
         present = members.get(name, ())
-        keep = [n for n in present if n in names and n not in taken and _stays(nodes[n], seats, at_check)][
-            : config.size
-        ]
+        keep = [n for n in present if n in names and n not in taken and _stays(nodes[n], seats, at_check)][:size]
         not_these = {*keep, *taken, *others, *present}
         free = [n for n in sorted(names, reverse=True) if n not in not_these]
         fresh = [n for n in free if idle(nodes[n]) and "RESERVED" not in nodes[n].flags]
-        chosen = tuple(sorted(keep + fresh[: max(0, config.size - len(keep))]))
+        chosen = tuple(sorted(keep + fresh[: max(0, size - len(keep))]))
         taken.update(chosen)
         if chosen or present:
-            pools.append(Pool(name, kind, chosen, max(0, config.size - len(chosen))))
+            pools.append(Pool(name, kind, chosen, max(0, size - len(chosen)), size))
     return pools
 
 
-def _by_class(nodes: Iterable[Node], partitions: tuple[str, ...]) -> dict[HardwareClass, list[str]]:
+def by_class(nodes: Iterable[Node], partitions: tuple[str, ...]) -> dict[HardwareClass, list[str]]:
     """Names by hardware class, each node in the first of its partitions that may have a pool."""
     kinds: dict[HardwareClass, list[str]] = {}
     for node in nodes:

@@ -1,0 +1,82 @@
+"""Keeps the sizes of standby pools where the site chose `auto`: by the class's failures, one step a day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from slurm_robust.daemon.context import DAY_S, DaemonContext
+from slurm_robust.daemon.store.node_ledger import NodeLedger
+from slurm_robust.policy.cluster.node_states import by_class
+from slurm_robust.policy.cluster.standby_history import (
+    AutoLimits,
+    AutoSize,
+    SizeSuggestion,
+    next_size,
+    past_by_class,
+)
+
+EVERY_S = 3600.0
+KEY = "standby_sizes"
+
+
+class StandbySizes:
+    """The sizes by a class's slug; empty where the site chose a number."""
+
+    def __init__(self, context: DaemonContext, ledger: NodeLedger) -> None:
+        self.context, self.ledger = context, ledger
+        self._next_at_s = 0.0
+        self._known: dict[str, AutoSize] | None = None
+        self._sizes: Mapping[str, int] = {}
+
+    def restart_timers(self) -> None:
+        """The clock was set back: compute at once, and nothing has changed in the future."""
+        self._next_at_s = 0.0
+        now_s = self.context.now_s()
+        for slug, known in self._remembered().items():
+            if known.changed_at_s > now_s:
+                self._remembered()[slug] = AutoSize(known.size, now_s, known.reason)
+
+    def now(self) -> Mapping[str, int]:
+        """The sizes now; another object only where one has changed."""
+        context = self.context
+        if context.config.standby.size != "auto" or context.now_s() < self._next_at_s:
+            return self._sizes
+        self._next_at_s = context.now_s() + EVERY_S
+        known, config = self._remembered(), context.config.standby
+        limits = AutoLimits(config.start_size, config.max_size, config.min_node_days)
+        for slug, past in self._pasts(config.window_days, config.partitions).items():
+            before = known.get(slug)
+            known[slug] = next_size(before, past, limits, context.now_s())
+            if before is None or before.size != known[slug].size:
+                context.info("standby.size", f"{slug}: {known[slug].size}: {known[slug].reason}", key=slug)
+        context.journal.put(KEY, msgspec.json.encode(known).decode())
+        sizes = {slug: auto.size for slug, auto in known.items()}
+        if sizes != self._sizes:
+            self._sizes = sizes
+        return self._sizes
+
+    def _pasts(self, window_days: float, partitions: tuple[str, ...]) -> dict[str, SizeSuggestion]:
+        """What the journal suggests for each hardware class, by its slug."""
+        now_s, first_s = self.context.now_s(), self.ledger.first_at_s()
+        since_s = max(now_s - window_days * DAY_S, first_s if first_s is not None else now_s)
+        nodes = self.context.readings.nodes.values()
+        classes = {kind.slug: names for kind, names in by_class(nodes, partitions).items()}
+        return past_by_class(classes, self.ledger.failures(since_s), (now_s - since_s) / DAY_S)
+
+    def reason(self, slug: str) -> str:
+        """Why a pool has its size; empty where the site chose it."""
+        known = self._remembered().get(slug) if self.context.config.standby.size == "auto" else None
+        return known.reason if known is not None else ""
+
+    def _remembered(self) -> dict[str, AutoSize]:
+        """What an earlier daemon has written down, too."""
+        if self._known is None:
+            text = self.context.journal.get(KEY)
+            try:
+                self._known = msgspec.json.decode(text, type=dict[str, AutoSize]) if text else {}
+            except msgspec.MsgspecError:
+                self._known = {}
+            self._sizes = {slug: auto.size for slug, auto in self._known.items()}
+        return self._known
