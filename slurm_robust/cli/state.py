@@ -17,6 +17,7 @@ import click
 
 from slurm_robust import config as configuration
 from slurm_robust.config import Config
+from slurm_robust.text import duration as duration  # noqa: PLC0414 (the commands find it beside `clock`)
 
 STALE_S = 30.0
 F = TypeVar("F", bound=Callable[..., Any])
@@ -116,20 +117,6 @@ def print_json(value: Any) -> None:
     """One JSON document on stdout."""
     json.dump(value, sys.stdout, indent=1, ensure_ascii=False)
     sys.stdout.write("\n")
-
-
-def duration(seconds: float | None) -> str:
-    """`0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    if seconds is None:
-        return ""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, big, small, part in ((86400, "d", "h", 3600), (3600, "h", "min", 60), (60, "min", "s", 1)):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {big}" + (f" {rest} {small}" if rest else "")
-    return f"{whole} s"
 
 
 def clock(at_s: float | None) -> str:
