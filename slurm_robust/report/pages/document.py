@@ -17,7 +17,8 @@ from slurm_robust.report.pages.plots.palette import patterns
 from slurm_robust.report.pages.view import BigNumber, Cell, FigureTable, TableColumn, Unit
 
 _WORDS = frozenset({Unit.TEXT})
-_LONG_CHARS = 50
+_APART = frozenset({Unit.SHARE, Unit.HOURS, Unit.GPU_HOURS})
+_SHORT_CHARS, _LONG_CHARS = 24, 50
 MAX_DOUBTS = 20
 
 
@@ -67,7 +68,10 @@ def number_tiles(numbers: tuple[BigNumber, ...]) -> Markup:
     """The big numbers."""
     tiles = []
     for one in numbers:
-        value = element("dd", shown(one.value, one.unit), class_="value")
+        said, unit = shown(one.value, one.unit), ""
+        if one.unit in _APART:
+            said, _, unit = said.partition(" ")
+        value = element("dd", said, element("span", f" {unit}", class_="unit") if unit else Markup(""), class_="value")
         note = element("dd", one.note, class_="note") if one.note else Markup("")
         tiles.append(element("div", element("dt", one.label), value, note))
     return element("dl", joined(tiles), class_="numbers")
@@ -116,4 +120,4 @@ def _cell(value: Cell, column: TableColumn) -> Markup:
 def _class(column: TableColumn, said: str) -> str | None:
     if column.unit not in _WORDS:
         return "n"
-    return "text long" if len(said) > _LONG_CHARS else "text" if len(said) > 12 else None
+    return "long text" if len(said) > _LONG_CHARS else "text" if len(said) > _SHORT_CHARS else "short"

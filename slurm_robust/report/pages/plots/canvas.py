@@ -5,14 +5,13 @@ from __future__ import annotations
 from slurm_robust.report.pages.markup import Markup, element, joined, visible
 from slurm_robust.report.pages.plots.axes import AxisScale, Tick
 
-CHAR_PX = 7.0
-"""Of the 13 px system font, on the wide side."""
-TEXT_PX = 13
+CHAR_PX, SMALL_CHAR_PX = 7.4, 6.5
+"""Of the 13 px system font, and of the small one, on the wide side."""
 
 
-def fitted(raw: str, width_px: float) -> str:
+def fitted(raw: str, width_px: float, char_px: float = CHAR_PX) -> str:
     """As much of a text as fits, with an ellipsis; the whole of it belongs into a title."""
-    room = max(int(width_px / CHAR_PX), 1)
+    room = max(int(width_px / char_px), 1)
     shown = visible(raw)
     return shown if len(shown) <= room else shown[: room - 1] + "…"
 
@@ -46,9 +45,9 @@ class Canvas:
     def path(self, d: str, *, hint: str = "", **attributes: str) -> None:
         """A path in SVG's own letters."""
         if hint:
-            self.add(element("g", element("title", hint), element("path", d=d, **attributes)))
+            self.add(element("g", element("title", hint), element("path", d=Markup(d), **attributes)))
         else:
-            self.add(element("path", d=d, **attributes))
+            self.add(element("path", d=Markup(d), **attributes))
 
     def text(self, at: tuple[float, float], raw: str, *, anchor: str = "start", class_: str | None = None) -> None:
         """A line of text: left end, middle or right end (`start`, `middle`, `end`) and baseline."""

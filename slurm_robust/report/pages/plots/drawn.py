@@ -40,14 +40,23 @@ def explained(plot: Plot) -> Markup:
     """What the colours, signs and axes mean."""
     match plot:
         case TimelinePlot():
-            words = {"back": "trains again", "ended": "ended for good", "watched": "watched only", "open": "under way"}
+            words = {
+                "back": "trains again",
+                "ended": "ended for good",
+                "watched": "nothing was done",
+                "open": "under way",
+            }
             signs = [
                 element("li", element("span", sign, class_=f"badge {key}"), f"incident: {words[key]}")
                 for key, sign in OUTCOMES
             ]
             return joined([legend(STATES), element("ul", joined(signs), class_="legend")])
         case SharesPlot() | PartsPlot():
-            axis = plot.axis_title if isinstance(plot, PartsPlot) else f"{plot.left_title}; lost time hangs from 100 %"
+            axis = (
+                plot.axis_title
+                if isinstance(plot, PartsPlot)
+                else f"{plot.left_title} is the line; above it, up to 100 %, stands what the rest of the time went into"
+            )
             shown = legend(plot.series) if len(plot.series) > 1 else Markup("")
             return joined([shown, element("p", axis, class_="axis")])
         case IntervalsPlot():

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from slurm_robust.report.pages.formats import count
 from slurm_robust.report.pages.markup import Markup
 from slurm_robust.report.pages.plots.axes import AxisScale, time_ticks
-from slurm_robust.report.pages.plots.canvas import CHAR_PX, Canvas, fitted
+from slurm_robust.report.pages.plots.canvas import CHAR_PX, SMALL_CHAR_PX, Canvas, fitted
 from slurm_robust.report.pages.plots.palette import fill, slot
 from slurm_robust.report.pages.view import PlotSeries, TimelineBar, TimelineMark, TimelinePlot, TimelineRow
 
@@ -46,10 +46,12 @@ def _label(canvas: Canvas, row: TimelineRow, at: tuple[float, float], *, wide: b
     width, top = at
     if wide:
         canvas.text((0, top + 4), fitted(row.label, _LABEL_PX - 8))
-        canvas.text((0, top + 19), fitted(row.detail, _LABEL_PX - 8), class_="faint small")
+        canvas.text((0, top + 19), fitted(row.detail, _LABEL_PX - 8, SMALL_CHAR_PX), class_="faint small")
         return
-    canvas.text((2, top - 7), fitted(row.label, width * 0.6))
-    canvas.text((width - 2, top - 7), fitted(row.detail, width * 0.38), anchor="end", class_="faint small")
+    canvas.text((2, top - 7), fitted(row.label, width * 0.56))
+    canvas.text(
+        (width - 2, top - 7), fitted(row.detail, width * 0.44, SMALL_CHAR_PX), anchor="end", class_="faint small"
+    )
 
 
 def _bars(canvas: Canvas, scale: AxisScale, top: float, bars: Iterable[TimelineBar]) -> None:
