@@ -179,7 +179,7 @@ class PoolStep:
 
 
 @dataclass(frozen=True)
-class PoolUse:
+class PoolTaking:
     """A recovery that a pool gave nodes to (`hit`), or could not."""
 
     at_s: float
@@ -193,7 +193,7 @@ class PoolLane:
 
     label: str
     steps: tuple[PoolStep, ...]
-    uses: tuple[PoolUse, ...] = ()
+    uses: tuple[PoolTaking, ...] = ()
 
 
 @dataclass(frozen=True)

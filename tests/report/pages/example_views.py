@@ -17,7 +17,7 @@ from slurm_robust.report.pages.view import (
     PlotSeries,
     PoolLane,
     PoolStep,
-    PoolUse,
+    PoolTaking,
     ReportSection,
     ReportView,
     ShareBin,
@@ -110,7 +110,7 @@ def month_view(seed: int = 3) -> ReportView:
         PoolLane(
             "srobust-standby-train-gpu-8-0a1b2c",
             tuple(PoolStep(BEGIN_S + n * DAY_S, 2, rng.choice((2, 2, 2, 1, 0))) for n in range(30)),
-            tuple(PoolUse(BEGIN_S + rng.uniform(0, 30) * DAY_S, rng.random() > 0.2, "job 100") for _ in range(14)),
+            tuple(PoolTaking(BEGIN_S + rng.uniform(0, 30) * DAY_S, rng.random() > 0.2, "job 100") for _ in range(14)),
         ),
         PoolLane("srobust-standby-cpu", (PoolStep(BEGIN_S, 1, 1),)),
     )

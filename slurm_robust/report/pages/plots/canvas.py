@@ -23,7 +23,7 @@ class Canvas:
         self.width = width
         self._name = name
         self._head = (title, description)
-        self._parts: list[str] = []
+        self._parts: list[Markup] = []
 
     def add(self, part: Markup) -> None:
         """A shape that is made already."""
@@ -78,7 +78,10 @@ class Canvas:
         """The whole SVG."""
         title, description = self._head
         ids = f"{self._name}-title {self._name}-desc"
-        head = element("title", title, id=f"{self._name}-title") + element("desc", description, id=f"{self._name}-desc")
-        body = Markup(head + joined(map(Markup, self._parts), ""))
+        head = [
+            element("title", title, id=f"{self._name}-title"),
+            element("desc", description, id=f"{self._name}-desc"),
+        ]
+        body = joined([*head, *self._parts], "")
         sheet = f"0 0 {self.width:.0f} {height:.0f}"
         return element("svg", body, role="img", aria_labelledby=ids, viewBox=sheet, width=self.width, height=height)
