@@ -312,11 +312,12 @@ class _Simulation:
         stopped_s = decided_s + 2.0
         running_s = stopped_s + {"seat": 2.0, "plain_requeue": 121.0, "restart_in_place": 1.0}[road]
         first_s = running_s + rng.uniform(40, 60)
-        redone_s = rng.uniform(0, min(CHECKPOINT_EVERY_S, max(1.0, at_s - t.resumed_s)))
+        # A restart in place leaves no row of an attempt of its own that could tell its first new step.
+        redone_s = rng.uniform(0, min(CHECKPOINT_EVERY_S, max(1.0, at_s - t.resumed_s))) if evict else 0.0
         new_s = first_s + redone_s
         stamps = {"fault": at_s, "suspected": suspected_s, "captured": suspected_s + 1.0, "localised": decided_s - 0.5}
         stamps |= {"decided": decided_s, "stopped": stopped_s, "running": running_s, "imports_done": running_s + 20.0}
-        stamps |= {"checkpoint_loaded": first_s - STEP_S, "first_new_step": new_s}
+        stamps |= {"checkpoint_loaded": first_s - STEP_S, "first_new_step": first_s}
         self._incident(t, stamps, road, category, (evict, standby))
         for what, seconds in (
             (Spent.DETECTION, suspected_s - at_s),

@@ -1,0 +1,65 @@
+"""Which incidents are failures, what broke in them, and how many nodes they concerned.
+
+A failure is an incident that stopped its training: not one after which the training went on by itself (a false alarm),
+and not one that a later incident of the same stop has superseded, which stands for both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from slurm_robust.model import Attempt
+from slurm_robust.report.facts import ClosedIncident, Facts
+from slurm_robust.report.figures.trainings import was_stopped
+
+UNKNOWN = "unknown"
+_INFRASTRUCTURE = frozenset({"node", "shared"})
+_OF_A_NODE = frozenset({"node_lost", "node_fault"})
+_XID = re.compile(r"\bS?XID (\d{1,5})\b")
+
+
+def is_failure(incident: ClosedIncident) -> bool:
+    """Whether it counts as a failure."""
+    return was_stopped(incident) and incident.outcome != "superseded"
+
+
+def is_infrastructure(incident: ClosedIncident) -> bool:
+    """Whether a node, or something that nodes share, was at fault.
+
+    By the rules of `diagnose` where they know the category; otherwise where the daemon saw a node fail, or the verdict
+    named a culprit that was evicted. What nobody knows is not counted as infrastructure.
+    """
+    if incident.blame in ("node", "shared", "program", "nobody"):
+        return incident.blame in _INFRASTRUCTURE
+    return incident.kind in _OF_A_NODE or (incident.conclusion == "culprit" and bool(incident.evict))
+
+
+def category_of(incident: ClosedIncident) -> str:
+    """What broke; `node_lost` and `node_fault` where only the daemon's own kind says it."""
+    return incident.category or (incident.kind if incident.kind in _OF_A_NODE else UNKNOWN)
+
+
+def began_at_s(incident: ClosedIncident) -> float:
+    """The earliest that is known of it."""
+    known = [incident.times[key] for key in ("fault", "suspected") if key in incident.times]
+    return min([*known, incident.opened_at_s])
+
+
+def sizes_by_attempt(facts: Facts) -> Mapping[str, int]:
+    """Nodes of each attempt, by the attempt's key in incidents."""
+    return {
+        Attempt(a.cluster, a.times.job, a.times.restart, int(a.times.start_at_s)).key: a.times.nodes
+        for a in facts.attempts
+    }
+
+
+def nodes_of(incident: ClosedIncident, sizes: Mapping[str, int]) -> int:
+    """How many nodes its job had; 0 where unknown."""
+    return sizes.get(incident.attempt, 0) or incident.nodes
+
+
+def xid_of(reason: str) -> int | None:
+    """The XID that a reason names."""
+    found = _XID.search(reason)
+    return int(found[1]) if found else None

@@ -1,0 +1,58 @@
+"""What was done or announced for nothing?
+
+False alarm = an incident after which the training went on by itself (`went_on`, `came_back`). Reverted drain = a drain
+whose node passed its check with nothing repaired, or that a person took back within the hour (`NodeDrain.reverted`).
+Cleared suspect = a strike that rests on no failed test: a job suspected the node, and it passed. A drain that is still
+open is neither right nor wrong yet. Left out: false alarms that cost nothing but a capture; the journal has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_robust.report.facts import Facts
+from slurm_robust.report.figures.trainings import was_stopped
+
+
+@dataclass(frozen=True)
+class FalseAlarms:
+    """Counts; shares are None where there is nothing to divide by.
+
+    Attributes:
+        ended_drains: Drains that have ended, right or wrong.
+        open_drains: Drains that have not.
+    """
+
+    incidents: int
+    false_alarms: int
+    drains: int
+    ended_drains: int
+    open_drains: int
+    reverted_drains: int
+    cleared_suspects: int
+    failed_tests: int
+
+    @property
+    def false_share(self) -> float | None:
+        """False alarms of all incidents."""
+        return self.false_alarms / self.incidents if self.incidents else None
+
+    @property
+    def reverted_share(self) -> float | None:
+        """Reverted drains of those that have ended."""
+        return self.reverted_drains / self.ended_drains if self.ended_drains else None
+
+
+def false_alarms(facts: Facts) -> FalseAlarms:
+    """What was for nothing in the window."""
+    ended = [drain for drain in facts.drains if drain.ended_at_s is not None]
+    return FalseAlarms(
+        incidents=len(facts.incidents),
+        false_alarms=sum(not was_stopped(incident) for incident in facts.incidents),
+        drains=len(facts.drains),
+        ended_drains=len(ended),
+        open_drains=len(facts.drains) - len(ended),
+        reverted_drains=sum(drain.reverted for drain in ended),
+        cleared_suspects=sum(not strike.failed_test for strike in facts.strikes),
+        failed_tests=sum(bool(strike.failed_test) for strike in facts.strikes),
+    )

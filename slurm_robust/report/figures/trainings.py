@@ -1,0 +1,138 @@
+"""Which trainings were there, and where did the time of each go?
+
+A training is all attempts of one user's lineage on one cluster. Its time is divided by `training_time.divided`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_robust.report.facts import ClosedIncident, Facts, SupervisedAttempt
+from slurm_robust.training_time import Span, Spent, Stop, divided, within
+
+NOT_STOPPED = frozenset({"came_back", "went_on"})
+"""Outcomes of incidents after which the training went on by itself: it was not stopped."""
+GPU, NODE = "gpu", "node"
+"""What time is weighed by: GPUs, or nodes where the GPUs of a training are not known."""
+
+
+@dataclass(frozen=True)
+class TrainingKey:
+    """Users choose the names of their lineages, so the name alone is not enough."""
+
+    cluster: str
+    user: str
+    lineage: str
+
+
+@dataclass(frozen=True)
+class TrainingSize:
+    """How many nodes and GPUs a training had from this time on; 0 GPUs where unknown."""
+
+    at_s: float
+    nodes: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training within the window.
+
+    Attributes:
+        job: The address of its last attempt in Slurm.
+        attempts: How many there were, those before the window too.
+        running: It still ran when the facts were read.
+        sizes: In order of time.
+        spans: Its time within the window.
+    """
+
+    key: TrainingKey
+    name: str
+    job: str
+    attempts: int
+    running: bool
+    sizes: tuple[TrainingSize, ...]
+    spans: tuple[Span, ...]
+
+    @property
+    def gpus(self) -> int:
+        """At the end; 0 where unknown."""
+        return self.sizes[-1].gpus
+
+    @property
+    def nodes(self) -> int:
+        """At the end."""
+        return self.sizes[-1].nodes
+
+    def size_at(self, at_s: float) -> TrainingSize:
+        """The size at that time; before the first attempt, that of the first."""
+        return next((size for size in reversed(self.sizes) if size.at_s <= at_s), self.sizes[0])
+
+    def weighed(self, unit: str) -> Iterator[tuple[Span, int]]:
+        """The spans, cut where the size changes, with the number of GPUs or nodes."""
+        ends = [*(size.at_s for size in self.sizes[1:]), float("inf")]
+        for number, (size, end_s) in enumerate(zip(self.sizes, ends, strict=True)):
+            begin_s = size.at_s if number else float("-inf")
+            weight = size.gpus if unit == GPU else size.nodes
+            for span in self.spans if len(self.sizes) == 1 else within(self.spans, begin_s, end_s):
+                yield span, weight
+
+
+def was_stopped(incident: ClosedIncident) -> bool:
+    """Whether the training stood still because of this, as far as anybody knows."""
+    return incident.outcome not in NOT_STOPPED
+
+
+def key_of(row: ClosedIncident | SupervisedAttempt) -> TrainingKey:
+    """The training that it belongs to."""
+    lineage = row.lineage if isinstance(row, ClosedIncident) else row.times.lineage
+    return TrainingKey(row.cluster, row.user, lineage or f"job {row.job_id}")
+
+
+def trainings_of(facts: Facts) -> tuple[Training, ...]:
+    """All trainings that have time in the window, by the time of their first attempt."""
+    attempts: dict[TrainingKey, list[SupervisedAttempt]] = defaultdict(list)
+    stops: dict[TrainingKey, list[ClosedIncident]] = defaultdict(list)
+    for attempt in facts.attempts:
+        attempts[key_of(attempt)].append(attempt)
+    for incident in facts.incidents:
+        if was_stopped(incident):
+            stops[key_of(incident)].append(incident)
+    found = []
+    for key, rows in attempts.items():
+        rows.sort(key=lambda row: (row.times.start_at_s, row.times.restart))
+        spans = divided([row.times for row in rows], _stops(stops.get(key, ())), facts.read_at_s)
+        spans = within(spans, facts.from_s, facts.to_s)
+        if spans:
+            found.append(_training(key, rows, spans))
+    return tuple(sorted(found, key=lambda training: (training.spans[0].begin_at_s, training.key.lineage)))
+
+
+def _stops(incidents: Sequence[ClosedIncident]) -> list[Stop]:
+    return [Stop(incident.times) for incident in sorted(incidents, key=lambda row: row.opened_at_s)]
+
+
+def _training(key: TrainingKey, rows: Sequence[SupervisedAttempt], spans: tuple[Span, ...]) -> Training:
+    sizes: list[TrainingSize] = []
+    for row in rows:
+        if not sizes or (sizes[-1].nodes, sizes[-1].gpus) != (row.times.nodes, row.times.gpus):
+            sizes.append(TrainingSize(row.times.eligible_at_s, row.times.nodes, row.times.gpus))
+    last = rows[-1]
+    running = last.times.end_at_s is None
+    return Training(key, last.name, last.times.job, len(rows), running, tuple(sizes), spans)
+
+
+def unit_of(trainings: Sequence[Training]) -> str:
+    """GPUs where every training knows its GPUs, else nodes for all: two units cannot be added."""
+    return GPU if trainings and all(size.gpus > 0 for t in trainings for size in t.sizes) else NODE
+
+
+def seconds_by(spans: Sequence[Span]) -> Mapping[Spent, float]:
+    """Seconds of each category."""
+    total = dict.fromkeys(Spent, 0.0)
+    for span in spans:
+        for what, seconds in span.shares.items():
+            total[what] += seconds
+    return total
