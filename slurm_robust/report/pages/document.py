@@ -17,7 +17,7 @@ from slurm_robust.report.pages.plots.palette import patterns
 from slurm_robust.report.pages.view import BigNumber, Cell, FigureTable, TableColumn, Unit
 
 _WORDS = frozenset({Unit.TEXT})
-_APART = frozenset({Unit.SHARE, Unit.HOURS, Unit.GPU_HOURS})
+_APART = frozenset({Unit.SHARE, Unit.HOURS, Unit.GPU_HOURS, Unit.NODE_HOURS})
 _SHORT_CHARS, _LONG_CHARS = 24, 50
 MAX_DOUBTS = 20
 

@@ -9,6 +9,7 @@ from slurm_robust.report.pages.view import Cell, Unit
 from slurm_robust.text import duration
 
 UNKNOWN = "–"
+_AFTER = {Unit.HOURS: " h", Unit.GPU_HOURS: " GPU h", Unit.NODE_HOURS: " node h"}
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _YEARS_S = (-62_135_596_800, 253_402_300_799)
 """The years 1 to 9999."""
@@ -44,6 +45,10 @@ def offset(offset_s: int) -> str:
 def share(value: float) -> str:
     """`97.3 %`; near 100 % and 0 % with more digits, so that 99.97 % is not shown as all."""
     percent = 100 * value
+    if 0 < percent < 0.005:
+        return "< 0.01 %"
+    if 99.995 <= percent < 100:
+        return "> 99.99 %"
     close = min(abs(percent), abs(100 - percent))
     return f"{percent:.{0 if close == 0 else 1 if close >= 0.95 else 2}f} %"
 
@@ -66,13 +71,13 @@ def shown(value: Cell, unit: Unit) -> str:
         return share(value)
     if unit is Unit.AT:
         return moment(value)
-    return grouped(value) + {Unit.HOURS: " h", Unit.GPU_HOURS: " GPU h"}.get(unit, "")
+    return grouped(value) + _AFTER.get(unit, "")
 
 
 def in_cell(value: Cell, unit: Unit) -> str:
     """A value in a table whose column's title has the unit."""
     whole = shown(value, unit)
-    return whole.removesuffix(" GPU h").removesuffix(" h") if unit in (Unit.HOURS, Unit.GPU_HOURS) else whole
+    return whole.removesuffix(_AFTER.get(unit, ""))
 
 
 def count(number: int, one: str, many: str = "") -> str:

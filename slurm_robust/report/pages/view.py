@@ -21,6 +21,7 @@ class Unit(str, enum.Enum):
     SECONDS = "seconds"
     HOURS = "hours"
     GPU_HOURS = "gpu_hours"
+    NODE_HOURS = "node_hours"
     AT = "at"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from slurm_robust.report.pages.markup import Markup
 from slurm_robust.report.pages.plots.axes import AxisScale, ticks, time_ticks
 from slurm_robust.report.pages.plots.canvas import Canvas, fitted
-from slurm_robust.report.pages.plots.palette import fill, slot
 from slurm_robust.report.pages.view import PoolLane, PoolStep, StandbyPlot, Unit
 
 _LANE_PX, _HEAD_PX, _LEFT_PX = 78, 20, 34
@@ -35,9 +34,7 @@ def _lane(canvas: Canvas, lane: PoolLane, scale: AxisScale, top: float) -> None:
     if steps:
         edge = _edge(there, scale, up)
         first = scale.px(steps[0].at_s)
-        canvas.path(
-            f"M{first:.1f},{up.first_px} L{edge} L{scale.last_px},{up.first_px} Z", fill=fill(slot("checkpoint"))
-        )
+        canvas.path(f"M{first:.1f},{up.first_px} L{edge} L{scale.last_px},{up.first_px} Z", class_="pool")
         canvas.path(f"M{_edge(wanted, scale, up)}", class_="wanted")
     for use in lane.uses:
         x, y = scale.px(use.at_s), up.last_px + 8

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from slurm_robust.report.facts import ClosedIncident, Facts, SupervisedAttempt
+from slurm_robust.report.figures.all_figures import Figures
+from slurm_robust.report.figures.trainings import Training, TrainingKey, key_of, unit_of
 from slurm_robust.report.pages.formats import count, moment
 from slurm_robust.report.pages.sections.cut import MAX_PLOT_ROWS, cut_table
 from slurm_robust.report.pages.view import (
+    Cell,
     ReportSection,
     TableColumn,
     TimelineBar,
@@ -35,29 +38,25 @@ COLUMNS = (
 )
 
 
-def trainings_section(facts: Facts, ettr: Mapping[str, float | None]) -> ReportSection:
-    """Each training's attempts and incidents over time; the ones that held the most GPUs for longest first.
-
-    Args:
-        facts: What is known.
-        ettr: Of each lineage, None where it cannot be said.
-    """
+def trainings_section(facts: Facts, figures: Figures) -> ReportSection:
+    """Each training's attempts and incidents over time; the ones that held the most GPUs for longest first."""
     question = "What happened to each training?"
-    attempts: dict[str, list[SupervisedAttempt]] = defaultdict(list)
-    for one in facts.attempts:
-        attempts[one.times.lineage].append(one)
-    if not attempts:
+    if not figures.trainings:
         return ReportSection("trainings", question, "No supervised training ran in this time.")
-    incidents: dict[str, list[ClosedIncident]] = defaultdict(list)
+    attempts: dict[TrainingKey, list[SupervisedAttempt]] = defaultdict(list)
+    for one in facts.attempts:
+        attempts[key_of(one)].append(one)
+    incidents: dict[TrainingKey, list[ClosedIncident]] = defaultdict(list)
     for incident in facts.incidents:
-        incidents[incident.lineage].append(incident)
-    order = sorted(attempts, key=lambda lineage: (-sum(_held(one, facts) for one in attempts[lineage]), lineage))
+        incidents[key_of(incident)].append(incident)
+    unit = unit_of(figures.trainings)
+    held = {t.key: sum(sum(s.shares.values()) * weight for s, weight in t.weighed(unit)) for t in figures.trainings}
+    order = sorted(figures.trainings, key=lambda t: (-held[t.key], t.key.lineage))
     shown = order[:MAX_PLOT_ROWS]
-    plot_rows = tuple(_row(attempts[lineage], incidents[lineage], facts) for lineage in shown)
-    rows = [_cells(attempts[lineage], incidents[lineage], ettr.get(lineage)) for lineage in order]
-    ran = sum(1 for lineage in order if any(one.times.end_at_s is None for one in attempts[lineage]))
-    met = sum(1 for lineage in order if incidents[lineage])
-    answer = f"{count(len(order), 'training')}; {met:,} had an incident, {ran:,} went on when this page was made."
+    plot_rows = tuple(_row(one, attempts[one.key], incidents[one.key], facts) for one in shown)
+    rows = [_cells(one, attempts[one.key], incidents[one.key], figures) for one in order]
+    running, met = sum(one.running for one in order), sum(bool(incidents[one.key]) for one in order)
+    answer = f"{count(len(order), 'training').capitalize()}; {met:,} had an incident, and {running:,} still ran."
     if len(order) > len(shown):
         answer += f" The plot shows the {len(shown)} that held the most GPUs for longest."
     table = cut_table("Trainings, those that held the most GPUs for longest first", COLUMNS, rows, "trainings")
@@ -72,15 +71,9 @@ def outcome_of(incident: ClosedIncident) -> str:
     return "back" if incident.outcome in _BACK else "ended" if incident.outcome else "open"
 
 
-def _held(one: SupervisedAttempt, facts: Facts) -> float:
-    """GPU seconds within the time of the report; of nodes without GPUs, node seconds."""
-    end_s = one.times.end_at_s if one.times.end_at_s is not None else facts.read_at_s
-    return max(min(end_s, facts.to_s) - max(one.times.start_at_s, facts.from_s), 0.0) * (
-        one.times.gpus or one.times.nodes
-    )
-
-
-def _row(attempts: list[SupervisedAttempt], incidents: list[ClosedIncident], facts: Facts) -> TimelineRow:
+def _row(
+    training: Training, attempts: list[SupervisedAttempt], incidents: list[ClosedIncident], facts: Facts
+) -> TimelineRow:
     bars = []
     for one in attempts:
         times = one.times
@@ -88,10 +81,10 @@ def _row(attempts: list[SupervisedAttempt], incidents: list[ClosedIncident], fac
         end_s = times.end_at_s if times.end_at_s is not None else facts.read_at_s
         bars.append(TimelineBar(times.start_at_s, end_s, "running", open=times.end_at_s is None))
     marks = tuple(TimelineMark(i.opened_at_s, outcome_of(i), _told(i)) for i in incidents)
-    last = attempts[-1]
-    size = f"{count(last.times.gpus, 'GPU')}" if last.times.gpus else count(last.times.nodes, "node")
+    size = count(training.gpus, "GPU") if training.gpus else count(training.nodes, "node")
     detail = f"{size}, {count(len(incidents), 'incident')}"
-    return TimelineRow(f"{last.name or last.times.job} ({last.user})", detail, (*bars, *_lost(incidents)), marks)
+    label = f"{training.name or training.job} ({training.key.user})"
+    return TimelineRow(label, detail, (*bars, *_lost(incidents)), marks)
 
 
 def _lost(incidents: Iterable[ClosedIncident]) -> Iterable[TimelineBar]:
@@ -110,12 +103,12 @@ def _told(incident: ClosedIncident) -> str:
 
 
 def _cells(
-    attempts: list[SupervisedAttempt], incidents: list[ClosedIncident], ettr: float | None
-) -> tuple[str | float | int | None, ...]:
-    first, last = attempts[0], attempts[-1]
+    training: Training, attempts: list[SupervisedAttempt], incidents: list[ClosedIncident], figures: Figures
+) -> tuple[Cell, ...]:
     step = max(one.times.last_step for one in attempts)
+    end_s = max((one.times.end_at_s or 0.0 for one in attempts), default=0.0)
     return (
-        *(last.times.job, last.name, last.user, last.times.gpus or None),
-        *(first.times.eligible_at_s, last.times.end_at_s, len(attempts), len(incidents)),
-        *(step if step >= 0 else None, ettr, last.times.lineage),
+        *(training.job, training.name, training.key.user, training.gpus or None),
+        *(attempts[0].times.eligible_at_s, None if training.running else end_s, len(attempts), len(incidents)),
+        *(step if step >= 0 else None, figures.time_by_training[training.key].ettr, training.key.lineage),
     )
