@@ -37,11 +37,11 @@ def report_view(facts: Facts, figures: Figures, scope: str = "", offset_s: int =
         nodes_section(figures),
         reliability_section(figures),
         expected_section(figures),
-        standby_section(facts, figures),
+        *(() if scope else (standby_section(facts, figures),)),
         alarms_section(figures),
     )
     return ReportView(
-        title="How did the cluster do?",
+        title=f"How did {scope or 'the cluster'} do?",
         cluster=facts.cluster,
         from_s=facts.from_s,
         to_s=facts.to_s,
@@ -50,7 +50,7 @@ def report_view(facts: Facts, figures: Figures, scope: str = "", offset_s: int =
         sections=sections,
         scope=scope,
         offset_s=offset_s,
-        doubts=(*facts.doubts, *figures.sentences),
+        doubts=facts.doubts if scope else (*facts.doubts, *figures.sentences),
     )
 
 

@@ -91,7 +91,7 @@ def doubts_box(doubts: tuple[str, ...]) -> Markup:
     items = [element("li", one) for one in doubts[:MAX_DOUBTS]]
     if len(doubts) > MAX_DOUBTS:
         items.append(element("li", f"And {len(doubts) - MAX_DOUBTS:,} more of these; --json has all."))
-    heading = element("h2", "What may not be right on this page", id="doubts")
+    heading = element("h2", "What this page cannot say, or not for sure", id="doubts")
     return element("aside", heading, element("ul", joined(items)), class_="doubts", aria_labelledby="doubts")
 
 

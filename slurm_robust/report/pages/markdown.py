@@ -16,7 +16,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~!&$@])")
 
 def markdown(view: ReportView) -> str:
     """The whole report."""
-    about = [f"Cluster {view.cluster}" if view.cluster else "", period(view), view.scope]
+    about = [f"Cluster {view.cluster}" if view.cluster else "", period(view)]
     lines = [f"# {plain(view.title)}", "", plain(" · ".join(part for part in about if part)), ""]
     lines += [about_times(view.made_at_s, view.offset_s), ""]
     for one in view.numbers:
@@ -24,7 +24,11 @@ def markdown(view: ReportView) -> str:
         lines.append(f"* {plain(one.label)}: **{plain(shown(one.value, one.unit))}**{note}")
     lines.append("")
     if view.doubts:
-        lines += ["## What may not be right on this page", "", *(f"* {plain(one)}" for one in view.doubts[:MAX_DOUBTS])]
+        lines += [
+            "## What this page cannot say, or not for sure",
+            "",
+            *(f"* {plain(one)}" for one in view.doubts[:MAX_DOUBTS]),
+        ]
         more = len(view.doubts) - MAX_DOUBTS
         lines += [f"* And {more:,} more of these." if more > 0 else "", ""]
     for section in view.sections:

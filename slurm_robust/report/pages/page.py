@@ -39,7 +39,7 @@ def section(one: ReportSection) -> Markup:
 
 
 def _header(view: ReportView) -> Markup:
-    about = [f"Cluster {view.cluster}" if view.cluster else "", period(view), view.scope]
+    about = [f"Cluster {view.cluster}" if view.cluster else "", period(view)]
     lines = [element("p", " · ".join(part for part in about if part), class_="about")]
     lines.append(element("p", about_times(view.made_at_s, view.offset_s), class_="about"))
     return element("header", element("h1", view.title), joined(lines))

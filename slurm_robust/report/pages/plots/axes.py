@@ -28,6 +28,8 @@ class AxisScale:
 
     def px(self, value: float) -> float:
         """Where a value is drawn."""
+        if math.isnan(value):
+            return self.first_px
         low, high, at = self.low, self.high, min(max(value, self.low), self.high)
         if self.log:
             low, high, at = math.log(low), math.log(high), math.log(at)

@@ -9,7 +9,7 @@ from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.failures import category_of, is_failure
 from slurm_robust.report.figures.node_events import NodeHistory
 from slurm_robust.report.pages.formats import count, share, shown
-from slurm_robust.report.pages.sections.cut import MAX_PLOT_ROWS, cut_table
+from slurm_robust.report.pages.sections.cut import MAX_PLOT_ROWS, cut_table, in_words
 from slurm_robust.report.pages.sections.hours import hours_column, hours_unit
 from slurm_robust.report.pages.view import (
     Cell,
@@ -21,6 +21,7 @@ from slurm_robust.report.pages.view import (
     TableColumn,
     Unit,
 )
+from slurm_robust.text import shortened
 
 BLAMES = (
     PlotSeries("node", "a node"),
@@ -63,7 +64,7 @@ def causes_section(facts: Facts, figures: Figures) -> ReportSection:
     hours = {row.name: row.hours for row in costs.by_category}
     bars = tuple(
         PartsBar(
-            name.replace("_", " "),
+            in_words(name),
             f"{blames[name].total():,}" + (f", {shown(hours[name], unit)}" if hours.get(name) is not None else ""),
             tuple(float(blames[name][series.key]) for series in BLAMES),
         )
@@ -72,7 +73,7 @@ def causes_section(facts: Facts, figures: Figures) -> ReportSection:
     failures = sum(counts.total() for counts in blames.values())
     most = blames[order[0]].total()
     cost = f" They cost {shown(costs.total_hours, unit)}." if costs.total_hours else ""
-    answer = f"{count(failures, 'failure').capitalize()}; {order[0].replace('_', ' ')} is the most frequent, "
+    answer = f"{count(failures, 'failure').capitalize()}; {in_words(order[0])} is the most frequent, "
     answer += f"{share(most / failures)} of them.{cost}"
     plot = PartsPlot(BLAMES, bars, Unit.COUNT, axis_title="Failures by what broke; colours: whose fault it is")
     notes = ("What broke is read from the job's own last lines; not known: no line says it.",)
@@ -102,10 +103,8 @@ def nodes_section(figures: Figures) -> ReportSection:
     rows: list[tuple[Cell, ...]] = [
         (one.node, *(one.counts[kind] for kind in _EVENTS), one.reverted, one.out_hours, _found(one)) for one in nodes
     ]
-    out = sum(one.is_out for one in nodes)
-    answer = (
-        f"Something was found on {count(len(nodes), 'node')}; {nodes[0].node} leads with {nodes[0].counts.total():,}"
-    )
+    out, worst = sum(one.is_out for one in nodes), shortened(nodes[0].node, 60)
+    answer = f"Something was found on {count(len(nodes), 'node')}; {worst} leads with {nodes[0].counts.total():,}"
     answer += (
         f". {count(out, 'node').capitalize()} of them still out of service." if out else ". All are back in service."
     )
@@ -120,7 +119,7 @@ def nodes_section(figures: Figures) -> ReportSection:
 
 def _found(one: NodeHistory) -> str:
     xids = [f"XID {number} × {times}" for number, times in one.xids.most_common(4)]
-    return ", ".join([*xids, *(f"{name.replace('_', ' ')} × {times}" for name, times in one.categories.most_common(3))])
+    return ", ".join([*xids, *(f"{in_words(name)} × {times}" for name, times in one.categories.most_common(3))])
 
 
 def alarms_section(figures: Figures) -> ReportSection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.restarts import STAGES
 from slurm_robust.report.pages.formats import count, shown
+from slurm_robust.report.pages.sections.cut import in_words
 from slurm_robust.report.pages.view import (
     Cell,
     FigureTable,
@@ -40,20 +41,16 @@ def restarts_section(figures: Figures) -> ReportSection:
         back = row.back_s.median
         back_in = f", back in {shown(back, Unit.SECONDS)}" if back is not None else ""
         if any(medians):
-            bars.append(
-                PartsBar(row.road.replace("_", " "), f"{row.restarts:,} ×{back_in}", tuple(m or 0.0 for m in medians))
-            )
-        cells.append((row.road.replace("_", " "), row.restarts, back, row.back_s.p90, row.placed_s.median, *medians))
+            bars.append(PartsBar(in_words(row.road), f"{row.restarts:,} ×{back_in}", tuple(m or 0.0 for m in medians)))
+        cells.append((row.road, row.restarts, back, row.back_s.p90, row.placed_s.median, *medians))
         if row.odd:
-            notes.append(
-                f"{count(row.odd, 'stage')} of {row.road.replace('_', ' ')} would end before they begin: left out."
-            )
+            notes.append(f"{count(row.odd, 'stage')} of {in_words(row.road)} would end before they begin: left out.")
     series = tuple(PlotSeries(_KEYS.get(name, name.replace(" ", "_")), name) for name, _, _ in STAGES)
     plot = PartsPlot(series, tuple(bars), Unit.SECONDS, whole=True, axis_title=_AXIS) if bars else None
     first = rows[0]
     slowest = max(((s.median or 0.0, name) for name, s in first.stages.items()), default=(0.0, ""))
     answer = f"{count(sum(row.restarts for row in rows), 'restart').capitalize()}. "
-    answer += f"The usual road, {first.road.replace('_', ' ')}, "
+    answer += f"The usual road, {in_words(first.road)}, "
     answer += (
         f"is back after {shown(first.back_s.median, Unit.SECONDS)} in the median"
         if first.back_s.median

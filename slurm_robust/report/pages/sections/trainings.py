@@ -9,7 +9,7 @@ from slurm_robust.report.facts import ClosedIncident, Facts, SupervisedAttempt
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.trainings import Training, TrainingKey, key_of, unit_of
 from slurm_robust.report.pages.formats import count, moment
-from slurm_robust.report.pages.sections.cut import MAX_PLOT_ROWS, cut_table
+from slurm_robust.report.pages.sections.cut import MAX_PLOT_ROWS, cut_table, in_words
 from slurm_robust.report.pages.view import (
     Cell,
     ReportSection,
@@ -97,7 +97,7 @@ def _lost(incidents: Iterable[ClosedIncident]) -> Iterable[TimelineBar]:
 
 
 def _told(incident: ClosedIncident) -> str:
-    what = incident.category.replace("_", " ") or incident.kind.replace("_", " ")
+    what = in_words(incident.category) or in_words(incident.kind)
     where = f" on {', '.join(incident.suspects[:3])}" if incident.suspects else ""
     return f"{moment(incident.opened_at_s, year=False)} {what}{where}: {incident.outcome or 'under way'}"
 
