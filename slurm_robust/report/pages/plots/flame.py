@@ -7,7 +7,7 @@ from collections.abc import Set
 from slurm_robust.localize.evidence import Capture
 from slurm_robust.localize.ranks import name as ranks_named
 from slurm_robust.localize.stacks.flame_graph import FlameBox, flame_boxes
-from slurm_robust.localize.stacks.merge import Branch, merged
+from slurm_robust.localize.stacks.merge import merged
 from slurm_robust.report.pages.markup import Markup, element, joined
 from slurm_robust.report.pages.plots.canvas import Canvas, fitted
 
@@ -15,6 +15,8 @@ _ROW_PX, _CHAR_PX = 19, 7.3
 MAX_BOXES = 3000
 """Of one tree, the widest: more cannot be told apart, and would make a page of many MB."""
 MAX_DEPTH = 150
+MAX_NAMED = 8
+_WORDS_PX = 6 * _CHAR_PX
 _HEAT = 4
 
 
@@ -24,13 +26,24 @@ def draw_flame(capture: Capture, suspects: Set[int], width: int, name: str) -> M
     for number, (role, root) in enumerate(merged(capture)):
         caption = f"{role.value} processes of {ranks_named(root.ranks)}"
         parts.append(element("p", caption, class_="axis"))
-        parts.append(_tree(root, suspects, width, f"{name}-{number}"))
+        boxes = flame_boxes(root, width)
+        parts.append(_tree(boxes, suspects, width, f"{name}-{number}"))
+        parts += [element("p", words, class_="axis") for words in _narrow(boxes, suspects)]
     parts += [element("p", f"{node}: no answer", class_="axis") for node in capture.missing_nodes[:50]]
     return joined(parts)
 
 
-def _tree(root: Branch, suspects: Set[int], width: int, name: str) -> Markup:
-    boxes = flame_boxes(root, width)
+def _narrow(boxes: list[FlameBox], suspects: Set[int]) -> list[str]:
+    """Where the ranks of the verdict stand, whose boxes are too narrow for words: the innermost function of each."""
+    innermost: dict[frozenset[int], FlameBox] = {}
+    for box in boxes:
+        if box.ranks and box.ranks <= suspects and box.width_px <= _WORDS_PX:
+            innermost[frozenset(box.ranks)] = box  # callers come before what they call
+    found = [f"▶ {ranks_named(ranks)}: {box.step}" for ranks, box in innermost.items()]
+    return found[:MAX_NAMED]
+
+
+def _tree(boxes: list[FlameBox], suspects: Set[int], width: int, name: str) -> Markup:
     shown = [box for box in boxes if box.depth < MAX_DEPTH]
     if len(shown) > MAX_BOXES:
         shown = sorted(shown, key=lambda box: -box.width_px)[:MAX_BOXES]
@@ -54,7 +67,7 @@ def _box(canvas: Canvas, box: FlameBox, suspects: Set[int]) -> None:
     class_ = "cool" if box.communicates else f"heat-{warmth}"
     inner = max(box.width_px - 0.6, 0.4)
     canvas.rect((box.left_px, top, inner, _ROW_PX - 2), class_=f"{class_} odd" if odd else class_, hint=box.caption)
-    if box.width_px > 6 * _CHAR_PX:
+    if box.width_px > _WORDS_PX:
         label = f"▶ {box.step}" if odd else box.step
         canvas.text((box.left_px + 4, top + 12.5), fitted(label, box.width_px - 8, _CHAR_PX), class_="on")
 
