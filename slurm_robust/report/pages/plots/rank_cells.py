@@ -74,6 +74,7 @@ def rank_legend() -> Markup:
         swatch = element("rect", x=1, y=1, width=14, height=10, fill=fill(number))
         box = element("svg", swatch, width=16, height=12, aria_hidden="true")
         items.append(element("li", box, f"{sign} {words}".strip()))
-    outline = element("svg", element("rect", x=2, y=2, width=12, height=8, class_="plain odd"), width=16, height=12)
+    edge = element("rect", x=2, y=2, width=12, height=8, class_="plain odd")
+    outline = element("svg", edge, width=16, height=12, aria_hidden="true")
     items.append(element("li", outline, "the verdict names it"))
     return element("ul", joined(items), class_="legend")
