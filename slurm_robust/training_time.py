@@ -1,44 +1,32 @@
-"""Where did the time of a training go? The facts that tell it.
+"""Where did the time of a training go? The facts that tell it, and how they divide it.
 
 A training is a lineage: all attempts of a job across requeues and restarts. Every time is seconds since the epoch
-(`…_at_s`), every duration is seconds (`…_s`). Pure, standard library only: the daemon shows it live, reports later.
+(`…_at_s`), every duration is seconds (`…_s`). Pure, standard library only: the daemon shows it live, reports after the
+fact. `spent_time` has the categories, the spans that the time is divided into, and the ratio that follows (ETTR).
 """
 
 from __future__ import annotations
 
-import enum
+import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from slurm_robust.spent_time import CLOCKS_S, RunningSteps, Timeline
+from slurm_robust.spent_time import Span as Span  # noqa: PLC0414 (users of the facts find these among them)
+from slurm_robust.spent_time import Spent as Spent  # noqa: PLC0414
+from slurm_robust.spent_time import ettr as ettr  # noqa: PLC0414
+from slurm_robust.spent_time import spent as spent  # noqa: PLC0414
+from slurm_robust.spent_time import within as within  # noqa: PLC0414
 
-class Spent(str, enum.Enum):
-    """What a second of a training went into. Every second of it belongs to exactly one."""
-
-    PRODUCTIVE = "productive"
-    """Steps that were not lost, at the pace that the training usually has."""
-    QUEUE = "queue"
-    """Waiting in Slurm's queue, before the first attempt or for a requeue that no failure explains."""
-    START = "start"
-    """From Slurm's start of an attempt that no failure explains to its first step."""
-    DETECTION = "detection"
-    """From the last sign of progress before a failure to the suspicion."""
-    DIAGNOSIS = "diagnosis"
-    """From the suspicion to the decision, tests of nodes included."""
-    RESTART = "restart"
-    """From the decision to the first step of the next attempt, queueing included."""
-    RECOMPUTATION = "recomputation"
-    """Steps that had been made before, and were lost."""
-    CHECKPOINT = "checkpoint"
-    """Steps stand still for a save or a load of a checkpoint while the training runs."""
-    SLOW = "slow"
-    """What steps took beyond the usual pace of the training."""
-    UNKNOWN = "unknown"
-    """Nobody saw what the training did: it reports no steps, or was not watched."""
+LONG_START_S = 3600.0
+"""A training that runs, and has never made a step, is starting for so long at most; then nobody knows what it does."""
 
 
 @dataclass(frozen=True)
 class TrainingAttempt:
-    """One attempt of a training, as it was seen: a run of a job, or a restart within one.
+    """One attempt of a training, as it was seen: a run of a job, with all restarts within it.
 
     Attributes:
         lineage: The training.
@@ -47,7 +35,7 @@ class TrainingAttempt:
         nodes: How many.
         gpus: On all nodes together; 0 where unknown.
         eligible_at_s: Since when it could have started.
-        start_at_s: When Slurm started it.
+        start_at_s: When Slurm started it; 0 while it waits.
         first_step_at_s: When it completed its first step.
         first_new_step_at_s: When it completed its first step that no earlier attempt had made.
         last_step_at_s: When it completed its last step so far.
@@ -57,6 +45,8 @@ class TrainingAttempt:
         last_step: The highest step that it has reached; -1 where it has reported none.
         checkpoint_s: Seconds after the first step in which steps stood still for a checkpoint.
         slow_s: Seconds that steps took beyond the usual pace.
+        step_s: Seconds that a step usually takes it; 0 where unknown.
+        report_every_s: How often it reports its last step; 0 where it does so at changes of its state only.
     """
 
     lineage: str
@@ -75,81 +65,249 @@ class TrainingAttempt:
     last_step: int = -1
     checkpoint_s: float = 0.0
     slow_s: float = 0.0
+    step_s: float = 0.0
+    report_every_s: float = 60.0
 
-
-# --- stand-in until the real division is merged: take the other side of this file
+    @property
+    def silence_s(self) -> float:
+        """For how long after its last step nothing need be wrong: no report was due, or the next step."""
+        return 2 * self.report_every_s + 3 * self.step_s if self.report_every_s > 0 else math.inf
 
 
 @dataclass(frozen=True)
 class Stop:
-    """The stamps of one incident."""
+    """One incident of a training, by its stamps. One after which steps just went on costs nothing of its own.
+
+    Attributes:
+        times: Seconds since the epoch: keys of `model.TIME_KEYS`, and `accepted`.
+        opened_at_s: When it was written down; stands in for stamps that are missing.
+    """
 
     times: Mapping[str, float]
+    opened_at_s: float = 0.0
 
+    def at_s(self, *names: str) -> float | None:
+        """The first of these stamps that can be a time."""
+        return next((t for name in names if (t := _time(self.times.get(name))) is not None), None)
 
-@dataclass(frozen=True)
-class Span:
-    """A stretch of a training's time."""
-
-    begin_at_s: float
-    end_at_s: float
-    shares: Mapping[Spent, float] = field(default_factory=dict)
+    @property
+    def noticed_at_s(self) -> float | None:
+        """When it was noticed; tells in which attempt it happened."""
+        return self.at_s("suspected", "decided", "fault", "accepted") or _time(self.opened_at_s)
 
 
 def divided(attempts: Sequence[TrainingAttempt], stops: Sequence[Stop], now_s: float) -> tuple[Span, ...]:
-    """The time of one training, as spans that follow each other."""
-    spans: list[Span] = []
-    at_s = attempts[0].eligible_at_s if attempts else now_s
+    """Divide the time of one training, from its first attempt's eligibility to its end (or now).
 
-    def until(end_s: float | None, what: Spent) -> None:
-        nonlocal at_s
-        if end_s is not None and end_s > at_s:
-            spans.append(Span(at_s, end_s, {what: end_s - at_s}))
-            at_s = end_s
-
-    def steps(a: TrainingAttempt, end_s: float, total_s: float) -> None:
-        nonlocal at_s
-        if (seconds := end_s - at_s) <= 0:
-            return
-        saved_s, slow_s = a.checkpoint_s * seconds / total_s, a.slow_s * seconds / total_s
-        rest_s = seconds - saved_s - slow_s
-        shares = {Spent.PRODUCTIVE: rest_s, Spent.CHECKPOINT: saved_s, Spent.SLOW: slow_s}
-        spans.append(Span(at_s, end_s, shares))
-        at_s = end_s
-
-    for number, a in enumerate(attempts):
-        until(a.start_at_s, Spent.RESTART if number else Spent.QUEUE)
-        until(a.first_step_at_s, Spent.RESTART if number else Spent.START)
-        until(a.first_new_step_at_s, Spent.RECOMPUTATION)
-        end_s = a.end_at_s or now_s
-        inner = [s.times for s in stops if at_s <= s.times["fault"] < end_s and "decided" in s.times]
-        paused_s = sum(t["first_new_step"] - t["fault"] for t in inner if t["first_new_step"] < end_s)
-        total_s = max(1e-9, (a.last_step_at_s or end_s) - at_s - paused_s)
-        for t in inner:
-            steps(a, t["fault"], total_s)
-            until(t["suspected"], Spent.DETECTION)
-            until(t["decided"], Spent.DIAGNOSIS)
-            if t["first_new_step"] < end_s:
-                until(t["first_new_step"], Spent.RESTART)
-        if not inner or inner[-1]["first_new_step"] < end_s:
-            steps(a, a.last_step_at_s or end_s, total_s)
-        until(a.end_at_s, Spent.RESTART)
-    until(now_s, Spent.UNKNOWN)
-    return tuple(spans)
+    Spans follow each other without a gap. Any times are accepted: what contradicts itself becomes `UNKNOWN`, with a
+    sentence in `Span.doubt`, and is neither smoothed nor dropped.
+    """
+    runs = _runs(attempts, now_s)
+    if not runs:
+        return ()
+    by_run: list[list[Stop]] = [[] for _ in runs]
+    begins = [run.start_s for run in runs]
+    for stop in sorted(stops, key=lambda s: s.noticed_at_s or 0.0):
+        if stop.noticed_at_s is not None:
+            by_run[max(0, bisect_right(begins, stop.noticed_at_s) - 1)].append(stop)
+    timeline, failed, steps_before = Timeline(), False, False
+    for number, (run, own) in enumerate(zip(runs, by_run, strict=True)):
+        following = runs[number + 1] if number + 1 < len(runs) else None
+        failed = _lay(timeline, run, own, following, _Before(failed, steps_before, number == 0))
+        steps_before = steps_before or run.of.first_step_at_s is not None
+    return tuple(timeline.spans(runs[0].eligible_s, max(run.real_end_s for run in runs)))
 
 
-def within(spans: Sequence[Span], from_s: float, to_s: float) -> tuple[Span, ...]:
-    """The part of the spans in a window."""
-    out = []
-    for span in spans:
-        begin_s, end_s = max(from_s, span.begin_at_s), min(to_s, span.end_at_s)
-        if end_s > begin_s:
-            part = (end_s - begin_s) / (span.end_at_s - span.begin_at_s)
-            out.append(Span(begin_s, end_s, {what: s * part for what, s in span.shares.items()}))
-    return tuple(out)
+# -- attempts in order ------------------------------------------------------------------------------------------------
 
 
-def ettr(spans: Sequence[Span]) -> float | None:
-    """Productive seconds of all seconds."""
-    total_s = sum(sum(span.shares.values()) for span in spans)
-    return sum(span.shares.get(Spent.PRODUCTIVE, 0.0) for span in spans) / total_s if total_s else None
+class _Run(NamedTuple):
+    """An attempt with times that can be true: eligible ≤ start ≤ end ≤ the next one's start.
+
+    `real_end_s` is later than `end_s` where the next one began before.
+    """
+
+    of: TrainingAttempt
+    eligible_s: float
+    start_s: float
+    end_s: float
+    real_end_s: float
+    waits: bool = False
+    doubt: str = ""
+
+
+class _Before(NamedTuple):
+    """What came before an attempt."""
+
+    failed: bool
+    steps: bool
+    nothing: bool
+
+
+def _time(at_s: float | None) -> float | None:
+    return at_s if at_s is not None and math.isfinite(at_s) and at_s > 0 else None
+
+
+def _run(attempt: TrainingAttempt, now_s: float) -> _Run | None:
+    eligible, start, doubt = _time(attempt.eligible_at_s), _time(attempt.start_at_s), ""
+    if start is None and attempt.end_at_s is None and eligible is not None:
+        until = max(eligible, now_s)
+        return _Run(attempt, min(eligible, now_s), until, until, until, waits=True)
+    seen = [_time(t) for t in (attempt.first_step_at_s, attempt.last_step_at_s, attempt.seen_at_s)]
+    known = [t for t in (start, eligible, *seen) if t is not None]
+    if not known:
+        return None
+    if start is None:
+        start, doubt = known[0], "nobody knows when this attempt started"
+    end = _time(attempt.end_at_s) if attempt.end_at_s is not None else now_s
+    if end is None or end < start - CLOCKS_S:
+        doubt = "this attempt ended before it started" if end is not None else "nobody knows when this attempt ended"
+        end = max(known)
+    eligible = start if eligible is None else min(eligible, start)
+    return _Run(attempt, eligible, start, max(start, end), max(start, end), doubt=doubt)
+
+
+def _runs(attempts: Sequence[TrainingAttempt], now_s: float) -> list[_Run]:
+    """In order of time."""
+    found = sorted((run for a in attempts if (run := _run(a, now_s)) is not None), key=lambda r: (r.start_s, r.end_s))
+    for number, after in enumerate(found[1:]):
+        run = found[number]
+        if run.of.end_at_s is None:
+            # Nobody was there when it ended, and another one followed.
+            seen = [t for t in (_time(run.of.last_step_at_s), _time(run.of.seen_at_s)) if t is not None]
+            last = min(max([run.start_s, *seen]), after.start_s)
+            run = run._replace(end_s=last, real_end_s=last)
+        found[number] = run._replace(end_s=min(run.end_s, after.start_s))
+    first = min((run.eligible_s for run in found), default=0.0)
+    return [run._replace(eligible_s=first) if not number else run for number, run in enumerate(found)]
+
+
+# -- one attempt ------------------------------------------------------------------------------------------------------
+
+
+def _lay(timeline: Timeline, run: _Run, stops: Sequence[Stop], following: _Run | None, before: _Before) -> bool:
+    """Lay one attempt, and what follows it, on the timeline; True where a failure ended it."""
+    of, waiting = run.of, Spent.RESTART if before.failed else Spent.QUEUE
+    if before.nothing:
+        timeline.mark(run.eligible_s, waiting)
+    if run.waits:
+        return before.failed
+    timeline.run(RunningSteps(run.start_s, run.end_s, of.checkpoint_s, of.slow_s))
+    start = Spent.RESTART if before.failed else Spent.START
+    starts = run.of.end_at_s is None and following is None and run.end_s - run.start_s < LONG_START_S
+    unseen = of.first_step_at_s is None and not before.steps and not stops and not starts
+    why = "this attempt reported no step" if unseen else ""
+    timeline.mark(run.start_s, Spent.UNKNOWN if unseen else start, why)
+    if run.doubt:
+        timeline.doubt(run.start_s, run.end_s, run.doubt)
+    if run.real_end_s > run.end_s + CLOCKS_S:
+        timeline.doubt(run.end_s, run.real_end_s, "two attempts of this training overlap")
+    steps = (of.first_step_at_s, of.first_new_step_at_s, of.last_step_at_s)
+    why = "the times of this attempt's steps contradict each other"
+    first, new, last = _stamped(timeline, steps, run.start_s, run.real_end_s, why)
+    if first is not None:
+        timeline.mark(first, Spent.RECOMPUTATION if before.steps or new is not None else Spent.PRODUCTIVE)
+    if new is not None:
+        timeline.mark(new, Spent.PRODUCTIVE)
+    until = following.start_s if following is not None else run.end_s
+    failed = False
+    for number, stop in enumerate(stops):
+        final = number == len(stops) - 1
+        sign = last if final else stops[number + 1].at_s("fault")
+        failed = _lay_stop(timeline, run, stop, _Around(first, sign, final, until, following))
+    quiet_s = max(last, timeline.last_s) + of.silence_s if last is not None else math.inf
+    if not failed and quiet_s < run.end_s:
+        why = f"no step was reported in the last {run.end_s - quiet_s + of.silence_s:.0f} s of this attempt"
+        timeline.mark(quiet_s, Spent.UNKNOWN, why)
+    if following is not None and not (failed and timeline.last_s > run.end_s):
+        timeline.mark(run.end_s, Spent.RESTART if failed else Spent.QUEUE)
+    return failed
+
+
+def _stamped(
+    timeline: Timeline, stamps: Sequence[float | None], from_s: float, to_s: float, why: str
+) -> list[float | None]:
+    """These stamps where they follow each other in this time; around one that does not, nothing is known."""
+    found, before_s, wrong = list[float | None](), from_s, False
+    for at_s in stamps:
+        good = _time(at_s)
+        if at_s is not None and (good is None or not before_s - CLOCKS_S <= good <= to_s + CLOCKS_S):
+            wrong, good = True, None
+        elif good is not None:
+            good = min(max(good, before_s), to_s)
+            if wrong:
+                timeline.doubt(before_s, good, why)
+            before_s, wrong = good, False
+        found.append(good)
+    if wrong:
+        timeline.doubt(before_s, to_s, why)
+    return found
+
+
+class _Around(NamedTuple):
+    """Where a stop stands in its attempt.
+
+    Attributes:
+        first_s: The attempt's first step.
+        sign_s: A sign of progress: of the attempt's last stop its last step, of others the last one before the next.
+        final: It is the attempt's last stop.
+        until_s: Its end, or the start of the next attempt.
+        following: The next attempt.
+    """
+
+    first_s: float | None
+    sign_s: float | None
+    final: bool
+    until_s: float
+    following: _Run | None
+
+
+def _lay_stop(timeline: Timeline, run: _Run, stop: Stop, around: _Around) -> bool:
+    """Lay an incident on the timeline; True where no step followed it in this attempt."""
+    noticed, sign = stop.noticed_at_s or run.start_s, around.sign_s
+    stamps, to_s = _stamps(stop, around)
+    in_place = any(t is not None and t < run.end_s for t in stamps[3:])
+    acted = stop.at_s("running", "stopped")
+    if not in_place and acted is None and sign is not None and sign > (stamps[2] or noticed) + CLOCKS_S:
+        return False  # steps went on: what they lost is in the attempt's slow seconds
+    why = "the times of an incident contradict each other"
+    fault, suspected, decided, again, new = _stamped(timeline, stamps, run.start_s, to_s, why)
+    # Its first step followed the incident; or it has made steps since, and no stamp says when they went on.
+    began_after = decided is not None and around.first_s is not None and around.first_s >= decided
+    unseen = acted is not None and around.final and sign is not None and sign > acted + CLOCKS_S
+    resumed = in_place or began_after or unseen
+    begin = _begin(around, fault, suspected, decided if decided is not None else noticed, resumed=resumed)
+    timeline.mark(min(begin, around.until_s), Spent.DETECTION)
+    for at_s, what in ((suspected, Spent.DIAGNOSIS), (decided, Spent.RESTART)):
+        if at_s is not None:
+            timeline.mark(min(max(at_s, begin), around.until_s), what)
+    for at_s, what in ((again, Spent.RECOMPUTATION), (new, Spent.PRODUCTIVE)):
+        if at_s is not None:
+            timeline.mark(at_s, what)
+    if unseen and acted is not None and not in_place and not began_after:
+        timeline.mark(max(acted, begin), Spent.UNKNOWN, "nobody saw when steps went on after an incident")
+    elif not in_place and acted is None and sign is None and decided is not None:
+        timeline.mark(decided, Spent.UNKNOWN, "nobody saw whether steps went on after an incident")
+    return not resumed
+
+
+def _stamps(stop: Stop, around: _Around) -> tuple[list[float | None], float]:
+    """Fault, suspicion, decision, first step and first new step, and until when they can be true."""
+    ends = [t for t in (stop.times.get("decided"), stop.times.get("tests_done")) if t is not None]
+    decided = max(ends) if ends else stop.at_s("accepted", "stopped")
+    steps = [stop.times.get("first_step"), stop.times.get("first_new_step")]
+    to_s, following = around.until_s, around.following
+    if following is not None and following.of.first_step_at_s is None:
+        to_s = following.end_s
+    elif following is not None:
+        # What the next attempt tells of its own steps is not told twice.
+        steps = [t if t is not None and t < to_s else None for t in steps]
+    return [stop.times.get("fault"), stop.times.get("suspected"), decided, *steps], to_s
+
+
+def _begin(around: _Around, fault: float | None, suspected: float | None, noticed: float, *, resumed: bool) -> float:
+    """The last sign of progress before the incident."""
+    sign = around.sign_s if around.final and not resumed else None
+    if fault is None:
+        return sign if sign is not None and suspected is not None and sign < suspected else suspected or noticed
+    return max(fault, sign) if sign is not None else fault

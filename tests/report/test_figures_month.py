@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from simulated_month import simulated_month
+from simulated_month import Truth, simulated_month
 
+from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures, figures_of
 from slurm_robust.report.figures.ettr import LOST
 from slurm_robust.report.figures.expected import measured_alike
 from slurm_robust.training_time import Spent
 
 SEEDS = (1, 2, 3)
+SeenMonth = tuple[Figures, Facts, Truth]
 
 
 @pytest.fixture(scope="module", params=SEEDS)
-def month(request: pytest.FixtureRequest) -> tuple[Figures, object, object]:
+def month(request: pytest.FixtureRequest) -> SeenMonth:
     """A month with many failures."""
     facts, truth = simulated_month(request.param, failures_per_day=0.02)
     return figures_of(facts), facts, truth
 
 
-def test_time_is_that_of_the_truth(month) -> None:  # type: ignore[no-untyped-def]
+def test_time_is_that_of_the_truth(month: SeenMonth) -> None:
     """By training and category, to the tenth of a second; the cluster's ETTR is their mean by GPU time."""
     figures, _, truth = month
     assert {key.lineage for key in figures.time_by_training} == set(truth.spent)
@@ -36,7 +38,7 @@ def test_time_is_that_of_the_truth(month) -> None:  # type: ignore[no-untyped-de
     assert sum((figures.time.shares or {}).values()) == pytest.approx(1.0, abs=1e-12)
 
 
-def test_the_series_ends_at_the_cumulative_figure(month) -> None:  # type: ignore[no-untyped-def]
+def test_the_series_ends_at_the_cumulative_figure(month: SeenMonth) -> None:
     """And every hour's shares sum to 1."""
     figures, _, _ = month
     assert len(figures.series) == 500
@@ -47,7 +49,7 @@ def test_the_series_ends_at_the_cumulative_figure(month) -> None:  # type: ignor
         assert min(point.shares.values()) >= 0
 
 
-def test_costs_sum_to_what_was_lost(month) -> None:  # type: ignore[no-untyped-def]
+def test_costs_sum_to_what_was_lost(month: SeenMonth) -> None:
     """By category, by blame and by road alike; counts are those of the truth."""
     figures, _, truth = month
     lost = sum(figures.time.seconds[what] for what in LOST) / 3600
@@ -60,7 +62,7 @@ def test_costs_sum_to_what_was_lost(month) -> None:  # type: ignore[no-untyped-d
     assert {row.road: row.restarts for row in figures.restarts} == dict(+truth.by_road)
 
 
-def test_counts_are_those_of_the_truth(month) -> None:  # type: ignore[no-untyped-def]
+def test_counts_are_those_of_the_truth(month: SeenMonth) -> None:
     """Failures, false alarms, reverted drains, standby hits."""
     figures, _facts, truth = month
     total = figures.reliability.total
@@ -81,7 +83,7 @@ def test_counts_are_those_of_the_truth(month) -> None:  # type: ignore[no-untype
     assert figures.sentences == ()
 
 
-def test_the_formula_is_near_what_was_measured(month) -> None:  # type: ignore[no-untyped-def]
+def test_the_formula_is_near_what_was_measured(month: SeenMonth) -> None:
     """Its symbols come from the same month, so for the cluster it must not be far off."""
     figures, _facts, _ = month
     assert figures.symbols.restart_s is not None

@@ -60,13 +60,13 @@ def test_one_node_that_nobody_watched() -> None:
 
 def test_two_users_may_have_the_same_lineage() -> None:
     """A lineage is a word of its user's own choice: they are two trainings."""
-    rows = (attempt_row(0.0, DAY_S), attempt_row(0.0, DAY_S, user="bob"))
+    rows = (attempt_row(1.0, DAY_S), attempt_row(1.0, DAY_S, user="bob"))
     assert len(trainings_of(facts_of(attempts=rows))) == 2
 
 
 def test_only_the_window_counts() -> None:
     """A training that began before it, and an incident after it."""
-    facts = replace(facts_of(attempts=(attempt_row(-DAY_S, None),)), from_s=DAY_S, to_s=2 * DAY_S)
+    facts = replace(facts_of(attempts=(attempt_row(HOUR_S, None),)), from_s=DAY_S, to_s=2 * DAY_S)
     facts = replace(facts, incidents=(incident_row(5 * DAY_S),))
     figures = figures_of(facts)
     assert figures.time.total_s == pytest.approx(DAY_S * 32)
@@ -78,7 +78,7 @@ def test_what_does_not_count_as_a_failure() -> None:
     """False alarms, and an incident that a later one has superseded; one that was only observed counts."""
     outcomes = ("went_on", "came_back", "superseded", "resumed", "refused", "")
     rows = tuple(incident_row(DAY_S * n, n, outcome=outcome) for n, outcome in enumerate(outcomes, 1))
-    figures = figures_of(facts_of(attempts=(attempt_row(0.0, None),), incidents=rows))
+    figures = figures_of(facts_of(attempts=(attempt_row(1.0, None),), incidents=rows))
     assert figures.reliability.total.by_hours.failures == 3
     assert figures.false_alarms.false_alarms == 2
     assert figures.reliability.rows[0].by_hours.failures == 3
@@ -87,7 +87,7 @@ def test_what_does_not_count_as_a_failure() -> None:
 def test_a_failure_of_unknown_size_counts_in_the_sum_alone() -> None:
     """It has no row of its own."""
     rows = (incident_row(DAY_S, nodes=0, attempt="unknown"),)
-    found = figures_of(facts_of(attempts=(attempt_row(0.0, None),), incidents=rows)).reliability
+    found = figures_of(facts_of(attempts=(attempt_row(1.0, None),), incidents=rows)).reliability
     assert (found.failures_without_size, found.total.by_hours.failures) == (1, 1)
     assert [row.by_hours.failures for row in found.rows] == [0]
 
@@ -169,7 +169,7 @@ def test_goodput_where_the_size_came_later() -> None:
 
 def test_a_series_of_nothing() -> None:
     """No trainings, no window, no points."""
-    training = trainings_of(facts_of(attempts=(attempt_row(0.0, DAY_S),)))
+    training = trainings_of(facts_of(attempts=(attempt_row(1.0, DAY_S),)))
     assert ettr_series((), 0, 1) == ettr_series(training, 1, 1) == ettr_series(training, 0, 1, points=0) == ()
     late = ettr_series(training, 0.0, 10 * DAY_S, points=10)
     assert [point.sliding is None for point in late] == [False] + [True] * 9

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_robust.report.figures.trainings import Training, seconds_by, unit_of
-from slurm_robust.training_time import Spent
+from slurm_robust.report.figures.trainings import Training, unit_of
+from slurm_robust.spent_time import Spent, spent
 
 HOUR_S = 3600.0
 MAX_POINTS = 500
@@ -78,7 +78,7 @@ class EttrPoint:
 
 def time_of(training: Training) -> TimeShares:
     """Where the time of one training went, in its own seconds."""
-    return TimeShares(seconds_by(training.spans))
+    return TimeShares(spent(training.spans))
 
 
 def time_of_all(trainings: Sequence[Training]) -> TimeShares:

@@ -19,7 +19,7 @@ from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.ettr import TimeShares, time_of, time_of_all
 from slurm_robust.report.figures.reliability import reliability
 from slurm_robust.report.figures.trainings import Training
-from slurm_robust.training_time import Spent
+from slurm_robust.spent_time import Spent
 
 DAY_S = 86400.0
 _OUT_OF_SERVICE = (Spent.DETECTION, Spent.DIAGNOSIS, Spent.RESTART)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from slurm_robust.report.facts import ClusterSize, Facts
 from slurm_robust.report.figures.trainings import GPU, NODE, Training, unit_of
-from slurm_robust.training_time import Spent
+from slurm_robust.spent_time import Spent
 
 HOUR_S = 3600.0
 

@@ -6,11 +6,12 @@ A training is all attempts of one user's lineage on one cluster. Its time is div
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.report.facts import ClosedIncident, Facts, SupervisedAttempt
-from slurm_robust.training_time import Span, Spent, Stop, divided, within
+from slurm_robust.spent_time import Span, within
+from slurm_robust.training_time import Stop, divided
 
 NOT_STOPPED = frozenset({"came_back", "went_on"})
 """Outcomes of incidents after which the training went on by itself: it was not stopped."""
@@ -111,7 +112,9 @@ def trainings_of(facts: Facts) -> tuple[Training, ...]:
 
 
 def _stops(incidents: Sequence[ClosedIncident]) -> list[Stop]:
-    return [Stop(incident.times) for incident in sorted(incidents, key=lambda row: row.opened_at_s)]
+    return [
+        Stop(incident.times, incident.opened_at_s) for incident in sorted(incidents, key=lambda row: row.opened_at_s)
+    ]
 
 
 def _training(key: TrainingKey, rows: Sequence[SupervisedAttempt], spans: tuple[Span, ...]) -> Training:
@@ -127,12 +130,3 @@ def _training(key: TrainingKey, rows: Sequence[SupervisedAttempt], spans: tuple[
 def unit_of(trainings: Sequence[Training]) -> str:
     """GPUs where every training knows its GPUs, else nodes for all: two units cannot be added."""
     return GPU if trainings and all(size.gpus > 0 for t in trainings for size in t.sizes) else NODE
-
-
-def seconds_by(spans: Sequence[Span]) -> Mapping[Spent, float]:
-    """Seconds of each category."""
-    total = dict.fromkeys(Spent, 0.0)
-    for span in spans:
-        for what, seconds in span.shares.items():
-            total[what] += seconds
-    return total

@@ -1,0 +1,88 @@
+"""What broke in the runs that did not complete, and how much GPU time did they use?
+
+By the category of the run's incident where there is one (`diagnose.taxonomy`), else by Slurm's state where that says
+it; a run that only FAILED is `unknown`. Lost GPU time here is all that such runs used, as Acme counts it; what was
+really lost where a training went on from a checkpoint is in `figures.failure_costs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from slurm_robust.report.facts import ClosedIncident, RanJob
+from slurm_robust.report.figures.failures import UNKNOWN, category_of, is_failure, is_infrastructure
+
+HOUR_S = 3600.0
+FAILED = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
+"""States that count as failed: not cancelled, out of time, preempted or requeued."""
+_BY_STATE: Mapping[str, tuple[str, bool]] = {
+    "NODE_FAIL": ("node_lost", True),
+    "BOOT_FAIL": ("node_lost", True),
+    "OUT_OF_MEMORY": ("host_oom", False),
+    "FAILED": (UNKNOWN, False),
+}
+RunKey = tuple[str, int, int]
+
+
+@dataclass(frozen=True)
+class FailureKind:
+    """Runs that failed by the same cause.
+
+    Attributes:
+        infrastructure: A node, or something that nodes share, was at fault.
+        share: Of all failed runs.
+        gpu_share: Of the GPU time of all failed runs; None where they used none.
+    """
+
+    category: str
+    infrastructure: bool
+    runs: int
+    share: float
+    gpu_hours: float
+    gpu_share: float | None
+
+
+def causes_of(incidents: Iterable[ClosedIncident]) -> dict[RunKey, tuple[str, bool]]:
+    """Category and whether it is infrastructure, by cluster, job and restart; the last failure of a run counts."""
+    rows = sorted((row for row in incidents if is_failure(row)), key=lambda row: row.opened_at_s)
+    return {(row.cluster, row.job_id, row.restart): (category_of(row), is_infrastructure(row)) for row in rows}
+
+
+class FailureSums:
+    """Runs are added one by one."""
+
+    def __init__(self, causes: Mapping[RunKey, tuple[str, bool]]) -> None:
+        self._causes = causes
+        self._runs: dict[tuple[str, bool], tuple[int, float]] = {}
+
+    def add(self, job: RanJob, gpu_s: float) -> None:
+        """Count the run where it failed, or ended with an incident."""
+        cause = self._causes.get((job.cluster, job.job_id, job.restart))
+        if job.state not in FAILED and not (cause and job.state == "REQUEUED"):
+            return
+        if cause is None or cause[0] == UNKNOWN:
+            cause = _BY_STATE.get(job.state, cause or (UNKNOWN, False))
+        runs, seconds = self._runs.get(cause, (0, 0.0))
+        self._runs[cause] = (runs + 1, seconds + gpu_s)
+
+    def kinds(self) -> tuple[FailureKind, ...]:
+        """All kinds, the most frequent first."""
+        runs = sum(n for n, _ in self._runs.values())
+        gpu_s = sum(s for _, s in self._runs.values())
+        rows = [
+            FailureKind(category, infra, n, n / runs, s / HOUR_S, s / gpu_s if gpu_s else None)
+            for (category, infra), (n, s) in self._runs.items()
+        ]
+        return tuple(sorted(rows, key=lambda row: (-row.runs, row.category)))
+
+
+def infrastructure_shares(kinds: Iterable[FailureKind]) -> tuple[float | None, float | None]:
+    """Infrastructure's share of the failed runs whose cause is known, and of their GPU time; None without any."""
+    known = [kind for kind in kinds if kind.category != UNKNOWN]
+    runs, hours = sum(kind.runs for kind in known), sum(kind.gpu_hours for kind in known)
+    broken = [kind for kind in known if kind.infrastructure]
+    return (
+        sum(kind.runs for kind in broken) / runs if runs else None,
+        sum(kind.gpu_hours for kind in broken) / hours if hours else None,
+    )
