@@ -38,7 +38,7 @@ _REPORT_MAX_BYTES = 8 << 20
 def command(incident: str | None, limit: int, html: Path | None, path: str | None, as_json: bool) -> None:
     """Show what happened, when, why, and what was done; with INCIDENT (its id, key or job), everything.
 
-    With --html, INCIDENT may also be an incident's folder, or a job's (slurm-robust-1234).
+    With --html, INCIDENT may also be the folder of an incident or of a job.
     """
     if html is not None and incident is None:
         raise click.UsageError("--html FILE needs an incident: its id, key, job or folder")

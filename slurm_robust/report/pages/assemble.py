@@ -9,6 +9,7 @@ from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.ettr import LOST
 from slurm_robust.report.figures.failures import is_failure
 from slurm_robust.report.figures.reliability import time_back_s
+from slurm_robust.report.lemons import find_lemons
 from slurm_robust.report.pages.formats import count, share
 from slurm_robust.report.pages.sections.failures import alarms_section, causes_section, nodes_section
 from slurm_robust.report.pages.sections.hours import hours_unit
@@ -34,7 +35,7 @@ def report_view(facts: Facts, figures: Figures, scope: str = "", offset_s: int =
         trainings_section(facts, figures),
         causes_section(facts, figures),
         restarts_section(figures),
-        nodes_section(figures),
+        nodes_section(figures, find_lemons(facts)),
         reliability_section(figures),
         expected_section(figures),
         *(() if scope else (standby_section(facts, figures),)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+from time import gmtime, strftime
 
 from slurm_robust.report.pages.view import Cell, Unit
 from slurm_robust.text import duration
@@ -21,18 +21,18 @@ def moment(at_s: float | None, *, year: bool = True, seconds: bool = True) -> st
         return UNKNOWN
     if not _YEARS_S[0] <= at_s <= _YEARS_S[1]:
         return f"{at_s:.4g} s"
-    return time.strftime(f"{'%Y-' if year else ''}%m-%d %H:%M{':%S' if seconds else ''}", time.gmtime(at_s))
+    return strftime(f"{'%Y-' if year else ''}%m-%d %H:%M{':%S' if seconds else ''}", gmtime(at_s))
 
 
 def day(at_s: float) -> str:
     """`Nov 3`."""
-    at = time.gmtime(min(max(at_s, _YEARS_S[0]), _YEARS_S[1]))
+    at = gmtime(min(max(at_s, _YEARS_S[0]), _YEARS_S[1]))
     return f"{MONTHS[at.tm_mon - 1]} {at.tm_mday}"
 
 
 def time_of_day(at_s: float) -> str:
     """`14:05`."""
-    at = time.gmtime(min(max(at_s, _YEARS_S[0]), _YEARS_S[1]))
+    at = gmtime(min(max(at_s, _YEARS_S[0]), _YEARS_S[1]))
     return f"{at.tm_hour:02}:{at.tm_min:02}"
 
 

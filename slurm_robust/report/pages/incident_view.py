@@ -10,7 +10,7 @@ from slurm_robust.localize.evidence import Capture
 from slurm_robust.report.pages.view import BigNumber, FigureTable
 
 
-class RankState(str, enum.Enum):
+class RankActivity(str, enum.Enum):
     """What a rank was seen to do in the last capture."""
 
     WAITS = "waits"
@@ -44,7 +44,7 @@ class RankCell:
     """
 
     label: str
-    state: RankState
+    state: RankActivity
     suspect: bool
     hint: str
 

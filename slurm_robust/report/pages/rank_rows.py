@@ -10,40 +10,40 @@ from slurm_robust.localize.layout import LayoutError, ParallelLayout, fit
 from slurm_robust.localize.ranks import name as ranks_named
 from slurm_robust.localize.stacks.place import place_of
 from slurm_robust.localize.stacks.process_tree import rank_frames, rank_process
-from slurm_robust.report.pages.incident_view import RankCell, RankRow, RankState
+from slurm_robust.report.pages.incident_view import RankActivity, RankCell, RankRow
 
 _HELD = frozenset("TtDZX")
-_WORST = (RankState.ENDED, RankState.HELD, RankState.MISSING, RankState.ELSEWHERE, RankState.WAITS)
+_WORST = (RankActivity.ENDED, RankActivity.HELD, RankActivity.MISSING, RankActivity.ELSEWHERE, RankActivity.WAITS)
 MAX_CELLS = 4096
 """More ranks are shown as one cell a group (a replica of the model, or a node)."""
 MAX_GROUPS = 16384
 
 
-def states_of(evidence: Evidence) -> dict[int, RankState]:
+def states_of(evidence: Evidence) -> dict[int, RankActivity]:
     """The state of every rank that anything is known of, or that should be there."""
-    states = dict.fromkeys(range(evidence.world_size), RankState.MISSING)
-    states |= dict.fromkeys(evidence.rank_nodes, RankState.MISSING)
+    states = dict.fromkeys(range(evidence.world_size), RankActivity.MISSING)
+    states |= dict.fromkeys(evidence.rank_nodes, RankActivity.MISSING)
     if evidence.captures:
         # Equal stacks are one object in an archive's frames: looked at once.
-        known: dict[tuple[int, str], RankState] = {}
+        known: dict[tuple[int, str], RankActivity] = {}
         for rank in evidence.captures[-1].ranks:
             states[rank.rank] = _state(rank, known)
-    return states | dict.fromkeys((end.rank for end in evidence.exits if end.rank >= 0), RankState.ENDED)
+    return states | dict.fromkeys((end.rank for end in evidence.exits if end.rank >= 0), RankActivity.ENDED)
 
 
-def _state(rank: RankCapture, known: dict[tuple[int, str], RankState]) -> RankState:
+def _state(rank: RankCapture, known: dict[tuple[int, str], RankActivity]) -> RankActivity:
     process = rank_process(rank)
     if process is None:
-        return RankState.ENDED
+        return RankActivity.ENDED
     if process.state[:1] in _HELD:
-        return RankState.HELD
+        return RankActivity.HELD
     frames = rank_frames(rank)
     if not frames:
-        return RankState.MISSING
+        return RankActivity.MISSING
     key = (id(frames), process.wchan)
     if key not in known:
         waits = place_of(frames, process.wchan).waits_for_peers
-        known[key] = RankState.WAITS if waits else RankState.ELSEWHERE
+        known[key] = RankActivity.WAITS if waits else RankActivity.ELSEWHERE
     return known[key]
 
 
@@ -113,16 +113,16 @@ def _by_node(by_node: Mapping[str, Sequence[int]]) -> tuple[_Rows, str]:
     return [("", groups)], "Cells that touch are a node. The parallel layout is not known."
 
 
-def _one(rank: int, states: Mapping[int, RankState], nodes: Mapping[int, str], suspects: Set[int]) -> RankCell:
-    state = states.get(rank, RankState.MISSING)
+def _one(rank: int, states: Mapping[int, RankActivity], nodes: Mapping[int, str], suspects: Set[int]) -> RankCell:
+    state = states.get(rank, RankActivity.MISSING)
     where = f" on {nodes[rank]}" if rank in nodes else ""
     return RankCell(str(rank), state, rank in suspects, f"rank {rank}{where}: {state.value}")
 
 
 def _merged(
-    ranks: Sequence[int], states: Mapping[int, RankState], nodes: Mapping[int, str], suspects: Set[int]
+    ranks: Sequence[int], states: Mapping[int, RankActivity], nodes: Mapping[int, str], suspects: Set[int]
 ) -> RankCell:
-    of = {states.get(rank, RankState.MISSING) for rank in ranks}
+    of = {states.get(rank, RankActivity.MISSING) for rank in ranks}
     state = next(worst for worst in _WORST if worst in of)
     where = ", ".join(sorted({nodes[rank] for rank in ranks if rank in nodes})[:4])
     suspect = not suspects.isdisjoint(ranks)

@@ -16,7 +16,7 @@ from slurm_robust.cli.main import cli
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.report.pages.incident_assemble import IncidentSources, incident_view, stages_of, tables_of_test
 from slurm_robust.report.pages.incident_page import incident_html
-from slurm_robust.report.pages.incident_view import IncidentView, RankState
+from slurm_robust.report.pages.incident_view import IncidentView, RankActivity
 from slurm_robust.report.pages.rank_rows import rank_rows, states_of
 
 JOURNAL: dict[str, Any] = {
@@ -71,11 +71,11 @@ def test_each_rank_has_its_state(tmp_path: Path) -> None:
     evidence = read_sources(incident_folder(tmp_path), {}, tmp_path / "x").evidence
     assert evidence is not None
     states = states_of(evidence)
-    assert states[17] is RankState.ELSEWHERE
-    assert states[5] is RankState.HELD
-    assert states[9] is RankState.ENDED
-    assert states[30] is RankState.MISSING
-    assert states[0] is states[1] is RankState.WAITS
+    assert states[17] is RankActivity.ELSEWHERE
+    assert states[5] is RankActivity.HELD
+    assert states[9] is RankActivity.ENDED
+    assert states[30] is RankActivity.MISSING
+    assert states[0] is states[1] is RankActivity.WAITS
     rows, told = rank_rows(evidence, frozenset({17}))
     assert [row.label for row in rows] == ["stage 0", "stage 1", "stage 2", "stage 3"]
     assert all(len(group) == 2 for row in rows for group in row.groups)

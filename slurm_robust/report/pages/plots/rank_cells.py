@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from slurm_robust.report.pages.incident_view import RankCell, RankRow, RankState
+from slurm_robust.report.pages.incident_view import RankActivity, RankCell, RankRow
 from slurm_robust.report.pages.markup import Markup, element, joined
 from slurm_robust.report.pages.plots.canvas import Canvas, fitted
 from slurm_robust.report.pages.plots.palette import fill
 
 STATES = {
-    RankState.WAITS: (0, "", "waits for other ranks"),
-    RankState.ELSEWHERE: (3, "●", "is somewhere else"),
-    RankState.HELD: (4, "‖", "is stopped, or in the kernel"),
-    RankState.ENDED: (5, "✕", "has ended"),
-    RankState.MISSING: (1, "?", "not seen"),
+    RankActivity.WAITS: (0, "", "waits for other ranks"),
+    RankActivity.ELSEWHERE: (3, "●", "is somewhere else"),
+    RankActivity.HELD: (4, "‖", "is stopped, or in the kernel"),
+    RankActivity.ENDED: (5, "✕", "has ended"),
+    RankActivity.MISSING: (1, "?", "not seen"),
 }
 """State → its pattern, its sign, and what it means."""
 _SIZES = ((80, 36), (400, 22), (2000, 12), (6000, 8))
@@ -60,7 +60,7 @@ def _cell(canvas: Canvas, cell: RankCell, at: tuple[float, float], size: int) ->
     room = 1.5 if size > 10 else 0.5
     class_ = "cell odd" if cell.suspect else "cell"
     # Of ten thousand cells only those that stand out say who they are: the table names the others.
-    hint = cell.hint if size > _SMALLEST_PX or cell.suspect or cell.state is not RankState.WAITS else ""
+    hint = cell.hint if size > _SMALLEST_PX or cell.suspect or cell.state is not RankActivity.WAITS else ""
     canvas.rect((x, y, size - room, size - room), class_=class_, fill=fill(number), hint=hint)
     if size >= 20:
         words = sign or cell.label

@@ -8,6 +8,7 @@ from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.failures import category_of, is_failure
 from slurm_robust.report.figures.node_events import NodeHistory
+from slurm_robust.report.lemons import LemonReport
 from slurm_robust.report.pages.formats import count, share, shown
 from slurm_robust.report.pages.sections.cut import MAX_PLOT_ROWS, cut_table, in_words
 from slurm_robust.report.pages.sections.hours import hours_column, hours_unit
@@ -80,8 +81,8 @@ def causes_section(facts: Facts, figures: Figures) -> ReportSection:
     return ReportSection("causes", question, answer, plot, table, notes)
 
 
-def nodes_section(figures: Figures) -> ReportSection:
-    """The nodes on which the most was found."""
+def nodes_section(figures: Figures, lemons: LemonReport) -> ReportSection:
+    """The nodes on which the most was found, and those that fail more often than chance explains."""
     question = "Which nodes made trouble?"
     nodes = sorted(figures.nodes, key=lambda one: (-one.counts.total(), one.node))
     if not nodes:
@@ -97,11 +98,21 @@ def nodes_section(figures: Figures) -> ReportSection:
             for kind, series in zip(_EVENTS, KINDS, strict=True)
         ),
         TableColumn("reverted", "reverted drains", Unit.COUNT),
+        TableColumn("lemon", "fails too often"),
         TableColumn("out_hours", "hours out", Unit.HOURS),
         TableColumn("found", "found"),
     )
+    named = {lemon.node: "maybe" for lemon in lemons.watched} | {lemon.node: "yes" for lemon in lemons.lemons}
     rows: list[tuple[Cell, ...]] = [
-        (one.node, *(one.counts[kind] for kind in _EVENTS), one.reverted, one.out_hours, _found(one)) for one in nodes
+        (
+            one.node,
+            *(one.counts[kind] for kind in _EVENTS),
+            one.reverted,
+            named.get(one.node, ""),
+            one.out_hours,
+            _found(one),
+        )
+        for one in nodes
     ]
     out, worst = sum(one.is_out for one in nodes), shortened(nodes[0].node, 60)
     answer = f"Something was found on {count(len(nodes), 'node')}; {worst} leads with {nodes[0].counts.total():,}"
@@ -111,7 +122,7 @@ def nodes_section(figures: Figures) -> ReportSection:
     if len(nodes) > MAX_PLOT_ROWS:
         answer += f" The plot shows the first {MAX_PLOT_ROWS}."
     plot = PartsPlot(KINDS, bars, Unit.COUNT, axis_title="What was found on each node")
-    notes = ("Whether a node fails more often than chance explains: srobust report lemons.",)
+    notes = (lemons.sentence, "More of nodes that fail more often than chance explains: srobust report lemons.")
     return ReportSection(
         "nodes", question, answer, plot, cut_table("Nodes, the worst first", columns, rows, "nodes"), notes
     )
