@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from slurm_robust.report.characterise.characterisation import CharacterisationOptions, characterise
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.ettr import LOST
@@ -13,6 +14,7 @@ from slurm_robust.report.lemons import find_lemons
 from slurm_robust.report.pages.formats import count, share
 from slurm_robust.report.pages.sections.failures import alarms_section, causes_section, nodes_section
 from slurm_robust.report.pages.sections.hours import hours_unit
+from slurm_robust.report.pages.sections.jobs import compared_section, jobs_section
 from slurm_robust.report.pages.sections.reliability import reliability_section
 from slurm_robust.report.pages.sections.restarts import restarts_section
 from slurm_robust.report.pages.sections.standby import standby_section
@@ -30,6 +32,7 @@ def report_view(facts: Facts, figures: Figures, scope: str = "", offset_s: int =
         scope: What it is narrowed to, in words; empty for everything.
         offset_s: Local time minus UTC.
     """
+    ran = characterise(facts, CharacterisationOptions(offset_s=offset_s))
     sections = (
         time_section(facts, figures),
         trainings_section(facts, figures),
@@ -40,6 +43,8 @@ def report_view(facts: Facts, figures: Figures, scope: str = "", offset_s: int =
         expected_section(figures),
         *(() if scope else (standby_section(facts, figures),)),
         alarms_section(figures),
+        jobs_section(ran),
+        *(() if scope else (compared_section(ran, figures),)),
     )
     return ReportView(
         title=f"How did {scope or 'the cluster'} do?",

@@ -96,5 +96,5 @@ def time_ticks(from_s: float, to_s: float, most: int) -> list[Tick]:
     step = next((s for s in _TIME_STEPS_S if span / s <= most), math.ceil(span / most / _WEEK_S) * _WEEK_S)
     begin = _MONDAY_S if step % _WEEK_S == 0 else 0
     first = math.ceil((from_s - begin) / step)
-    values = [begin + n * step for n in range(first, first + most + 2) if begin + n * step <= to_s]
-    return [Tick(at_s, time_of_day(at_s) if at_s % 86400 else day(at_s)) for at_s in values]
+    values = (begin + n * step for n in range(first, first + most + 2))
+    return [Tick(at, time_of_day(at) if at % 86400 else day(at)) for at in values if from_s <= at <= to_s]
