@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from slurm_robust.model import JobRef
 from slurm_robust.policy.cluster.node_picture import line_of
 from slurm_robust.policy.cluster.pair_test import PairReport, PairResult
-from slurm_robust.slurm.client import Job, JobChanges, JobPlacement, Node, NodeLine, NodeListing, Reservation
+from slurm_robust.slurm.client import Job, JobChanges, JobPlacement, Node, NodeLine, NodeListing, PastRun, Reservation
 from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError
 from slurm_robust.slurm.values import expand
 
@@ -56,6 +56,8 @@ class FakeSlurm:
         self.refuses_placement = False
         """A requeue and a placement in one call: Slurm takes the requeue alone."""
         self.requeue_delay_s = REQUEUE_DELAY_S
+        self.past: list[PastRun] = []
+        """What the accounting has."""
         self.no_report = False
         """Tests of two nodes end without a word."""
 
@@ -196,6 +198,11 @@ class FakeSlurm:
     def past_job(self, job: JobRef) -> Job | None:
         """This site keeps no accounting."""
         return None
+
+    def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
+        """What the test put there, in this time."""
+        self._ask()
+        return [run for run in self.past if run.ended_at_s is None or from_s <= run.ended_at_s <= to_s]
 
     def reservations(self) -> list[Reservation]:
         """All reservations."""

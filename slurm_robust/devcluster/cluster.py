@@ -18,7 +18,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from slurm_robust.devcluster import conf, daemons, files, machine, members, process, record
+from slurm_robust.devcluster import accounting, conf, daemons, files, machine, members, process, record
 from slurm_robust.devcluster.conf import Settings
 from slurm_robust.devcluster.process import ClusterProcess, CommandError, CommandOptions, run
 from slurm_robust.devcluster.record import ClusterRecord
@@ -41,7 +41,7 @@ class DevCluster:
             DevClusterError: it is not up after `timeout_s`; with the end of the log that shows why.
         """
         spec.check()
-        for name in ("slurmctld", "slurmd", "srun"):
+        for name in ("slurmctld", "slurmd", "srun", *(accounting.COMMANDS if spec.accounting else ())):
             machine.command(name)
         directory = files.make_directory(spec)
         cluster = cls(directory)
@@ -54,6 +54,8 @@ class DevCluster:
                 raise
             try:
                 cluster._prepare(cluster.spec, settings)
+                if spec.accounting:
+                    daemons.start_accounting(cluster.record)
                 daemons.start_slurm(cluster.record)
                 cluster.wait_ready(timeout_s=timeout_s)
                 if spec.nodewatch:
@@ -92,7 +94,9 @@ class DevCluster:
             notice = f"auth/none instead of munge: {problem}. Any user of this machine can then speak as any other."
             settings = dataclasses.replace(settings, auth="none")
             record.change_settings(self.directory, settings, notice)
-            (self.layout.slurm_conf).write_text(conf.slurm_conf(spec, settings, self.layout), encoding="utf-8")
+            files.write_slurm_conf(spec, settings, self.layout)
+        if spec.accounting:
+            accounting.prepare(self.layout)
 
     @property
     def record(self) -> ClusterRecord:
@@ -175,6 +179,11 @@ class DevCluster:
     def slurmctld_pid(self) -> int | None:
         """Pid of slurmctld, or None where it does not run."""
         return self._pid("slurmctld")
+
+    @property
+    def slurmdbd_pid(self) -> int | None:
+        """Pid of slurmdbd, or None where it does not run."""
+        return self._pid("slurmdbd")
 
     @property
     def daemon_pid(self) -> int | None:
@@ -267,6 +276,14 @@ class DevCluster:
     def start_slurmctld(self) -> None:
         """Start slurmctld again, from the state it saved; `wait_ready` waits until it answers."""
         daemons.start(self.record, [daemons.slurmctld(self.record)])
+
+    def kill_slurmdbd(self) -> None:
+        """Send SIGKILL to slurmdbd: slurmctld keeps what happens, and sends it when there is one again."""
+        daemons.kill(self.record, "slurmdbd", signal.SIGKILL)
+
+    def start_slurmdbd(self) -> None:
+        """Start slurmdbd again, and wait until it listens."""
+        daemons.start_slurmdbd(self.record)
 
     def start_daemon(self) -> None:
         """Start srobustd, and wait until it has its state folder; its log is `log/srobustd.log`.

@@ -23,7 +23,8 @@ class Settings:
         auth: `munge` or `none`.
         proctrack: `cgroup` or `linuxproc`.
         version: Slurm's major version, `(22, 5)`.
-        ctld_port: slurmctld's port; node k has `ctld_port + k`, the daemon's HTTP side `ctld_port + 79`.
+        ctld_port: slurmctld's port; node k has `ctld_port + k`, slurmdbd `ctld_port + 78`, the daemon's HTTP side
+            `ctld_port + 79`.
     """
 
     name: str
@@ -37,6 +38,11 @@ class Settings:
     def http_port(self) -> int:
         """Port of srobustd's HTTP side."""
         return self.ctld_port + 79
+
+    @property
+    def dbd_port(self) -> int:
+        """Port of slurmdbd."""
+        return self.ctld_port + 78
 
 
 def node_names(count: int) -> tuple[str, ...]:
@@ -72,7 +78,7 @@ def slurm_conf(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
         "TaskPlugin": "task/none",
         "MpiDefault": "none",
         "JobAcctGatherType": "jobacct_gather/none",
-        "AccountingStorageType": "accounting_storage/none",
+        **_accounting(spec, settings, layout),
         "SelectType": "select/cons_tres",
         # Memory is not allocated: the nodes claim more than this machine has.
         "SelectTypeParameters": "CR_CPU",
@@ -111,6 +117,40 @@ def slurm_conf(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
     if "partitionname" not in replaced:
         text.append("PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE")
     return "\n".join([*text, spec.slurm_conf_extra.rstrip(), ""])
+
+
+def _accounting(spec: Spec, settings: Settings, layout: ClusterPaths) -> dict[str, str]:
+    if not spec.accounting:
+        return {"AccountingStorageType": "accounting_storage/none"}
+    lines = {
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "AccountingStorageHost": "127.0.0.1",
+        "AccountingStoragePort": str(settings.dbd_port),
+    }
+    if settings.auth == "munge":
+        lines["AccountingStoragePass"] = f"{layout.munge}/socket"  # of the munged that this connection uses
+    return lines | ({"AccountingStorageTRES": "gres/gpu"} if spec.gpus_per_node else {})
+
+
+def slurmdbd_conf(settings: Settings, layout: ClusterPaths) -> str:
+    """The whole slurmdbd.conf; without a password, as its MariaDB asks for none."""
+    lines = {
+        "AuthType": f"auth/{settings.auth}",
+        "DbdHost": "localhost",
+        "DbdAddr": "127.0.0.1",
+        "DbdPort": str(settings.dbd_port),
+        "SlurmUser": settings.user,
+        "LogFile": f"{layout.log}/slurmdbd.log",
+        "PidFile": f"{layout.run}/slurmdbd.pid",
+        "StorageType": "accounting_storage/mysql",
+        # By this name MariaDB's library takes a socket, whose path slurmdbd has in its environment.
+        "StorageHost": "localhost",
+        "StorageUser": settings.user,
+        "StorageLoc": "slurm_acct_db",
+    }
+    if settings.auth == "munge":
+        lines["AuthInfo"] = f"socket={layout.munge}/socket"
+    return "".join(f"{key}={value}\n" for key, value in lines.items())
 
 
 def gres_conf(spec: Spec, layout: ClusterPaths) -> str:

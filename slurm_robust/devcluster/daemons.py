@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_robust import config
-from slurm_robust.devcluster import conf, files, machine, members, process, record
+from slurm_robust.devcluster import accounting, conf, files, machine, members, process, record
 from slurm_robust.devcluster.process import Command, CommandOptions, run
 from slurm_robust.devcluster.record import ClusterRecord
 from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec
@@ -49,6 +51,17 @@ def choose(spec: Spec, name: str) -> tuple[str, str, list[str]]:
 def _role(now: ClusterRecord, name: str, argv: tuple[str, ...], log: str, cwd: Path) -> Command:
     values = environment(now.layout) | {members.MARK: str(now.directory)}
     return Command(name, argv, values, now.layout.log / log, cwd)
+
+
+def mariadbd(now: ClusterRecord) -> Command:
+    """The accounting's database."""
+    return _role(now, "mariadbd", accounting.mariadbd(now.layout), "mariadbd.out", now.layout.database)
+
+
+def slurmdbd(now: ClusterRecord) -> Command:
+    """The accounting."""
+    role = _role(now, "slurmdbd", (machine.command("slurmdbd"), "-D"), "slurmdbd.out", now.layout.run)
+    return replace(role, env={**role.env, **accounting.environment(now.layout)})
 
 
 def slurmctld(now: ClusterRecord) -> Command:
@@ -98,6 +111,37 @@ def start_slurm(now: ClusterRecord, *, timeout_s: float = 10) -> None:
             return  # `wait_ready` reports why
         time.sleep(_POLL_S / 5)
     start(now, [slurmd(now, node) for node in conf.node_names(now.spec.nodes)])
+
+
+def start_accounting(now: ClusterRecord, *, timeout_s: float = 15) -> None:
+    """Start MariaDB, then slurmdbd; returns when slurmdbd has made its tables and listens.
+
+    Raises:
+        DevClusterError: one of them ended, or is not ready in this time; with the end of its log.
+    """
+    start(now, [mariadbd(now)])
+    _await(now, "mariadbd", (now.layout.database / "socket").exists, timeout_s)
+    start_slurmdbd(now, timeout_s=timeout_s)
+
+
+def start_slurmdbd(now: ClusterRecord, *, timeout_s: float = 15) -> None:
+    """Start slurmdbd; returns when it listens.
+
+    Raises:
+        DevClusterError: it runs already, ended, or does not listen in this time; with the end of its log.
+    """
+    start(now, [slurmdbd(now)])
+    _await(now, "slurmdbd", lambda: machine.listens(now.settings.dbd_port), timeout_s)
+
+
+def _await(now: ClusterRecord, name: str, ready: Callable[[], bool], timeout_s: float) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not ready():
+        ended = name not in record.read(now.directory).live()
+        if ended or time.monotonic() > deadline_s:
+            end = _tail(now.layout.log / f"{name}.log", 6) or _tail(now.layout.log / f"{name}.out", 6)
+            raise DevClusterError(f"{name} {'ended' if ended else f'is not ready after {timeout_s:g} s'}:\n{end}")
+        time.sleep(_POLL_S)
 
 
 def start_nodewatch(now: ClusterRecord, nodes: tuple[str, ...], *, timeout_s: float = 20) -> None:

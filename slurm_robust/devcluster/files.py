@@ -78,7 +78,7 @@ def write(spec: Spec, settings: Settings, layout: ClusterPaths) -> None:
         cgroup_top(settings).mkdir()
         (layout.cgroup / "freezer").symlink_to(cgroup_top(settings))
 
-    _write(layout.slurm_conf, conf.slurm_conf(spec, settings, layout))
+    write_slurm_conf(spec, settings, layout)
     _write(layout.etc / "gres.conf", conf.gres_conf(spec, layout))
     _write(layout.etc / "cgroup.conf", conf.cgroup_conf(settings, layout))
     _write(layout.robust_yaml, conf.robust_yaml(spec, settings, layout))
@@ -100,6 +100,13 @@ def write(spec: Spec, settings: Settings, layout: ClusterPaths) -> None:
             "systemd[1]: Reached target",
         ):
             append_kmsg(layout.kmsg(name), text, priority=6)
+
+
+def write_slurm_conf(spec: Spec, settings: Settings, layout: ClusterPaths) -> None:
+    """Write slurm.conf, and slurmdbd.conf where there is accounting."""
+    _write(layout.slurm_conf, conf.slurm_conf(spec, settings, layout))
+    if spec.accounting:
+        _write(layout.slurmdbd_conf, conf.slurmdbd_conf(settings, layout), mode=0o600)
 
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:
@@ -145,6 +152,7 @@ def is_left_over(directory: Path) -> bool:
     layout = ClusterPaths(directory)
     own = {
         "etc", "spool", "dev", "kmsg", "cache", "log", "run", "state", "munge", "work", "tmp", "cgroup", "robust.yaml",
+        "database",
     }  # fmt: skip
     names = {path.name for path in directory.iterdir()} - {layout.lock.name, layout.record.with_suffix(".new").name}
     ours = directory.stat().st_uid == os.geteuid()

@@ -18,10 +18,19 @@ from slurm_robust.devcluster.spec import DevClusterError
 
 SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 PORT_BLOCK = 80
-"""Ports of one cluster: slurmctld, up to 64 slurmds, the daemon's HTTP side at the end."""
+"""Ports of one cluster: slurmctld, up to 64 slurmds, slurmdbd and the daemon's HTTP side at the end."""
 FIRST_PORT, LAST_PORT = 10000, 20000
 """Below the rendezvous ports of trainings (`attempt_settings`, examples/train.py), and the ephemeral range of srun."""
 FREEZER = Path("/sys/fs/cgroup/freezer")
+
+
+_PACKAGES = {
+    "munged": "munge",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "slurmdbd": "slurmdbd",
+    "mariadbd": "mariadb-server-core",
+}
 
 
 def search_path() -> str:
@@ -45,7 +54,7 @@ def command(name: str) -> str:
     """
     found = shutil.which(name, path=search_path())
     if found is None:
-        package = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd"}.get(name, "slurm-client")
+        package = _PACKAGES.get(name, "slurm-client")
         raise DevClusterError(f"{name} is not installed; on Debian and Ubuntu: apt-get install {package}")
     return found
 

@@ -37,6 +37,7 @@ class Spec:
         slurmd_timeout_s: Silence after which slurmctld sets a node DOWN; 10 takes 18 s in all, 3 takes 11.
         kill_wait_s: From SIGTERM to SIGKILL at a job's end; 30 is Slurm's own default.
         epilog_sleep_s: Makes the epilog this slow, for benchmarks.
+        accounting: Start slurmdbd on a MariaDB of its own, so that `sacct` works.
     """
 
     nodes: int = 6
@@ -56,6 +57,7 @@ class Spec:
     slurmd_timeout_s: int = 10
     kill_wait_s: int = 30
     epilog_sleep_s: float = 0
+    accounting: bool = False
 
     def check(self) -> None:
         """Refuse a specification that cannot work.
@@ -95,6 +97,8 @@ class ClusterPaths:
         work: Working directory of commands and jobs; every user may write here.
         tmp: TMPDIR of jobs' tasks: files that killed ranks leave are removed with the cluster.
         cgroup: The mount point in cgroup.conf.
+        slurmdbd_conf: Of the accounting; readable to its owner alone, or slurmdbd refuses it.
+        database: MariaDB's folder and socket, closed to all other users.
     """
 
     def __init__(self, root: Path) -> None:
@@ -112,6 +116,8 @@ class ClusterPaths:
         self.work = root / "work"
         self.tmp = root / "tmp"
         self.cgroup = root / "cgroup"
+        self.slurmdbd_conf = self.etc / "slurmdbd.conf"
+        self.database = root / "database"
 
     def spool(self, node: str) -> Path:
         """A slurmd's spool and working directory; its slurmstepds inherit it, and are recognised by it."""

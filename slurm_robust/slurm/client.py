@@ -155,6 +155,34 @@ class Reservation:
     state: str = ""
 
 
+class PastRun(NamedTuple):
+    """One run of a job, as the accounting has it: a requeued job has several.
+
+    Attributes:
+        job: Its address, `12` or `12_3`; the pending rest of an array is one row, `12_[3-9]`.
+        nodes: Folded; empty where it has none (yet).
+        gpus: On all nodes together; those asked for where it has none yet. 0 where the accounting does not track them.
+        submitted_at_s: Of this run: a requeue submits the job anew. None where there is no such time, as with the rest.
+    """
+
+    job_id: int
+    job: str
+    cluster: str
+    user: str
+    account: str
+    name: str
+    partition: str
+    nodes: str
+    node_count: int
+    gpus: int
+    submitted_at_s: int | None
+    eligible_at_s: int | None
+    started_at_s: int | None
+    ended_at_s: int | None
+    state: str
+    exit_code: str
+
+
 class JobPlacement(TypedDict, total=False):
     """Where a job may run, and for how long. What is missing or None stays; an empty text clears."""
 
@@ -207,6 +235,12 @@ class SlurmClient(Protocol):
 
         Known of it are user, partition, name, state, work_dir, and from Slurm 24.05 on std_out and std_err (from
         21.08 on, where they were given to sbatch on its command line).
+        """
+
+    def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
+        """Each run of every job at some moment of this time, as the site's accounting remembers it.
+
+        Callers that want a long time ask for it day by day: the answer is held in memory.
         """
 
     def reservations(self) -> list[Reservation]:

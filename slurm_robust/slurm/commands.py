@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
-from slurm_robust.slurm import arguments, node_listing, parse, process, values
-from slurm_robust.slurm.client import Job, JobChanges, JobPlacement, Node, NodeListing, Reservation
+from slurm_robust.slurm import accounting, arguments, node_listing, parse, process, values
+from slurm_robust.slurm.client import Job, JobChanges, JobPlacement, Node, NodeListing, PastRun, Reservation
 from slurm_robust.slurm.errors import (
     SlurmError,
     SlurmMissingError,
@@ -138,17 +138,15 @@ class CommandClient:
 
     def past_job(self, job: JobRef) -> Job | None:
         """A job as the site's accounting remembers it; None where it does not."""
-        separator = _separator()
-        for fields in parse.PAST_JOB_FIELDS:
-            argv = ["sacct", "-n", "-X", "-P", f"--delimiter={separator}", "-j", job.address, "-o", ",".join(fields)]
-            try:
-                text = self._run(f"read job {job.address} from the accounting", argv)
-            except SlurmError as error:
-                if "invalid field" not in error.text.lower():
-                    raise
-                continue  # older Slurm: it does not keep the names of the files
-            return parse.parse_past_job(text, separator, fields, job)
-        return None
+        return accounting.past_job(self._run, job, _separator())
+
+    def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
+        """Each run of every job at some moment of this time, as the site's accounting remembers it."""
+
+        def run(what: str, argv: list[str]) -> str:
+            return self._run(what, argv, timeout_s=timeout_s)
+
+        return accounting.past_runs(run, from_s, to_s, _separator())
 
     def reservations(self) -> list[Reservation]:
         """All reservations, in one call."""
@@ -366,10 +364,12 @@ class CommandClient:
     def _update_nodes(self, what: str, nodes: str, *changes: str) -> None:
         self._run(what, ["scontrol", "update", f"NodeName={arguments.node_list(nodes)}", *changes])
 
-    def _run(self, what: str, argv: list[str], extra: dict[str, str] | None = None) -> str:
+    def _run(
+        self, what: str, argv: list[str], extra: dict[str, str] | None = None, *, timeout_s: float | None = None
+    ) -> str:
         env = self._environment() | (extra or {})
         argv = [self._command(argv[0]), *argv[1:]]
-        return self._output(what, process.run(argv, timeout_s=self._config.timeout_s, env=env))
+        return self._output(what, process.run(argv, timeout_s=timeout_s or self._config.timeout_s, env=env))
 
     def _environment(self) -> dict[str, str]:
         env = process.scrubbed(os.environ, self._config.conf)

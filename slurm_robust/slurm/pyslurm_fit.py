@@ -20,6 +20,7 @@ BY_COMMAND = (
     Detour("nodes_named", "some nodes are asked for by name, which pyslurm can only do one by one"),
     Detour("jobs_named", "some jobs are asked for by name, which pyslurm can only do one by one"),
     Detour("past_job", "the accounting is read by sacct"),
+    Detour("past_runs", "the accounting is read by sacct"),
     Detour("job_gpus", "scontrol's answer has the same form with every Slurm, pyslurm's has not"),
     Detour("settings", "pyslurm does not call them as slurm.conf does"),
     Detour("reboot", "pyslurm cannot ask for it"),

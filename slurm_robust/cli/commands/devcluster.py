@@ -45,10 +45,12 @@ def _state(cluster: DevCluster) -> dict[str, Any]:
         "proctrack": now.settings.proctrack,
         "http_port": now.settings.http_port,
         "mode": now.spec.mode,
+        "accounting": now.spec.accounting,
         "notices": list(now.notices),
         "env": cluster.exports,
         "slurmctld_pid": cluster.slurmctld_pid,
         "daemon_pid": cluster.daemon_pid,
+        "slurmdbd_pid": cluster.slurmdbd_pid,
         "nodes": [
             {
                 "name": node,
@@ -97,6 +99,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 @click.option("--nodes", default=6, show_default=True, help="Number of nodes, at most 64.")
 @click.option("--gpus-per-node", default=8, show_default=True, help="Fake GPUs of each node.")
 @click.option("--daemon", is_flag=True, help="Start srobustd too.")
+@click.option("--accounting", is_flag=True, help="Start slurmdbd on a private MariaDB too, so that sacct works.")
 @click.option("--nodewatch", is_flag=True, help="Start srobust nodewatch for each node, on its scripted kernel log.")
 @click.option("--standby", default=0, show_default=True, help="Nodes of the standby pool, which the daemon keeps.")
 @click.option(
@@ -155,6 +158,8 @@ def status(directory: Path, as_json: bool) -> None:
         click.echo(f"Note: {notice}")
     click.echo(f"slurmctld  {state['slurmctld_pid'] or 'not running'}")
     click.echo(f"srobustd   {state['daemon_pid'] or 'not running'}")
+    if state["accounting"]:
+        click.echo(f"slurmdbd   {state['slurmdbd_pid'] or 'not running'}")
     for node in state["nodes"]:
         pid = node["slurmd_pid"] or "not running"
         click.echo(f"{node['name']:<10} slurmd {pid!s:<12} {node['state']:<12} {node['reason']}".rstrip())

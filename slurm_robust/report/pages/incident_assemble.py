@@ -98,11 +98,11 @@ def incident_view(sources: IncidentSources, made_at_s: float, offset_s: int) -> 
 
 
 def _times(incident: Incident | None, journal: Mapping[str, Any]) -> dict[str, float]:
-    """The stamps of both; of one that both have, the job's own."""
+    """The stamps of both; of one that both have, the daemon's, as `srobust incidents` shows it."""
     told = journal.get("times")
     read = {key: _number(value) for key, value in told.items()} if isinstance(told, dict) else {}
-    times = {key: value for key, value in read.items() if value is not None}
-    return times | (dict(incident.times) if incident is not None else {})
+    known = {key: value for key, value in read.items() if value is not None}
+    return (dict(incident.times) if incident is not None else {}) | known
 
 
 def stages_of(times: Mapping[str, float]) -> tuple[tuple[IncidentStage, ...], tuple[str, ...]]:

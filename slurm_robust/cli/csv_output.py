@@ -1,0 +1,27 @@
+"""CSV that a spreadsheet cannot be led astray by."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterable, Sequence
+
+from slurm_robust.cli.table import plain
+
+_FORMULA = ("=", "+", "-", "@", "|", "%", "＝", "＋", "－", "＠")
+"""What a text must not begin with: a spreadsheet may run it. The last four are the same in full width."""
+
+
+def cell(value: object) -> object:
+    """A value as it may stand in a file: numbers as they are, texts without control characters and not as formulas."""
+    if value is None or isinstance(value, (int, float)):
+        return value
+    text = plain(value.hex() if isinstance(value, bytes) else value)
+    return f"'{text}" if text.lstrip(" '\"?").startswith(_FORMULA) else text
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """The rows on stdout, below their heading."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([cell(name) for name in columns])
+    writer.writerows([cell(value) for value in row] for row in rows)

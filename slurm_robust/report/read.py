@@ -1,0 +1,80 @@
+"""Reads everything that is known of a time: the one entry for commands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slurm_robust.report.facts import ClosedIncident, Facts, RanJob, SupervisedAttempt
+from slurm_robust.report.sources import accounting, doubts, folders, journal
+from slurm_robust.report.sources.accounting import AccountingClient
+
+
+@dataclass(frozen=True)
+class FactSources:
+    """Where facts are read from; None leaves a source out.
+
+    Attributes:
+        state_dir: The daemon's `daemon.state_dir`, with the journal.
+        accounting: A client of Slurm.
+        cluster: Facts of this cluster alone; empty for all that the sources have.
+    """
+
+    state_dir: Path | None
+    accounting: AccountingClient | None
+    cluster: str = ""
+
+
+def read_facts(sources: FactSources, from_s: float, to_s: float, now_s: float) -> Facts:
+    """Everything that is known from `from_s` to `to_s`. A source that is away is a doubt, not an error."""
+    facts = Facts(from_s, to_s, now_s)
+    if sources.state_dir is not None:
+        facts = journal.read(sources.state_dir, from_s, to_s, now_s)
+    incidents, unread = folders.with_causes(facts.incidents, time.monotonic)
+    facts = replace(facts, incidents=incidents, doubts=(*facts.doubts, *unread))
+    if sources.accounting is not None:
+        jobs, unasked = accounting.read(sources.accounting, from_s, to_s, now_s, time.monotonic)
+        facts = replace(facts, jobs=jobs, doubts=(*facts.doubts, *unasked))
+    facts = _of_cluster(facts, sources.cluster)
+    facts = replace(facts, incidents=_with_sizes(facts.incidents, facts.attempts, facts.jobs))
+    return replace(facts, doubts=(*facts.doubts, *doubts.of(facts)))
+
+
+def _of_cluster(facts: Facts, name: str) -> Facts:
+    if not name:
+        return facts if facts.cluster or not facts.jobs else replace(facts, cluster=facts.jobs[-1].cluster)
+    return replace(
+        facts,
+        cluster=name,
+        attempts=tuple(attempt for attempt in facts.attempts if attempt.cluster == name),
+        incidents=tuple(incident for incident in facts.incidents if incident.cluster == name),
+        jobs=tuple(job for job in facts.jobs if job.cluster == name),
+    )
+
+
+def _with_sizes(
+    incidents: Iterable[ClosedIncident], attempts: Iterable[SupervisedAttempt], jobs: Iterable[RanJob]
+) -> tuple[ClosedIncident, ...]:
+    """The incidents with the nodes and GPUs of the run in which each happened."""
+    incidents = tuple(incidents)
+    wanted = {incident.job_id for incident in incidents}
+    runs: dict[int, list[tuple[float, int, int]]] = {}
+    # Attempts last, so that of two that began at once they count.
+    for job in jobs:
+        if job.job_id in wanted and job.started_at_s:
+            runs.setdefault(job.job_id, []).append((job.started_at_s, job.node_count, job.gpus))
+    for attempt in attempts:
+        if attempt.job_id in wanted:
+            t = attempt.times
+            runs.setdefault(attempt.job_id, []).append((t.start_at_s, t.nodes, t.gpus))
+
+    def sized(incident: ClosedIncident) -> ClosedIncident:
+        begun = [run for run in runs.get(incident.job_id, ()) if run[0] <= incident.opened_at_s + 1]
+        if not begun:
+            return incident
+        _, nodes, gpus = max(begun, key=lambda run: run[0])
+        return replace(incident, nodes=nodes or incident.nodes, gpus=gpus or incident.gpus)
+
+    return tuple(map(sized, incidents))

@@ -1,0 +1,88 @@
+"""What broke, as the incidents' own folders say. They belong to users, so nothing in them is believed beyond its form.
+
+A folder is never left: neither it nor its file may be a link, the file must be a regular one, and its size is bounded.
+One that the caller cannot read is skipped and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from slurm_robust.diagnose.taxonomy import Blame
+from slurm_robust.report.facts import ClosedIncident
+
+FILE = "incident.json"
+MAX_BYTES = 8 << 20
+"""The merged stacks stand in it, too."""
+DEADLINE_S = 10.0
+"""For all folders together: a file system may be slow."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_CATEGORY = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_BLAMES = frozenset(blame.value for blame in Blame)
+
+
+def with_causes(
+    incidents: Iterable[ClosedIncident], clock_s: Callable[[], float]
+) -> tuple[tuple[ClosedIncident, ...], tuple[str, ...]]:
+    """The incidents with category and blame of what broke, newest first as long as there is time; and doubts."""
+    incidents = tuple(incidents)
+    began_s, causes, unreadable, late = clock_s(), dict[str, tuple[str, str]](), 0, 0
+    for incident in reversed(incidents):
+        if not incident.folder:
+            continue
+        if clock_s() - began_s > DEADLINE_S:
+            late += 1
+            continue
+        try:
+            causes[incident.key] = _cause(incident)
+        except (OSError, ValueError, RecursionError):
+            unreadable += 1
+    doubts = []
+    if unreadable:
+        doubts.append(
+            f"The folders of {unreadable} incidents cannot be read (gone, or closed to this user): what broke there is "
+            "not known."
+        )
+    if late:
+        doubts.append(f"The folders of {late} older incidents were not read: those before took {DEADLINE_S:.0f} s.")
+    found = (replace(i, category=causes[i.key][0], blame=causes[i.key][1]) if i.key in causes else i for i in incidents)
+    return tuple(found), tuple(doubts)
+
+
+def _cause(incident: ClosedIncident) -> tuple[str, str]:
+    """Category and blame of what broke; empty where the file does not say, or not in the form of a category."""
+    if not _NAME.fullmatch(incident.id):
+        raise ValueError(incident.id)
+    raw = json.loads(_content(incident.folder, incident.id))
+    cause: Any = raw.get("cause") if isinstance(raw, dict) else None
+    if not isinstance(cause, dict):
+        return "", ""
+    category, blame = str(cause.get("category", "")), str(cause.get("blame", ""))
+    return category if _CATEGORY.fullmatch(category) else "", blame if blame in _BLAMES else ""
+
+
+def _content(folder: str, name: str) -> bytes:
+    """The file's content, by steps of which none follows a link."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    # The job's own folder may be reached by links above it: home folders are.
+    job = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        inner = os.open(name, flags | os.O_DIRECTORY, dir_fd=job)
+        try:
+            # A pipe does not hold us up, and is no regular file.
+            file = os.open(FILE, flags | os.O_NONBLOCK, dir_fd=inner)
+        finally:
+            os.close(inner)
+    finally:
+        os.close(job)
+    with open(file, "rb") as content:  # noqa: PTH123 (a descriptor)
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            raise ValueError(f"not a file of at most {MAX_BYTES} bytes")
+        return content.read(MAX_BYTES)

@@ -1,0 +1,283 @@
+"""What the daemon's journal knows of a time. It is only read, as of one moment, whichever version wrote it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from slurm_robust.daemon.store.journal import FILE_NAME, IncidentRow, Journal
+from slurm_robust.daemon.store.schema import MIGRATIONS, JournalError
+from slurm_robust.report.facts import (
+    ClosedIncident,
+    ClusterSize,
+    Facts,
+    NodeDrain,
+    NodeRepair,
+    NodeStrike,
+    PoolSize,
+    SupervisedAttempt,
+    TakenAction,
+)
+from slurm_robust.report.sources.wording import examples, utc
+from slurm_robust.slurm.errors import SlurmParseError
+from slurm_robust.slurm.values import expand
+from slurm_robust.training_time import TrainingAttempt
+
+SOON_RESUMED_S = 3600.0
+"""A person who resumes a node within this time has found nothing, as far as anybody knows."""
+_BAD_ROW = (ValueError, KeyError, TypeError, AttributeError, SlurmParseError)  # msgspec's errors are ValueErrors
+_OVERLAPS = "opened_at_s < :to_s AND (closed_at_s IS NULL OR closed_at_s >= :from_s)"
+_NEW_TABLES = ("attempts", "pool_sizes", "cluster_sizes")
+_TIMES = ("first_step_at_s", "first_new_step_at_s", "last_step_at_s", "end_at_s")
+_T = TypeVar("_T")
+
+
+def read(state_dir: str | Path, from_s: float, to_s: float, now_s: float) -> Facts:
+    """The facts of the journal in this folder; without any, and with a doubt, where it cannot be read."""
+    try:
+        with closing(Journal.open(state_dir, read_only=True)) as journal, _one_moment(journal.db):
+            return _JournalReading(journal, from_s, to_s, now_s).facts()
+    except JournalError as error:
+        return Facts(from_s, to_s, now_s, doubts=(_unread(Path(state_dir), error),))
+    except sqlite3.Error as error:
+        sentence = f"The journal in {state_dir} cannot be read to its end ({error}): nothing of it is shown."
+        return Facts(from_s, to_s, now_s, doubts=(sentence,))
+
+
+def _unread(state_dir: Path, error: JournalError) -> str:
+    path = state_dir / FILE_NAME
+    if os.access(path, os.F_OK) and not os.access(path, os.R_OK):
+        return f"The journal was not read: {path} is closed to this user; root and the daemon's user can read it."
+    return f"The journal was not read: {error}."
+
+
+@contextmanager
+def _one_moment(db: sqlite3.Connection) -> Iterator[None]:
+    # What the daemon writes meanwhile is not seen, so that no action is without its incident.
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        db.rollback()
+
+
+class _JournalReading:
+    """One reading of the journal; rows that do not make sense are counted."""
+
+    def __init__(self, journal: Journal, from_s: float, to_s: float, now_s: float) -> None:
+        self._journal = journal
+        self._db = journal.db
+        self._range = {"from_s": from_s, "to_s": to_s}
+        self._now_s = now_s
+        self._doubts: list[str] = []
+        names = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        self._tables = {str(row["name"]) for row in names}
+
+    def facts(self) -> Facts:
+        """All of it."""
+        self._note_version()
+        repairs = self._repairs()
+        attempts, incidents = self._attempts(), self._incidents()
+        names = [*(incident.cluster for incident in incidents), *(attempt.cluster for attempt in attempts)]
+        return Facts(
+            from_s=self._range["from_s"],
+            to_s=self._range["to_s"],
+            read_at_s=self._now_s,
+            cluster=next((name for name in reversed(names) if name), ""),
+            attempts=attempts,
+            incidents=incidents,
+            actions=self._actions(),
+            drains=_judged(self._drains(), repairs),
+            strikes=self._strikes(),
+            repairs=tuple(repair for repair, _ in repairs),
+            pools=self._pools(),
+            sizes=self._sizes(),
+            doubts=(*self._doubts, *self._clock_doubts()),
+        )
+
+    def _note_version(self) -> None:
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if missing := [name for name in _NEW_TABLES if name not in self._tables]:
+            self._doubts.append(
+                f"The journal has version {version}, of an older srobustd, and nothing about {', '.join(missing)}: "
+                "these were not recorded then, and begin when the new srobustd is started."
+            )
+        elif version > len(MIGRATIONS):
+            self._doubts.append(f"The journal has version {version}, of a newer srobustd: this program may miss some.")
+
+    def _rows(self, table: str, where: str, make: Callable[[dict[str, Any]], _T]) -> tuple[_T, ...]:
+        """Rows of a table, as `make` reads them; none where the table is not there."""
+        if table not in self._tables:
+            return ()
+        found, bad = [], 0
+        # Both texts are written in this file.
+        for row in self._db.execute(f"SELECT * FROM {table} WHERE {where}", self._range):  # noqa: S608
+            try:
+                found.append(make(dict(row)))
+            except _BAD_ROW:  # noqa: PERF203 (each row fails by itself)
+                bad += 1
+        if bad:
+            self._doubts.append(f"The journal's {table} have {bad} rows that cannot be read; they are left out.")
+        return tuple(found)
+
+    def _incidents(self) -> tuple[ClosedIncident, ...]:
+        keys = self._db.execute(f"SELECT key FROM incidents WHERE {_OVERLAPS} ORDER BY opened_at_s", self._range)  # noqa: S608
+        found, bad = [], []
+        for (key,) in keys.fetchall():
+            try:
+                row = self._journal.incident(key)
+                if row is not None:
+                    found.append(_incident(row))
+            except _BAD_ROW:  # noqa: PERF203 (each row fails by itself)
+                bad.append(str(key))
+        if bad:
+            self._doubts.append(f"{len(bad)} incidents of the journal cannot be read ({examples(bad)}); left out.")
+        return tuple(found)
+
+    def _actions(self) -> tuple[TakenAction, ...]:
+        mine = f"incident IN (SELECT key FROM incidents WHERE {_OVERLAPS})"  # noqa: S608 (a constant)
+        alone = "called_at_s >= :from_s AND called_at_s < :to_s AND incident NOT IN (SELECT key FROM incidents)"
+        return self._rows("actions", f"{mine} OR {alone} ORDER BY incident, seq", _action)
+
+    def _attempts(self) -> tuple[SupervisedAttempt, ...]:
+        where = "eligible_at_s < :to_s AND (end_at_s IS NULL OR end_at_s >= :from_s) ORDER BY start_at_s"
+        return self._rows("attempts", where, _attempt)
+
+    def _drains(self) -> tuple[NodeDrain, ...]:
+        where = "at_s < :to_s AND (ended_at_s IS NULL OR ended_at_s >= :from_s) ORDER BY at_s"
+        return self._rows("drains", where, lambda r: NodeDrain(r["node"], r["at_s"], r["reason"], r["ended_at_s"]))
+
+    def _strikes(self) -> tuple[NodeStrike, ...]:
+        def made(row: dict[str, Any]) -> NodeStrike:
+            return NodeStrike(**{"user": "", **row})
+
+        return self._rows("strikes", "at_s >= :from_s AND at_s < :to_s ORDER BY at_s", made)
+
+    def _repairs(self) -> tuple[tuple[NodeRepair, bool], ...]:
+        """The repairs, and whether something was really done to the node."""
+
+        def made(r: dict[str, Any]) -> tuple[NodeRepair, bool]:
+            row = (r["node"], r["remedy"], r["begun_at_s"], r["ended_at_s"], r["outcome"], r["why"])
+            return NodeRepair(*row), r["acted_at_s"] is not None
+
+        where = "begun_at_s < :to_s AND (ended_at_s IS NULL OR ended_at_s >= :from_s) ORDER BY number"
+        return self._rows("repairs", where, made)
+
+    def _pools(self) -> tuple[PoolSize, ...]:
+        def made(r: dict[str, Any]) -> PoolSize:
+            return PoolSize(r["at_s"], r["pool"], r["partition"], r["wanted"], expand(r["nodes"]))
+
+        return self._rows("pool_sizes", _since_the_last("pool_sizes", "pool"), made)
+
+    def _sizes(self) -> tuple[ClusterSize, ...]:
+        def made(r: dict[str, Any]) -> ClusterSize:
+            return ClusterSize(r["at_s"], r["gres"], r["nodes"], r["gpus"])
+
+        return self._rows("cluster_sizes", _since_the_last("cluster_sizes", "gres"), made)
+
+    def _clock_doubts(self) -> list[str]:
+        query = "SELECT at_s, text FROM events WHERE what = 'clock.back' AND at_s >= :from_s AND at_s < :to_s"
+        found = self._db.execute(query, self._range).fetchall()
+        return [f"At {utc(row['at_s'])} the daemon noted: {row['text']}." for row in found[:5]]
+
+
+def _since_the_last(table: str, name: str) -> str:
+    """Rows of the time, and of each name the last one before it, which held when the time began."""
+    before = f"(SELECT max(at_s) FROM {table} AS b WHERE b.{name} = {table}.{name} AND b.at_s <= :from_s)"  # noqa: S608
+    return f"at_s < :to_s AND (at_s >= :from_s OR at_s = {before}) ORDER BY at_s"
+
+
+def _incident(row: IncidentRow) -> ClosedIncident:
+    incident, recovery, verdict = row.incident, row.recovery, row.incident.verdict
+    plan = incident.plan
+    return ClosedIncident(
+        key=row.key,
+        id=incident.id,
+        lineage=row.lineage,
+        cluster=row.attempt.cluster,
+        job=incident.job,
+        job_id=row.job_id,
+        user=row.user,
+        attempt=row.attempt.key,
+        restart=row.attempt.restart_count,
+        kind=row.kind,
+        mode=row.mode,
+        state=row.state,
+        outcome=row.outcome,
+        reason=row.reason,
+        opened_at_s=incident.opened_at_s,
+        closed_at_s=row.closed_at_s,
+        times={str(key): float(at_s) for key, at_s in incident.times.items()},
+        conclusion=verdict.conclusion.value if verdict else "",
+        confidence=row.confidence,
+        suspects=tuple(suspect.node for suspect in verdict.suspects) if verdict else (),
+        road=plan.road.value if plan else "",
+        evict=recovery.bad if recovery else (plan.evict if plan else ()),
+        standby=recovery.standby if recovery else (),
+        verdict=verdict.reason if verdict else "",
+        plan=plan.reason if plan else "",
+        nodes=len(recovery.kept) + len(recovery.bad) if recovery else 0,
+        folder=row.report,
+    )
+
+
+def _action(row: dict[str, Any]) -> TakenAction:
+    json.loads(row["args"])  # a row whose arguments are damaged is damaged
+    names = ("incident", "kind", "target", "reason", "planned", "calls", "called_at_s", "done_at_s", "error")
+    values = {name: row[name] for name in names}
+    return TakenAction(**{**values, "planned": bool(row["planned"])})
+
+
+def _attempt(row: dict[str, Any]) -> SupervisedAttempt:
+    def number(name: str, default: float = 0.0) -> float:
+        value = row.get(name)
+        return default if value is None else float(value)
+
+    times = TrainingAttempt(
+        lineage=row["lineage"],
+        job=row["job"],
+        restart=int(row["restart"]),
+        nodes=int(row["node_count"]),
+        gpus=int(number("gpus")),
+        eligible_at_s=float(row["eligible_at_s"]),
+        start_at_s=float(row["start_at_s"]),
+        seen_at_s=number("seen_at_s"),
+        resume_step=int(number("resume_step", -1)),
+        last_step=int(number("last_step", -1)),
+        checkpoint_s=number("checkpoint_s"),
+        slow_s=number("slow_s"),
+        **{name: None if row.get(name) is None else float(row[name]) for name in _TIMES},
+    )
+    return SupervisedAttempt(
+        cluster=row["cluster"],
+        job_id=int(row["job_id"]),
+        user=str(row["user"] or ""),
+        name=str(row["name"] or ""),
+        partition=str(row["partition"] or ""),
+        nodes=expand(row["nodes"] or ""),
+        times=times,
+        state=str(row["state"] or ""),
+    )
+
+
+def _judged(drains: Iterable[NodeDrain], repairs: Sequence[tuple[NodeRepair, bool]]) -> tuple[NodeDrain, ...]:
+    """The drains, each with whether it was for nothing: resumed soon by somebody who had nothing repaired."""
+    drains = tuple(drains)
+    # The daemon writes a drain anew where it changes its reason: the node was not resumed then.
+    begun = {(drain.node, drain.at_s) for drain in drains}
+
+    def reverted(drain: NodeDrain) -> bool:
+        ended_s = drain.ended_at_s
+        if ended_s is None or not 0 <= ended_s - drain.at_s <= SOON_RESUMED_S or (drain.node, ended_s) in begun:
+            return False
+        return not any(
+            acted and repair.node == drain.node and drain.at_s <= repair.begun_at_s <= ended_s
+            for repair, acted in repairs
+        )
+
+    return tuple(NodeDrain(drain.node, drain.at_s, drain.reason, drain.ended_at_s, reverted(drain)) for drain in drains)

@@ -1,0 +1,113 @@
+"""What the site's accounting remembers: one past job, or all runs of a time, by `sacct`.
+
+A job's name is its owner's text and may contain anything. It cannot forge a field or a run: `separator` is random, new
+for each call, and nobody knew it when the name was written. (Users of this machine can read it while sacct runs.)
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterator
+
+from slurm_robust.model import JobRef
+from slurm_robust.slurm import parse
+from slurm_robust.slurm.client import Job, PastRun
+from slurm_robust.slurm.errors import SlurmError, SlurmParseError
+from slurm_robust.slurm.values import epoch_s
+
+Run = Callable[[str, list[str]], str]
+"""Runs one of Slurm's commands: what for, and its words."""
+
+RUN_FIELDS = (
+    *("JobIDRaw", "JobID", "Cluster", "User", "Account", "JobName", "Partition", "NodeList", "NNodes", "AllocTRES"),
+    *("ReqTRES", "Submit", "Eligible", "Start", "End", "State", "ExitCode"),
+)
+"""The fields of `sacct -o`, in this order. The last one has no newline, so that one ends each record."""
+
+_STATE = re.compile(r"[A-Z_]+")
+_EXIT_CODE = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
+_COUNT = re.compile(r"[0-9]{1,10}")
+_JOB = re.compile(r"[0-9]{1,10}(?:_(?:[0-9]{1,10}|\[[0-9,%:-]*(?:\.\.\.)?\])|\+[0-9]{1,4})?")
+_NODES = re.compile(r"[A-Za-z0-9._,\[\]-]+")
+_GPU = re.compile(r"(?:^|,)gres/gpu(:[^=,]*)?=([0-9]{1,10})(?=,|$)")
+
+
+def past_job(run: Run, job: JobRef, separator: str) -> Job | None:
+    """A job as the accounting remembers it; None where it does not."""
+    for fields in parse.PAST_JOB_FIELDS:
+        argv = ["sacct", "-n", "-X", "-P", f"--delimiter={separator}", "-j", job.address, "-o", ",".join(fields)]
+        try:
+            text = run(f"read job {job.address} from the accounting", argv)
+        except SlurmError as error:
+            if "invalid field" not in error.text.lower():
+                raise
+            continue  # older Slurm: it does not keep the names of the files
+        return parse.parse_past_job(text, separator, fields, job)
+    return None
+
+
+def past_runs(run: Run, from_s: int, to_s: int, separator: str) -> list[PastRun]:
+    """Every run that was pending or ran at some moment of this time, each of a requeued job's too."""
+    began, ended = (
+        dt.datetime.fromtimestamp(at_s, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (from_s, to_s)
+    )
+    # All users, each run (`-D`), no steps; times are not cut to the window, so `-T` is not there.
+    argv = ["sacct", "-n", "-a", "-D", "-X", "-P", f"--delimiter={separator}", "-S", began, "-E", ended]
+    text = run(f"read the accounting from {began} to {ended} UTC", [*argv, "-o", ",".join(RUN_FIELDS)])
+    return list(parse_past_runs(text, separator))
+
+
+def parse_past_runs(text: str, separator: str) -> Iterator[PastRun]:
+    """Read `sacct -n -P` of `RUN_FIELDS`, divided by `separator`.
+
+    Raises:
+        SlurmParseError: not that.
+    """
+    pieces = text.removesuffix("\n").split(separator)
+    step = len(RUN_FIELDS) - 1
+    if not text.strip():
+        return
+    if len(pieces) % step != 1:
+        raise SlurmParseError("sacct's answer is cut short or in another form", text[:200].replace(separator, "|"))
+    first = pieces[0]
+    for start in range(1, len(pieces), step):
+        # The last field of a record and the first of the next one share a piece.
+        last, _, following = pieces[start + step - 1].partition("\n")
+        yield _past_run((first, *pieces[start : start + step - 1], last))
+        first = following
+
+
+def _past_run(fields: tuple[str, ...]) -> PastRun:
+    """One run, of its texts in the order of `RUN_FIELDS`."""
+    job_id, job, cluster, user, account, name, partition, nodes, count, allocated, requested = fields[:11]
+    state, exit_code = fields[15].partition(" ")[0], fields[16]  # `CANCELLED by 0`
+    strict = ((_COUNT, job_id), (_JOB, job), (_COUNT, count), (_STATE, state), (_EXIT_CODE, exit_code))
+    for pattern, text in strict:
+        if not pattern.fullmatch(text):
+            raise SlurmParseError("sacct's answer has a record in another form", "|".join(fields)[:200])
+    return PastRun(
+        int(job_id),
+        job,
+        cluster,
+        user,
+        account,
+        name,
+        partition,
+        nodes if _NODES.fullmatch(nodes) else "",  # `None assigned`
+        int(count),
+        gpus(allocated or requested),
+        epoch_s(fields[11]) or None,
+        epoch_s(fields[12]) or None,
+        epoch_s(fields[13]) or None,
+        epoch_s(fields[14]) or None,
+        state,
+        exit_code,
+    )
+
+
+def gpus(tres: str) -> int:
+    """The GPUs in a list of trackable resources; where only their types are tracked, these together."""
+    found = _GPU.findall(tres)
+    whole = [int(count) for kind, count in found if not kind]
+    return whole[0] if whole else sum(int(count) for _, count in found)
