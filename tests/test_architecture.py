@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "daemon": BASE | {"drain_permit", "fault_marker", "slurm", "policy"},
     "stoptime": BASE | {"slurm"},
     # Of the daemon, only how its journal is read.
-    "report": BASE | {"slurm", "diagnose", "localize", "policy", "daemon.store"},
+    "report": BASE | {"slurm", "diagnose", "localize", "policy", "daemon.store.journal", "daemon.store.schema"},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})

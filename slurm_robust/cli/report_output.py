@@ -52,11 +52,12 @@ def write_report(facts: Facts, choice: ReportChoice) -> None:
     else:
         _print_summary(view)
         return
+    # Names may hold half of a character pair, which no encoding has.
+    text = text.encode("utf-8", "replace").decode()
     if choice.out is None:
         click.echo(text, nl=False)
     else:
-        # Names may hold half of a character pair, which no encoding has.
-        write_page(choice.out, text.encode("utf-8", "replace").decode())
+        write_page(choice.out, text)
         click.echo(f"{choice.out}: {view.title} {period(view)}", err=True)
 
 

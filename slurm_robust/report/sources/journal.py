@@ -238,6 +238,7 @@ def _attempt(row: dict[str, Any]) -> SupervisedAttempt:
         value = row.get(name)
         return default if value is None else float(value)
 
+    stamps: dict[str, Any] = {name: None if row.get(name) is None else float(row[name]) for name in _TIMES}
     times = TrainingAttempt(
         lineage=row["lineage"],
         job=row["job"],
@@ -251,7 +252,7 @@ def _attempt(row: dict[str, Any]) -> SupervisedAttempt:
         last_step=int(number("last_step", -1)),
         checkpoint_s=number("checkpoint_s"),
         slow_s=number("slow_s"),
-        **{name: None if row.get(name) is None else float(row[name]) for name in _TIMES},
+        **stamps,
     )
     return SupervisedAttempt(
         cluster=row["cluster"],

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures
-from slurm_robust.report.figures.failures import category_of, is_failure
+from slurm_robust.report.figures.failures import UNKNOWN, category_of, is_failure
 from slurm_robust.report.figures.node_events import NodeHistory
 from slurm_robust.report.lemons import LemonReport
 from slurm_robust.report.pages.formats import count, share, shown
@@ -74,8 +74,11 @@ def causes_section(facts: Facts, figures: Figures) -> ReportSection:
     failures = sum(counts.total() for counts in blames.values())
     most = blames[order[0]].total()
     cost = f" They cost {shown(costs.total_hours, unit)}." if costs.total_hours else ""
-    answer = f"{count(failures, 'failure').capitalize()}; {in_words(order[0])} is the most frequent, "
-    answer += f"{share(most / failures)} of them.{cost}"
+    of_them = f"{share(most / failures)} of them" if most < failures else "all of them"
+    first = f"The most frequent is {in_words(order[0])}: {of_them}."
+    if order[0] == UNKNOWN:
+        first = f"What broke is not known of {of_them}."
+    answer = f"{count(failures, 'failure').capitalize()}. {first}{cost}"
     plot = PartsPlot(BLAMES, bars, Unit.COUNT, axis_title="Failures by what broke; colours: whose fault it is")
     notes = ("What broke is read from the job's own last lines; not known: no line says it.",)
     return ReportSection("causes", question, answer, plot, table, notes)
@@ -116,9 +119,7 @@ def nodes_section(figures: Figures, lemons: LemonReport) -> ReportSection:
     ]
     out, worst = sum(one.is_out for one in nodes), shortened(nodes[0].node, 60)
     answer = f"Something was found on {count(len(nodes), 'node')}; {worst} leads with {nodes[0].counts.total():,}"
-    answer += (
-        f". {count(out, 'node').capitalize()} of them still out of service." if out else ". All are back in service."
-    )
+    answer += f". Out of service now: {out:,}." if out else ". All are back in service."
     if len(nodes) > MAX_PLOT_ROWS:
         answer += f" The plot shows the first {MAX_PLOT_ROWS}."
     plot = PartsPlot(KINDS, bars, Unit.COUNT, axis_title="What was found on each node")

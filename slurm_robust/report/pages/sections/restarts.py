@@ -56,6 +56,6 @@ def restarts_section(figures: Figures) -> ReportSection:
         if first.back_s.median
         else "has no times"
     )
-    answer += f"; {slowest[1]} takes the most of it, {shown(slowest[0], Unit.SECONDS)}." if slowest[0] > 0 else "."
+    answer += f"; the longest stage is {slowest[1]}, {shown(slowest[0], Unit.SECONDS)}." if slowest[0] > 0 else "."
     table = FigureTable("Medians by road, the most used first", COLUMNS, tuple(cells))
     return ReportSection("restarts", question, answer, plot, table, tuple(notes))
