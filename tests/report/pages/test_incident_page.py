@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from example_pages import AT_S, HOSTILE, INCIDENT, incident, incident_folder
 from html_reading import PageReader
 
+from slurm_robust.cli.commands import incidents
 from slurm_robust.cli.incident_files import read_sources
 from slurm_robust.cli.main import cli
 from slurm_robust.localize.evidence import Evidence
@@ -161,3 +162,20 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     assert (done.exit_code, "was not written: No such file" in done.output) == (1, True)
     assert CliRunner().invoke(cli, ["incidents", "--html", "x"]).exit_code == 2
     assert not list(tmp_path.glob(".page*"))
+
+
+def test_an_incident_of_the_journal_is_found_by_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder is where the journal says; of a job with several the newest is written, the others named."""
+    folder = incident_folder(tmp_path)
+    entry = {**JOURNAL, "key": "k1", "report": str(folder.parent), "verdict": {}}
+    older = {**entry, "key": "k0", "id": "1234-r0-1"}
+    monkeypatch.setattr(incidents, "_load", lambda _: [entry, older])
+    site = tmp_path / "robust.yaml"
+    site.write_text("mode: act\n")
+    out = tmp_path / "page.html"
+    done = CliRunner().invoke(cli, ["incidents", "1234", "--html", str(out), "--config", str(site)])
+    assert done.exit_code == 0, done.output
+    assert "the newest of 2 incidents; others: 1234-r0-1" in done.output
+    text = PageReader(out.read_text()).check().text
+    assert "srobust-seat-1234" in text
+    assert "Culprit: rank 17" in text

@@ -28,12 +28,12 @@ COLUMNS = (
     TableColumn("name", "name"),
     TableColumn("user", "user"),
     TableColumn("gpus", "GPUs", Unit.COUNT),
+    TableColumn("ettr", "ETTR", Unit.SHARE),
+    TableColumn("incidents", "incidents", Unit.COUNT),
     TableColumn("eligible_at_s", "since", Unit.AT),
     TableColumn("end_at_s", "until", Unit.AT),
     TableColumn("attempts", "attempts", Unit.COUNT),
-    TableColumn("incidents", "incidents", Unit.COUNT),
     TableColumn("last_step", "last step", Unit.COUNT),
-    TableColumn("ettr", "ETTR", Unit.SHARE),
     TableColumn("lineage", "lineage"),
 )
 
@@ -109,6 +109,7 @@ def _cells(
     end_s = max((one.times.end_at_s or 0.0 for one in attempts), default=0.0)
     return (
         *(training.job, training.name, training.key.user, training.gpus or None),
-        *(attempts[0].times.eligible_at_s, None if training.running else end_s, len(attempts), len(incidents)),
-        *(step if step >= 0 else None, figures.time_by_training[training.key].ettr, training.key.lineage),
+        *(figures.time_by_training[training.key].ettr, len(incidents)),
+        *(attempts[0].times.eligible_at_s, None if training.running else end_s, len(attempts)),
+        *(step if step >= 0 else None, training.key.lineage),
     )
