@@ -68,6 +68,7 @@ def keys_written(module: str, *functions: str) -> set[str]:
         ("srobust update", keys_written("cli/commands/update.py", "_show")),
         ("srobust update", set(CodeVersion.__dataclass_fields__) | set(CodeChanges.__dataclass_fields__)),
         ("srobust update", set(PendingCode.__dataclass_fields__)),
+        ("srobust report sql", {"version", "columns", "rows", "doubts"}),
         ("srobust devcluster", keys_written("cli/commands/devcluster.py", "_state")),
         ("srobust ckpt", keys_written("cli/commands/ckpt.py", "latest", "list_", "prune")),
         ("srobust ckpt", keys_written("cli/ckpt_output.py", "reasons")),

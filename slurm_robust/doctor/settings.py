@@ -38,6 +38,7 @@ def judge(settings: Settings, config: Config) -> list[Advice]:
         _suspend(settings, config, version),
         _reboot(settings, config),
         *_gres(settings, version),
+        _accounting(settings),
         *_newer(settings, version),
     ]
 
@@ -288,6 +289,21 @@ def _gres(settings: Settings, version: tuple[int, int]) -> list[Advice]:
     )
     fix = "upgrade Slurm; until then, when it happens: scontrol reconfigure"
     return [Advice(Severity.ADVICE, "GresTypes", sentence, fix)]
+
+
+def _accounting(settings: Settings) -> Advice:
+    kind = value(settings, "AccountingStorageType")
+    if not kind or kind.endswith("/none"):
+        sentence = (
+            "none: `srobust report` knows supervised jobs alone, and `srobust diagnose JOBID` no job that slurmctld "
+            "has forgotten; Slurm's slurmdbd gives both"
+        )
+        return Advice(Severity.ADVICE, "AccountingStorageType", sentence)
+    if "gpu" in words(settings, "GresTypes") and "gres/gpu" not in words(settings, "AccountingStorageTRES"):
+        sentence = "without gres/gpu a report cannot count the GPU hours of jobs that are not supervised"
+        fix = _with(settings, "AccountingStorageTRES", "gres/gpu")
+        return Advice(Severity.ADVICE, "AccountingStorageTRES", sentence, fix)
+    return _ok("AccountingStorageType", kind)
 
 
 def _newer(settings: Settings, version: tuple[int, int]) -> list[Advice]:

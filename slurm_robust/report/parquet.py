@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.report.facts import Facts
-from slurm_robust.report.tables import TABLES, Column, Table, plain_text
+from slurm_robust.report.tables import TABLES, FactColumn, FactTable, plain_text
 
 _BATCH = 20_000
 """Rows that are in memory twice."""
@@ -36,7 +36,7 @@ def write(folder: Path, facts: Facts) -> list[Path]:
     return paths
 
 
-def _write(table: Table, path: Path, facts: Facts) -> None:
+def _write(table: FactTable, path: Path, facts: Facts) -> None:
     import pyarrow as pa  # noqa: PLC0415 (see above)
     from pyarrow import parquet  # noqa: PLC0415
 
@@ -50,6 +50,6 @@ def _write(table: Table, path: Path, facts: Facts) -> None:
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
-def _values(column: Column, batch: list[Any]) -> list[Any]:
+def _values(column: FactColumn, batch: list[Any]) -> list[Any]:
     values = map(column.value, batch)
     return [plain_text(value) for value in values] if column.kind == "str" else list(values)

@@ -30,16 +30,18 @@ class FactSources:
 def read_facts(sources: FactSources, from_s: float, to_s: float, now_s: float) -> Facts:
     """Everything that is known from `from_s` to `to_s`. A source that is away is a doubt, not an error."""
     facts = Facts(from_s, to_s, now_s)
+    compared = False
     if sources.state_dir is not None:
         facts = journal.read(sources.state_dir, from_s, to_s, now_s)
     incidents, unread = folders.with_causes(facts.incidents, time.monotonic)
     facts = replace(facts, incidents=incidents, doubts=(*facts.doubts, *unread))
     if sources.accounting is not None:
-        jobs, unasked = accounting.read(sources.accounting, from_s, to_s, now_s, time.monotonic)
-        facts = replace(facts, jobs=jobs, doubts=(*facts.doubts, *unasked))
+        accounted = accounting.read(sources.accounting, from_s, to_s, now_s, time.monotonic)
+        facts = replace(facts, jobs=accounted.jobs, doubts=(*facts.doubts, *accounted.doubts))
+        compared = accounted.whole
     facts = _of_cluster(facts, sources.cluster)
     facts = replace(facts, incidents=_with_sizes(facts.incidents, facts.attempts, facts.jobs))
-    return replace(facts, doubts=(*facts.doubts, *doubts.of(facts)))
+    return replace(facts, doubts=(*facts.doubts, *doubts.of(facts, compared=compared)))
 
 
 def _of_cluster(facts: Facts, name: str) -> Facts:

@@ -110,7 +110,7 @@ MEANINGS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class View:
+class FactView:
     """A question, as SQL, and what its own columns mean."""
 
     question: str
@@ -118,8 +118,8 @@ class View:
     meanings: Mapping[str, str] = field(default_factory=dict)
 
 
-VIEWS: Mapping[str, View] = {
-    "trainings": View(
+VIEWS: Mapping[str, FactView] = {
+    "trainings": FactView(
         "How far did each training get, in how many attempts?",
         """SELECT lineage, max(user) AS user, max(name) AS name, count(*) AS attempts, count(DISTINCT job_id) AS jobs,
              max(node_count) AS node_count, max(gpus) AS gpus, min(eligible_at_s) AS eligible_at_s,
@@ -133,7 +133,7 @@ VIEWS: Mapping[str, View] = {
             "start_at_s": "Start of its first attempt in this time.",
         },
     ),
-    "incidents_by_road": View(
+    "incidents_by_road": FactView(
         "Which way back took how long?",
         """SELECT road, outcome, count(*) AS incidents, avg(suspected_at_s - fault_at_s) AS detection_s,
              avg(decided_at_s - suspected_at_s) AS diagnosis_s, avg(first_new_step_at_s - decided_at_s) AS restart_s
@@ -145,12 +145,12 @@ VIEWS: Mapping[str, View] = {
             "restart_s": "From the plan to the first new step, on average.",
         },
     ),
-    "incidents_by_category": View(
+    "incidents_by_category": FactView(
         "What broke, and how many GPUs stood still for it?",
         """SELECT category, blame, count(*) AS incidents, sum(gpus) AS gpus FROM incidents GROUP BY category, blame""",
         {"incidents": "How many.", "gpus": "GPUs of their jobs, added up."},
     ),
-    "node_failures": View(
+    "node_failures": FactView(
         "Which nodes fail again and again?",
         """SELECT node, sum(suspected) AS suspected, sum(struck) AS struck, sum(drained) AS drained,
              sum(reverted) AS reverted, sum(repaired) AS repaired, sum(node_fail) AS node_fail
@@ -172,7 +172,7 @@ VIEWS: Mapping[str, View] = {
             "node_fail": "Jobs of one node that ended here as NODE_FAIL; of several nodes Slurm does not say which.",
         },
     ),
-    "jobs_by_state": View(
+    "jobs_by_state": FactView(
         "How did jobs end, and what did they use?",
         """SELECT state, count(*) AS jobs, sum(gpus * (ended_at_s - started_at_s)) / 3600.0 AS gpu_hours,
              sum(node_count * (ended_at_s - started_at_s)) / 3600.0 AS node_hours,

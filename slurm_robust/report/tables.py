@@ -25,7 +25,7 @@ _SQL = {"str": "TEXT", "int": "INTEGER", "bool": "INTEGER", "float": "REAL", "tu
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class FactColumn:
     """One column.
 
     Attributes:
@@ -40,11 +40,11 @@ class Column:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class FactTable:
     """One table, of the facts of that name."""
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[FactColumn, ...]
 
     def rows(self, facts: Facts) -> Iterable[Any]:
         """Its rows, as the facts have them."""
@@ -64,10 +64,10 @@ def _stamp(key: str) -> Callable[[Any], Any]:
     return lambda row: row.times.get(key)
 
 
-def _columns(table: str, row: type) -> Iterator[Column]:
-    def column(name: str, kind: object, value: Callable[[Any], Any]) -> Column:
+def _columns(table: str, row: type) -> Iterator[FactColumn]:
+    def column(name: str, kind: object, value: Callable[[Any], Any]) -> FactColumn:
         meaning = MEANINGS.get(f"{table}.{name}") or MEANINGS.get(name, "")
-        return Column(name, str(kind).removesuffix(" | None"), meaning, value)
+        return FactColumn(name, str(kind).removesuffix(" | None"), meaning, value)
 
     for field in dataclasses.fields(row):
         if field.type == "TrainingAttempt":
@@ -83,7 +83,7 @@ def _columns(table: str, row: type) -> Iterator[Column]:
 
 
 TABLES = tuple(
-    Table(name, tuple(_columns(name, row)))
+    FactTable(name, tuple(_columns(name, row)))
     for name, row in (
         ("attempts", rows.SupervisedAttempt),
         ("incidents", rows.ClosedIncident),
@@ -128,7 +128,7 @@ def _described(db: sqlite3.Connection) -> list[tuple[str, str, str, str]]:
     return found
 
 
-def _sqlite_rows(table: Table, facts: Facts) -> Iterator[tuple[Any, ...]]:
+def _sqlite_rows(table: FactTable, facts: Facts) -> Iterator[tuple[Any, ...]]:
     takes = [(column.value, _IN_SQLITE.get(column.kind)) for column in table.columns]
     for row in table.rows(facts):
         yield tuple(into(value(row)) if into else value(row) for value, into in takes)

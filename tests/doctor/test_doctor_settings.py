@@ -29,6 +29,7 @@ GOOD = {
     "SlurmdTimeout": "60 sec",
     "SuspendProgram": "(null)",
     "SlurmctldParameters": "(null)",
+    "AccountingStorageType": "accounting_storage/slurmdbd",
 }
 NEW = {"SLURM_VERSION": "25.11.2"}
 DELAYED = NEW | {"SchedulerParameters": "nohold_on_prolog_fail,requeue_delay=10"}
@@ -53,6 +54,18 @@ def test_a_site_that_follows_the_documentation_is_well() -> None:
     [
         ({"SLURM_VERSION": "20.11.9"}, "SLURM_VERSION", "wrong", ""),
         ({"SLURM_VERSION": "?"}, "SLURM_VERSION", "unknown", ""),
+        (
+            {"AccountingStorageType": "accounting_storage/none"},
+            "AccountingStorageType",
+            "advice",
+            "",
+        ),
+        (
+            {"SLURM_VERSION": "24.11.5", "GresTypes": "gpu", "AccountingStorageTRES": "cpu,mem"},
+            "AccountingStorageTRES",
+            "advice",
+            "AccountingStorageTRES=cpu,mem,gres/gpu",
+        ),
         ({"Prolog": "(null)"}, "Prolog", "advice", "Prolog=/usr/share/slurm_robust/prolog/srobust-prolog"),
         ({"Epilog": "(null)"}, "Epilog", "advice", "Epilog=/usr/share/slurm_robust/epilog/srobust-epilog"),
         ({"Prolog": "/etc/slurm/prolog.d/*"}, "Prolog", "advice", ""),
@@ -124,7 +137,7 @@ def test_a_site_that_follows_the_documentation_is_well() -> None:
             "robust.yaml: seat: {duration_min: 12}",
         ),
         (
-            {"GresTypes": "gpu"},
+            {"GresTypes": "gpu", "AccountingStorageTRES": "cpu,gres/gpu"},
             "GresTypes",
             "advice",
             "upgrade Slurm; until then, when it happens: scontrol reconfigure",
@@ -146,7 +159,7 @@ def test_each_fault_is_found_with_the_line_that_fixes_it(
         {"prologflags": "ALLOC,DEFERBATCH,X11"},
         {"PrologEpilogTimeout": "1 min"},
         {"SlurmdTimeout": "300 sec"},
-        {"SLURM_VERSION": "23.11.4", "GresTypes": "gpu"},
+        {"SLURM_VERSION": "23.11.4", "GresTypes": "gpu", "AccountingStorageTRES": "cpu,gres/gpu"},
     ],
 )
 def test_what_is_well_is_left_alone(changes: dict[str, str]) -> None:

@@ -24,9 +24,11 @@ from slurm_robust.slurm.client import PastRun
 AT = int(BEGIN_S)
 
 
-def read(state: Path | None, *runs: PastRun, cluster: str = "") -> Facts:
-    """The facts of the day."""
-    client = FakeAccounting(list(runs)) if runs else None
+def read(state: Path | None, *runs: PastRun, cluster: str = "", error_after: int | None = None) -> Facts:
+    """The facts of the day; without runs there is no accounting, unless `error_after` is given."""
+    client = FakeAccounting(list(runs)) if runs or error_after is not None else None
+    if client is not None and error_after is not None:
+        client.error_after = error_after
     return read_facts(FactSources(state, client, cluster), BEGIN_S, BEGIN_S + DAY_S, BEGIN_S + DAY_S)
 
 
@@ -74,6 +76,13 @@ def test_purged_jobs_are_told_with_the_time(tmp_path: Path) -> None:
     add_attempt(journal_with(tmp_path), end_at_s=BEGIN_S + 50)
     facts = read(tmp_path, past_run(99, eligible_at_s=AT + 5000, started_at_s=AT + 5000, ended_at_s=AT + 6000))
     assert "purged: it has nothing before 2026-09-21 15:53:20 UTC" in facts.doubts[0]
+
+
+def test_an_accounting_without_any_job_is_told(tmp_path: Path) -> None:
+    """But not one that did not answer: what it lacks is not known then."""
+    add_attempt(journal_with(tmp_path), end_at_s=BEGIN_S + 50)
+    assert ["lacks 1 supervised runs" in doubt for doubt in read(tmp_path, error_after=1).doubts] == [True]
+    assert ["was not read" in doubt for doubt in read(tmp_path, error_after=0).doubts] == [True]
 
 
 def test_clocks_that_differ_in_the_journal(tmp_path: Path) -> None:

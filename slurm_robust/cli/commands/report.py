@@ -21,6 +21,7 @@ from slurm_robust.cli.teaching import lesson
             ("srobust report --job 1234 --out job.html", "one training, across its requeues"),
             ("srobust report --user ada --markdown", "for a ticket or a chat"),
             ("srobust report --json | jq .numbers", "for tools: docs/json.md"),
+            ("srobust report sql", "tables, views and columns, for questions of your own"),
         ],
         [
             (0, "made"),

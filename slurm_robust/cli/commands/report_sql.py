@@ -27,7 +27,7 @@ from slurm_robust.report.table_texts import VIEWS
 _SHOWN = 1000
 """Rows of a table for people."""
 _EXITS = ((0, "shown"), (1, "the question or a file failed; the message says why"), (2, "wrong usage"))
-_LIST = ("srobust report sql", "all tables, views and columns, with what they mean")
+_LIST = ("srobust report sql", "all tables, views and columns")
 _NODES = ('srobust report sql "SELECT * FROM node_failures"', "which nodes fail again and again")
 _SPREADSHEET = ('srobust report sql --csv "SELECT * FROM jobs" > jobs.csv', "for a spreadsheet")
 _EXPORT = ("srobust report export --since 30d facts/", "facts/facts.sqlite, and a Parquet file for each table")

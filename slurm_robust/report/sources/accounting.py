@@ -24,6 +24,20 @@ _LATER_S = 600
 """How far the last call looks ahead: a requeued job is pending from a moment on that lies minutes ahead."""
 
 
+@dataclass(frozen=True)
+class AccountedJobs:
+    """What the accounting answered.
+
+    Attributes:
+        jobs: In the order of their starts.
+        whole: False where it did not answer, or not to the end.
+    """
+
+    jobs: tuple[RanJob, ...]
+    doubts: tuple[str, ...]
+    whole: bool
+
+
 class AccountingClient(Protocol):
     """What is asked of a `SlurmClient`."""
 
@@ -64,10 +78,11 @@ def windows(from_s: float, to_s: float) -> tuple[Window, ...]:
 
 def read(
     client: AccountingClient, from_s: float, to_s: float, now_s: float, clock_s: Callable[[], float]
-) -> tuple[tuple[RanJob, ...], tuple[str, ...]]:
+) -> AccountedJobs:
     """The runs of all jobs, in the order of their starts, and doubts; what was read before an error stays."""
     jobs: list[RanJob] = []
     doubts: list[str] = []
+    whole = True
     made = _Maker()
     deadline_s = clock_s() + TOTAL_S
     for window in windows(from_s, to_s):
@@ -79,6 +94,7 @@ def read(
             runs = client.past_runs(first_s, last_s, timeout_s=min(CALL_S, max(0.01, deadline_s - clock_s())))
         except SlurmError as error:
             doubts.append(_unread(error, window.begin_s, any_read=window.from_s is not None))
+            whole = False
             break
         jobs += (made.job(run) for run in runs if window.has(run))
     counted = _numbered(jobs)
@@ -87,7 +103,7 @@ def read(
             "The accounting knows no GPUs of any job: it tracks them where slurm.conf has "
             "AccountingStorageTRES=gres/gpu. GPU hours of jobs that are not supervised are not known."
         )
-    return counted, tuple(doubts)
+    return AccountedJobs(counted, tuple(doubts), whole)
 
 
 def _unread(error: SlurmError, begin_s: float, *, any_read: bool) -> str:

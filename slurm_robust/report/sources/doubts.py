@@ -13,14 +13,19 @@ APART_S = 2.0
 """Two sources that differ by more do not mean the same moment."""
 
 
-def of(facts: Facts) -> tuple[str, ...]:
-    """Sentences about the times of these facts."""
+def of(facts: Facts, *, compared: bool) -> tuple[str, ...]:
+    """Sentences about the times of these facts; `compared`: the accounting was read to its end."""
     runs: dict[int, list[RanJob]] = defaultdict(list)
     for job in facts.jobs:
         runs[job.job_id].append(job)
     return tuple(
         sentence
-        for sentences in (_of_jobs(facts), _of_attempts(facts), _without_end(runs), _compared(facts, runs))
+        for sentences in (
+            _of_jobs(facts),
+            _of_attempts(facts),
+            _without_end(runs),
+            _compared(facts, runs) if compared else (),
+        )
         for sentence in sentences
     )
 
@@ -79,8 +84,6 @@ def _without_end(runs: dict[int, list[RanJob]]) -> Iterator[str]:
 
 def _compared(facts: Facts, runs: dict[int, list[RanJob]]) -> Iterator[str]:
     """What the journal says of supervised jobs beside what the accounting says."""
-    if not facts.jobs:
-        return
     missing, apart = [], []
     known_from_s = min((job.ended_at_s for job in facts.jobs if job.ended_at_s), default=facts.read_at_s)
     for attempt in _first_of_each_run(facts.attempts):

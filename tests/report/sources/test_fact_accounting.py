@@ -16,7 +16,9 @@ SPANS = st.lists(
 
 def read(client: FakeAccounting, to_s: float, now_s: float | None = None) -> tuple[tuple[RanJob, ...], tuple[str, ...]]:
     """All of the time from the begin on."""
-    return accounting.read(client, BEGIN_S, to_s, now_s or to_s, lambda: 0.0)
+    found = accounting.read(client, BEGIN_S, to_s, now_s or to_s, lambda: 0.0)
+    assert found.whole == (len(client.asked) <= client.error_after)
+    return found.jobs, found.doubts
 
 
 @given(SPANS, st.integers(1, 400_000))
