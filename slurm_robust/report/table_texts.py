@@ -44,6 +44,8 @@ MEANINGS: Mapping[str, str] = {
     "last_step": "The highest step that it has reached; -1 where it reported none.",
     "checkpoint_s": "Seconds in which steps stood still for a checkpoint, after the first step.",
     "slow_s": "Seconds that steps took beyond the usual pace.",
+    "step_s": "Seconds that a step usually takes; 0 where unknown.",
+    "report_every_s": "How often it reports its last step, in seconds; 0: only when its state changes.",
     # incidents
     "key": "Unique name in the journal.",
     "id": "Its name in the job, and its folder's.",
