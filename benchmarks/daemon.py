@@ -1,10 +1,11 @@
 """What does the daemon cost on a large site, what does it ask of slurmctld, and how soon does it decide a storm?
 
-    python benchmarks/daemon.py [--json] [--quick] [--only idle,incidents,storm] [--nodes 1000,10000]
+    python benchmarks/daemon.py [--json] [--quick] [--only idle,trainings,incidents,storm] [--nodes 1000,10000]
 
 On a real slurmctld of so many nodes, with 220 supervised jobs and 649 that wait:
 
 * `idle`: nothing is under way. The daemon's share counts its commands (scontrol, squeue) and its HTTP side.
+* `trainings`: nothing is wrong, and every supervised job tells once a minute how it gets on.
 * `incidents`: 20 recoveries are open, whose jobs take minutes to end.
 * `storm`: 200 jobs ask within a minute.
 
@@ -18,15 +19,18 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
+import itertools
 import json
 import math
 import os
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from large_slurm import claim, large_slurm, submit
+from large_slurm import claim, large_slurm, progress, submit
 from lib import Report, Spread, Target, machine, show_table, spread, wait_for
 from many_nodes import memory_mib
 from rich.console import Console
@@ -34,9 +38,11 @@ from rich.console import Console
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.devcluster.cluster import DevCluster
 
-PARTS = ("idle", "incidents", "storm")
+PARTS = ("idle", "trainings", "incidents", "storm")
 SITES = (1000, 10_000)
 _TICKS = os.sysconf("SC_CLK_TCK")
+TELL_S = 60.0
+"""Between two reports of a job: the default of `supervise.report_interval_s`."""
 _BOUND_S = 10.0
 """Each claim of a storm is to be decided within this time."""
 _DECIDED_S = 300.0
@@ -147,6 +153,28 @@ def decided(cluster: DevCluster) -> dict[str, tuple[float, str]]:
     }
 
 
+@contextlib.contextmanager
+def telling(cluster: DevCluster, jobs: list[int]) -> Iterator[None]:
+    """Meanwhile every job tells of its progress, evenly over each minute."""
+    over = threading.Event()
+
+    def tell() -> None:
+        began_s = time.time()
+        for step in itertools.count(1):
+            number = (step - 1) % len(jobs)
+            if over.wait(max(0.0, began_s + step * TELL_S / len(jobs) - time.time())):
+                return
+            progress(cluster, jobs[number], number, step)
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def slurmctld_alone(cluster: DevCluster, window_s: float) -> float:
     """Percent of a core, without any daemon."""
     pid = cluster.slurmctld_pid
@@ -193,6 +221,10 @@ def site(nodes: int, backend: str, parts: set[str], size: Size, folder: Path) ->
         if "idle" in parts:
             time.sleep(size.settle_s)
             found["idle"] = measured(cluster, size.window_s)
+        if "trainings" in parts:
+            with telling(cluster, jobs):
+                time.sleep(size.settle_s)
+                found["trainings"] = measured(cluster, size.window_s)
         if "incidents" in parts:
             for number in range(size.incidents):
                 claim(cluster, jobs[number], number)
@@ -210,10 +242,12 @@ def judge(report: Report, largest: int) -> None:
     for one in found:
         where = f"{one['nodes']:,} nodes, {one['backend']}"
         idle, busy, stormy = one.get("idle"), one.get("incidents"), one.get("storm", {})
+        telling_cost = one.get("trainings")
         took = math.inf if stormy.get("undecided") else stormy["decided_s"].max if stormy else None
         heaviest = max((cost.pss_mib for cost in (idle, busy) if cost), default=None)
         report.targets += [
             Target(f"{where}: daemon with its commands, idle, of a core", 5, "%", idle and idle.daemon_percent),
+            Target(f"{where}: the same with trainings", 5, "%", telling_cost and telling_cost.daemon_percent),
             Target(f"{where}: the same with {FULL.incidents} incidents", 5, "%", busy and busy.daemon_percent),
             Target(f"{where}: memory (PSS)", 150, "MiB", heaviest),
             Target(f"{where}: a storm of {FULL.storm} claims, the last decision", _BOUND_S, "s", took),
@@ -224,7 +258,7 @@ def rows(report: Report) -> list[list[str]]:
     """The figures, for people."""
     sites = report.figures["sites"]
     out = [["slurmctld alone, % of a core", *(f"{s['slurmctld_alone_percent']:.1f}" for s in sites)]]
-    for part, what in (("idle", "idle"), ("incidents", "incidents under way")):
+    for part, what in (("idle", "idle"), ("trainings", "trainings that report"), ("incidents", "incidents under way")):
         for name, unit in (
             ("daemon_percent", "daemon with its commands, % of a core"),
             ("own_percent", "the daemon's process alone, % of a core"),

@@ -61,6 +61,11 @@ class Claim:
         suspects: Nodes that the verdict names, where the plan evicts others or none.
         failed: Launches of the job that ended badly without a new step, in the hour that began at `failed_since_s`.
         failed_since_s: See there; seconds since the epoch.
+        progress: How the training gets on in this attempt, where that is known: seconds since the epoch of its first
+            step (`first`), of its first step that had not been made before (`new`) and of its last one (`last`), that
+            one's number (`step`), seconds that its steps stood still for checkpoints (`ckpt`) and took beyond their
+            usual pace (`slow`), seconds of a usual step (`pace`), GPUs of the job (`gpus`), seconds between two reports
+            (`every`). The first field to be left out where the Comment is too short.
     """
 
     state: str
@@ -82,11 +87,17 @@ class Claim:
     suspects: tuple[str, ...] = ()
     failed: int = 0
     failed_since_s: float = 0.0
+    progress: Mapping[str, float] = field(default_factory=dict)
 
     def verdict(self, suspects: Sequence[str]) -> Verdict:
         """The verdict that the claim reports, about these of its nodes."""
         named = tuple(Suspect(node, (), self.confidence, self.why) for node in suspects)
         return Verdict(Conclusion.of(self.conclusion), self.why, named)
+
+    def step_now(self, restart: int) -> int:
+        """The highest step reached, by the progress of this run of the job too; -1 where unknown."""
+        own = self.progress.get("step", -1.0) if self.restart == restart else -1.0
+        return max(self.step, int(own) if abs(own) < 2**53 else -1)
 
     def plan(self, evict: tuple[str, ...]) -> Plan | None:
         """The plan that the job carries out by itself, with these of its nodes evicted; None where it reports none."""
@@ -248,7 +259,8 @@ def _render(value: Claim | ClaimAnswer) -> str:
 def render(value: Claim | ClaimAnswer, own_text: str = "") -> str:
     """Write the claim (or answer) behind the user's own text, in at most 1,024 bytes.
 
-    Where it is too long, `why` is shortened, then `times` and `suspects` are left out; the user's text is never cut.
+    Where it is too long, `progress` is left out, then `why` is shortened, then `times` and `suspects` are left out; the
+    user's text is never cut.
 
     Raises:
         ClaimError: the user's own text leaves too little space.
@@ -260,7 +272,9 @@ def render(value: Claim | ClaimAnswer, own_text: str = "") -> str:
         excess = len(text.encode()) - COMMENT_MAX_BYTES
         if excess <= 0:
             return text
-        if value.why:
+        if isinstance(value, Claim) and value.progress:
+            value = replace(value, progress={})
+        elif value.why:
             value = replace(value, why=shortened(value.why, max(0, len(value.why) - max(excess, 8))))
         elif isinstance(value, Claim) and value.times:
             value = replace(value, times={})

@@ -74,6 +74,8 @@ class SuperviseConfig(_Section, frozen=True):
     """Between captures of a silent job that reports no progress, or too few steps for a p99."""
     slowness_interval_s: Positive = 60.0
     """Between two evaluations of the ranks' step times. A slow machine is announced; nothing is done about it."""
+    report_interval_s: NonNegative = 60.0
+    """How often a training that makes steps tells the daemon how it gets on; 0: only at changes of its state."""
     capture_timeout_s: Positive = 15.0
     kill_clean_timeout_s: Positive = 20.0
     """A node that still has processes this long after SIGKILL is itself a suspect."""

@@ -47,6 +47,8 @@ class TrainingAttempt:
         slow_s: Seconds that steps took beyond the usual pace.
         step_s: Seconds that a step usually takes it; 0 where unknown.
         report_every_s: How often it reports its last step; 0 where it does so at changes of its state only.
+        restarts_within: When each restart within it completed its first step, and its first step that had not been made
+            before (None: not yet).
     """
 
     lineage: str
@@ -67,6 +69,7 @@ class TrainingAttempt:
     slow_s: float = 0.0
     step_s: float = 0.0
     report_every_s: float = 60.0
+    restarts_within: tuple[tuple[float, float | None], ...] = ()
 
     @property
     def silence_s(self) -> float:
@@ -209,12 +212,15 @@ def _lay(timeline: Timeline, run: _Run, stops: Sequence[Stop], following: _Run |
         timeline.mark(first, Spent.RECOMPUTATION if before.steps or new is not None else Spent.PRODUCTIVE)
     if new is not None:
         timeline.mark(new, Spent.PRODUCTIVE)
+    again = _lay_restarts(timeline, run)
     until = following.start_s if following is not None else run.end_s
     failed = False
     for number, stop in enumerate(stops):
         final = number == len(stops) - 1
         sign = last if final else stops[number + 1].at_s("fault")
-        failed = _lay_stop(timeline, run, stop, _Around(first, sign, final, until, following))
+        since, before_s = stop.noticed_at_s or 0.0, math.inf if final else stops[number + 1].noticed_at_s or math.inf
+        in_place = any(since <= at_s < before_s for at_s in again)
+        failed = _lay_stop(timeline, run, stop, _Around(first, sign, final, until, following, in_place))
     quiet_s = max(last, timeline.last_s) + of.silence_s if last is not None else math.inf
     if not failed and quiet_s < run.end_s:
         why = f"no step was reported in the last {run.end_s - quiet_s + of.silence_s:.0f} s of this attempt"
@@ -222,6 +228,19 @@ def _lay(timeline: Timeline, run: _Run, stops: Sequence[Stop], following: _Run |
     if following is not None and not (failed and timeline.last_s > run.end_s):
         timeline.mark(run.end_s, Spent.RESTART if failed else Spent.QUEUE)
     return failed
+
+
+def _lay_restarts(timeline: Timeline, run: _Run) -> list[float]:
+    """Lay the steps of restarts within an attempt on the timeline; returns when each made its first one."""
+    begun, why = list[float](), "the times of a restart's steps contradict each other"
+    for pair in run.of.restarts_within:
+        first, new = _stamped(timeline, pair, run.start_s, run.real_end_s, why)
+        if first is not None:
+            begun.append(first)
+            timeline.mark(first, Spent.RECOMPUTATION)
+        if new is not None:
+            timeline.mark(new, Spent.PRODUCTIVE)
+    return begun
 
 
 def _stamped(
@@ -253,6 +272,7 @@ class _Around(NamedTuple):
         final: It is the attempt's last stop.
         until_s: Its end, or the start of the next attempt.
         following: The next attempt.
+        again: A restart within the attempt, after this stop, tells of its own steps.
     """
 
     first_s: float | None
@@ -260,18 +280,19 @@ class _Around(NamedTuple):
     final: bool
     until_s: float
     following: _Run | None
+    again: bool
 
 
 def _lay_stop(timeline: Timeline, run: _Run, stop: Stop, around: _Around) -> bool:
     """Lay an incident on the timeline; True where no step followed it in this attempt."""
     noticed, sign = stop.noticed_at_s or run.start_s, around.sign_s
     stamps, to_s = _stamps(stop, around)
-    in_place = any(t is not None and t < run.end_s for t in stamps[3:])
+    in_place = around.again or (stamps[3] is not None and stamps[3] < run.end_s)
     acted = stop.at_s("running", "stopped")
     if not in_place and acted is None and sign is not None and sign > (stamps[2] or noticed) + CLOCKS_S:
         return False  # steps went on: what they lost is in the attempt's slow seconds
     why = "the times of an incident contradict each other"
-    fault, suspected, decided, again, new = _stamped(timeline, stamps, run.start_s, to_s, why)
+    fault, suspected, decided, new = _stamped(timeline, stamps, run.start_s, to_s, why)
     # Its first step followed the incident; or it has made steps since, and no stamp says when they went on.
     began_after = decided is not None and around.first_s is not None and around.first_s >= decided
     unseen = acted is not None and around.final and sign is not None and sign > acted + CLOCKS_S
@@ -281,9 +302,8 @@ def _lay_stop(timeline: Timeline, run: _Run, stop: Stop, around: _Around) -> boo
     for at_s, what in ((suspected, Spent.DIAGNOSIS), (decided, Spent.RESTART)):
         if at_s is not None:
             timeline.mark(min(max(at_s, begin), around.until_s), what)
-    for at_s, what in ((again, Spent.RECOMPUTATION), (new, Spent.PRODUCTIVE)):
-        if at_s is not None:
-            timeline.mark(at_s, what)
+    if new is not None:
+        timeline.mark(new, Spent.PRODUCTIVE)
     if unseen and acted is not None and not in_place and not began_after:
         timeline.mark(max(acted, begin), Spent.UNKNOWN, "nobody saw when steps went on after an incident")
     elif not in_place and acted is None and sign is None and decided is not None:
@@ -292,17 +312,17 @@ def _lay_stop(timeline: Timeline, run: _Run, stop: Stop, around: _Around) -> boo
 
 
 def _stamps(stop: Stop, around: _Around) -> tuple[list[float | None], float]:
-    """Fault, suspicion, decision, first step and first new step, and until when they can be true."""
+    """Fault, suspicion, decision and first step after it, and until when they can be true."""
     ends = [t for t in (stop.times.get("decided"), stop.times.get("tests_done")) if t is not None]
     decided = max(ends) if ends else stop.at_s("accepted", "stopped")
-    steps = [stop.times.get("first_step"), stop.times.get("first_new_step")]
+    step = None if around.again else stop.times.get("first_new_step")
     to_s, following = around.until_s, around.following
     if following is not None and following.of.first_step_at_s is None:
         to_s = following.end_s
     elif following is not None:
         # What the next attempt tells of its own steps is not told twice.
-        steps = [t if t is not None and t < to_s else None for t in steps]
-    return [stop.times.get("fault"), stop.times.get("suspected"), decided, *steps], to_s
+        step = step if step is not None and step < to_s else None
+    return [stop.times.get("fault"), stop.times.get("suspected"), decided, step], to_s
 
 
 def _begin(around: _Around, fault: float | None, suspected: float | None, noticed: float, *, resumed: bool) -> float:

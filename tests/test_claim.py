@@ -179,3 +179,12 @@ def test_what_is_no_job_id_is_refused(text: str) -> None:
     """With the three forms that are."""
     with pytest.raises(ValueError, match="expected 12, 12_3"):
         JobRef.parse(text)
+
+
+def test_progress_is_left_out_before_anything_that_a_recovery_needs() -> None:
+    """A Comment that is too short loses the training's progress first, and nothing else for it."""
+    progress = {"first": 1790000000.123, "last": 1790000100.456, "step": 4711.0, "every": 60.0}
+    asked = Claim("wants", "abc", incident="i1", evict=("n1",), why="x" * 200, times={"fault": 1.5}, progress=progress)
+    assert claim.parse(claim.render(asked)) == asked
+    text = claim.render(asked, "u" * 650)
+    assert claim.parse(text) == dataclasses.replace(asked, progress={})

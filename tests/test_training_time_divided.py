@@ -61,12 +61,13 @@ def test_a_failure_and_a_requeue() -> None:
 
 def test_restarts_in_place_are_told_by_stamps() -> None:
     """One attempt of Slurm: the incident says when its steps stood still, and when new ones were made."""
-    found = stop(fault=50, suspected=55, decided=60, stopped=61, running=62, first_step=80, first_new_step=90)
-    spans = divided([attempt(0, 10, 200, 201)], [found], T0 + 999)
+    found = stop(fault=50, suspected=55, decided=60, stopped=61, running=62, first_new_step=81)
+    again = ((T0 + 80, T0 + 90),)
+    spans = divided([attempt(0, 10, 200, 201, restarts_within=again)], [found], T0 + 999)
     told = {"start": 10, "productive": 151, "detection": 5, "diagnosis": 5, "restart": 20, "recomputation": 10}
     assert parts(spans) == told
-    without = Stop({k: v for k, v in found.times.items() if k != "first_step"})
-    assert parts(divided([attempt(0, 10, 200, 201)], [without], T0 + 999))["restart"] == 30
+    without = divided([attempt(0, 10, 200, 201)], [found], T0 + 999)
+    assert parts(without) == {"start": 10, "productive": 160, "detection": 5, "diagnosis": 5, "restart": 21}
 
 
 def test_a_launch_that_dies_before_its_first_step_and_its_restart_in_place() -> None:
@@ -177,6 +178,7 @@ _attempts = st.lists(
         slow_s=_seconds,
         step_s=_seconds,
         report_every_s=_seconds,
+        restarts_within=st.lists(st.tuples(_any_time.map(lambda t: t or 0.0), _any_time), max_size=2).map(tuple),
     ),
     max_size=4,
 )
@@ -206,3 +208,53 @@ def test_the_parts_of_any_training_sum_to_its_wall_time(
         assert all(seconds >= 0 for seconds in spent(part).values())
         assert all(span.doubt for span in part if S.UNKNOWN in span.shares)
         assert 0 <= (ettr(part) or 0) <= 1
+
+
+_length = st.integers(6, 400)
+_round = st.fixed_dictionaries(
+    dict.fromkeys(("start", "again", "run", "detection", "diagnosis", "stopping", "gap"), _length)
+    | {"failed": st.booleans(), "in_place": st.booleans()}
+)
+
+
+@given(_length, st.lists(_round, max_size=5), _length, _length)
+def test_a_training_that_a_script_made_up_is_divided_as_the_script_knows(
+    queue: int, rounds: list[dict[str, int]], start: int, run: int
+) -> None:
+    """Failures, requeues that no failure explains, restarts in place, in any order: exactly the script's seconds."""
+    truth = dict.fromkeys(Spent, 0)
+    truth[S.QUEUE], truth[S.START] = queue, start
+    began_s, first_s = T0 + queue, T0 + queue + start
+    new_s, now_s = first_s, first_s + run
+    truth[S.PRODUCTIVE] = run
+    eligible_s, attempts, stops, within_it = T0, list[TrainingAttempt](), list[Stop](), list[tuple[float, float]]()
+    for one in rounds:
+        last_s, failed = now_s, one["failed"] or one["in_place"]
+        if failed:
+            suspected_s = last_s + one["detection"]
+            decided_s = suspected_s + one["diagnosis"]
+            now_s = decided_s + one["stopping"]
+            stops.append(Stop({"fault": last_s, "suspected": suspected_s, "decided": decided_s, "stopped": now_s}))
+            truth[S.DETECTION] += one["detection"]
+            truth[S.DIAGNOSIS] += one["diagnosis"]
+            truth[S.RESTART] += one["stopping"] + one["gap"] + one["start"]
+        else:
+            truth[S.QUEUE] += one["gap"]
+            truth[S.START] += one["start"]
+        begin_s = now_s + one["gap"]
+        again_s = begin_s + one["start"]
+        if one["in_place"]:
+            within_it.append((again_s, again_s + one["again"]))
+        else:
+            times = (eligible_s, began_s, first_s, new_s, last_s, 0.0, now_s)
+            made = TrainingAttempt("t", "7", len(attempts), 4, 8, *times, restarts_within=tuple(within_it))
+            attempts.append(made)
+            within_it = []
+            eligible_s, began_s, first_s, new_s = now_s, begin_s, again_s, again_s + one["again"]
+        truth[S.RECOMPUTATION] += one["again"]
+        truth[S.PRODUCTIVE] += one["run"]
+        now_s = again_s + one["again"] + one["run"]
+    times = (eligible_s, began_s, first_s, new_s, now_s, 0.0, now_s)
+    attempts.append(TrainingAttempt("t", "7", len(attempts), 4, 8, *times, restarts_within=tuple(within_it)))
+    found = spent(divided(attempts, stops, now_s + 999))
+    assert {what: round(seconds, 3) for what, seconds in found.items()} == truth

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from slurm_robust.daemon.actor import Actor
+from slurm_robust.daemon.api.effective_time import EffectiveTimes
 from slurm_robust.daemon.context import DAY_S, DaemonContext, printable
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
@@ -24,9 +25,12 @@ from slurm_robust.daemon.controllers.pair_tests import PairTests
 from slurm_robust.daemon.controllers.quarantine import Quarantines
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.controllers.repairs import Repairs
+from slurm_robust.daemon.controllers.sizes import Sizes
 from slurm_robust.daemon.controllers.standby_check import StandbyChecks
 from slurm_robust.daemon.controllers.standby_pools import StandbyPools
 from slurm_robust.daemon.controllers.sweeper import Sweeper
+from slurm_robust.daemon.controllers.trainings import Trainings
+from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.daemon.store.pair_ledger import PairLedger
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
@@ -86,9 +90,14 @@ class Daemon:
         self.exclusions = Exclusions(context, self.actor, self.recoveries, self.ledger)
         self.sweeper = Sweeper(context, self.actor, self.ledger, self.recoveries, self.repair_ledger)
         self.drain_permits = DrainPermits(context, self.actor, self.breaker, self.repair_ledger)
+        attempt_ledger = AttemptLedger(context.journal)
+        self.trainings = Trainings(context, self.claim_intake, attempt_ledger)
+        self.sizes = Sizes(context, attempt_ledger)
+        self.effective_times = EffectiveTimes(context, self.trainings, attempt_ledger)
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
             *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs, self.pair_tests),
+            self.trainings,
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -182,6 +191,7 @@ class Daemon:
             await context.read_jobs()
             await self.claim_intake.tick()
             self.incident_reports.tick()
+            self.trainings.tick()
             if not self.as_user and self.node_failures.note_jobs():
                 due = "nodes"
         if due == "nodes":
@@ -205,6 +215,7 @@ class Daemon:
             await self.repairs.tick()
             await self.standby_checks.tick()
             await self.standby_pools.tick(frozenset(n for f in self.recoveries.open.values() for n in f.recovery.bad))
+            self.sizes.tick(self.standby_pools.pools)
         self._forget()
 
     def _watch_clock(self) -> None:

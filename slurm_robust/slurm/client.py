@@ -108,6 +108,7 @@ class Job:
         exit_code: `ExitCode` as Slurm prints it, `0:0`; empty where the back end cannot tell.
         std_out: Its output file. Some versions of Slurm leave patterns in it (`%j`): `output_files.expanded`.
         std_err: The same of its errors; empty where they go to `std_out`.
+        eligible_at_s: Since when it could start, as far as the job itself goes; set anew by a requeue; 0 where unknown.
     """
 
     ref: JobRef
@@ -140,6 +141,7 @@ class Job:
     std_out: str = ""
     std_err: str = ""
     work_dir: str = ""
+    eligible_at_s: int = 0
 
 
 @dataclass(frozen=True)

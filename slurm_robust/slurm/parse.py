@@ -205,6 +205,7 @@ _JOB_VALUES: dict[str, tuple[str, Callable[[dict[str, str], str], object]]] = {
     "restartcnt": ("restart_count", _number),
     "starttime": ("start_at_s", _as(epoch_s)),
     "submittime": ("submit_at_s", _as(epoch_s)),
+    "eligibletime": ("eligible_at_s", _as(epoch_s)),
     "endtime": ("end_at_s", _as(epoch_s)),
     "timelimit": ("time_limit_s", _as(duration_s)),
     "hetjobid": ("hetjob_id", _number),

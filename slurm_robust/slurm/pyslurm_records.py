@@ -132,6 +132,7 @@ def job_of(job: Any) -> Job:
         requeueable=bool(job.is_requeueable and job.is_batch_job),
         start_at_s=job.start_time or 0,
         submit_at_s=job.submit_time or 0,
+        eligible_at_s=job.eligible_time or 0,
         # Without a limit, Slurm sets the end a year ahead.
         end_at_s=0 if unlimited and state not in _ENDED else job.end_time or 0,
         time_limit_s=None if unlimited else job.time_limit * 60,

@@ -150,6 +150,17 @@ def fold(names: Iterable[str]) -> str:
     return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
 
 
+@lru_cache(maxsize=1024)
+def gpu_count(gres: str) -> int:
+    """How many GPUs a node's or a job's generic resources name: 8 for `gpu:a100:8(S:0-1),nic:1`, 2 for `gres/gpu:2`."""
+    found = 0
+    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
+        name, *rest = part.removeprefix("gres/").removeprefix("gres:").split(":")
+        last = rest[-1] if rest else "1"
+        found += int(last) if name == "gpu" and re.fullmatch(r"[0-9]{1,4}", last) else name == "gpu" and bool(rest)
+    return found
+
+
 @lru_cache(maxsize=256)
 def node_state(text: str) -> tuple[str, frozenset[str]]:
     """Base state and flags of `MIXED+DRAIN+NOT_RESPONDING*`, `idle*`, `drained`, `down~`.

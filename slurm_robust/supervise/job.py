@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -58,6 +58,7 @@ class SupervisedJob:
         claim: This run's claim, as it was written last.
         can_claim: Whether the Comment may be written (it is the owner's, and its protocol is understood).
         refused: Why Slurm refused the last claim, in Slurm's words; empty where it did not.
+        progress: Asked at each writing for what the claim says of the training's progress.
     """
 
     client: SlurmClient
@@ -67,6 +68,7 @@ class SupervisedJob:
     claim: Claim
     can_claim: bool = True
     refused: str = ""
+    progress: Callable[[], Mapping[str, float]] = dict
     clock: Clock = field(default_factory=Clock)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[bool]] = field(default_factory=set)
@@ -114,23 +116,37 @@ class SupervisedJob:
     async def write_claim(self, **changes: object) -> bool:
         """Write the claim with these changes; False where Slurm did not take it (training goes on)."""
         async with self._writing:
-            # Without a suspicion among the changes, an earlier one is withdrawn.
-            now = {"at_s": round(self.clock.now_s(), 3), "suspected_at_s": 0.0, **changes}
-            self.claim = replace(self.claim, **now)  # type: ignore[arg-type]
-            if not self.can_claim:
-                self.refused = "the Comment is another owner's, or a newer version's"
-                return False
-            try:
-                # Read again each time: the user's own part of the Comment may have changed.
-                job = await asyncio.to_thread(self.client.job, self.ref)
-                users_part = claim.split(job.comment)[0] if job is not None else ""
-                text = claim.render(self.claim, users_part)
-                await asyncio.to_thread(lambda: self.client.update_job(self.ref, comment=text))
-            except (SlurmError, ClaimError) as error:
-                self.refused = str(error)
-                return False
-            self.refused = ""
-            return True
+            return await self._write(changes)
+
+    async def _write(self, changes: Mapping[str, object]) -> bool:
+        # Without a suspicion among the changes, an earlier one is withdrawn.
+        now = {"at_s": round(self.clock.now_s(), 3), "suspected_at_s": 0.0, "progress": self.progress(), **changes}
+        self.claim = replace(self.claim, **now)  # type: ignore[arg-type]
+        if not self.can_claim:
+            self.refused = "the Comment is another owner's, or a newer version's"
+            return False
+        try:
+            # Read again each time: the user's own part of the Comment may have changed.
+            job = await asyncio.to_thread(self.client.job, self.ref)
+            users_part = claim.split(job.comment)[0] if job is not None else ""
+            text = claim.render(self.claim, users_part)
+            await asyncio.to_thread(lambda: self.client.update_job(self.ref, comment=text))
+        except (SlurmError, ClaimError) as error:
+            self.refused = str(error)
+            return False
+        self.refused = ""
+        return True
+
+    def tell_progress(self) -> None:
+        """Write the claim with the training's progress, without waiting for it; not where it asks for something."""
+        if self.can_claim:
+            self._start(self._write_progress())
+
+    async def _write_progress(self) -> bool:
+        async with self._writing:
+            # A claim that asks is weighed as it was read: it does not change for a report.
+            asks = self.claim.state != claim.STATE_WATCHING or self.claim.suspected_at_s > 0
+            return False if asks else await self._write({})
 
     def announce_suspicion(self) -> None:
         """Write, without waiting for it, that something seems wrong: the daemon then polls the job more often."""
@@ -179,7 +195,10 @@ class SupervisedJob:
                 await asyncio.wait_for(self.write_claim(**report), _LAST_CLAIM_S)
 
     def _write_soon(self, changes: dict[str, object]) -> None:
-        task = asyncio.get_running_loop().create_task(self.write_claim(**changes))
+        self._start(self.write_claim(**changes))
+
+    def _start(self, writing: Coroutine[None, None, bool]) -> None:
+        task = asyncio.get_running_loop().create_task(writing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

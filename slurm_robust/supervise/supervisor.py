@@ -43,6 +43,7 @@ from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
 from slurm_robust.supervise.watch.slow_watch import SlowWatch
 from slurm_robust.supervise.watch.slowness import Slowness
 from slurm_robust.supervise.watch.suspicion import SilenceLevel
+from slurm_robust.supervise.watch.training_report import TrainingReport
 
 POLL_S = 0.2
 _IN_ALLOCATION = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION)
@@ -76,6 +77,7 @@ class Supervisor:
         self._attached_end = AttachedEnd(session)
         self._warm = WarmRestarts(session, self._environment_of_next, self._new_name)
         self._drain_watch = DrainWatch(session)
+        self._training_report = TrainingReport(session)
         attached = session.attached
         name = attached.attempt if attached is not None else ""
         self._begin_attempt(name, seen=attached is None or bool(attached.launcher))
@@ -101,6 +103,7 @@ class Supervisor:
         relaunched = self._launches > 1
         self._start = AttemptStart(session, attempt, self._store, seen=seen, relaunched=relaunched)
         self._resumption = Resumption(session, attempt, self._start, self._store, self._log)
+        self._training_report.begin(attempt, self._start)
         self._quiet_captures = QuietCaptures(session, attempt)
         self._slowness = Slowness(session, attempt)
         self._slow_watch = SlowWatch(session)
@@ -182,6 +185,7 @@ class Supervisor:
         if session.launcher_gone or (session.channel is None and await self._attached_end.reached(attempt)):
             await self._attached_end.report(attempt)
             return 0  # nobody takes an exit code any more
+        self._training_report.poll(calm=self._log.current is None)
         await self._resumption.poll()
         self._warm.observe(attempt, calm=self._log.current is None)
         if session.srun_exit_code == 0:

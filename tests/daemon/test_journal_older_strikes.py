@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.journal import FILE_NAME, Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.daemon.store.pair_ledger import PairLedger
 from slurm_robust.daemon.store.schema import MIGRATIONS
 from slurm_robust.policy.cluster.strikes import Strike, by_user
+from slurm_robust.training_time import Stop
 
 VERSION = 4
 """The last one without users."""
@@ -38,6 +40,15 @@ def folder(tmp_path: Path) -> Path:
     db.commit()
     db.close()
     return tmp_path
+
+
+def test_a_journal_that_an_older_daemon_still_writes_knows_no_trainings(folder: Path) -> None:
+    """A report reads it as it is."""
+    journal = Journal.open(folder, read_only=True)
+    ledger = AttemptLedger(journal)
+    assert (ledger.attempts(0, 1e12), ledger.pool_sizes(0, 1e12), ledger.cluster_sizes(0, 1e12)) == ([], [], [])
+    assert ledger.stops(7, "ann", 0.0) == [Stop({}, 1.0)]
+    journal.close()
 
 
 def test_older_rows_are_read(folder: Path) -> None:

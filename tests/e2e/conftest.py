@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 import socket
@@ -18,6 +19,8 @@ from helpers import quick_torch, wait_until
 from spank_build import build, line
 
 from slurm_robust import config
+from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, AttemptRow
+from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, Node, Reservation
@@ -117,6 +120,14 @@ class Training:
             return found if found["state"] == "closed" else None
 
         return wait_until(closed, timeout_s, "the incident's end", poll_s=0.3)  # type: ignore[return-value]
+
+    def attempts(self) -> list[AttemptRow]:
+        """The attempts of this job's training in the daemon's journal, oldest first."""
+        journal = Journal.open(self.cluster.layout.state / "srobustd", read_only=True)
+        try:
+            return [row for row in AttemptLedger(journal).attempts(0, math.inf) if row.times.job == self.id]
+        finally:
+            journal.close()
 
     def assert_clean_slurm(self) -> None:
         """No seat is left, no job is held, nothing pends that should not."""

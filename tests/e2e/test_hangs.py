@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Submit  # type: ignore[import-not-found]
+from conftest import Submit, Training  # type: ignore[import-not-found]
 from helpers import wait_until
 
 from slurm_robust.devcluster.cluster import DevCluster
+from slurm_robust.training_time import Stop, divided, spent
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
 Cluster = Callable[..., DevCluster]
@@ -47,6 +48,7 @@ def test_a_stopped_rank_moves_the_job_to_the_standby_and_the_node_passes_its_rec
     for key in ("fault", "suspected", "captured", "localised", "decided", "stopped", "running", "first_new_step"):
         assert key in incident["times"], key
     job.assert_clean_slurm()
+    assert_the_journal_tells_its_times(job, incident["times"])
     wait_until(lambda: not job.reservations("srobust-quarantine"), 60, "the node's way out of quarantine")
     assert not job.node(suspect).drained
     shown = json.loads(dev.run(["srobust", "nodes", "--json"]).stdout)
@@ -57,6 +59,32 @@ def test_a_stopped_rank_moves_the_job_to_the_standby_and_the_node_passes_its_rec
     report = next(job.story_folder.glob("*/report.md")).read_text()
     assert suspect in report
     assert "before_step" in report
+
+
+def assert_the_journal_tells_its_times(job: Training, times: dict[str, float]) -> None:
+    """Both attempts, to a second; and the parts of the training's time sum to all of it."""
+    ended = job.job()
+    wait_until(
+        lambda: [a.state for a in job.attempts()] == ["REQUEUED", "COMPLETED"], 20, f"two ends: {job.attempts()}"
+    )
+    first, second = job.attempts()
+    starts = [line["at_s"] for line in job.told("training")]
+    near = {"abs": 1.0}
+    assert first.times.first_step_at_s == pytest.approx(starts[0], **near)
+    assert first.times.last_step_at_s == pytest.approx(times["fault"], **near)
+    assert times["decided"] <= (first.times.end_at_s or 0) <= times["running"] + 1
+    assert first.times.end_at_s == pytest.approx(times["stopped"], abs=2.0), (first, times)
+    assert second.times.start_at_s == ended.start_at_s
+    assert second.times.first_step_at_s == pytest.approx(times["first_new_step"], **near)
+    assert second.times.first_new_step_at_s > second.times.first_step_at_s  # type: ignore[operator]
+    assert second.times.end_at_s == pytest.approx(ended.end_at_s, abs=2.0)
+    assert (first.times.nodes, first.times.gpus, second.times.last_step) == (3, 6, 60)
+    spans = divided([first.times, second.times], [Stop(times)], 0.0)
+    parts = {what.value: round(seconds, 1) for what, seconds in spent(spans).items() if seconds}
+    assert sum(spent(spans).values()) == pytest.approx(second.times.end_at_s - first.times.eligible_at_s)  # type: ignore[operator]
+    assert parts["detection"] == pytest.approx(times["suspected"] - times["fault"], **near)
+    assert parts["restart"] == pytest.approx(times["first_new_step"] - times["decided"], **near)
+    assert "unknown" not in parts, spans
 
 
 @pytest.mark.variant

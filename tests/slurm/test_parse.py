@@ -48,6 +48,7 @@ JOB = {
     "requeue": "1",
     "starttime": "1795223383",
     "submittime": "1795223382",
+    "eligibletime": "1795223382",
     "endtime": "NONE",
     "timelimit": "1-00:00:00",
     "prioritylong": "4294901757",

@@ -110,7 +110,9 @@ def test_slurms_own_refusal_and_silence_stay_errors(world: World) -> None:
 
 def squeue_with_job_7(world: World) -> None:
     """The commands know job 7, too."""
-    jobs = "i=1; for v in 7 0 N/A N/A RUNNING 1 1 0 root main 1 n1 n1 None '' '' 0 10 5 20 UNLIMITED 0 7 '' '' 0 train"
+    jobs = (
+        "i=1; for v in 7 0 N/A N/A RUNNING 1 1 0 root main 1 n1 n1 None '' '' 0 10 5 5 20 UNLIMITED 0 7 '' '' 0 train"
+    )
     jobs += " '' '' /o /e /w; do printf '%s%s' \"$v\" \"$sep\"; done"
     sep = "sep=${SQUEUE_FORMAT2#*:}; sep=${sep%%,*}"
     (world.folder / "squeue").write_text(f"#!/bin/sh\ncase \"$*\" in *%x*) echo '7 '; exit;; esac\n{sep}\n{jobs}\n")

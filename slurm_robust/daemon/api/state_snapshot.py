@@ -150,7 +150,9 @@ def take(daemon: Daemon, shown: Shown | None = None) -> dict[str, Any]:
         "nodes": _nodes(daemon, shown),
         "standby": [_pool(daemon, pool) for pool in daemon.standby_pools.pools],
         "jobs": [_job(daemon, job) for job in readings.jobs.values() if job.ref.job_id in supervised],
-        "waiting": [_waiting(job) for job in readings.jobs.values() if job.state == "PENDING" and MARK in job.comment],
+        "waiting": [
+            _waiting(daemon, job) for job in readings.jobs.values() if job.state == "PENDING" and MARK in job.comment
+        ],
         "incidents": shown.incidents,
         "troubles": list(context.troubles.values()),
     }
@@ -227,13 +229,14 @@ def _pool(daemon: Daemon, pool: Pool) -> dict[str, Any]:
     }
 
 
-def _waiting(job: Job) -> dict[str, Any]:
+def _waiting(daemon: Daemon, job: Job) -> dict[str, Any]:
     return {
         "job": job.ref.address,
         "user": job.user,
         "name": printable(job.name),
         "restart_count": job.restart_count,
         "reason": printable(job.reason),
+        **daemon.effective_times.of(job),
     }
 
 
@@ -251,10 +254,11 @@ def _job(daemon: Daemon, job: Job) -> dict[str, Any]:
         "claim": claim.state,
         "suspected_at_s": claim.suspected_at_s or None,
         "lineage": claim.lineage,
-        "step": claim.step,
+        "step": claim.step_now(job.restart_count),
         "resume_step": claim.resume_step,
         "fruitless": claim.fruitless,
         "incident": recovery.incident.id if recovery else claim.incident,
+        **daemon.effective_times.of(job),
     }
 
 

@@ -4,5 +4,6 @@ At each poll a controller compares the `context`'s readings of Slurm with what s
 next action. In the order of a claim: `claim_intake` (what jobs ask for), `recoveries` (carries the plans out),
 `incident_reports` (closes their incidents), `quarantine` with `full_check` (suspects), `exclusions` (returns nodes to
 waiting jobs). Beside them: `node_failures`, `launch_failed`, `standby_pools` and `standby_check`, `breaker` and
-`drain_permits`, `sweeper`.
+`drain_permits`, `sweeper`. `trainings` and `sizes` only write down: every attempt of every training, and what there was
+to use.
 """

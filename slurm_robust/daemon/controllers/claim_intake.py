@@ -158,8 +158,12 @@ class ClaimIntake:
     @property
     def supervised(self) -> dict[int, Claim]:
         """Running jobs with a valid claim, by raw id; a job that says it is done is not supervised any more."""
-        done = protocol.STATE_DONE
-        return {job_id: r.claim for job_id, r in self._read.items() if r.claim is not None and r.claim.state != done}
+        return {job_id: claim for job_id, claim in self.claims.items() if claim.state != protocol.STATE_DONE}
+
+    @property
+    def claims(self) -> dict[int, Claim]:
+        """Running jobs with a valid claim, by raw id."""
+        return {job_id: r.claim for job_id, r in self._read.items() if r.claim is not None}
 
     def stays(self, job_id: int, since_s: float) -> bool:
         """True where this job's supervisor only observes, or has told a plan of its own since then."""

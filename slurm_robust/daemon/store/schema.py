@@ -71,6 +71,26 @@ MIGRATIONS: tuple[str, ...] = (
         key TEXT NOT NULL, reservation TEXT NOT NULL, begun_at_s REAL NOT NULL, job_id INTEGER, ended_at_s REAL,
         result TEXT NOT NULL DEFAULT '', failed TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '');
     """,
+    """
+    CREATE TABLE attempts(
+        job_id INTEGER NOT NULL, restart INTEGER NOT NULL, run_at_s INTEGER NOT NULL, lineage TEXT NOT NULL,
+        cluster TEXT NOT NULL, job TEXT NOT NULL, user TEXT NOT NULL, name TEXT NOT NULL, partition TEXT NOT NULL,
+        nodes TEXT NOT NULL,                -- folded
+        node_count INTEGER NOT NULL, gpus INTEGER NOT NULL,
+        eligible_at_s REAL NOT NULL, start_at_s REAL NOT NULL, first_step_at_s REAL, first_new_step_at_s REAL,
+        last_step_at_s REAL, seen_at_s REAL NOT NULL, end_at_s REAL,
+        resume_step INTEGER NOT NULL, last_step INTEGER NOT NULL,
+        checkpoint_s REAL NOT NULL, slow_s REAL NOT NULL, step_s REAL NOT NULL, report_every_s REAL NOT NULL,
+        restarts_within TEXT NOT NULL,      -- JSON: pairs of the first step and the first new step
+        state TEXT NOT NULL DEFAULT '',
+        PRIMARY KEY(job_id, restart, run_at_s, lineage));
+    CREATE INDEX attempts_by_time ON attempts(seen_at_s);
+    CREATE INDEX attempts_open ON attempts(job_id) WHERE state IN ('', 'DONE');
+    CREATE TABLE pool_sizes(
+        at_s REAL NOT NULL, pool TEXT NOT NULL, partition TEXT NOT NULL, wanted INTEGER NOT NULL,
+        nodes TEXT NOT NULL);               -- folded
+    CREATE TABLE cluster_sizes(at_s REAL NOT NULL, gres TEXT NOT NULL, nodes INTEGER NOT NULL, gpus INTEGER NOT NULL);
+    """,
 )
 """Step n brings a file from version n to n + 1. A step that was released is never changed, only followed by others."""
 

@@ -4,5 +4,6 @@
 the numbers of known programs in it, `learned_counters` those of others, and `log_steps` tells which are progress. All
 feed `attempt_state`, which its `Observer` polls and `suspicion` judges. `quiet_captures` takes stacks without an
 incident, `slowness` judges step times, `losses` keeps the loss, and `attached_end` finds the end of somebody else's
-step. `node_faults` keeps what nodes report; `kernel_records` judges what agents read in kernel logs.
+step. `training_report` tells the daemon how the training gets on, by its `step_pace`. `node_faults` keeps
+what nodes report; `kernel_records` judges what agents read in kernel logs.
 """

@@ -73,6 +73,7 @@ class Job:
     admin_comment, reservation, required_nodes, excluded_nodes = None, None, None, "n4"
     requeue_count, is_requeueable, is_batch_job, priority = 0, True, True, 7
     start_time, submit_time, end_time, time_limit = 20, 10, 3620, 60
+    eligible_time = 10
     heterogeneous_id, heterogeneous_offset = None, None
     array_id, array_task_id, array_tasks_waiting = None, None, None
     gres_per_node, constraints = {"gpu": 1}, ["a", "b"]

@@ -1,0 +1,207 @@
+"""What the journal knows of trainings: every attempt, what interrupted them, and what there was to use."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+from slurm_robust.daemon.store.journal import Journal
+from slurm_robust.slurm.values import expand, fold
+from slurm_robust.training_time import Stop, TrainingAttempt
+
+SINCE_VERSION = 6
+"""Of the journal: the first one with these tables."""
+DONE = "DONE"
+"""State of an attempt whose training has ended well, while its job goes on with other things."""
+VANISHED = "VANISHED"
+"""State of an attempt whose job Slurm did not know any more: nobody saw how it ended."""
+_OPEN = "state IN ('', 'DONE')"
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """One attempt of a supervised training: a run of its job.
+
+    Attributes:
+        run_at_s: Slurm's start of the run; job ids are reused.
+        times: What the training did in it.
+        state: Slurm's state at its end, `REQUEUED`, `DONE` or `VANISHED`; empty while it runs.
+        nodes: Their names.
+    """
+
+    cluster: str
+    job_id: int
+    run_at_s: int
+    user: str
+    name: str
+    partition: str
+    nodes: tuple[str, ...]
+    times: TrainingAttempt
+    state: str = ""
+
+    @property
+    def key(self) -> tuple[int, int, int, str]:
+        """Unique in the journal."""
+        return self.job_id, self.times.restart, self.run_at_s, self.times.lineage
+
+    def timed(self, **changes: Any) -> AttemptRow:
+        """The same with these times."""
+        return replace(self, times=replace(self.times, **changes))
+
+
+@dataclass(frozen=True)
+class PoolRow:
+    """A standby pool, from this time on until the next row of the same pool."""
+
+    at_s: float
+    pool: str
+    partition: str
+    wanted: int
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ClusterRow:
+    """How many nodes of one class Slurm had, from this time on until the next row of the same class."""
+
+    at_s: float
+    gres: str
+    nodes: int
+    gpus: int
+
+
+@lru_cache(maxsize=1024)
+def _folded(nodes: tuple[str, ...]) -> str:
+    """An attempt is written once a minute, with the same nodes."""
+    return fold(nodes)
+
+
+def _columns(row: AttemptRow) -> dict[str, Any]:
+    own = {name: value for name, value in vars(row).items() if name not in ("times", "nodes")}
+    times = dict(vars(row.times))
+    count, within = times.pop("nodes"), json.dumps(times.pop("restarts_within"))
+    return own | times | {"nodes": _folded(row.nodes), "node_count": count, "restarts_within": within}
+
+
+_OWN = ("cluster", "job_id", "run_at_s", "user", "name", "partition", "state")
+_TIMES = tuple(field.name for field in fields(TrainingAttempt))
+
+
+def _times(columns: dict[str, Any]) -> TrainingAttempt:
+    pairs = tuple((first, new) for first, new in json.loads(columns["restarts_within"]))
+    columns |= {"nodes": columns["node_count"], "restarts_within": pairs}
+    return TrainingAttempt(**{name: columns[name] for name in _TIMES})
+
+
+def _row(columns: sqlite3.Row) -> AttemptRow:
+    values = dict(columns)
+    names = expand(values["nodes"], remember=False)
+    return AttemptRow(**{name: values[name] for name in _OWN}, nodes=names, times=_times(values))
+
+
+class AttemptLedger:
+    """Reads and writes these tables. A journal that an older daemon still writes has none of them: nothing is known."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.db: sqlite3.Connection = journal.db
+
+    def _read(self, query: str, args: Sequence[object] | Mapping[str, object]) -> list[sqlite3.Row]:
+        if int(self.db.execute("PRAGMA user_version").fetchone()[0]) < SINCE_VERSION:
+            return []
+        return list(self.db.execute(query, args))
+
+    # -- attempts -----------------------------------------------------------------------------------------------------
+
+    def write(self, rows: Iterable[AttemptRow]) -> None:
+        """Write these attempts as they are now, in one transaction."""
+        found = [_columns(row) for row in rows]
+        if not found:
+            return
+        columns, marks = ", ".join(found[0]), ", ".join(f":{name}" for name in found[0])
+        with self.journal.transaction():
+            # Column names come from the dataclasses, never from outside.
+            self.db.executemany(f"INSERT OR REPLACE INTO attempts({columns}) VALUES({marks})", found)
+
+    def _attempts(self, where: str, *args: object) -> list[AttemptRow]:
+        query = f"SELECT * FROM attempts WHERE {where} ORDER BY start_at_s, seen_at_s"  # noqa: S608 (our own conditions)
+        return [_row(columns) for columns in self._read(query, args)]
+
+    def attempts(self, from_s: float, to_s: float, *, whole: bool = False) -> list[AttemptRow]:
+        """Attempts that waited or ran at some time in this window, oldest first.
+
+        Args:
+            from_s: Begin of the window.
+            to_s: Its end.
+            whole: With all other attempts of the same trainings.
+        """
+        inside = "seen_at_s >= ? AND eligible_at_s <= ?"
+        if whole:
+            inside = f"(job_id, user, lineage) IN (SELECT job_id, user, lineage FROM attempts WHERE {inside})"  # noqa: S608
+        return self._attempts(inside, from_s, to_s)
+
+    def training(self, job_id: int, user: str, lineage: str) -> list[AttemptRow]:
+        """All attempts of one training, oldest first."""
+        return self._attempts("job_id = ? AND user = ? AND lineage = ?", job_id, user, lineage)
+
+    def times_of(self, job_id: int, user: str, lineage: str) -> list[TrainingAttempt]:
+        """What a training did in all its attempts, oldest first; without the names of their nodes."""
+        query = "SELECT * FROM attempts WHERE job_id = ? AND user = ? AND lineage = ? ORDER BY start_at_s, seen_at_s"
+        return [_times(dict(columns)) for columns in self.db.execute(query, (job_id, user, lineage))]
+
+    def unfinished(self) -> list[AttemptRow]:
+        """Attempts of which nobody has seen the end of their job."""
+        return self._attempts(_OPEN)
+
+    def end_run(self, row: AttemptRow) -> None:
+        """Give all trainings that were done within a run of a job the state at its end."""
+        run = (row.state, row.job_id, row.times.restart, row.run_at_s, DONE)
+        query = "UPDATE attempts SET state = ? WHERE job_id = ? AND restart = ? AND run_at_s = ? AND state = ?"
+        self.db.execute(query, run)
+
+    def lineages_of_run(self, job_id: int, restart: int, run_at_s: int) -> int:
+        """How many trainings this run of a job has named."""
+        query = "SELECT count(*) FROM attempts WHERE job_id = ? AND restart = ? AND run_at_s = ?"
+        return int(self.db.execute(query, (job_id, restart, run_at_s)).fetchone()[0])
+
+    def stops(self, job_id: int, user: str, since_s: float) -> list[Stop]:
+        """What interrupted a job since then: the stamps of its incidents. One incident may have several rows."""
+        query = "SELECT id, times, opened_at_s FROM incidents WHERE job_id = ? AND user = ? AND opened_at_s >= ?"
+        found: dict[str, Stop] = {}
+        for row in self.db.execute(f"{query} ORDER BY opened_at_s", (job_id, user, since_s)):
+            before = found.get(row["id"], Stop({}, row["opened_at_s"]))
+            found[row["id"]] = Stop({**before.times, **json.loads(row["times"])}, before.opened_at_s)
+        return list(found.values())
+
+    # -- sizes --------------------------------------------------------------------------------------------------------
+
+    def pool_sizes(self, from_s: float, to_s: float) -> list[PoolRow]:
+        """The pools within this window, oldest first: what held when it began, and every change."""
+        return [PoolRow(**{**dict(row), "nodes": expand(row["nodes"])}) for row in self._sized("pool", from_s, to_s)]
+
+    def cluster_sizes(self, from_s: float, to_s: float) -> list[ClusterRow]:
+        """How many nodes there were within this window, in the same way."""
+        return [ClusterRow(**dict(row)) for row in self._sized("gres", from_s, to_s)]
+
+    def _sized(self, of: str, from_s: float, to_s: float) -> list[sqlite3.Row]:
+        table = {"pool": "pool_sizes", "gres": "cluster_sizes"}[of]
+        before = f"SELECT max(at_s) FROM {table} AS t WHERE t.{of} = {table}.{of} AND at_s <= :from_s"  # noqa: S608
+        inside = f"at_s <= :to_s AND (at_s > :from_s OR at_s = ({before}))"
+        query = f"SELECT * FROM {table} WHERE {inside} ORDER BY at_s, rowid"  # noqa: S608 (our own names)
+        return self._read(query, {"from_s": from_s, "to_s": to_s})
+
+    def add_sizes(self, pools: Iterable[PoolRow] = (), cluster: Iterable[ClusterRow] = ()) -> None:
+        """Write down what has changed."""
+        with self.journal.transaction():
+            self.db.executemany(
+                "INSERT INTO pool_sizes(at_s, pool, partition, wanted, nodes) VALUES(?, ?, ?, ?, ?)",
+                [(p.at_s, p.pool, p.partition, p.wanted, fold(p.nodes)) for p in pools],
+            )
+            self.db.executemany(
+                "INSERT INTO cluster_sizes(at_s, gres, nodes, gpus) VALUES(?, ?, ?, ?)",
+                [(c.at_s, c.gres, c.nodes, c.gpus) for c in cluster],
+            )
