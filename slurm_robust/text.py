@@ -1,4 +1,4 @@
-"""How a reason is built, and how it is cut. Standard library only, nothing of the package.
+"""How a reason is built and how it is cut, and how long something took. Standard library only, nothing of the package.
 
 A reason begins with one short sentence: which node, which fault, on what evidence. What else is known of it stands
 beside it (`Suspect.detail`, `Verdict.detail`), and is shown where there is room. Nothing is cut on the way: only who
@@ -47,7 +47,7 @@ def joined(sentences: Iterable[str], *, most: int = _MOST_TOLD) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """`0.8 s`, `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`; empty for None."""
     if seconds is None:
         return ""
     if seconds < 10:

@@ -75,6 +75,7 @@ def keys_written(module: str, *functions: str) -> set[str]:
         ("srobust ckpt", set(checkpoint.Entry.__struct_fields__)),
         ("srobust ckpt", keys_written("cli/commands/ckpt_seal.py", "command", "_seal_all")),
         ("srobust ckpt", set(checkpoint.Report.__struct_fields__) | set(checkpoint.Problem.__struct_fields__)),
+        ("srobust report", keys_written("report/pages/as_json.py", "to_json", "_section")),
         ("srobust stacks", keys_written("cli/commands/stacks.py", "_as_json")),
         ("srobust test", keys_written("stoptime/conclusion.py", "to_json") | {"job"}),
         ("incident.json", set(Incident.__dataclass_fields__)),

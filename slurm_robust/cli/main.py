@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "incidents": ("slurm_robust.cli.commands.incidents", "What happened, when, why, and what was done."),
     "nodes": ("slurm_robust.cli.commands.nodes", "The state of each node, and why."),
     "standby": ("slurm_robust.cli.commands.standby", "The standby pools, and how large they should be."),
-    "report": ("slurm_robust.cli.commands.report", "How did the cluster do? Its past as tables, by SQL."),
+    "report": ("slurm_robust.cli.commands.report", "How did the cluster do? A page, and its past as tables."),
     "breaker": ("slurm_robust.cli.commands.breaker", "Show or reset the breaker."),
     "notify": ("slurm_robust.cli.commands.notify", "Try the targets that are told what happened."),
     "doctor": (

@@ -18,7 +18,7 @@ import click
 from slurm_robust import config as configuration
 from slurm_robust.config import Config
 from slurm_robust.daemon.api.needs import STALE_S
-from slurm_robust.text import duration
+from slurm_robust.text import duration as duration  # noqa: PLC0414 (the commands find it beside `clock`)
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ _REPORT_MAX_BYTES = 8 << 20
         [
             ("srobust incidents", "the newest, one a line"),
             ("srobust incidents 1234", "everything about those of job 1234"),
+            ("srobust incidents 1234 --html incident.html", "the newest of them as a page, with stacks and ranks"),
+            ("srobust incidents slurm-robust-1234 --html x.html", "the same from a job's folder, without a daemon"),
             ("srobust incidents --json | jq '.[0].times'", "the same for tools: docs/json.md"),
         ],
         [(0, "shown"), (1, "no such incident, or the daemon's state cannot be read"), (2, "wrong usage")],
@@ -30,16 +33,30 @@ _REPORT_MAX_BYTES = 8 << 20
 )
 @click.argument("incident", required=False)
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many, newest first.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write INCIDENT's page into this file.")
 @source_options
-def command(incident: str | None, limit: int, path: str | None, as_json: bool) -> None:
-    """Show what happened, when, why, and what was done; with INCIDENT (its id, key or job), everything."""
+def command(incident: str | None, limit: int, html: Path | None, path: str | None, as_json: bool) -> None:
+    """Show what happened, when, why, and what was done; with INCIDENT (its id, key or job), everything.
+
+    With --html, INCIDENT may also be the folder of an incident or of a job.
+    """
+    if html is not None and incident is None:
+        raise click.UsageError("--html FILE needs an incident: its id, key, job or folder")
+    if html is not None and Path(str(incident)).is_dir():
+        _write_folder(Path(str(incident)), html)
+        return
     incidents = _load(load_config(path))
     if incident is not None:
         incidents = [i for i in incidents if incident in (i["id"], i["key"], i["job"])]
         if not incidents:
             raise click.ClickException(f"no incident {incident}; srobust incidents lists them")
     incidents = incidents[:limit]
-    if as_json:
+    if html is not None:
+        _write(Path(_folder(incidents[0])), incidents[0], html)
+        if len(incidents) > 1:
+            ids = ", ".join(i["id"] for i in incidents[1:4])
+            click.echo(f"the newest of {len(incidents)} incidents; others: {ids}", err=True)
+    elif as_json:
         print_json(incidents)
     elif incident is not None:
         for one in incidents:
@@ -78,6 +95,36 @@ def _load(config: Config) -> list[dict[str, Any]]:
         finally:
             journal.close()
     return list(load_state(config)["incidents"])
+
+
+def _write_folder(folder: Path, html: Path) -> None:
+    """The page of the incident in a folder, or of the newest in a job's folder."""
+    from slurm_robust.cli.incident_files import newest_incident  # noqa: PLC0415 (loaded for a page only)
+
+    saved = newest_incident(folder)
+    if saved is None:
+        raise click.ClickException(f"{folder}: no incident in it; name a folder that holds incident.json")
+    if saved.incident is None:
+        raise click.ClickException("; ".join(saved.problems) or f"{saved.folder}: its incident.json cannot be read")
+    _write(saved.folder, {}, html)
+
+
+def _write(folder: Path, journal: dict[str, Any], html: Path) -> None:
+    from slurm_robust.cli.incident_files import read_sources  # noqa: PLC0415 (loaded for a page only)
+    from slurm_robust.cli.page_file import local_offset_s, write_page  # noqa: PLC0415 (the same)
+    from slurm_robust.report.pages.incident_assemble import incident_view  # noqa: PLC0415 (the same)
+    from slurm_robust.report.pages.incident_page import incident_html  # noqa: PLC0415 (the same)
+
+    now_s = time.time()
+    view = incident_view(read_sources(folder, journal, html), now_s, local_offset_s(now_s))
+    write_page(html, incident_html(view))
+    click.echo(f"{html}: the page of incident {plain(view.id)}", err=True)
+
+
+def _folder(incident: dict[str, Any]) -> str:
+    """Where the job has kept it, as far as the journal knows."""
+    known = incident["report"].rstrip("/") or f"slurm-robust-{incident['job']}"
+    return f"{known}/{incident['id']}"
 
 
 def why(incident: dict[str, Any]) -> str:

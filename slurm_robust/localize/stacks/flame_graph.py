@@ -2,11 +2,14 @@
 
 A function is a box; where ranks went different ways, boxes stand side by side. Communication is blue, everything else
 is warmer the fewer ranks are in it: the odd one out is red. Each box shows its function and ranks under the pointer.
-There is no script in it, so it may be attached anywhere.
+There is no script in it, so it may be attached anywhere. `flame_boxes` says what is drawn where, for pages that draw it
+in colours of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass
 from html import escape
 
 from slurm_robust.localize.evidence import Capture
@@ -25,39 +28,68 @@ _TITLE_PX = 4000
 _COMMUNICATION = ("torch/distributed/", "torch/nn/parallel/distributed.py", "p2p_communication.py", "deepspeed/comm/")
 
 
+@dataclass(frozen=True)
+class FlameBox:
+    """A function with the ranks that are in it.
+
+    Attributes:
+        depth: Number of its callers.
+        step: `function (file:line)`.
+        of_ranks: How many ranks the whole tree has.
+    """
+
+    depth: int
+    left_px: float
+    width_px: float
+    step: str
+    ranks: Set[int]
+    of_ranks: int
+
+    @property
+    def communicates(self) -> bool:
+        """Whether this is the part of a program in which ranks wait for each other."""
+        return any(part in self.step for part in _COMMUNICATION)
+
+    @property
+    def caption(self) -> str:
+        """Function and ranks, as a sentence."""
+        return f"{self.step}: {len(self.ranks)} of {self.of_ranks} ranks: {fold(self.ranks)}"
+
+
+def flame_boxes(root: Branch, width_px: float) -> list[FlameBox]:
+    """What is drawn of a tree: callers before what they call. Boxes too narrow to see are left out."""
+    boxes: list[FlameBox] = []
+    todo = [(root, 0.0, width_px, 0)]
+    while todo:
+        node, left, width, depth = todo.pop()
+        children = node.in_order()
+        for (step, child), box_px in zip(children, _widths(node, children, width), strict=True):
+            if box_px >= MIN_BOX_PX:
+                boxes.append(FlameBox(depth, left, box_px, step, child.ranks, len(root.ranks)))
+                todo.append((child, left, box_px, depth + 1))
+            left += box_px
+    return boxes
+
+
 def render_svg(capture: Capture, title: str = "") -> str:
     """A whole SVG document of one capture."""
-    boxes: list[str] = []
+    drawn: list[str] = []
     y_px = 2 * ROW_PX
     for role, root in merged(capture):
         caption = f"{role.value} processes of {name(root.ranks)}"
-        boxes.append(_text(4, y_px + 12, shorten(caption, WIDTH_PX), bold=True))
-        y_px = _draw(root, y_px + ROW_PX, boxes) + ROW_PX
+        drawn.append(_text(4, y_px + 12, shorten(caption, WIDTH_PX), bold=True))
+        boxes = flame_boxes(root, WIDTH_PX)
+        drawn.extend(_box(box, y_px + (box.depth + 1) * ROW_PX) for box in boxes)
+        y_px += ROW_PX * (2 + max((box.depth + 1 for box in boxes), default=0))
     for node in capture.missing_nodes:
-        boxes.append(_text(4, y_px + 12, f"{node}: no answer"))
+        drawn.append(_text(4, y_px + 12, f"{node}: no answer"))
         y_px += ROW_PX
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH_PX}" height="{y_px + 4}" '
         f'viewBox="0 0 {WIDTH_PX} {y_px + 4}" font-family="monospace" font-size="11">\n'
         f'<rect width="{WIDTH_PX}" height="{y_px + 4}" fill="#ffffff"/>\n'
     )
-    return head + "\n".join([_text(4, 14, shorten(title, WIDTH_PX), bold=True), *boxes]) + "\n</svg>\n"
-
-
-def _draw(root: Branch, top_px: float, boxes: list[str]) -> int:
-    """Draw what is below `root`; returns the lower edge."""
-    lowest = top_px
-    todo = [(root, 0.0, float(WIDTH_PX), top_px)]
-    while todo:
-        node, left, width, y_px = todo.pop()
-        children = node.in_order()
-        for (step, child), box_px in zip(children, _widths(node, children, width), strict=True):
-            if box_px >= MIN_BOX_PX:
-                boxes.append(_box(step, child, len(root.ranks), (left, y_px, box_px)))
-                lowest = max(lowest, y_px + ROW_PX)
-                todo.append((child, left, box_px, y_px + ROW_PX))
-            left += box_px
-    return int(lowest)
+    return head + "\n".join([_text(4, 14, shorten(title, WIDTH_PX), bold=True), *drawn]) + "\n</svg>\n"
 
 
 def _widths(node: Branch, children: list[tuple[str, Branch]], width: float) -> list[float]:
@@ -76,14 +108,14 @@ def _widths(node: Branch, children: list[tuple[str, Branch]], width: float) -> l
     return [HAIR_PX if w < HAIR_PX else max(w * share, HAIR_PX) for w in widths]
 
 
-def _box(step: str, node: Branch, all_ranks: int, at: tuple[float, float, float]) -> str:
-    left, y_px, width = at
-    fill = "#8fb8de" if any(part in step for part in _COMMUNICATION) else _warmth(len(node.ranks) / max(all_ranks, 1))
-    caption = escape(shorten(f"{step}: {len(node.ranks)} of {all_ranks} ranks: {fold(node.ranks)}", _TITLE_PX))
-    label = shorten(step, width - 6) if width > 5 * CHAR_PX else ""
+def _box(box: FlameBox, y_px: float) -> str:
+    fill = "#8fb8de" if box.communicates else _warmth(len(box.ranks) / max(box.of_ranks, 1))
+    caption = escape(shorten(box.caption, _TITLE_PX))
+    label = shorten(box.step, box.width_px - 6) if box.width_px > 5 * CHAR_PX else ""
     return (
-        f'<g><title>{caption}</title><rect x="{left:.1f}" y="{y_px}" width="{max(width - 0.4, 0.2):.1f}" '
-        f'height="{ROW_PX - 1}" fill="{fill}"/>{_text(left + 3, y_px + 12, label) if label else ""}</g>'
+        f'<g><title>{caption}</title><rect x="{box.left_px:.1f}" y="{y_px}" '
+        f'width="{max(box.width_px - 0.4, 0.2):.1f}" height="{ROW_PX - 1}" fill="{fill}"/>'
+        f"{_text(box.left_px + 3, y_px + 12, label) if label else ''}</g>"
     )
 
 

@@ -1,0 +1,53 @@
+"""Takes the pictures of insight.md: a page each on a desk in light, and on a phone in dark.
+
+    .venv/bin/python docs/pictures/take_pictures.py report=report.html incident=incident.html dashboard=http://127.0.0.1:9464/
+
+Each NAME=PAGE (a file, or an address) gives NAME.png and NAME-phone.png in this folder: the beginning of the page, as
+far as a reader of the document needs it. Needs Chromium (`scripts/setup --dev`). Take them of real runs, and say in the
+document which runs these were.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tests"))
+
+from browser import Browser, Page  # noqa: E402 (it stands in the tests' folder)
+
+DESK_PX, PHONE_PX = (1000, 1500), (380, 1000)
+"""Width, and the most height of the page that is shown."""
+
+
+def main(pages: list[str]) -> int:
+    """Take all of them; returns how many pages had an error in their console."""
+    bad = 0
+    with Browser() as browser:
+        for given in pages:
+            name, found, page = given.partition("=")
+            if not found or not name.replace("-", "").isalnum():
+                raise SystemExit(f"{given}: not NAME=PAGE; for example report=report.html")
+            url = page if page.startswith(("http://", "https://")) else Path(page).resolve().as_uri()
+            for suffix, (width, height), dark in (("", DESK_PX, False), ("-phone", PHONE_PX, True)):
+                tab = browser.open(url, width=width, height=900, dark=dark)
+                path = HERE / f"{name}{suffix}.png"
+                path.write_bytes(beginning(tab, width, height))
+                bad += bool(tab.console_errors())
+                print(f"{path}: {path.stat().st_size:,} bytes", *tab.console_errors())
+                tab.close()
+    return bad
+
+
+def beginning(page: Page, width: int, most: int) -> bytes:
+    """A PNG of the page down to this height."""
+    height = min(most, int(page.evaluate("document.documentElement.scrollHeight")))
+    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    taken = page.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+    return base64.b64decode(taken["data"])
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main(sys.argv[1:]) else 0)

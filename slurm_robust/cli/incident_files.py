@@ -1,0 +1,98 @@
+"""Everything in an incident's folder that its page shows.
+
+The job may write there: sizes are bounded, links are not followed out of the folder, and what cannot be read is a
+sentence on the page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_in, read_incident
+from slurm_robust.localize.evidence_folder import read_folder
+from slurm_robust.localize.stacks.archive import ArchiveError
+from slurm_robust.report.pages.incident_assemble import IncidentSources
+from slurm_robust.report.pages.incident_view import LinkedFile
+
+_MAX_BYTES = 32 << 20
+_MAX_FILES, _MAX_TESTS = 300, 20
+
+
+def newest_incident(folder: Path) -> SavedIncident | None:
+    """The incident in a folder, or the newest one in a job's folder; None where there is none."""
+    own = read_incident(folder)
+    return own if own is not None else next(iter(incidents_in(folder)), None)
+
+
+def read_sources(folder: Path, journal: Mapping[str, Any], page: Path) -> IncidentSources:
+    """What the folder holds, and the journal's entry; `page` is the file that links are written for."""
+    known = IncidentSources(journal=journal, folder=str(folder))
+    try:
+        there = folder.is_dir()
+    except OSError:
+        there = False
+    if not there:
+        return replace(known, problems=(f"{folder} cannot be read from here: only the daemon's journal is shown.",))
+    saved = read_incident(folder, whole=False)
+    problems = list(saved.problems) if saved is not None else [f"{folder}: no incident.json in it."]
+    evidence = None
+    try:
+        read = read_folder(folder)
+        evidence = read.evidence
+        problems += read.problems
+    except ArchiveError as error:
+        problems.append(f"No stacks are shown: {error}")
+    tests = [
+        test for path in sorted(folder.glob("tests-*.json"))[:_MAX_TESTS] for test in _objects(path, folder, problems)
+    ]
+    return replace(
+        known,
+        incident=saved.incident if saved is not None else None,
+        evidence=evidence,
+        story=tuple(_objects(folder.parent / "story.jsonl", folder.parent, problems)),
+        tests=tuple(tests),
+        files=tuple(_files(folder, page)),
+        problems=tuple(problems),
+    )
+
+
+def _objects(path: Path, inside: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
+    """The JSON objects in a file: the whole of it is one, or each line."""
+    try:
+        if not path.is_file() or not path.resolve().is_relative_to(inside.resolve()):
+            return
+        with path.open("rb") as stream:
+            text = stream.read(_MAX_BYTES + 1)[:_MAX_BYTES].decode("utf-8", "replace")
+    except OSError as error:
+        problems.append(f"{path}: cannot be read: {error.strerror}")
+        return
+    bad = 0
+    for line in text.splitlines() if path.suffix == ".jsonl" else [text]:
+        try:
+            raw = json.loads(line)
+        except (ValueError, RecursionError):
+            bad += bool(line.strip())
+            continue
+        if isinstance(raw, dict):
+            yield raw
+    if bad:
+        problems.append(f"{path}: {bad} of its lines are no JSON (half written?).")
+
+
+def _files(folder: Path, page: Path) -> Iterator[LinkedFile]:
+    """The folder's files, with a link that works while page and folder stay where they are."""
+    start = page.resolve().parent
+    for path in sorted(path for path in folder.rglob("*") if path.is_file())[:_MAX_FILES]:
+        try:
+            size = path.stat().st_size
+        except OSError:
+            continue
+        href = quote(os.path.relpath(path.resolve(), start).encode("utf-8", "surrogateescape"))
+        # A name with a colon at its beginning would be read as a scheme.
+        yield LinkedFile(str(path.relative_to(folder)), f"./{href}", size)

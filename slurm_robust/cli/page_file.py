@@ -1,0 +1,39 @@
+"""A page that a command writes: whole or not at all, and an error that says which file and why."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write the page, so that who reads it at that moment reads the old one or the new one."""
+    temporary = ""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            temporary = file.name
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            if temporary:
+                Path(temporary).unlink()
+        why = error.strerror or str(error)
+        raise click.ClickException(
+            f"{path} was not written: {why}. Name a file in a folder that you may write"
+        ) from None
+
+
+def local_offset_s(at_s: float) -> int:
+    """This machine's time minus UTC."""
+    return time.localtime(at_s).tm_gmtoff

@@ -1,0 +1,79 @@
+"""Facts and figures as the view of a report."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from slurm_robust.report.characterise.characterisation import CharacterisationOptions, characterise
+from slurm_robust.report.facts import Facts
+from slurm_robust.report.figures.all_figures import Figures
+from slurm_robust.report.figures.ettr import LOST
+from slurm_robust.report.figures.failures import is_failure
+from slurm_robust.report.figures.reliability import time_back_s
+from slurm_robust.report.lemons import find_lemons
+from slurm_robust.report.pages.formats import count, share
+from slurm_robust.report.pages.sections.failures import alarms_section, causes_section, nodes_section
+from slurm_robust.report.pages.sections.hours import hours_unit
+from slurm_robust.report.pages.sections.jobs import compared_section, jobs_section
+from slurm_robust.report.pages.sections.reliability import reliability_section
+from slurm_robust.report.pages.sections.restarts import restarts_section
+from slurm_robust.report.pages.sections.standby import standby_section
+from slurm_robust.report.pages.sections.time_spent import expected_section, time_section
+from slurm_robust.report.pages.sections.trainings import outcome_of, trainings_section
+from slurm_robust.report.pages.view import BigNumber, ReportView, Unit
+
+
+def report_view(facts: Facts, figures: Figures, scope: str = "", offset_s: int = 0) -> ReportView:
+    """The whole report, question by question.
+
+    Args:
+        facts: What is known, already narrowed to the scope.
+        figures: `figures_of` these facts.
+        scope: What it is narrowed to, in words; empty for everything.
+        offset_s: Local time minus UTC.
+    """
+    ran = characterise(facts, CharacterisationOptions(offset_s=offset_s))
+    sections = (
+        time_section(facts, figures),
+        trainings_section(facts, figures),
+        causes_section(facts, figures),
+        restarts_section(figures),
+        nodes_section(figures, find_lemons(facts)),
+        reliability_section(figures),
+        expected_section(figures),
+        *(() if scope else (standby_section(facts, figures),)),
+        alarms_section(figures),
+        jobs_section(ran),
+        *(() if scope else (compared_section(ran, figures),)),
+    )
+    return ReportView(
+        title=f"How did {scope or 'the cluster'} do?",
+        cluster=facts.cluster,
+        from_s=facts.from_s,
+        to_s=facts.to_s,
+        made_at_s=facts.read_at_s,
+        numbers=_numbers(facts, figures),
+        sections=sections,
+        scope=scope,
+        offset_s=offset_s,
+        doubts=facts.doubts if scope else (*facts.doubts, *figures.sentences),
+    )
+
+
+def _numbers(facts: Facts, figures: Figures) -> tuple[BigNumber, ...]:
+    """What those who pay ask first."""
+    time, costs = figures.time, figures.costs
+    open_now = sum(outcome_of(one) == "open" for one in facts.incidents)
+    lost = sum((time.shares or {}).get(what, 0.0) for what in LOST)
+    back = [s for i in facts.incidents if is_failure(i) and (s := time_back_s(i)) is not None]
+    of_all = f"{share(lost)} of the trainings' time" if time.shares else "no training ran"
+    under_way = f"{count(open_now, 'of them', 'of them')} under way" if open_now else ""
+    trained = f"of the time of {count(len(figures.trainings), 'training')}"
+    return (
+        BigNumber("ettr", "ETTR", time.ettr, Unit.SHARE, trained if time.ettr is not None else "no steps were seen"),
+        BigNumber("incidents", "incidents", len(facts.incidents), Unit.COUNT, under_way),
+        BigNumber("lost_hours", "lost to failures", costs.total_hours, hours_unit(costs.unit), of_all),
+        BigNumber(
+            "back_median_s", "median time back", median(back) if back else None, Unit.SECONDS, "fault to first new step"
+        ),
+    )

@@ -1,0 +1,16 @@
+"""Hours by what they are counted of: of GPUs, or of nodes where the GPUs are not known."""
+
+from __future__ import annotations
+
+from slurm_robust.report.figures.trainings import GPU
+from slurm_robust.report.pages.view import TableColumn, Unit
+
+
+def hours_unit(unit: str) -> Unit:
+    """The unit of hours by the figures' word for it."""
+    return Unit.GPU_HOURS if unit == GPU else Unit.NODE_HOURS
+
+
+def hours_column(key: str, title: str, unit: str) -> TableColumn:
+    """`lost, GPU hours`."""
+    return TableColumn(key, f"{title}, {'GPU' if unit == GPU else 'node'} hours", hours_unit(unit))
