@@ -33,11 +33,11 @@ SlurmctldParameters=enable_expedited_requeue
 
 @pytest.fixture(scope="module")
 def eager(devcluster_factory: Callable[[Spec], DevCluster]) -> DevCluster:
-    """Five nodes of a Slurm without a delay after a requeue."""
+    """Eight nodes of a Slurm without a delay after a requeue: enough for a start outside of the seat."""
     if not machine.installed() or (version := machine.slurm_version()) < (25, 11):
         shown = f"Slurm {version[0]}.{version[1]:02}" if machine.installed() else "no Slurm"
         pytest.skip(f"{shown} is installed, and requeue_delay came with 25.11")
-    return devcluster_factory(Spec(nodes=5, gpus_per_node=0, prolog=False, kill_wait_s=2, slurm_conf_extra=SLURM))
+    return devcluster_factory(Spec(nodes=8, gpus_per_node=0, prolog=False, kill_wait_s=2, slurm_conf_extra=SLURM))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def stage(eager: DevCluster, tmp_path: Path) -> Iterator[Scene]:
 @pytest.mark.timeout(120 + 30 * ROUNDS)
 @pytest.mark.parametrize("requeue", ["--requeue", "--requeue=expedite"])
 def test_job_never_starts_outside_its_seat(stage: Scene, requeue: str) -> None:
-    """With a competitor that waits for its nodes, in every round: one start more, in the seat, without the suspect."""
+    """With free nodes and a competitor that waits for more, in every round: one start more, in the seat, no suspect."""
     ran = stage.box / f"ran{requeue.strip('-')}"
     python = f"exec {shlex.quote(sys.executable)} {stage.box}/wrapper.py {stage.box}"
     starts = list[str]()
@@ -60,7 +60,7 @@ def test_job_never_starts_outside_its_seat(stage: Scene, requeue: str) -> None:
         log = f"{ran}.{number}"
         job = stage.submit(requeue, "-N3", "--exclusive", script=f"echo $SLURM_JOB_NODELIST >> {log}\n{python}")
         before = stage.watched(job)
-        competitor = stage.submit("-N3", "--exclusive", "--nice=-100", script="sleep 600")
+        competitor = stage.submit("-N6", "--exclusive", "--nice=-100", script="sleep 600")
         suspect = before.nodes[number % 3]
         stage.claim(job, [suspect])
         incident = stage.await_incident(job, 60, outcome="resumed")
