@@ -296,3 +296,17 @@ def test_a_window_and_the_whole_training(world: World) -> None:
     assert [r.times.restart for r in ledger.attempts(now_s - 50, now_s)] == [1]
     assert [r.times.restart for r in ledger.attempts(now_s - 50, now_s, whole=True)] == [0, 1]
     assert ledger.attempts(0, 10) == []
+
+
+def test_a_job_whose_claim_cannot_be_read_any_more_is_still_seen(world: World) -> None:
+    """Its user has overwritten it: the attempt lives as long as its job."""
+    tells(world)
+    world.run(6)
+    change(world, comment="[[srobust:1 {garbled}]]")
+    world.run(200)
+    seen_s = world.slurm.now_s
+    del world.slurm.state.jobs[1]
+    world.run(6)
+    (row,) = rows(world)
+    assert row.state == "VANISHED"
+    assert row.times.end_at_s == pytest.approx(seen_s, abs=3)

@@ -39,6 +39,8 @@ class Trainings:
         """By the job's raw id; also those whose training is done while their job goes on."""
         self._claims: dict[int, Claim] = {}
         self._dirty: dict[tuple[int, int, int, str], AttemptRow] = {}
+        self._seen_s = 0.0
+        """The reading before: all rows ran then. 0 before this daemon's first one."""
         self._ended: list[AttemptRow] = []
         """Whose job's end was seen since the last writing."""
         self._write_at_s = 0.0
@@ -57,13 +59,18 @@ class Trainings:
             job = jobs.get(job_id)
             if job is not None and job.state == "RUNNING":
                 urgent = self._follow(job, claim) or urgent
+        self._seen_s = self.context.readings.jobs_at_s
         if urgent or now_s >= self._write_at_s:
             self._write(now_s)
+
+    def _sighted(self, row: AttemptRow) -> AttemptRow:
+        """The row with its last sight: all that run were there in the last reading."""
+        return row.timed(seen_at_s=self._seen_s or row.times.seen_at_s) if row.times.end_at_s is None else row
 
     def _write(self, now_s: float) -> None:
         if now_s >= self._write_at_s:
             self._write_at_s = now_s + WRITE_EVERY_S
-            self._dirty |= {row.key: row for row in self.running.values()}
+            self._dirty |= {row.key: self._sighted(row) for row in self.running.values()}
         self.ledger.write(self._dirty.values())
         self._dirty.clear()
         for row in self._ended:
@@ -74,10 +81,8 @@ class Trainings:
 
     def _follow(self, job: Job, claim: Claim) -> bool:
         """Bring the row of a running job up to date; True where that is to be written at once."""
-        row, seen_at_s = self.running.get(job.ref.job_id), self.context.readings.jobs_at_s
+        row = self.running.get(job.ref.job_id)
         if row is not None and claim.lineage == row.times.lineage and self._claims.get(row.job_id) is claim:
-            if row.times.end_at_s is None:
-                self.running[row.job_id] = row.timed(seen_at_s=seen_at_s)
             return False
         if claim.state == protocol.STATE_DONE and (row is None or row.times.lineage != claim.lineage):
             return False  # it was over before anybody saw it
@@ -90,7 +95,7 @@ class Trainings:
             row = self._begin(job, claim, again=row is not None)
         if self.context.readings.nodes:  # else it is read again: the GPUs that a job tells are compared with its nodes'
             self._claims[row.job_id] = claim
-        fresh = self._told(row, job, claim).timed(seen_at_s=seen_at_s)
+        fresh = self._told(row, job, claim)
         if claim.state == protocol.STATE_DONE and claim.restart == job.restart_count and not fresh.state:
             fresh = replace(fresh.timed(end_at_s=self._told_at_s(claim)), state=DONE)
         self.running[row.job_id] = fresh
@@ -157,15 +162,13 @@ class Trainings:
 
     def _end(self, job_id: int, job: Job | None) -> bool:
         """An attempt whose run is over, or ends; True where that was seen now."""
-        row, now_s = self.running[job_id], self.context.now_s()
+        row, now_s = self._sighted(self.running[job_id]), self.context.now_s()
         if job is None or job.user != row.user:
             self._close(row, VANISHED, row.times.end_at_s or row.times.seen_at_s)
             return True
         requeued = job.restart_count != row.times.restart or job.start_at_s != row.run_at_s or job.state == "PENDING"
         if not requeued and job.state not in ENDED and not job.completing:
-            # Suspended, or stopped: it lives, and makes no steps.
-            self.running[job_id] = row.timed(seen_at_s=self.context.readings.jobs_at_s)
-            return False
+            return False  # suspended, or stopped: it lives, and makes no steps
         row = self._last_words(row, job)
         # Slurm's own stamp, where it lies between the last sight and now.
         stamps = (job.end_at_s, job.submit_at_s if requeued else 0)

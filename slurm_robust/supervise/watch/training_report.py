@@ -39,6 +39,8 @@ class TrainingReport:
         self._told: tuple[float, float, int] = (0.0, 0.0, -1)
         """First step, first new step and last step, as they were told last."""
         self._told_at_s = 0.0
+        self._rank = -1
+        """The rank whose steps tell the pace."""
         self._broken = False
         session.job.progress = self.table
 
@@ -48,6 +50,7 @@ class TrainingReport:
             self._reached = max(self._reached, self._attempt.step if self._attempt.has_progress else -1)
         self._attempt, self._start = attempt, start
         self._first_s, self._new_s, self._seen = 0.0, 0.0, None
+        self._rank = -1
         self._pace.restart()
 
     def table(self) -> Mapping[str, float]:
@@ -103,7 +106,7 @@ class TrainingReport:
             return
         self._note_first(attempt, now_s)
         self._note_new(attempt)
-        self._pace.saw(*_reference(attempt))
+        self._pace.saw(*self._reference(attempt))
         if not calm or not self._first_s:
             return
         every_s, step = self._session.settings.report_interval_s, attempt.step
@@ -139,15 +142,15 @@ class TrainingReport:
         elif attempt.step > reached:
             self._new_s = max(self._first_s, attempt.last_sign_s)
 
-
-def _reference(attempt: AttemptState) -> tuple[int, float, str]:
-    """Step, its time and the phase of one rank that stands for all; of the log, where no rank reports."""
-    ranks = [r for r in attempt.fleet.ranks.values() if r.progress is not None]
-    if ranks:
-        known = min(ranks, key=lambda r: r.rank).progress
-        assert known is not None
-        return known.step, known.at_s, known.phase
-    return attempt.step, attempt.last_sign_s, ""
+    def _reference(self, attempt: AttemptState) -> tuple[int, float, str]:
+        """Step, its time and the phase of one rank that stands for all; of the log, where no rank reports."""
+        ranks = attempt.fleet.ranks
+        known = ranks[self._rank].progress if self._rank in ranks else None
+        if known is None:
+            # Of thousands of ranks it is looked for once.
+            self._rank = min((r.rank for r in ranks.values() if r.progress is not None), default=-1)
+            known = ranks[self._rank].progress if self._rank in ranks else None
+        return (known.step, known.at_s, known.phase) if known is not None else (attempt.step, attempt.last_sign_s, "")
 
 
 def gpus_in(environment: Mapping[str, str]) -> int:
