@@ -74,10 +74,10 @@ def causes_section(facts: Facts, figures: Figures) -> ReportSection:
     failures = sum(counts.total() for counts in blames.values())
     most = blames[order[0]].total()
     cost = f" They cost {shown(costs.total_hours, unit)}." if costs.total_hours else ""
-    of_them = f"{share(most / failures)} of them" if most < failures else "all of them"
+    of_them = f"{share(most / failures)} of them" if most < failures else "all"
     first = f"The most frequent is {in_words(order[0])}: {of_them}."
     if order[0] == UNKNOWN:
-        first = f"What broke is not known of {of_them}."
+        first = f"Of {of_them} it is not known what broke." if most < failures else "What broke is not known."
     answer = f"{count(failures, 'failure').capitalize()}. {first}{cost}"
     plot = PartsPlot(BLAMES, bars, Unit.COUNT, axis_title="Failures by what broke; colours: whose fault it is")
     notes = ("What broke is read from the job's own last lines; not known: no line says it.",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_robust.policy.cluster.failure_rate import FailureRate
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.reliability import ReliabilityRow
-from slurm_robust.report.pages.formats import count, grouped, shown
+from slurm_robust.report.pages.formats import count, shown
 from slurm_robust.report.pages.view import (
     Cell,
     FigureTable,
@@ -15,7 +15,9 @@ from slurm_robust.report.pages.view import (
     TableColumn,
     Unit,
 )
+from slurm_robust.text import duration
 
+_HOUR_S = 3600.0
 COLUMNS = (
     TableColumn("nodes", "nodes of the job"),
     TableColumn("attempts", "attempts", Unit.COUNT),
@@ -54,9 +56,9 @@ def reliability_section(figures: Figures) -> ReportSection:
 def _answer(total: ReliabilityRow) -> str:
     rate, back = total.by_hours, total.back_s.median
     if rate.mean_time is not None:
-        said = f"{shown(rate.mean_time, Unit.HOURS)} on average ({_between(rate)})"
+        said = f"{duration(rate.mean_time * _HOUR_S)} on average ({_between(rate)})"
     elif rate.mean_time_low is not None:
-        said = f"No failure was seen; it is longer than {shown(rate.mean_time_low, Unit.HOURS)} with 95 % confidence"
+        said = f"No failure was seen; it is longer than {duration(rate.mean_time_low * _HOUR_S)} with 95 % confidence"
     else:
         return "Too little ran to say anything."
     return f"{said}; it is back after {shown(back, Unit.SECONDS)} in the median." if back is not None else f"{said}."
@@ -64,8 +66,8 @@ def _answer(total: ReliabilityRow) -> str:
 
 def _between(rate: FailureRate) -> str:
     low, high = rate.mean_time_low, rate.mean_time_high
-    ends = (grouped(low) if low is not None else "0", shown(high, Unit.HOURS) if high is not None else "any time")
-    return f"{ends[0]} to {ends[1]} with 95 % confidence"
+    least = duration(low * _HOUR_S) if low is not None else "0 s"
+    return f"{least} to {duration(high * _HOUR_S) if high is not None else 'any time'} with 95 % confidence"
 
 
 def _point(row: ReliabilityRow) -> IntervalPoint:

@@ -34,7 +34,7 @@ WORDS = {
 }
 ORDER = (*LOST, Spent.CHECKPOINT, Spent.SLOW, Spent.START, Spent.QUEUE, Spent.UNKNOWN)
 """What is lost, from the top of the plot: failures first."""
-_BINS, _LEAST_BIN_S = 120, 60.0
+_BINS, _LEAST_BIN_S = 120, 5.0
 _HOUR_S = 3600.0
 
 
@@ -133,7 +133,9 @@ def expected_section(figures: Figures) -> ReportSection:
         why = next((row.prediction.why for row in figures.expected if row.prediction.why), "No training ran.")
         answer = why
     else:
-        answer = f"{inside:,} of {count(len(known), 'training')} within the bounds that the failure rate allows."
+        answer = (
+            f"Measured within the bounds that the failure rate allows: {inside:,} of {count(len(known), 'training')}."
+        )
     symbols = figures.symbols
     measured = f"Measured: r = {_rate(symbols.failures.rate)}, u = {shown(symbols.restart_s, Unit.SECONDS)}, "
     measured += f"Δ = {shown(symbols.interval_s, Unit.SECONDS)}, w = {shown(symbols.stall_s, Unit.SECONDS)}."
