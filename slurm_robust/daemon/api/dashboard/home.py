@@ -37,7 +37,7 @@ RECENT_MAX = 8
 OPEN_MAX = 60
 """Incidents under way that have a card; of more, how many."""
 TRAININGS_MAX = 500
-SPENT_PX = 100
+SPENT_PX = 200
 """The bar of a training's time is so wide, in its own units."""
 
 
@@ -139,7 +139,7 @@ def _trainings(snapshot: Row) -> dict[str, Element]:
 
 
 def _training(job: Row, snapshot: Row) -> Element:
-    step, suspected = job.get("step", -1), job.get("suspected_at_s")
+    suspected = job.get("suspected_at_s")
     if suspected and job.get("claim") == "watching":
         says: list[Piece] = [element("b", "suspects a fault", class_="badge bad"), " ", age(suspected)]
     elif job.get("claim") == "wants":
@@ -152,26 +152,33 @@ def _training(job: Row, snapshot: Row) -> Element:
     incident = next((i for i in mine if i.get("job") == job.get("job")), None)
     if incident is not None:
         says += [", ", incident_link(incident, "incident")]
-    spent = job.get("spent")
     return row(
         row_id("t", job.get("job")),
         *_who(job),
-        cell("step", str(step) if isinstance(step, int) and step >= 0 else DASH, class_="number"),
-        cell("s/step", seconds(job.get("speed_s")), class_="number"),
-        cell("ETTR 1 h", percent(job.get("ettr_hour")), class_="number"),
-        cell("ETTR", percent(job.get("ettr")), class_="number"),
-        cell("time went into", _spent(spent) if isinstance(spent, dict) else DASH, class_="spend"),
+        *_figures(job),
         cell("says", *says, class_="wide"),
         class_="alarm" if suspected else None,
     )
 
 
-def _waiting(job: Row) -> Element:
-    reason = str(job.get("reason", ""))
-    dashes = (cell(n, DASH, class_="number empty") for n in ("step", "s/step", "ETTR 1 h", "ETTR", "time went into"))
-    return row(
-        row_id("w", job.get("job")), *_who(job), *dashes, cell("says", f"waits to start: {reason}", class_="wide")
+def _figures(job: Row) -> tuple[Element, ...]:
+    step, spent = job.get("step"), job.get("spent")
+    return (
+        _figure("step", str(step) if isinstance(step, int) and step >= 0 else DASH),
+        _figure("s/step", seconds(job.get("speed_s"))),
+        _figure("ETTR 1 h", percent(job.get("ettr_hour"))),
+        _figure("ETTR", percent(job.get("ettr"))),
+        cell("time went into", _spent(spent) if isinstance(spent, dict) and spent else DASH, class_="spend"),
     )
+
+
+def _figure(label: str, text: str) -> Element:
+    return cell(label, text, class_="number empty" if text == DASH else "number")
+
+
+def _waiting(job: Row) -> Element:
+    says = cell("says", f"waits to start: {job.get('reason', '')}", class_="wide")
+    return row(row_id("w", job.get("job")), *_who(job), *_figures(job), says)
 
 
 def _who(job: Row) -> tuple[Element, ...]:
@@ -188,12 +195,12 @@ def _spent(spent: Mapping[str, Any]) -> Element:
     known = [(s.value, float(spent.get(s.value) or 0.0)) for s in Spent]
     whole = sum(value for _, value in known) or 1.0
     words = ", ".join(f"{name} {100 * v / whole:.1f} %" for name, v in known if v > 0)
-    bars, x = [], 0.0
+    bars, before = [], 0.0
     for name, value in known:
-        width = round(SPENT_PX * value / whole, 2)
-        if width > 0:
-            bars.append(element("rect", x=round(x, 2), y=0, width=width, height=10, class_=f"spent-{name}"))
-        x += width
+        # Whole units: the bar of a long training changes seldom, though its time goes on.
+        x, before = round(SPENT_PX * before / whole), before + value
+        if width := round(SPENT_PX * before / whole) - x:
+            bars.append(element("rect", x=x, y=0, width=width, height=10, class_=f"spent-{name}"))
     box = f"0 0 {SPENT_PX} 10"
     picture = element("svg", *bars, viewBox=box, preserveAspectRatio="none", aria_hidden="true", class_="spent")
     return element("span", picture, role="img", aria_label=words, title=words)
