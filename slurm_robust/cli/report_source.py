@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import re
 import time
 from collections.abc import Callable
@@ -77,7 +78,12 @@ def load_facts(source: FactOptions) -> Facts:
     config = load_config(source.config)
     client = connect(config.slurm) if source.accounting else None
     journal = source.journal or Path(config.daemon.state_dir)
-    return read_facts(FactSources(journal, client, source.cluster), from_s, to_s, now_s)
+    # Half a million rows, of which none is garbage: looking for some among them takes a quarter of the time.
+    gc.disable()
+    try:
+        return read_facts(FactSources(journal, client, source.cluster), from_s, to_s, now_s)
+    finally:
+        gc.enable()
 
 
 def moment(text: str, now_s: float, option: str) -> float:

@@ -39,7 +39,7 @@ def _options(layout: ClusterPaths) -> list[str]:
         "--innodb-data-file-path=ibdata1:4M:autoextend",
         "--innodb-autoextend-increment=4",
         "--innodb-log-file-size=16M",
-        # slurmdbd complains of a smaller pool, of a shorter wait, and of shorter texts.
+        # slurmdbd writes into its log that it wants a larger pool and log; it needs the long wait and the long texts.
         "--innodb-buffer-pool-size=128M",
         "--innodb-lock-wait-timeout=900",
         "--max-allowed-packet=16M",

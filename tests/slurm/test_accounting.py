@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_robust.config import SlurmConfig
@@ -101,7 +101,6 @@ def test_a_job_that_never_ran_has_no_nodes() -> None:
 PARTS = st.lists(st.tuples(st.integers(0, 120), st.integers(0, 30), st.integers(1, 4)), min_size=1, max_size=5)
 
 
-@settings(max_examples=500)
 @given(PARTS)
 @example([(0, 0, 2), (1, 0, 1)])
 @example([(8, 1, 2), (9, 0, 1)])

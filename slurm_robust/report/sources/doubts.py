@@ -15,9 +15,12 @@ APART_S = 2.0
 
 def of(facts: Facts, *, compared: bool) -> tuple[str, ...]:
     """Sentences about the times of these facts; `compared`: the accounting was read to its end."""
+    # Of half a million jobs, only those that are compared with something.
+    wanted = {attempt.job_id for attempt in facts.attempts} | {job.job_id for job in facts.jobs if job.restart}
     runs: dict[int, list[RanJob]] = defaultdict(list)
     for job in facts.jobs:
-        runs[job.job_id].append(job)
+        if job.job_id in wanted:
+            runs[job.job_id].append(job)
     return tuple(
         sentence
         for sentences in (
