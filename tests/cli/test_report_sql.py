@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,6 +106,12 @@ def test_json_for_tools(call: Call) -> None:
         ("ATTACH '/tmp/other' AS other", "only SELECT is possible here"),
         ("PRAGMA writable_schema = 1", "only SELECT is possible here"),
         ("SELECT load_extension('x')", "only SELECT is possible here"),
+        ("SELECT fts3_tokenizer('simple')", "only SELECT is possible here"),
+        pytest.param(
+            "SELECT hex(randomblob(400000000))",
+            "too big",
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="this Python cannot set SQLite's limits"),
+        ),
         ("SELECT * FROM nope", "no such table: nope"),
         ("SELECT 'a\0b'", "srobust report sql"),
         ("/* nothing */", "this is no SELECT"),
