@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from fact_worlds import add_attempt, journal_with
 from helpers import mounted_tmpfs
 
+from slurm_robust.cli.commands import report_sql
 from slurm_robust.cli.commands.report import command
 from slurm_robust.cli.csv_output import cell
 from slurm_robust.cli.report_source import moment
@@ -131,6 +132,15 @@ def test_a_question_without_end_ends(call: Call) -> None:
     done = call("sql", "--no-accounting", "--timeout", "0.2", endless)
     assert done.exit_code == 1
     assert "it took longer than 0.2 s" in done.stderr
+
+
+def test_json_of_rows_without_end_ends(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made as a whole, so that its rows are bounded before the memory is full."""
+    monkeypatch.setattr(report_sql, "_JSON_MAX", 10)
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
+    done = call("sql", "--no-accounting", "--json", endless)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "more than 10 rows; ask for less, or type --csv" in done.stderr
 
 
 def test_an_accounting_that_is_away_is_a_note(call: Call, tmp_path: Path) -> None:
