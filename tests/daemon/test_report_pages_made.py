@@ -52,7 +52,9 @@ def story(tmp_path: Path, program: str, done: Callable[[Path], bool], config: st
 
 
 def test_pages_are_made_one_after_the_other_with_the_lowest_priority(tmp_path: Path) -> None:
-    """Whole files that everyone may read, and nothing else in the folder."""
+    """Whole files that everyone may read, and nothing else in the folder, not even of a child that was killed."""
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / ".week.html.new.x7").write_text("half")
     story(tmp_path, WRITES, lambda folder: all((folder / name).exists() for name in PAGES))
     folder = tmp_path / "pages"
     assert {path.name for path in folder.iterdir()} == set(PAGES)
