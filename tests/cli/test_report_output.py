@@ -83,6 +83,8 @@ def test_a_journal_that_was_not_read_is_no_quiet_week(tmp_path: Path) -> None:
     assert "type this there, or name its folder by --journal" in " ".join(done.output.split())
     told = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
     assert told["numbers"]["incidents"] is None
+    done = CliRunner().invoke(cli, [*words, "--job", "7"])
+    assert (done.exit_code, "The journal was not read" in done.output) == (1, True)
 
 
 def test_a_device_is_written_to_and_stays_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
