@@ -26,8 +26,8 @@ def test_down_leaves_nothing(short_dir: Path) -> None:
     wait_until(lambda: len(cluster.processes(job_id)) >= 5, 10, "all of it has started")
     assert stat.S_ISCHR(cluster.layout.gpu(7).stat().st_mode)
     now = cluster.record
-    before = members.everything(now)
-    assert len(before) > 8
+    before = wait_until(lambda: found if len(found := members.everything(now)) > 8 else None, 10, "all of it is seen")
+    assert before is not None
     cluster.down(keep=True)
     assert not [found for found in before if found.alive]
     assert members.everything(now) == set(now.live().values()) == set()

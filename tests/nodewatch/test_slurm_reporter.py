@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import select
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from helpers import wait_until
 
 from slurm_robust.config import Config, parse
 from slurm_robust.fault_marker import FaultMarker
@@ -109,7 +111,14 @@ def test_slurm_that_is_away_is_told_later(tmp_path: Path) -> None:
     with pytest.raises(SourceBrokenError, match="Unable to contact"):
         broken.turn()
     broken.reporter.close()
-    broken.reporter.open(after(GAP_S))
+
+    def opened() -> bool:
+        with contextlib.suppress(SourceBrokenError):  # its child has not quite ended
+            broken.reporter.open(after(GAP_S))
+            return True
+        return False
+
+    wait_until(opened, 10, "the next one")
     assert broken.reporter.due_s < math.inf
     # The service is killed meanwhile: the next one goes on with what it kept.
     kept = json.loads(json.dumps(broken.reporter.kept))

@@ -22,8 +22,8 @@ _EXAMPLES = (
     ("sudo srobust report lemons --since 30d --json", "for tools"),
 )
 _EXITS = (
-    (0, "shown, whether or not there are any"),
-    (1, "the journal cannot be read; the message says what to check"),
+    (0, "shown, whether or not there are any; what could not be read is told on stderr"),
+    (1, "the configuration cannot be read"),
     (2, "wrong usage"),
 )
 

@@ -1,4 +1,4 @@
-"""Sends what changes to those who watch: server-sent events, bounded in clients, in memory and in rate.
+"""Sends what changes to those who watch: server-sent events, bounded in watchers, in memory and in rate.
 
 All who watch the same page get the same bytes. Who does not read is dropped; a browser then connects again, and gets
 what it lacks, or everything.
@@ -19,7 +19,7 @@ from slurm_robust.daemon.api.dashboard.tree import Board, Element, difference, e
 
 CLIENTS_MAX = 64
 QUEUE_MAX = 16
-"""Changes that wait for one client; who has more is dropped."""
+"""Changes that wait for one watcher; who has more is dropped."""
 KEPT_MAX, KEPT_MAX_BYTES = 32, 4 << 20
 """Changes that are kept for those who load a page and connect a moment later."""
 PAGES_MAX = 64
@@ -30,11 +30,11 @@ WARM_S = 600.0
 """A page is kept up to date for so long after it was asked for, though nobody watches."""
 BEAT_S = 5.0
 WRITE_S = 20.0
-"""A client that takes no byte for so long is dropped."""
+"""A watcher that takes no byte for so long is dropped."""
 RETRY_MS = 1000
 
 
-class Client:
+class Watcher:
     """One who watches: what waits to be sent."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Client:
         self.is_dropped = False
 
     def give(self, message: bytes) -> None:
-        """Send this soon; a client with too much that waits is dropped."""
+        """Send this soon; a watcher with too much that waits is dropped."""
         if len(self.waiting) >= QUEUE_MAX:
             self.drop()
         else:
@@ -61,7 +61,7 @@ class LivePage:
     """One page: its last board, and those who watch it."""
 
     def __init__(self, boot: str, make: Callable[[dict[str, Any]], Board | None]) -> None:
-        self.clients: set[Client] = set()
+        self.watchers: set[Watcher] = set()
         self.board: Board | None = None
         self.asked_at_s = 0.0
         self._boot, self._make = boot, make
@@ -143,7 +143,7 @@ class Live:
     @property
     def watching(self) -> int:
         """How many watch."""
-        return sum(len(channel.clients) for channel in self._channels.values())
+        return sum(len(channel.watchers) for channel in self._channels.values())
 
     def channel(self, page: str, make: Callable[[dict[str, Any]], Board | None]) -> LivePage | None:
         """The page as it is now; None where the snapshot has nothing of that name."""
@@ -154,7 +154,7 @@ class Live:
         channel.asked_at_s = asyncio.get_running_loop().time()
         self._channels[page] = channel
         self._channels.move_to_end(page)
-        for name in [n for n, c in self._channels.items() if not c.clients][: max(0, len(self._channels) - PAGES_MAX)]:
+        for name in [n for n, c in self._channels.items() if not c.watchers][: max(0, len(self._channels) - PAGES_MAX)]:
             del self._channels[name]
         return channel
 
@@ -170,40 +170,40 @@ class Live:
         if self._timer is not None:
             self._timer.cancel()
         for channel in self._channels.values():
-            for client in channel.clients:
-                client.drop()
+            for watcher in channel.watchers:
+                watcher.drop()
 
     async def watch(self, request: web.Request, channel: LivePage, known: str) -> web.StreamResponse:
-        """Tell this client what changes, until it goes or is dropped."""
+        """Tell this watcher what changes, until it goes or is dropped."""
         if self.watching >= CLIENTS_MAX or self._is_closed:
             raise web.HTTPServiceUnavailable(text="too many watch already\n", headers={"Retry-After": "10"})
         response = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         )
-        client = Client()
-        channel.clients.add(client)
+        watcher = Watcher()
+        channel.watchers.add(watcher)
         try:
             await response.prepare(request)
-            client.waiting.extend([f"retry: {RETRY_MS}\n\n".encode(), *channel.since(known), self._beat()])
-            while not client.is_dropped:
-                client.ready.clear()
-                while client.waiting:
-                    await asyncio.wait_for(response.write(client.waiting.popleft()), WRITE_S)
-                if not client.is_dropped:
-                    await self._next(client)
+            watcher.waiting.extend([f"retry: {RETRY_MS}\n\n".encode(), *channel.since(known), self._beat()])
+            while not watcher.is_dropped:
+                watcher.ready.clear()
+                while watcher.waiting:
+                    await asyncio.wait_for(response.write(watcher.waiting.popleft()), WRITE_S)
+                if not watcher.is_dropped:
+                    await self._next(watcher)
         except (ConnectionError, asyncio.TimeoutError):
-            client.is_dropped = True
+            watcher.is_dropped = True
         finally:
-            channel.clients.discard(client)
-        if client.is_dropped and not self._is_closed and request.transport is not None:
+            channel.watchers.discard(watcher)
+        if watcher.is_dropped and not self._is_closed and request.transport is not None:
             request.transport.abort()
         return response
 
-    async def _next(self, client: Client) -> None:
+    async def _next(self, watcher: Watcher) -> None:
         try:
-            await asyncio.wait_for(client.ready.wait(), BEAT_S)
+            await asyncio.wait_for(watcher.ready.wait(), BEAT_S)
         except asyncio.TimeoutError:
-            client.waiting.append(self._beat())
+            watcher.waiting.append(self._beat())
 
     def _beat(self) -> bytes:
         return _message("beat", {"now_s": self._now_s(), "at_s": self._snapshot().get("at_s", 0.0)})
@@ -211,15 +211,15 @@ class Live:
     def _tell(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
-        watched = [channel for channel in self._channels.values() if channel.clients]
-        warm = [c for c in self._channels.values() if not c.clients and loop.time() - c.asked_at_s < WARM_S]
+        watched = [channel for channel in self._channels.values() if channel.watchers]
+        warm = [c for c in self._channels.values() if not c.watchers and loop.time() - c.asked_at_s < WARM_S]
         for channel in (*watched, *warm):
             self._refresh(channel)
             # Who loads the page next need not wait for that.
             channel.rows()
         beat = self._beat() if watched else b""
-        for client in [client for channel in watched for client in channel.clients]:
-            client.give(beat)
+        for watcher in [watcher for channel in watched for watcher in channel.watchers]:
+            watcher.give(beat)
         self._next_at_s = loop.time() + self._gap_s
 
     def _refresh(self, channel: LivePage) -> None:
@@ -229,8 +229,8 @@ class Live:
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             message = channel.refresh(self._snapshot())
         if message is not None:
-            for client in channel.clients:
-                client.give(message)
+            for watcher in channel.watchers:
+                watcher.give(message)
 
 
 def _message(event: str, value: dict[str, Any], version: str = "") -> bytes:
