@@ -10,18 +10,22 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_in, read_incident
 from slurm_robust.localize.evidence_folder import read_folder
+from slurm_robust.localize.own_file import read_own
 from slurm_robust.localize.stacks.archive import ArchiveError
 from slurm_robust.report.pages.incident_assemble import IncidentSources
 from slurm_robust.report.pages.incident_view import LinkedFile
 
 _MAX_BYTES = 32 << 20
 _MAX_FILES, _MAX_TESTS = 300, 20
+_MAX_SEEN = 20_000
+"""Files of which the first ones by name are shown; a folder can have millions."""
 
 
 def newest_incident(folder: Path) -> SavedIncident | None:
@@ -48,27 +52,24 @@ def read_sources(folder: Path, journal: Mapping[str, Any], page: Path) -> Incide
         problems += read.problems
     except ArchiveError as error:
         problems.append(f"No stacks are shown: {error}")
-    tests = [
-        test for path in sorted(folder.glob("tests-*.json"))[:_MAX_TESTS] for test in _objects(path, folder, problems)
-    ]
+    tests = [test for path in sorted(folder.glob("tests-*.json"))[:_MAX_TESTS] for test in _objects(path, problems)]
     return replace(
         known,
         incident=saved.incident if saved is not None else None,
         evidence=evidence,
-        story=tuple(_objects(folder.parent / "story.jsonl", folder.parent, problems)),
+        story=tuple(_objects(folder.parent / "story.jsonl", problems)),
         tests=tuple(tests),
         files=tuple(_files(folder, page)),
         problems=tuple(problems),
     )
 
 
-def _objects(path: Path, inside: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
+def _objects(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     """The JSON objects in a file: the whole of it is one, or each line."""
     try:
-        if not path.is_file() or not path.resolve().is_relative_to(inside.resolve()):
-            return
-        with path.open("rb") as stream:
-            text = stream.read(_MAX_BYTES + 1)[:_MAX_BYTES].decode("utf-8", "replace")
+        text = read_own(path, _MAX_BYTES).decode("utf-8", "replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return
     except OSError as error:
         problems.append(f"{path}: cannot be read: {error.strerror}")
         return
@@ -88,7 +89,8 @@ def _objects(path: Path, inside: Path, problems: list[str]) -> Iterator[dict[str
 def _files(folder: Path, page: Path) -> Iterator[LinkedFile]:
     """The folder's files, with a link that works while page and folder stay where they are."""
     start = page.resolve().parent
-    for path in sorted(path for path in folder.rglob("*") if path.is_file())[:_MAX_FILES]:
+    there = islice((path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()), _MAX_SEEN)
+    for path in sorted(there)[:_MAX_FILES]:
         try:
             size = path.stat().st_size
         except OSError:

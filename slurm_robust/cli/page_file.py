@@ -15,6 +15,11 @@ def write_page(path: Path, text: str) -> None:
     """Write the page, so that who reads it at that moment reads the old one or the new one."""
     temporary = ""
     try:
+        # What is put into the place of /dev/null or /dev/stdout would be a file under that name, for everyone.
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            with path.open("w", encoding="utf-8") as there:
+                there.write(text)
+            return
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:

@@ -70,6 +70,8 @@ def view_of(facts: Facts, choice: ReportChoice) -> ReportView:
     if choice.user:
         facts = of_user(facts, choice.user)
         scope.append(f"user {choice.user}")
+    if scope and is_empty(facts) and not facts.journal_read:
+        raise click.ClickException(f"nothing is known of {' of '.join(scope)}. {' '.join(map(plain, facts.doubts))}")
     if scope and is_empty(facts):
         raise click.ClickException(
             f"nothing is known of {' of '.join(scope)} in this time; a longer one: --since 30d; "

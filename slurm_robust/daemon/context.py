@@ -131,6 +131,8 @@ class DaemonContext:
         self.mode = mode
         self.now_s = clock
         self.readings = SlurmReadings()
+        self.config_path = ""
+        """The file that `--config` named, for children that read it; empty where they find it as the daemon did."""
         self.cluster_name = config.cluster
         self.credential_pause_s = 0
         self.calls = 0

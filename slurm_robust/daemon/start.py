@@ -40,7 +40,9 @@ def lock(state_dir: Path) -> int:
     return handle
 
 
-async def run(config: Config, *, account: str, mode: Mode, state_dir: Path, as_user: bool) -> None:
+async def run(
+    config: Config, *, account: str, mode: Mode, state_dir: Path, as_user: bool, config_path: str = ""
+) -> None:
     """Run until SIGTERM or SIGINT.
 
     Raises:
@@ -51,6 +53,7 @@ async def run(config: Config, *, account: str, mode: Mode, state_dir: Path, as_u
     journal = Journal.open(state_dir)
     try:
         context = DaemonContext(config, connect(config.slurm), journal, account=account, mode=mode)
+        context.config_path = config_path
         daemon = Daemon(context, as_user=as_user)
         publisher = pages = None
         if not as_user:

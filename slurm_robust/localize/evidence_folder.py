@@ -15,6 +15,7 @@ from slurm_robust.localize import circumstances, ras
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, Circumstances, CircumstancesError
 from slurm_robust.localize.evidence import CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.layout import LayoutError, parse
+from slurm_robust.localize.own_file import read_own
 from slurm_robust.localize.ranks import name, strays
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
@@ -172,8 +173,7 @@ def _one(path: Path, folder: Path) -> NodeArchive | RasView | Circumstances | st
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
+        data = read_own(path, MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ArchiveError(f"cannot be read: {error.strerror}") from None
     if not data:

@@ -204,6 +204,7 @@ class Facts:
     Attributes:
         read_at_s: When it was read; what still ran then has no end.
         doubts: Sentences for people: sources that were away, times that do not add up, rows that could not be read.
+        journal_read: False where the journal could not be read: what only it has is not known, rather than nothing.
     """
 
     from_s: float
@@ -220,3 +221,4 @@ class Facts:
     sizes: tuple[ClusterSize, ...] = ()
     jobs: tuple[RanJob, ...] = ()
     doubts: tuple[str, ...] = field(default=())
+    journal_read: bool = True

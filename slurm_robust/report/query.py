@@ -12,6 +12,10 @@ from slurm_robust.report import tables
 from slurm_robust.report.facts import Facts
 
 _MAY = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
+_NOT = frozenset({"load_extension", "fts3_tokenizer"})
+"""Functions that reach into the program itself."""
+_LIMIT_LENGTH, _VALUE_MAX_BYTES = 0, 16 << 20
+"""SQLite's limit of one text or blob: a function that makes a gigabyte takes several, and no deadline ends it."""
 _STEPS = 10_000
 """SQLite's own instructions between two looks at the clock: about a millisecond."""
 
@@ -44,13 +48,15 @@ def database(facts: Facts) -> Iterator[sqlite3.Connection]:
                 f"the tables could not be written ({error}); is there space? df -h /tmp /var/tmp"
             ) from None
         db.set_authorizer(_allowed)
+        if hasattr(db, "setlimit"):  # Python 3.11
+            db.setlimit(_LIMIT_LENGTH, _VALUE_MAX_BYTES)
         yield db
     finally:
         db.close()
 
 
 def _allowed(action: int, _first: str | None, second: str | None, _database: str | None, _inner: str | None) -> int:
-    if action not in _MAY or (action == sqlite3.SQLITE_FUNCTION and second == "load_extension"):
+    if action not in _MAY or (action == sqlite3.SQLITE_FUNCTION and second in _NOT):
         return sqlite3.SQLITE_DENY
     return sqlite3.SQLITE_OK
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import click
@@ -68,3 +70,32 @@ def test_it_narrows_to_a_job_or_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_empty(of_job(facts, "no such"))
     done = typed(monkeypatch, facts, "--user", "nobody")
     assert (done.exit_code, "nothing is known of user nobody" in done.output) == (1, True)
+
+
+def test_a_journal_that_was_not_read_is_no_quiet_week(tmp_path: Path) -> None:
+    """What nobody looked at is not known: no 0, no "nothing broke"."""
+    words = ["report", "--no-accounting", "--journal", str(tmp_path / "nowhere")]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0
+    assert "Nothing broke" not in done.output
+    assert "Nothing was found" not in done.output
+    assert "Not known: the daemon's journal was not read." in done.output
+    assert "type this there, or name its folder by --journal" in " ".join(done.output.split())
+    told = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
+    assert told["numbers"]["incidents"] is None
+    done = CliRunner().invoke(cli, [*words, "--job", "7"])
+    assert (done.exit_code, "The journal was not read" in done.output) == (1, True)
+
+
+def test_a_device_is_written_to_and_stays_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`--out /dev/stdout` of root must not put a file into that place; a link is written through."""
+    (tmp_path / "link").symlink_to(tmp_path / "page")
+    assert typed(monkeypatch, month_facts(), "--out", str(tmp_path / "link")).exit_code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "page").read_text().startswith("<!DOCTYPE html>")
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "read").open("wb") as read, subprocess.Popen(["cat", tmp_path / "pipe"], stdout=read) as reader:
+        assert typed(monkeypatch, month_facts(), "--out", str(tmp_path / "pipe")).exit_code == 0
+        assert reader.wait(30) == 0
+    assert (tmp_path / "read").read_text().startswith("<!DOCTYPE html>")
+    assert (tmp_path / "pipe").is_fifo()

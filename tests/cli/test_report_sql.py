@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 from fact_worlds import add_attempt, journal_with
 from helpers import mounted_tmpfs
 
+from slurm_robust.cli.commands import report_sql
 from slurm_robust.cli.commands.report import command
 from slurm_robust.cli.csv_output import cell
 from slurm_robust.cli.report_source import moment
@@ -105,6 +107,12 @@ def test_json_for_tools(call: Call) -> None:
         ("ATTACH '/tmp/other' AS other", "only SELECT is possible here"),
         ("PRAGMA writable_schema = 1", "only SELECT is possible here"),
         ("SELECT load_extension('x')", "only SELECT is possible here"),
+        ("SELECT fts3_tokenizer('simple')", "only SELECT is possible here"),
+        pytest.param(
+            "SELECT hex(randomblob(400000000))",
+            "too big",
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="this Python cannot set SQLite's limits"),
+        ),
         ("SELECT * FROM nope", "no such table: nope"),
         ("SELECT 'a\0b'", "srobust report sql"),
         ("/* nothing */", "this is no SELECT"),
@@ -124,6 +132,15 @@ def test_a_question_without_end_ends(call: Call) -> None:
     done = call("sql", "--no-accounting", "--timeout", "0.2", endless)
     assert done.exit_code == 1
     assert "it took longer than 0.2 s" in done.stderr
+
+
+def test_json_of_rows_without_end_ends(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made as a whole, so that its rows are bounded before the memory is full."""
+    monkeypatch.setattr(report_sql, "_JSON_MAX", 10)
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
+    done = call("sql", "--no-accounting", "--json", endless)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "more than 10 rows; ask for less, or type --csv" in done.stderr
 
 
 def test_an_accounting_that_is_away_is_a_note(call: Call, tmp_path: Path) -> None:

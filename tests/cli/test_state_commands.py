@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from fake_slurm import FakeSlurm
 
 from slurm_robust.claim import Claim, render
+from slurm_robust.cli.commands.incidents import _where_ranks_stood
 from slurm_robust.cli.main import cli
 from slurm_robust.config import Config
 from slurm_robust.daemon.api.state_snapshot import take, write
@@ -130,3 +131,11 @@ def test_standby_size() -> None:
     assert CliRunner().invoke(cli, argv).output == "4\n"
     assert json.loads(CliRunner().invoke(cli, [*argv, "--json"]).output)["standby"] == 4
     assert CliRunner().invoke(cli, [*argv, "--quantile", "0"]).exit_code == 2
+
+
+def test_a_report_that_is_a_link_is_not_shown(tmp_path: Path) -> None:
+    """The job chooses the folder: what root may read elsewhere stays there."""
+    (tmp_path / "secret.md").write_text("## Where the ranks stood\n\nsecret\n")
+    (tmp_path / "report.md").symlink_to(tmp_path / "secret.md")
+    assert "secret" in _where_ranks_stood(str(tmp_path / "secret.md"))
+    assert _where_ranks_stood(str(tmp_path / "report.md")) == ""

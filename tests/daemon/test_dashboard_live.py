@@ -215,3 +215,8 @@ def test_a_snapshot_that_cannot_be_shown_leaves_the_last_page() -> None:
             assert "cannot be shown" in await answer.text()
 
     asyncio.run(asyncio.wait_for(nothing_yet(), 60))
+
+
+def test_a_version_of_thousands_of_digits_is_none() -> None:
+    """Python refuses to read such a number; the browser gets everything, as with any version that is not known."""
+    assert live.LivePage("boot", lambda _: None).since("boot-" + "9" * 5000) == []

@@ -85,8 +85,10 @@ def test_one_lemon_a_day_is_checked_and_gets_a_strike(tmp_path: Path) -> None:
 def test_a_node_with_a_job_is_left_alone_until_it_is_free(tmp_path: Path) -> None:
     """No job notices."""
     world = world_of(tmp_path, answering(tmp_path, "n1"))
+    world.daemon.context.config_path = "/other/robust.yaml"
     world.slurm.run_job(("n1",))
     ask(world)
+    assert "--config=/other/robust.yaml" in (tmp_path / "asked").read_text().split()
     world.run(600, step_s=10.0)
     assert events(world, "lemon.found")
     assert events(world, "lemon.quarantined") == []

@@ -14,6 +14,7 @@ from dashboard_server import NOW_S, serving
 from fake_slurm import FakeSlurm
 from snapshots import healthy
 
+from slurm_robust.cli.commands.report import command as real_report
 from slurm_robust.config import parse
 from slurm_robust.daemon.api import report_pages
 from slurm_robust.daemon.api.dashboard.report_files import PAGES, policy
@@ -22,7 +23,7 @@ from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 
-WRITES = "import os, sys; open(sys.argv[1], 'w').write(f'<title>{sys.argv[2]}</title>{os.nice(0)}')"
+WRITES = "import os, sys; open(sys.argv[1], 'w').write(f'<title>{sys.argv[2]}</title>{os.nice(0)} {sys.argv[3:]}')"
 FAILS = (
     "import sys; open(sys.argv[1], 'w').write('half'); print('the disk is\\x1b[31m odd', file=sys.stderr); sys.exit(3)"
 )
@@ -37,6 +38,7 @@ def story(tmp_path: Path, program: str, done: Callable[[Path], bool], config: st
 
     async def run() -> None:
         context = DaemonContext(parse(config), FakeSlurm(), Journal.open(tmp_path), account="root", mode=Mode.ACT)
+        context.config_path = "/other/robust.yaml"
         pages = ReportPages(context, tmp_path, command, first_after_s=0.0)
         deadline_s = time.monotonic() + 30
         while not done(tmp_path / "pages"):
@@ -50,11 +52,13 @@ def story(tmp_path: Path, program: str, done: Callable[[Path], bool], config: st
 
 
 def test_pages_are_made_one_after_the_other_with_the_lowest_priority(tmp_path: Path) -> None:
-    """Whole files that everyone may read, and nothing else in the folder."""
+    """Whole files that everyone may read, and nothing else in the folder, not even of a child that was killed."""
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / ".week.html.new.x7").write_text("half")
     story(tmp_path, WRITES, lambda folder: all((folder / name).exists() for name in PAGES))
     folder = tmp_path / "pages"
     assert {path.name for path in folder.iterdir()} == set(PAGES)
-    assert (folder / "week.html").read_text() == "<title>7d</title>19"
+    assert (folder / "week.html").read_text() == "<title>7d</title>19 ['--config=/other/robust.yaml']"
     assert (folder / "week.html").stat().st_mode & 0o777 == 0o644
 
 
@@ -91,6 +95,14 @@ def test_none_are_made_where_nobody_would_be_shown_them(tmp_path: Path, config: 
     ticks = iter(range(20))
     story(tmp_path, WRITES, lambda _: next(ticks) == 19, f"daemon: {{http: {{{config}}}}}")
     assert not (tmp_path / "pages").exists()
+
+
+def test_the_real_report_takes_these_options(tmp_path: Path) -> None:
+    """The other tests have a program that stands in for it."""
+    argv = report_pages.command("1d", tmp_path / "day.html.new", tmp_path)
+    words = [*argv[argv.index("report") + 1 :], "--config=robust.yaml"]
+    given = real_report.make_context("report", words).params
+    assert (given["out"], given["since"], given["journal"]) == (tmp_path / "day.html.new", "1d", tmp_path)
 
 
 def test_only_known_names_are_served(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def command(context: click.Context, /, **options: str | bool | None) -> None:
         mode = Mode(options["mode"]) if options["mode"] else (Mode.ACT if as_user else config.mode)
         folder = options["state_dir"] or (_user_state_dir() if as_user else config.daemon.state_dir)
         account = pwd.getpwuid(os.geteuid()).pw_name
-        asyncio.run(run(config, account=account, mode=mode, state_dir=Path(str(folder)), as_user=as_user))
+        place = Path(str(folder))
+        asyncio.run(run(config, account=account, mode=mode, state_dir=place, as_user=as_user, config_path=path or ""))
     except (configuration.ConfigError, JournalError, StartError, SlurmMissingError) as error:
         raise click.ClickException(str(error)) from None
 

@@ -185,14 +185,15 @@ def _report(i: dict[str, Any]) -> str:
 
 def _where_ranks_stood(report: str) -> str:
     """The merged stacks from the report, if the caller can read it and it is not too large."""
-    path = Path(report)
+    from slurm_robust.localize.own_file import read_own  # noqa: PLC0415 (loaded for one incident only)
+
     try:
-        if not report or not path.is_file() or path.stat().st_size > _REPORT_MAX_BYTES:
-            return ""
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        data = read_own(Path(report), _REPORT_MAX_BYTES + 1) if report else b""
+    except (OSError, ValueError):  # a path with a NUL is a ValueError
         return ""
-    _, found, stood = text.partition("## Where the ranks stood\n")
+    if len(data) > _REPORT_MAX_BYTES:
+        return ""
+    _, found, stood = data.decode("utf-8", "replace").partition("## Where the ranks stood\n")
     lines = [line for line in stood.splitlines() if line.strip() not in ("", "```")]
     return "\n".join(("Where the ranks stood", *map(plain, lines))) if found else ""
 

@@ -26,6 +26,8 @@ from slurm_robust.report.table_texts import VIEWS
 
 _SHOWN = 1000
 """Rows of a table for people."""
+_JSON_MAX = 1_000_000
+"""Rows of one JSON object, which is made as a whole; CSV is written row by row."""
 _EXITS = ((0, "shown"), (1, "the question or a file failed; the message says why"), (2, "wrong usage"))
 _LIST = ("srobust report sql", "all tables, views and columns")
 _NODES = ('srobust report sql "SELECT * FROM node_failures"', "which nodes fail again and again")
@@ -56,7 +58,7 @@ def sql(*, question: str, source: FactOptions, as_json: bool, as_csv: bool, time
             asked = question or 'SELECT "table", "column", type, meaning FROM columns'
             answer = query.ask(db, asked, timeout_s, time.monotonic)
             if as_json:
-                rows = [[_number(value) for value in row] for row in answer.rows]
+                rows = _rows_of_json(answer)
                 print_json({"version": 1, "columns": answer.columns, "rows": rows, "doubts": facts.doubts})
             elif as_csv:
                 print_csv(answer.columns, answer.rows)
@@ -66,6 +68,14 @@ def sql(*, question: str, source: FactOptions, as_json: bool, as_csv: bool, time
                 _print_tables(list(answer.rows))
     except QueryError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _rows_of_json(answer: QueryAnswer) -> list[list[object]]:
+    with contextlib.closing(answer.rows) as taken:
+        rows = [[_number(value) for value in row] for row in itertools.islice(taken, _JSON_MAX + 1)]
+    if len(rows) > _JSON_MAX:
+        raise QueryError(f"these are more than {_JSON_MAX:,} rows; ask for less, or type --csv")
+    return rows
 
 
 def _number(value: object) -> object:

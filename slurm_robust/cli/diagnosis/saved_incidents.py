@@ -12,6 +12,7 @@ import msgspec
 from slurm_robust.localize import circumstances
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, Circumstances, CircumstancesError
 from slurm_robust.localize.evidence import RankExit
+from slurm_robust.localize.own_file import read_own
 from slurm_robust.model import Incident, Signal
 
 INCIDENT_FILE = "incident.json"
@@ -108,10 +109,9 @@ def cause_of(raw: object) -> dict[str, str]:
 
 def _read(path: Path, problems: list[str]) -> bytes:
     try:
-        if not path.is_file():  # a pipe under this name would wait for ever
-            return b""
-        with path.open("rb") as stream:
-            data = stream.read(_MAX_BYTES + 1)
+        data = read_own(path, _MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
     except OSError as error:
         problems.append(f"{path}: cannot be read: {error.strerror}")
         return b""

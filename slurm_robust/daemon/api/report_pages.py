@@ -76,7 +76,11 @@ class ReportPages:
     async def _start(self, name: str, now_s: float) -> None:
         try:
             self._folder.mkdir(mode=0o755, exist_ok=True)
-            argv = self._command(SINCE[name], self._new(name), self._state_dir)
+            # One that was killed while it wrote has left this.
+            for half in self._folder.glob(f".{self._new(name).name}.*"):
+                half.unlink(missing_ok=True)
+            argv = [*self._command(SINCE[name], self._new(name), self._state_dir)]
+            argv += [f"--config={self._context.config_path}"] if self._context.config_path else []
             self._process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=asyncio.subprocess.DEVNULL,

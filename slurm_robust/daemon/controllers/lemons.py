@@ -129,6 +129,7 @@ class Lemons:
         """
         context, folder = self.context, self.context.journal.path
         argv = [*self.program, "--json", f"--since={SINCE}", f"--journal={folder.parent}"]
+        argv += [f"--config={context.config_path}"] if context.config_path else []
         names = "".join(f"{name}\n" for name in context.readings.nodes).encode()
         # Files, not pipes: a child that floods or never reads holds nothing up.
         with (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 
 from slurm_robust.report.characterise.characterisation import CharacterisationOptions, characterise
@@ -20,7 +21,10 @@ from slurm_robust.report.pages.sections.restarts import restarts_section
 from slurm_robust.report.pages.sections.standby import standby_section
 from slurm_robust.report.pages.sections.time_spent import expected_section, time_section
 from slurm_robust.report.pages.sections.trainings import outcome_of, trainings_section
-from slurm_robust.report.pages.view import BigNumber, ReportView, Unit
+from slurm_robust.report.pages.view import BigNumber, ReportSection, ReportView, Unit
+
+_WITHOUT_JOURNAL = frozenset({"jobs", "compared"})
+"""Sections that Slurm's accounting answers."""
 
 
 def report_view(facts: Facts, figures: Figures, scope: str = "", offset_s: int = 0) -> ReportView:
@@ -46,6 +50,8 @@ def report_view(facts: Facts, figures: Figures, scope: str = "", offset_s: int =
         jobs_section(ran),
         *(() if scope else (compared_section(ran, figures),)),
     )
+    if not facts.journal_read:
+        sections = tuple(map(_unknown, sections))
     return ReportView(
         title=f"How did {scope or 'the cluster'} do?",
         cluster=facts.cluster,
@@ -60,6 +66,14 @@ def report_view(facts: Facts, figures: Figures, scope: str = "", offset_s: int =
     )
 
 
+def _unknown(section: ReportSection) -> ReportSection:
+    """The same without "nothing" and "none": where nobody looked, nothing is known."""
+    has_rows = section.table is not None and section.table.rows
+    if has_rows or section.plot is not None or section.key in _WITHOUT_JOURNAL:
+        return section
+    return replace(section, answer="Not known: the daemon's journal was not read.")
+
+
 def _numbers(facts: Facts, figures: Figures) -> tuple[BigNumber, ...]:
     """What those who pay ask first."""
     time, costs = figures.time, figures.costs
@@ -71,7 +85,9 @@ def _numbers(facts: Facts, figures: Figures) -> tuple[BigNumber, ...]:
     trained = f"of the time of {count(len(figures.trainings), 'training')}"
     return (
         BigNumber("ettr", "ETTR", time.ettr, Unit.SHARE, trained if time.ettr is not None else "no steps were seen"),
-        BigNumber("incidents", "incidents", len(facts.incidents), Unit.COUNT, under_way),
+        BigNumber(
+            "incidents", "incidents", len(facts.incidents) if facts.journal_read else None, Unit.COUNT, under_way
+        ),
         BigNumber("lost_hours", "lost to failures", costs.total_hours, hours_unit(costs.unit), of_all),
         BigNumber(
             "back_median_s", "median time back", median(back) if back else None, Unit.SECONDS, "fault to first new step"

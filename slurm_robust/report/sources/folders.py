@@ -46,13 +46,16 @@ def with_causes(
     doubts = []
     if unreadable:
         doubts.append(
-            f"The folders of {unreadable} incidents cannot be read (gone, or closed to this user): what broke there is "
-            "not known."
+            f"{_count(unreadable)} cannot be read (gone, or closed to this user): what broke there is not known."
         )
     if late:
         doubts.append(f"The folders of {late} older incidents were not read: those before took {DEADLINE_S:.0f} s.")
     found = (replace(i, category=causes[i.key][0], blame=causes[i.key][1]) if i.key in causes else i for i in incidents)
     return tuple(found), tuple(doubts)
+
+
+def _count(number: int) -> str:
+    return "The folder of 1 incident" if number == 1 else f"The folders of {number} incidents"
 
 
 def _cause(incident: ClosedIncident) -> tuple[str, str]:

@@ -43,16 +43,21 @@ def read(state_dir: str | Path, from_s: float, to_s: float, now_s: float) -> Fac
         with closing(Journal.open(state_dir, read_only=True)) as journal, _one_moment(journal.db):
             return _JournalReading(journal, from_s, to_s, now_s).facts()
     except JournalError as error:
-        return Facts(from_s, to_s, now_s, doubts=(_unread(Path(state_dir), error),))
+        return Facts(from_s, to_s, now_s, doubts=(_unread(Path(state_dir), error),), journal_read=False)
     except sqlite3.Error as error:
         sentence = f"The journal in {state_dir} cannot be read to its end ({error}): nothing of it is shown."
-        return Facts(from_s, to_s, now_s, doubts=(sentence,))
+        return Facts(from_s, to_s, now_s, doubts=(sentence,), journal_read=False)
 
 
 def _unread(state_dir: Path, error: JournalError) -> str:
     path = state_dir / FILE_NAME
     if os.access(path, os.F_OK) and not os.access(path, os.R_OK):
         return f"The journal was not read: {path} is closed to this user; root and the daemon's user can read it."
+    if not path.exists():
+        return (
+            f"The journal was not read: there is no {path}, the journal cannot be opened. It is on the daemon's "
+            "machine: type this there, or name its folder by --journal."
+        )
     return f"The journal was not read: {error}."
 
 

@@ -113,12 +113,17 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text('{"verdict": "SECRET"}')
     (folder / "tests-2.json").symlink_to(tmp_path / "secret")
     (folder / "tests-3.json").write_text('{"verdict": ')
+    (tmp_path / "words").write_text("root:SECRET words")
+    for name in ("layout.txt", "rank-7.txt", "ras-7.json"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(tmp_path / "words")
     os.mkfifo(folder / "tests-4.json")
     (folder / "stacks-1" / "n0001.json.gz").write_bytes(b"\x1f\x8b half")
     with (folder.parent / "story.jsonl").open("a") as story:
         story.write('{"at_s": 1e999, "incident": 7}\n[]\nnot json\n')
     page = PageReader(incident_html(read(folder))).check()
     assert "SECRET" not in page.text
+    assert "layout.txt: cannot be read: it is a link, and links are not followed" in page.text
     assert "tests-3.json: 1 of its lines are no JSON" in page.text
     assert "n0001.json.gz" in page.text
     gone = PageReader(incident_html(read(tmp_path / "gone", JOURNAL))).check()

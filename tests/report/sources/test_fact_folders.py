@@ -43,7 +43,7 @@ def test_a_folder_is_never_left(incident: ClosedIncident, tmp_path: Path) -> Non
     path = incident_folder(tmp_path / "job", "a", CAUSE)
     secret = path.rename(tmp_path / "secret.json")
     path.symlink_to(secret)
-    assert read(incident)[1][0].startswith("The folders of 1 incidents cannot be read")
+    assert read(incident)[1][0].startswith("The folder of 1 incident cannot be read")
     path.unlink()
     os.mkfifo(path)
     assert len(read(incident)[1]) == 1

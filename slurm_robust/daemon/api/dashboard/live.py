@@ -117,7 +117,7 @@ class LivePage:
     def since(self, version: str) -> list[bytes]:
         """What a browser lacks that shows this version: the changes since then, or everything."""
         boot, _, number = version.rpartition("-")
-        if boot == self._boot and number.isdecimal():
+        if boot == self._boot and number.isdecimal() and len(number) < 20:
             known = int(number)
             missing = [message for n, message in self._kept if n > known]
             if len(missing) == self._version - known:
