@@ -190,8 +190,8 @@ class AttemptLedger:
 
     def _sized(self, of: str, from_s: float, to_s: float) -> list[sqlite3.Row]:
         table = {"pool": "pool_sizes", "gres": "cluster_sizes"}[of]
-        before = f"SELECT max(at_s) FROM {table} AS t WHERE t.{of} = {table}.{of} AND at_s <= :from_s"  # noqa: S608
-        inside = f"at_s <= :to_s AND (at_s > :from_s OR at_s = ({before}))"
+        before = f"SELECT {of}, max(at_s) FROM {table} WHERE at_s <= :from_s GROUP BY {of}"  # noqa: S608 (our own names)
+        inside = f"at_s <= :to_s AND (at_s > :from_s OR ({of}, at_s) IN ({before}))"
         query = f"SELECT * FROM {table} WHERE {inside} ORDER BY at_s, rowid"  # noqa: S608 (our own names)
         return self._read(query, {"from_s": from_s, "to_s": to_s})
 

@@ -188,8 +188,8 @@ class _JournalReading:
 
 def _since_the_last(table: str, name: str) -> str:
     """Rows of the time, and of each name the last one before it, which held when the time began."""
-    before = f"(SELECT max(at_s) FROM {table} AS b WHERE b.{name} = {table}.{name} AND b.at_s <= :from_s)"  # noqa: S608
-    return f"at_s < :to_s AND (at_s >= :from_s OR at_s = {before}) ORDER BY at_s"
+    before = f"SELECT {name}, max(at_s) FROM {table} WHERE at_s <= :from_s GROUP BY {name}"  # noqa: S608 (our own names)
+    return f"at_s < :to_s AND (at_s >= :from_s OR ({name}, at_s) IN ({before})) ORDER BY at_s"
 
 
 def _incident(row: IncidentRow) -> ClosedIncident:
