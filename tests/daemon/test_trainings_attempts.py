@@ -94,8 +94,8 @@ def test_a_failure_and_the_requeue_by_the_daemon(world: World) -> None:
     times = {"fault": began_s + 50, "suspected": began_s + 55, "decided": began_s + 60}
     progress = {"first": began_s + 5, "new": began_s + 5, "last": began_s + 50, "step": 50.0}
     world.claim(1, ("n2",), times=times, progress=progress)
-    world.run(1)
-    (row,) = rows(world)
+    world.run(2)
+    row = rows(world)[0]
     assert (row.state, row.times.last_step, row.times.last_step_at_s) == ("REQUEUED", 50, began_s + 50)
     assert began_s + 60 <= (row.times.end_at_s or 0) <= began_s + 62
     world.run(20)
