@@ -14,6 +14,7 @@ import msgspec
 
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.counted import SEPARATOR, Counted
+from slurm_robust.daemon.store.drain_history import DrainJudge
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.policy.cluster.pair_test import PairResult
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, OWNER
@@ -26,8 +27,6 @@ ROWS = 200
 """Counted at once, at most: a long journal of an older version is counted in pieces."""
 MAX_EVENTS = 200
 """Kinds of events that are counted; further ones are counted together as `other`."""
-REVERTED_S = 3600.0
-"""A node that is back in service within this time, with nothing repaired, was drained for nothing."""
 CHECKS = {
     "standby.checked": ("standby", "passed"),
     "standby.failed": ("standby", "failed"),
@@ -155,6 +154,7 @@ class Totals:
 
     def _ended(self, kept: Counted) -> None:
         db = self.context.journal.db
+        judge: DrainJudge | None = None
         still_out = {row["rowid"] for row in db.execute("SELECT rowid FROM drains WHERE ended_at_s IS NULL")}
         for number in sorted(set(kept.out) - still_out):
             node, at_s = kept.out.pop(number)
@@ -169,8 +169,8 @@ class Totals:
                     kept.out[follower["rowid"]] = (node, at_s)
                 continue
             kept.count("drains_ended")
-            repaired = "SELECT 1 FROM repairs WHERE node = ? AND begun_at_s >= ? AND outcome = 'passed'"
-            if row["ended_at_s"] - at_s <= REVERTED_S and not db.execute(repaired, (node, at_s)).fetchone():
+            judge = judge or DrainJudge(db)
+            if judge.why_reverted(node, at_s, row["ended_at_s"]):
                 kept.count("drains_reverted")
 
     # --- events

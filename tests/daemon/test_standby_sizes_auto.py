@@ -53,7 +53,8 @@ def test_drains_that_were_taken_back_do_not_count(tmp_path: Path) -> None:
         ledger.drained("n1", at_s, "srobust: x")
         ledger.drain_ended("n1", at_s + lasts_s)
     world.journal.db.execute(
-        "INSERT INTO repairs(node, remedy, nth, drained_as, begun_at_s) VALUES('n1', 'reboot', 1, 'x', 50100)"
+        "INSERT INTO repairs(node, remedy, nth, drained_as, begun_at_s, acted_at_s) "
+        "VALUES('n1', 'reboot', 1, 'x', 50100, 50200)"
     )
     assert ledger.failures(0.0) == [("n1", 20_000.0), ("n1", 50_000.0)]
     assert ledger.failures(30_000.0) == [("n1", 50_000.0)]
