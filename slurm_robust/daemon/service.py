@@ -242,7 +242,9 @@ class Daemon:
         self._last_poll_s = now_s
         if not last_s:
             # The clock may have been set back while no daemon ran: only the journal's times can lie in the future then.
-            self.breaker.restart_timers()
+            journalled: tuple[Timed, ...] = (self.breaker, self.standby_pools, self.notifier, self.lemons)
+            for part in journalled:
+                part.restart_timers()
         elif now_s <= last_s - SLEW_S:
             text = f"the clock was set back by {last_s - now_s:.0f} s; every timer is restarted"
             self.context.alert("clock.back", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 
 from slurm_robust.claim import Claim, render
-from slurm_robust.config import Config, LemonsConfig, StandbyConfig
+from slurm_robust.config import Config, LemonsConfig, StandbyConfig, parse
 from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.daemon.controllers.lemons import Lemons
 from slurm_robust.daemon.controllers.sizes import Sizes
@@ -98,3 +99,21 @@ def test_a_daemon_starts_with_damaged_rows(world: World) -> None:
     )
     db.execute("INSERT INTO pool_sizes VALUES(1.0, 'p', 'main', 1, 'n[1')")
     assert list(world.live().trainings.running) == [1]
+
+
+def test_a_clock_that_was_set_back_while_no_daemon_ran(tmp_path: Path) -> None:
+    """What it wrote of the future is not waited for: lemons, sizes of pools, and the messages of the hour."""
+    site = "lemons: {act: true}\nnotify: {targets: [{name: ops, kind: webhook, url: 'http://localhost:9/'}]}\n"
+    world = World(tmp_path, FakeSlurm(), parse(site + "standby: {size: auto}\n"))
+    now_s, ahead_s = world.slurm.now_s, world.slurm.now_s + 1e6
+    world.journal.put("lemons_asked_at_s", repr(ahead_s))
+    world.journal.put("lemons_given", f'{{"n1": {ahead_s}}}')
+    world.journal.put("standby_sizes", f'{{"a": {{"size": 2, "changed_at_s": {ahead_s}, "reason": ""}}}}')
+    world.journal.put("notify", f'{{"targets": {{"ops": {{"sent_at_s": [{ahead_s}]}}}}}}')
+    daemon = world.live()
+    world.run(1)
+    assert float(world.journal.get("lemons_asked_at_s")) <= now_s + 1
+    assert json.loads(world.journal.get("lemons_given"))["n1"] <= now_s + 1
+    assert daemon.standby_pools.sizes._remembered()["a"].changed_at_s <= now_s + 1
+    assert max(daemon.notifier._kept.targets["ops"].sent_at_s) <= now_s + 1
+    world.journal.close()
