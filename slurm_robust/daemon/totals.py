@@ -6,6 +6,7 @@ is killed.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sqlite3
 from typing import Any
@@ -90,11 +91,15 @@ class Totals:
             ("counted < 2 AND counted = 0", self._opened, 1),
             ("counted < 2 AND counted = 1 AND state = 'closed'", self._closed, 2),
         ):
-            rows = journal.incidents(where, limit=ROWS)
-            full |= len(rows) == ROWS
-            for row in rows:
-                count(kept, row)
-                journal.db.execute("UPDATE incidents SET counted = ? WHERE key = ?", (mark, row.key))
+            query = f"SELECT key FROM incidents WHERE {where} ORDER BY opened_at_s LIMIT {ROWS}"  # noqa: S608 (see above)
+            keys = [str(found["key"]) for found in journal.db.execute(query)]
+            full |= len(keys) == ROWS
+            for key in keys:
+                # One that is damaged is passed over, or nothing would ever be counted again.
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    if row := journal.incident(key):
+                        count(kept, row)
+                journal.db.execute("UPDATE incidents SET counted = ? WHERE key = ?", (mark, key))
         return not full
 
     def _opened(self, kept: Counted, row: IncidentRow) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import parse
+from slurm_robust.config import StandbyConfig, parse
 from slurm_robust.daemon.api.state_snapshot import take
+from slurm_robust.policy.cluster.node_states import HardwareClass, PoolRules
 from slurm_robust.slurm.values import expand
 
 DAY_S = 86400.0
@@ -59,6 +60,12 @@ def test_drains_that_were_taken_back_do_not_count(tmp_path: Path) -> None:
     assert ledger.failures(0.0) == [("n1", 20_000.0), ("n1", 50_000.0)]
     assert ledger.failures(30_000.0) == [("n1", 50_000.0)]
     world.journal.close()
+
+
+def test_a_class_that_was_not_computed_yet_is_bounded_too() -> None:
+    """A class that came within the hour."""
+    rules = PoolRules(StandbyConfig(size="auto", start_size=9, max_size=2), "seat")
+    assert rules.size_of(HardwareClass("main", "", ())) == 2
 
 
 def test_a_site_that_chose_a_number_computes_nothing(tmp_path: Path) -> None:
