@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # Of the daemon, only how its journal is read.
     "report": BASE
     | {"slurm", "diagnose", "localize", "policy"}
-    | {f"daemon.store.{name}" for name in ("attempt_ledger", "journal", "schema")},
+    | {f"daemon.store.{name}" for name in ("attempt_ledger", "drain_history", "journal", "schema")},
     "devcluster": BASE,
     "doctor": BASE,
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})

@@ -144,6 +144,7 @@ class DaemonContext:
         """When slurmctld last could not be reached."""
         self._logged = RateLimit(6, 60.0)
         self._logged_in_all = RateLimit(120, 60.0)
+        self._own_errors = RateLimit(1, 600.0)
 
     @property
     def acting(self) -> bool:
@@ -274,6 +275,23 @@ class DaemonContext:
             yield
         except SlurmError as error:
             self.alert(what, f"{about}: {error}", key=key)
+
+    @contextlib.contextmanager
+    def aside(self, what: str) -> Iterator[None]:
+        """Work that no recovery needs: an error of our own in it is told, and keeps nothing else from its turn.
+
+        Args:
+            what: Which work, for `srobust status` and the log, which has the error once in ten minutes.
+        """
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 (see above)
+            said = printable(f"{type(error).__name__}: {error}")[:200]
+            self.trouble(what, f"{what} fails ({said}), recoveries go on: journalctl -u srobustd")
+            if self._own_errors.take(what, self.now_s()):
+                self.own_error(error, what)
+        else:
+            self.trouble(what, "")
 
     def own_error(self, error: Exception, about: str = "") -> None:
         """Log an error of the daemon itself, with its traceback; `about` names the job that it concerns, if any."""

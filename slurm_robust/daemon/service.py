@@ -152,12 +152,11 @@ class Daemon:
 
     async def _publish(self) -> None:
         """Publish the state, also when the poll failed: `srobust status` then shows why."""
-        try:
+        with self.context.aside("counting for the metrics"):
             self.totals.tick()
-            for hook in self.after_poll:
+        for hook in self.after_poll:
+            with self.context.aside(f"publishing ({hook.__qualname__})"):
                 await hook()
-        except Exception as error:  # noqa: BLE001 (publishing must not end the daemon)
-            self.context.own_error(error, "while publishing the state")
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -203,7 +202,8 @@ class Daemon:
             await context.read_jobs()
             await self.claim_intake.tick()
             self.incident_reports.tick()
-            self.trainings.tick()
+            with context.aside("recording of trainings"):
+                self.trainings.tick()
             if not self.as_user and self.node_failures.note_jobs():
                 due = "nodes"
         if due == "nodes":
@@ -221,14 +221,16 @@ class Daemon:
                 await self.node_faults.tick()
                 await self.launch_failed.tick()
                 await self.exclusions.tick()
-                await self.lemons.tick()
+                with context.aside("the search for lemons"):
+                    await self.lemons.tick()
             await self.recoveries.tick()
             await self.pair_tests.tick()
             await self.quarantine.tick()
             await self.repairs.tick()
             await self.standby_checks.tick()
             await self.standby_pools.tick(frozenset(n for f in self.recoveries.open.values() for n in f.recovery.bad))
-            self.sizes.tick(self.standby_pools.pools)
+            with context.aside("recording of sizes"):
+                self.sizes.tick(self.standby_pools.pools)
         self._forget()
 
     def _watch_clock(self) -> None:
@@ -240,7 +242,9 @@ class Daemon:
         self._last_poll_s = now_s
         if not last_s:
             # The clock may have been set back while no daemon ran: only the journal's times can lie in the future then.
-            self.breaker.restart_timers()
+            journalled: tuple[Timed, ...] = (self.breaker, self.standby_pools, self.notifier, self.lemons)
+            for part in journalled:
+                part.restart_timers()
         elif now_s <= last_s - SLEW_S:
             text = f"the clock was set back by {last_s - now_s:.0f} s; every timer is restarted"
             self.context.alert("clock.back", text)

@@ -6,6 +6,7 @@ is killed.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sqlite3
 from typing import Any
@@ -14,6 +15,7 @@ import msgspec
 
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.counted import SEPARATOR, Counted
+from slurm_robust.daemon.store.drain_history import DrainJudge
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.policy.cluster.pair_test import PairResult
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, OWNER
@@ -26,8 +28,6 @@ ROWS = 200
 """Counted at once, at most: a long journal of an older version is counted in pieces."""
 MAX_EVENTS = 200
 """Kinds of events that are counted; further ones are counted together as `other`."""
-REVERTED_S = 3600.0
-"""A node that is back in service within this time, with nothing repaired, was drained for nothing."""
 CHECKS = {
     "standby.checked": ("standby", "passed"),
     "standby.failed": ("standby", "failed"),
@@ -91,11 +91,15 @@ class Totals:
             ("counted < 2 AND counted = 0", self._opened, 1),
             ("counted < 2 AND counted = 1 AND state = 'closed'", self._closed, 2),
         ):
-            rows = journal.incidents(where, limit=ROWS)
-            full |= len(rows) == ROWS
-            for row in rows:
-                count(kept, row)
-                journal.db.execute("UPDATE incidents SET counted = ? WHERE key = ?", (mark, row.key))
+            query = f"SELECT key FROM incidents WHERE {where} ORDER BY opened_at_s LIMIT {ROWS}"  # noqa: S608 (see above)
+            keys = [str(found["key"]) for found in journal.db.execute(query)]
+            full |= len(keys) == ROWS
+            for key in keys:
+                # One that is damaged is passed over, or nothing would ever be counted again.
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    if row := journal.incident(key):
+                        count(kept, row)
+                journal.db.execute("UPDATE incidents SET counted = ? WHERE key = ?", (mark, key))
         return not full
 
     def _opened(self, kept: Counted, row: IncidentRow) -> None:
@@ -155,6 +159,7 @@ class Totals:
 
     def _ended(self, kept: Counted) -> None:
         db = self.context.journal.db
+        judge: DrainJudge | None = None
         still_out = {row["rowid"] for row in db.execute("SELECT rowid FROM drains WHERE ended_at_s IS NULL")}
         for number in sorted(set(kept.out) - still_out):
             node, at_s = kept.out.pop(number)
@@ -169,8 +174,8 @@ class Totals:
                     kept.out[follower["rowid"]] = (node, at_s)
                 continue
             kept.count("drains_ended")
-            repaired = "SELECT 1 FROM repairs WHERE node = ? AND begun_at_s >= ? AND outcome = 'passed'"
-            if row["ended_at_s"] - at_s <= REVERTED_S and not db.execute(repaired, (node, at_s)).fetchone():
+            judge = judge or DrainJudge(db)
+            if judge.why_reverted(node, at_s, row["ended_at_s"]):
                 kept.count("drains_reverted")
 
     # --- events

@@ -91,7 +91,7 @@ MEANINGS: Mapping[str, str] = {
     "done_at_s": "When Slurm showed it done; NULL where it did not.",
     "error": "Slurm's last refusal, or why it was not needed.",
     # drains, strikes, repairs
-    "reverted": "1 where somebody resumed the node within the hour and nothing was repaired: drained for nothing.",
+    "reverted": "1 where it was for nothing: a check passed, or somebody resumed it in an hour, with nothing repaired.",
     "failed_test": "The test that failed; empty where the strike rests on a job's claim alone.",
     "remedy": "What was done to the node.",
     # pools and sizes

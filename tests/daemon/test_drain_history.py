@@ -14,6 +14,7 @@ from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.repair import RepairTry
 from slurm_robust.remedy import Remedy
+from slurm_robust.report.sources.journal import read
 
 
 @pytest.fixture
@@ -91,3 +92,20 @@ def test_drains_from_before_the_daemon_s_first_start_are_not_judged(journal: Jou
     """Nobody knows when they began."""
     drained(journal, 0.0, 50.0)
     assert not only(journal).reverted
+
+
+def test_report_and_sizes_of_pools_judge_alike(journal: Journal) -> None:
+    """A failed repair was needed; a check that passed after hours shows the opposite; a new reason begins nothing."""
+    ledger, repairs = NodeLedger(journal), RepairLedger(journal)
+    for node in ("n1", "n2", "n3"):
+        ledger.drained(node, 100.0, "srobust: XID 79")
+    repairs.begin(RepairTry(0, "n1", Remedy.REBOOT, 1, "x", 110.0, acted_at_s=120.0, outcome="failed"))
+    repairs.begin(RepairTry(0, "n2", Remedy.REBOOT, 1, "x", 110.0, outcome="passed"))
+    ledger.drain_ended("n1", 500.0)
+    ledger.drain_ended("n2", 9000.0)
+    ledger.drained_again("n3", 3600.0, "srobust: XID 79, twice")
+    ledger.drain_ended("n3", 3800.0)
+    assert {d.node for d in past_drains(journal, 0.0, 1e9) if d.reverted} == {"n2"}
+    assert [node for node, _ in ledger.failures(0.0)] == ["n1", "n3"]
+    facts = read(journal.path.parent, 0.0, 1e9, 1e9)
+    assert [drain.node for drain in facts.drains if drain.reverted] == ["n2"]

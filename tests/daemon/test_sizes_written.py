@@ -9,7 +9,8 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 
 from slurm_robust.config import Config, StandbyConfig
-from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
+from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, PoolRow
+from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.slurm.values import gpu_count
 
 
@@ -59,3 +60,22 @@ def test_gpus_in_a_text_of_slurm() -> None:
         "gres/gpu",
     ]
     assert [gpu_count(text) for text in texts] == [8, 2, 4, 4, 0, 0, 1]
+
+
+def test_a_year_of_changes_is_read_and_forgotten_in_one_pass(tmp_path: Path) -> None:
+    """Counted in SQLite's own steps: 4,000 rows took millions of them, in which no recovery goes on."""
+    journal = Journal.open(tmp_path)
+    ledger, steps = AttemptLedger(journal), [0]
+    ledger.add_sizes(pools=[PoolRow(float(n), f"p{n % 2}", "main", 1, ("n1",)) for n in range(4000)])
+
+    def count() -> int:
+        steps[0] += 1
+        return 0
+
+    journal.db.set_progress_handler(count, 1000)
+    assert [row.at_s for row in ledger.pool_sizes(3000.5, 3002.0)] == [2999.0, 3000.0, 3001.0, 3002.0]
+    journal.forget_before(3000.0)
+    journal.db.set_progress_handler(None, 0)
+    assert steps[0] < 1000
+    assert [row.at_s for row in ledger.pool_sizes(0.0, 3001.0)] == [2998.0, 2999.0, 3000.0, 3001.0]
+    journal.close()

@@ -7,8 +7,9 @@ from pathlib import Path
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import parse
+from slurm_robust.config import StandbyConfig, parse
 from slurm_robust.daemon.api.state_snapshot import take
+from slurm_robust.policy.cluster.node_states import HardwareClass, PoolRules
 from slurm_robust.slurm.values import expand
 
 DAY_S = 86400.0
@@ -53,11 +54,18 @@ def test_drains_that_were_taken_back_do_not_count(tmp_path: Path) -> None:
         ledger.drained("n1", at_s, "srobust: x")
         ledger.drain_ended("n1", at_s + lasts_s)
     world.journal.db.execute(
-        "INSERT INTO repairs(node, remedy, nth, drained_as, begun_at_s) VALUES('n1', 'reboot', 1, 'x', 50100)"
+        "INSERT INTO repairs(node, remedy, nth, drained_as, begun_at_s, acted_at_s) "
+        "VALUES('n1', 'reboot', 1, 'x', 50100, 50200)"
     )
     assert ledger.failures(0.0) == [("n1", 20_000.0), ("n1", 50_000.0)]
     assert ledger.failures(30_000.0) == [("n1", 50_000.0)]
     world.journal.close()
+
+
+def test_a_class_that_was_not_computed_yet_is_bounded_too() -> None:
+    """A class that came within the hour."""
+    rules = PoolRules(StandbyConfig(size="auto", start_size=9, max_size=2), "seat")
+    assert rules.size_of(HardwareClass("main", "", ())) == 2
 
 
 def test_a_site_that_chose_a_number_computes_nothing(tmp_path: Path) -> None:

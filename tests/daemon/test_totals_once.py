@@ -103,6 +103,20 @@ def test_a_drain_and_one_that_was_for_nothing(world: World) -> None:
     assert (found["drains"], found["drains_ended"], found["drains_reverted"]) == (2, 2, 1)
 
 
+def test_a_damaged_incident_is_passed_over(world: World) -> None:
+    """The others are counted all the same."""
+    whole_recovery(world)
+    world.journal.db.execute("UPDATE incidents SET counted = 0")
+    world.journal.db.execute(
+        "INSERT INTO incidents SELECT 'bad', id, 77, '77', user, lineage, cluster, restart, start_at_s, kind, mode, "
+        "'closed', outcome, reason, 1e9, 1e9, 'no JSON', recovery, times, report, seat, abort, plan, confidence, step, "
+        "claimed_at_s, 0 FROM incidents"
+    )
+    before = counters(world)["incidents_opened|claim"]
+    run(world, 2)
+    assert counters(world)["incidents_opened|claim"] == before + 1
+
+
 def test_a_refused_claim_and_the_checks(world: World) -> None:
     """What the audit log says of checks, and an event of many names, which stays bounded."""
     world.claim(1, ("n1", "n2", "n3", "n9"))

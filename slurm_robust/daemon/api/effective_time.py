@@ -42,9 +42,12 @@ class EffectiveTimes:
         now_s, known = self.context.now_s(), self._shown.get(job.ref.job_id)
         if known and (known.comment, known.state) == (job.comment, job.state) and 0 <= now_s - known.at_s < AGAIN_S:
             return known.values
-        values = self._computed(job, now_s)
+        values = NOTHING
+        with self.context.aside("the effective time of trainings"):
+            values = self._computed(job, now_s)
         jobs = self.context.readings.jobs
-        self._shown = {i: shown for i, shown in self._shown.items() if i in jobs}
+        if len(self._shown) > 2 * len(jobs):
+            self._shown = {i: shown for i, shown in self._shown.items() if i in jobs}
         self._shown[job.ref.job_id] = ShownTraining(now_s, job.comment, job.state, values)
         return values
 

@@ -88,7 +88,9 @@ METRICS: dict[str, Described] = {
     "gpu_seconds_lost_total": _counter("The same times, multiplied by the GPUs of the job's nodes", "road"),
     "drains_total": _counter("Nodes that were taken out of service with a reason of ours"),
     "drains_ended_total": _counter("Those of them that are back in service"),
-    "drains_reverted_total": _counter("Those of them that were back within the hour, with nothing repaired"),
+    "drains_reverted_total": _counter(
+        "Those of them that were for nothing: a check passed with nothing repaired, or a person soon took them back"
+    ),
     "checks_total": _counter(
         "Checks that the daemon had made: `standby`, `recheck` (of a suspect), `pair` (two nodes together)",
         "check",

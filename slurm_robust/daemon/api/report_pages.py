@@ -53,6 +53,8 @@ class ReportPages:
         self._process: asyncio.subprocess.Process | None = None
         self._words: asyncio.Task[bytes] | None = None
         self._deadline_s = 0.0
+        self._ending: asyncio.Task[None] | None = None
+        """A child that sleeps in the kernel outlives its SIGKILL: the daemon's turn does not wait for it."""
 
     async def tick(self) -> None:
         """Do what is due; errors here do not affect the rest of the daemon."""
@@ -60,8 +62,12 @@ class ReportPages:
         # The pages would show the names that are hidden.
         if not http.enabled or not self._every_s or http.hide:
             return
-        if self._process is not None:
-            await self._look(now_s)
+        if self._ending is not None:
+            if self._ending.done():
+                ended, self._ending = self._ending, None
+                ended.result()
+        elif self._process is not None:
+            self._look(now_s)
         # A clock that was set back must not keep the pages from being made.
         elif self._left or not now_s < self._next_at_s <= now_s + self._every_s + FIRST_AFTER_S:
             if not self._left:
@@ -70,8 +76,11 @@ class ReportPages:
 
     async def close(self) -> None:
         """End the child."""
-        if self._process is not None:
-            await self._end("")
+        if self._ending is None and self._process is not None:
+            self._ending = asyncio.create_task(self._end(""))
+        if self._ending is not None:
+            await asyncio.wait((self._ending,), timeout=2 * LAST_WORDS_S)
+            self._ending.cancel()
 
     async def _start(self, name: str, now_s: float) -> None:
         try:
@@ -97,14 +106,17 @@ class ReportPages:
             os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)
             resource.prlimit(self._process.pid, resource.RLIMIT_AS, (MEMORY_MAX_BYTES, MEMORY_MAX_BYTES))
 
-    async def _look(self, now_s: float) -> None:
+    def _look(self, now_s: float) -> None:
         process = self._process
         if process is None:
             return
         if process.returncode is not None:
-            await self._end("" if process.returncode == 0 else f"it ended with {process.returncode}")
+            problem = "" if process.returncode == 0 else f"it ended with {process.returncode}"
         elif not self._deadline_s - DEADLINE_S <= now_s < self._deadline_s:
-            await self._end(f"it took more than {DEADLINE_S:.0f} s")
+            problem = f"it took more than {DEADLINE_S:.0f} s"
+        else:
+            return
+        self._ending = asyncio.create_task(self._end(problem))
 
     async def _end(self, problem: str) -> None:
         """Take what the child has made, or leave the page as it was."""

@@ -30,6 +30,7 @@ SINCE = "90d"
 """Lemons fail seldom: less than a quarter of a year names few."""
 DEADLINE_S = 600.0
 MAX_ANSWER_BYTES = 4 << 20
+MEMORY_MAX_BYTES = 4 << 30
 LAST_WORDS_BYTES = 300
 ASKED_KEY, GIVEN_KEY = "lemons_asked_at_s", "lemons_given"
 NICE = ("nice", "-n", "19")
@@ -50,8 +51,11 @@ class Lemons:
         """The clock was set back: nothing was asked or given in the future."""
         now_s = self.context.now_s()
         self._started_at_s = min(self._started_at_s, now_s)
-        self.context.journal.put(ASKED_KEY, repr(min(now_s, self._asked_at_s())))
-        self._write({node: min(at_s, now_s) for node, at_s in self._given().items()})
+        if self._asked_at_s() > now_s:
+            self.context.journal.put(ASKED_KEY, repr(now_s))
+        given = self._given()
+        if any(at_s > now_s for at_s in given.values()):
+            self._write({node: min(at_s, now_s) for node, at_s in given.items()})
 
     async def tick(self) -> None:
         """After each reading of the nodes."""
@@ -145,6 +149,8 @@ class Lemons:
             try:
                 with contextlib.suppress(OSError, ValueError):
                     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (MAX_ANSWER_BYTES, MAX_ANSWER_BYTES))
+                    # A quarter of a year of a large site's accounting must not take the daemon's own memory.
+                    resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY_MAX_BYTES, MEMORY_MAX_BYTES))
                 code = await asyncio.wait_for(process.wait(), self.deadline_s)
             except asyncio.TimeoutError:
                 raise ValueError(f"the report did not end within {self.deadline_s:g} s") from None

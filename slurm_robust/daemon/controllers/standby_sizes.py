@@ -39,23 +39,27 @@ class StandbySizes:
                 self._remembered()[slug] = AutoSize(known.size, now_s, known.reason)
 
     def now(self) -> Mapping[str, int]:
-        """The sizes now; another object only where one has changed."""
+        """The sizes now; another object only where one has changed. An error of ours leaves them as they are."""
         context = self.context
         if context.config.standby.size != "auto" or context.now_s() < self._next_at_s:
             return self._sizes
         self._next_at_s = context.now_s() + EVERY_S
-        known, config = self._remembered(), context.config.standby
+        with context.aside("computing the sizes of standby pools"):
+            self._compute()
+        return self._sizes
+
+    def _compute(self) -> None:
+        context, known, config = self.context, self._remembered(), self.context.config.standby
         limits = AutoLimits(config.start_size, config.max_size, config.min_node_days)
         for slug, past in self._pasts(config.window_days, config.partitions).items():
             before = known.get(slug)
             known[slug] = next_size(before, past, limits, context.now_s())
             if before is None or before.size != known[slug].size:
                 context.info("standby.size", f"{slug}: {known[slug].size}: {known[slug].reason}", key=slug)
-        context.journal.put(KEY, msgspec.json.encode(known).decode())
         sizes = {slug: auto.size for slug, auto in known.items()}
         if sizes != self._sizes:
             self._sizes = sizes
-        return self._sizes
+        context.journal.put(KEY, msgspec.json.encode(known).decode())
 
     def _pasts(self, window_days: float, partitions: tuple[str, ...]) -> dict[str, SizeSuggestion]:
         """What the journal suggests for each hardware class, by its slug."""

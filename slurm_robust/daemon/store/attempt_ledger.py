@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from slurm_robust.daemon.store.journal import Journal
+from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import expand, fold
 from slurm_robust.training_time import Stop, TrainingAttempt
 
@@ -19,6 +21,7 @@ DONE = "DONE"
 """State of an attempt whose training has ended well, while its job goes on with other things."""
 VANISHED = "VANISHED"
 """State of an attempt whose job Slurm did not know any more: nobody saw how it ended."""
+_T = TypeVar("_T")
 _OPEN = "state IN ('', 'DONE')"
 
 
@@ -104,6 +107,15 @@ def attempt_of(columns: Mapping[str, Any]) -> AttemptRow:
     return AttemptRow(**{name: values[name] for name in _OWN}, nodes=names, times=_times(values))
 
 
+def _readable(make: Callable[[dict[str, Any]], _T], rows: Iterable[sqlite3.Row]) -> list[_T]:
+    """What the rows have, without those that are damaged: a daemon has to start all the same."""
+    found = list[_T]()
+    for row in rows:
+        with contextlib.suppress(ValueError, TypeError, KeyError, SlurmParseError):
+            found.append(make(dict(row)))
+    return found
+
+
 class AttemptLedger:
     """Reads and writes these tables. A journal that an older daemon still writes has none of them: nothing is known."""
 
@@ -130,7 +142,7 @@ class AttemptLedger:
 
     def _attempts(self, where: str, *args: object) -> list[AttemptRow]:
         query = f"SELECT * FROM attempts WHERE {where} ORDER BY start_at_s, seen_at_s"  # noqa: S608 (our own conditions)
-        return [attempt_of(dict(columns)) for columns in self._read(query, args)]
+        return _readable(attempt_of, self._read(query, args))
 
     def attempts(self, from_s: float, to_s: float, *, whole: bool = False) -> list[AttemptRow]:
         """Attempts that waited or ran at some time in this window, oldest first.
@@ -152,7 +164,7 @@ class AttemptLedger:
     def times_of(self, job_id: int, user: str, lineage: str) -> list[TrainingAttempt]:
         """What a training did in all its attempts, oldest first; without the names of their nodes."""
         query = "SELECT * FROM attempts WHERE job_id = ? AND user = ? AND lineage = ? ORDER BY start_at_s, seen_at_s"
-        return [_times(dict(columns)) for columns in self.db.execute(query, (job_id, user, lineage))]
+        return _readable(_times, self.db.execute(query, (job_id, user, lineage)))
 
     def unfinished(self) -> list[AttemptRow]:
         """Attempts of which nobody has seen the end of their job."""
@@ -182,7 +194,11 @@ class AttemptLedger:
 
     def pool_sizes(self, from_s: float, to_s: float) -> list[PoolRow]:
         """The pools within this window, oldest first: what held when it began, and every change."""
-        return [PoolRow(**{**dict(row), "nodes": expand(row["nodes"])}) for row in self._sized("pool", from_s, to_s)]
+
+        def made(row: dict[str, Any]) -> PoolRow:
+            return PoolRow(**{**row, "nodes": expand(row["nodes"])})
+
+        return _readable(made, self._sized("pool", from_s, to_s))
 
     def cluster_sizes(self, from_s: float, to_s: float) -> list[ClusterRow]:
         """How many nodes there were within this window, in the same way."""
@@ -190,8 +206,8 @@ class AttemptLedger:
 
     def _sized(self, of: str, from_s: float, to_s: float) -> list[sqlite3.Row]:
         table = {"pool": "pool_sizes", "gres": "cluster_sizes"}[of]
-        before = f"SELECT max(at_s) FROM {table} AS t WHERE t.{of} = {table}.{of} AND at_s <= :from_s"  # noqa: S608
-        inside = f"at_s <= :to_s AND (at_s > :from_s OR at_s = ({before}))"
+        before = f"SELECT {of}, max(at_s) FROM {table} WHERE at_s <= :from_s GROUP BY {of}"  # noqa: S608 (our own names)
+        inside = f"at_s <= :to_s AND (at_s > :from_s OR ({of}, at_s) IN ({before}))"
         query = f"SELECT * FROM {table} WHERE {inside} ORDER BY at_s, rowid"  # noqa: S608 (our own names)
         return self._read(query, {"from_s": from_s, "to_s": to_s})
 

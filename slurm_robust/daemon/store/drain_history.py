@@ -2,13 +2,58 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 from slurm_robust.daemon.store.journal import Journal
 
 HOUR_S = 3600.0
 _SAME_S = 1.0
 """A drain that ends when another one of the node begins was only given another reason."""
+_PASSED = "its check passed, with nothing repaired"
+
+
+class DrainJudge:
+    """Says of drains whether they were for nothing: the only place with that rule. Journals of any version are read.
+
+    A drain is not for nothing where anything was done to repair the node. Otherwise it is where a check passed, or
+    where a person took it back within the hour.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        # Looked up once: an action is found by its incident only, and there are many of them.
+        self._repairs = _by_node(db, "repairs", "SELECT node, begun_at_s, acted_at_s, outcome FROM repairs")
+        resumes = "SELECT target AS node, called_at_s FROM actions WHERE kind = 'resume'"
+        self._resumes = _by_node(db, "actions", resumes)
+        self._strikes = _by_node(db, "strikes", "SELECT node, at_s FROM strikes")
+
+    def why_reverted(self, node: str, at_s: float, ended_at_s: float | None) -> str:
+        """Why the drain was for nothing; empty where it was not, or where nobody knows."""
+        # Nodes that were drained before the daemon's very first start have no begin.
+        if ended_at_s is None or at_s <= 0 or ended_at_s < at_s:
+            return ""
+        repairs = [row for row in self._repairs[node] if at_s - _SAME_S <= row[0] <= ended_at_s]
+        if any(acted_at_s is not None for _, acted_at_s, _ in repairs):
+            return ""
+        if any(outcome == "passed" for _, _, outcome in repairs):
+            return _PASSED
+        if any(at_s <= called_at_s <= ended_at_s + _SAME_S for (called_at_s,) in self._resumes[node]):
+            # The daemon had set it DOWN to end a job, and brought it back to be checked.
+            struck = any(ended_at_s <= struck_at_s <= ended_at_s + HOUR_S for (struck_at_s,) in self._strikes[node])
+            return _PASSED if struck else ""
+        return "a person resumed it within the hour" if ended_at_s - at_s <= HOUR_S else ""
+
+
+def _by_node(db: sqlite3.Connection, table: str, query: str) -> defaultdict[str, list[tuple[Any, ...]]]:
+    """What follows a node's name in the rows of a query whose first value is a time; nothing without the table."""
+    found = defaultdict[str, list[tuple[Any, ...]]](list)
+    if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone():
+        for node, at_s, *others in db.execute(query):
+            if isinstance(at_s, (int, float)):
+                found[node].append((at_s, *others))
+    return found
 
 
 @dataclass(frozen=True)
@@ -42,37 +87,10 @@ def past_drains(journal: Journal, from_s: float, to_s: float) -> list[PastDrain]
         else:
             found.append(drain)
     inside = [d for d in found if d.at_s <= to_s and (d.ended_at_s is None or d.ended_at_s >= from_s)]
-    return sorted((_judged(journal, drain) for drain in inside), key=lambda d: d.at_s)
+    judge = DrainJudge(journal.db)
+    return sorted((_judged(judge, drain) for drain in inside), key=lambda d: d.at_s)
 
 
-def _judged(journal: Journal, drain: PastDrain) -> PastDrain:
-    why = _reverted(journal, drain)
+def _judged(judge: DrainJudge, drain: PastDrain) -> PastDrain:
+    why = judge.why_reverted(drain.node, drain.at_s, drain.ended_at_s)
     return PastDrain(drain.node, drain.at_s, drain.reason, drain.ended_at_s, bool(why), why)
-
-
-def _reverted(journal: Journal, drain: PastDrain) -> str:
-    """Why the drain was for nothing; empty where it was not, or where nobody knows."""
-    ended_at_s = drain.ended_at_s
-    # Nodes that were drained before the daemon's very first start have no begin.
-    if ended_at_s is None or drain.at_s <= 0:
-        return ""
-    during = "node = ? AND begun_at_s >= ? AND begun_at_s <= ?"
-    repairs = journal.db.execute(
-        f"SELECT acted_at_s FROM repairs WHERE {during} AND outcome = 'passed' ORDER BY number",  # noqa: S608
-        (drain.node, drain.at_s - _SAME_S, ended_at_s),
-    ).fetchall()
-    if repairs:
-        acted = any(row["acted_at_s"] is not None for row in repairs)
-        return "" if acted else "its check passed, with nothing repaired"
-    own = journal.db.execute(
-        "SELECT 1 FROM actions WHERE kind = 'resume' AND target = ? AND called_at_s BETWEEN ? AND ?",
-        (drain.node, drain.at_s, ended_at_s + _SAME_S),
-    ).fetchone()
-    if own is not None:
-        # The daemon had set it DOWN to end a job, and brought it back to be checked.
-        passed = journal.db.execute(
-            "SELECT 1 FROM strikes WHERE node = ? AND at_s BETWEEN ? AND ?",
-            (drain.node, ended_at_s, ended_at_s + HOUR_S),
-        ).fetchone()
-        return "its check passed, with nothing repaired" if passed is not None else ""
-    return "a person resumed it within the hour" if ended_at_s - drain.at_s <= HOUR_S else ""

@@ -370,6 +370,7 @@ class Journal:
             self.db.execute("DELETE FROM pair_tests WHERE ended_at_s < ?", (at_s,))
             self.db.execute("DELETE FROM attempts WHERE end_at_s < ?", (at_s,))
             for table, of in (("pool_sizes", "pool"), ("cluster_sizes", "gres")):
-                # The last row of before still says what was there then.
-                newest = f"SELECT max(at_s) FROM {table} AS t WHERE t.{of} = {table}.{of} AND at_s < :at_s"  # noqa: S608
-                self.db.execute(f"DELETE FROM {table} WHERE at_s < ({newest})", {"at_s": at_s})  # noqa: S608
+                # The last row of before still says what was there then. Looked up once: a row each is quadratic.
+                newest = f"SELECT {of}, max(at_s) FROM {table} WHERE at_s < :at_s GROUP BY {of}"  # noqa: S608
+                query = f"DELETE FROM {table} WHERE at_s < :at_s AND ({of}, at_s) NOT IN ({newest})"  # noqa: S608
+                self.db.execute(query, {"at_s": at_s})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from dataclasses import dataclass
 
+from slurm_robust.daemon.store.drain_history import past_drains
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.policy.cluster.breaker import Drain
 from slurm_robust.policy.cluster.standby_health import StandbyCheck
@@ -178,17 +180,9 @@ class NodeLedger:
         return {r["node"]: r["reason"] for r in rows}
 
     def failures(self, since_s: float) -> list[tuple[str, float]]:
-        """Nodes that failed since then, and when: drained by us and not taken back within the hour, or lost to a job.
-
-        A drain that a repair ended within the hour counts: it had a reason.
-        """
-        rows = self.db.execute(
-            "SELECT node, at_s FROM drains AS d WHERE at_s >= ? AND at_s > 0 AND (ended_at_s IS NULL OR "
-            "ended_at_s - at_s >= 3600 OR EXISTS (SELECT 1 FROM repairs AS r WHERE r.node = d.node AND "
-            "r.begun_at_s >= d.at_s AND r.begun_at_s <= d.ended_at_s))",
-            (since_s,),
-        )
-        found = [(r["node"], r["at_s"]) for r in rows]
+        """Nodes that failed since then, and when: drained by us, and not for nothing, or lost to a job."""
+        drains = past_drains(self.journal, since_s, math.inf)
+        found = [(drain.node, drain.at_s) for drain in drains if drain.at_s >= max(since_s, 1.0) and not drain.reverted]
         for row in self.journal.incidents("kind = 'node_lost' AND opened_at_s >= ?", (since_s,)):
             incident = row.incident
             if row.outcome != "came_back" and incident.verdict is not None:

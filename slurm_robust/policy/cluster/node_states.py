@@ -204,7 +204,7 @@ class PoolRules:
     def size_of(self, kind: HardwareClass) -> int:
         """How many nodes a class's pool should have."""
         if self.config.size == "auto":
-            return self.sizes.get(kind.slug, self.config.start_size)
+            return self.sizes.get(kind.slug, min(self.config.start_size, self.config.max_size))
         return self.config.size
 
 

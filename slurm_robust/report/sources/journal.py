@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_robust.daemon.store.attempt_ledger import attempt_of
+from slurm_robust.daemon.store.drain_history import DrainJudge
 from slurm_robust.daemon.store.journal import FILE_NAME, IncidentRow, Journal
 from slurm_robust.daemon.store.schema import MIGRATIONS, JournalError
 from slurm_robust.report.facts import (
@@ -29,8 +30,6 @@ from slurm_robust.report.sources.wording import examples, utc
 from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import expand
 
-SOON_RESUMED_S = 3600.0
-"""A person who resumes a node within this time has found nothing, as far as anybody knows."""
 _BAD_ROW = (ValueError, KeyError, TypeError, AttributeError, SlurmParseError)  # msgspec's errors are ValueErrors
 _OVERLAPS = "opened_at_s < :to_s AND (closed_at_s IS NULL OR closed_at_s >= :from_s)"
 _NEW_TABLES = ("attempts", "pool_sizes", "cluster_sizes")
@@ -86,7 +85,6 @@ class _JournalReading:
     def facts(self) -> Facts:
         """All of it."""
         self._note_version()
-        repairs = self._repairs()
         attempts, incidents = self._attempts(), self._incidents()
         names = [*(incident.cluster for incident in incidents), *(attempt.cluster for attempt in attempts)]
         return Facts(
@@ -97,9 +95,9 @@ class _JournalReading:
             attempts=attempts,
             incidents=incidents,
             actions=self._actions(),
-            drains=_judged(self._drains(), repairs),
+            drains=_judged(self._drains(), DrainJudge(self._db)),
             strikes=self._strikes(),
-            repairs=tuple(repair for repair, _ in repairs),
+            repairs=self._repairs(),
             pools=self._pools(),
             sizes=self._sizes(),
             doubts=(*self._doubts, *self._clock_doubts()),
@@ -163,12 +161,9 @@ class _JournalReading:
 
         return self._rows("strikes", "at_s >= :from_s AND at_s < :to_s ORDER BY at_s", made)
 
-    def _repairs(self) -> tuple[tuple[NodeRepair, bool], ...]:
-        """The repairs, and whether something was really done to the node."""
-
-        def made(r: dict[str, Any]) -> tuple[NodeRepair, bool]:
-            row = (r["node"], r["remedy"], r["begun_at_s"], r["ended_at_s"], r["outcome"], r["why"])
-            return NodeRepair(*row), r["acted_at_s"] is not None
+    def _repairs(self) -> tuple[NodeRepair, ...]:
+        def made(r: dict[str, Any]) -> NodeRepair:
+            return NodeRepair(r["node"], r["remedy"], r["begun_at_s"], r["ended_at_s"], r["outcome"], r["why"])
 
         where = "begun_at_s < :to_s AND (ended_at_s IS NULL OR ended_at_s >= :from_s) ORDER BY number"
         return self._rows("repairs", where, made)
@@ -193,8 +188,8 @@ class _JournalReading:
 
 def _since_the_last(table: str, name: str) -> str:
     """Rows of the time, and of each name the last one before it, which held when the time began."""
-    before = f"(SELECT max(at_s) FROM {table} AS b WHERE b.{name} = {table}.{name} AND b.at_s <= :from_s)"  # noqa: S608
-    return f"at_s < :to_s AND (at_s >= :from_s OR at_s = {before}) ORDER BY at_s"
+    before = f"SELECT {name}, max(at_s) FROM {table} WHERE at_s <= :from_s GROUP BY {name}"  # noqa: S608 (our own names)
+    return f"at_s < :to_s AND (at_s >= :from_s OR ({name}, at_s) IN ({before})) ORDER BY at_s"
 
 
 def _incident(row: IncidentRow) -> ClosedIncident:
@@ -246,19 +241,18 @@ def _attempt(row: dict[str, Any]) -> SupervisedAttempt:
     return SupervisedAttempt(**{name: getattr(known, name) for name in names})
 
 
-def _judged(drains: Iterable[NodeDrain], repairs: Sequence[tuple[NodeRepair, bool]]) -> tuple[NodeDrain, ...]:
-    """The drains, each with whether it was for nothing: resumed soon by somebody who had nothing repaired."""
+def _judged(drains: Iterable[NodeDrain], judge: DrainJudge) -> tuple[NodeDrain, ...]:
+    """The drains, each with whether it was for nothing."""
     drains = tuple(drains)
-    # The daemon writes a drain anew where it changes its reason: the node was not resumed then.
-    begun = {(drain.node, drain.at_s) for drain in drains}
+    began = {(drain.node, drain.at_s): drain.at_s for drain in drains}
+    for drain in drains:
+        # The daemon writes a drain anew where it changes its reason: it began when the first of them did.
+        if (drain.node, drain.ended_at_s) in began and drain.ended_at_s is not None:
+            began[drain.node, drain.ended_at_s] = began[drain.node, drain.at_s]
 
     def reverted(drain: NodeDrain) -> bool:
-        ended_s = drain.ended_at_s
-        if ended_s is None or not 0 <= ended_s - drain.at_s <= SOON_RESUMED_S or (drain.node, ended_s) in begun:
+        if drain.ended_at_s is None or (drain.node, drain.ended_at_s) in began:
             return False
-        return not any(
-            acted and repair.node == drain.node and drain.at_s <= repair.begun_at_s <= ended_s
-            for repair, acted in repairs
-        )
+        return bool(judge.why_reverted(drain.node, began[drain.node, drain.at_s], drain.ended_at_s))
 
     return tuple(NodeDrain(drain.node, drain.at_s, drain.reason, drain.ended_at_s, reverted(drain)) for drain in drains)
