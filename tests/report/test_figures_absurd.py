@@ -47,7 +47,7 @@ FACTS = st.builds(
         sizes=tuple(ClusterSize(at_s, "g", nodes, 8) for at_s, nodes in sizes),
     ),
     st.lists(ATTEMPTS, max_size=4),
-    st.lists(INCIDENTS, max_size=5),
+    st.lists(INCIDENTS, max_size=5, unique_by=lambda incident: incident.key),
     st.lists(st.tuples(st.integers(1, 4), AT_S, MAYBE_S), max_size=6),
     st.lists(st.tuples(MAYBE_S, MAYBE_S, st.integers(0, 64)), max_size=6),
     st.lists(st.tuples(AT_S, st.integers(0, 3)), max_size=4),
