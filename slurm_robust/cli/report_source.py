@@ -83,6 +83,8 @@ def load_facts(source: FactOptions) -> Facts:
     try:
         return read_facts(FactSources(journal, client, source.cluster), from_s, to_s, now_s)
     finally:
+        # The facts stay to the end: whoever works with them need not look through them either.
+        gc.freeze()
         gc.enable()
 
 

@@ -123,7 +123,10 @@ def _quickly(prefix: str, numbers: str) -> tuple[str, ...] | None:
         low, high = int(first), int(last or first)
         if low <= before or high < low:
             return None
-        names += [f"{prefix}{number:0{len(first)}}" for number in range(low, high + 1)]
+        if high == low:
+            names.append(prefix + first)
+        else:
+            names += [f"{prefix}{number:0{len(first)}}" for number in range(low, high + 1)]
         before = high
     return tuple(names)
 

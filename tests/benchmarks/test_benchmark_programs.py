@@ -75,7 +75,9 @@ def test_restart_inside_an_allocation() -> None:
     assert figures["roads"]["spare"]["own_share_s"]["n"] == 1
 
 
-@pytest.mark.parametrize("program", ["restart.py", "supervision.py", "checkpoint.py", "stoptime.py", "daemon.py"])
+@pytest.mark.parametrize(
+    "program", ["restart.py", "supervision.py", "checkpoint.py", "stoptime.py", "daemon.py", "report.py"]
+)
 def test_an_unknown_part_is_wrong_usage(program: str) -> None:
     """Nothing is started; the parts there are are named."""
     command = [sys.executable, str(BENCHMARKS / program), "--only", "nonsense"]
@@ -95,6 +97,20 @@ def test_cost_of_an_idle_daemon() -> None:
     assert 0 < idle["calls_a_second"] < 3
     assert 10 < idle["rss_mib"] < 150
     assert not found["targets"], "10,000 nodes were not measured"
+
+
+@pytest.mark.variant
+def test_a_report_of_a_month() -> None:
+    """The report of a small month, whose journal and sacct's answers are files, says what is true."""
+    found = run("report.py", "--only", "report")
+    figures = found["figures"]["report"]
+    for name, both in figures["beside_truth"].items():
+        assert both["report"] == pytest.approx(both["truth"], rel=1e-4), name
+    assert figures["doubts"] == []
+    assert 0 < figures["page"]["processor_s"]["median"] <= figures["page"]["took_s"]["median"] * 16
+    assert 20 < figures["json"]["memory_mib"]["max"] < 500
+    measured = [t["name"] for t in found["targets"] if t["met"] is not None]
+    assert len(measured) == 2, "the dashboard was not measured"
 
 
 @pytest.mark.variant

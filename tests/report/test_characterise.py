@@ -101,6 +101,19 @@ def test_failures_are_sorted_by_what_broke() -> None:
     assert found.infrastructure_of_gpu_time == pytest.approx(40 / 48)
 
 
+def test_the_failed_share_that_others_publish_is_of_jobs_with_gpus() -> None:
+    """With those that ran out of time, as Acme counts; a third of its jobs had no GPU, and these fail less often."""
+    rows = (
+        *(job_row(0.0, HOUR_S, state="COMPLETED", gpus=0) for _ in range(6)),
+        *(job_row(0.0, HOUR_S, state=state) for state in ("FAILED", "TIMEOUT", "COMPLETED", "CANCELLED")),
+    )
+    found = characterise(facts_of(jobs=rows))
+    assert found.failed_share == pytest.approx(1 / 10)
+    assert found.failed_of_gpu_runs == pytest.approx(2 / 4)
+    without = characterise(facts_of(jobs=rows[:6]))
+    assert (without.failed_share, without.failed_of_gpu_runs) == (0.0, None)
+
+
 def test_nothing_and_what_cannot_be() -> None:
     """No job: None and a sentence. Times that cannot be true are counted, and never make a negative hour."""
     nothing = characterise(facts_of())

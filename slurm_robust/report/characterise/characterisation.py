@@ -14,13 +14,14 @@ from slurm_robust.report.characterise.failure_kinds import (
     causes_of,
     infrastructure_shares,
 )
-from slurm_robust.report.characterise.job_groups import GroupSums, JobGroup, finished
+from slurm_robust.report.characterise.job_groups import GroupSums, JobGroup, finished, run_times
 from slurm_robust.report.characterise.job_types import JobTypes
 from slurm_robust.report.characterise.usage import HourOfDay, UsagePoint, UsageSums
 from slurm_robust.report.facts import ClosedIncident, ClusterSize, Facts, RanJob
 from slurm_robust.report.figures.size_classes import SizeClass, size_class
 
 DAY_S = 86400.0
+_REMEMBERED = 50_000
 _Key = TypeVar("_Key", str, SizeClass)
 
 
@@ -46,6 +47,8 @@ class Characterisation:
     Attributes:
         jobs: Runs that were the first of their job.
         failed_share: Failed of the runs that have ended; requeued ones do not count. None where none has.
+        failed_of_gpu_runs: Failed or out of time, of the runs with GPUs that have ended: the share that Acme publishes.
+            None where there is none.
         node_fails: Runs that Slurm lost to a node, over the node-days of all runs.
         infrastructure_of_failures: Share of failed runs whose cause is known.
         infrastructure_of_gpu_time: Their share of the GPU time of these runs.
@@ -70,6 +73,7 @@ class Characterisation:
     hours: tuple[HourOfDay, ...]
     odd: int
     sentence: str
+    failed_of_gpu_runs: float | None
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,9 @@ class _Sums:
         self.by_gpus: dict[SizeClass, GroupSums] = {}
         self.by_nodes: dict[SizeClass, GroupSums] = {}
         self.by_type: dict[str, GroupSums] = {}
+        self.known: dict[tuple[str, int, int, str], tuple[GroupSums, ...]] = {}
         self.runs = self.jobs = self.odd = self.ended = self.failed = self.node_fails = 0
+        self.gpus_ended = self.gpus_failed = 0
         self.gpu_s = self.node_s = 0.0
 
     def add(self, job: RanJob) -> None:
@@ -126,17 +132,34 @@ class _Sums:
         gpu_s = seconds * job.gpus
         self.gpu_s += gpu_s
         self.node_s += seconds * job.node_count
-        _group(self.by_state, job.state or "unknown").add(job, gpu_s)
-        _group(self.by_gpus, size_class(job.gpus)).add(job, gpu_s)
-        _group(self.by_nodes, size_class(job.node_count)).add(job, gpu_s)
-        _group(self.by_type, self.types.of(job.name)).add(job, gpu_s)
+        times = run_times(job)
+        for group in self._groups(job):
+            group.add(gpu_s, times)
         self.failures.add(job, gpu_s)
         if job.ended_at_s is not None and job.state != "REQUEUED":
             self.ended += 1
             self.failed += job.state in FAILED
+            if job.gpus:
+                self.gpus_ended += 1
+                self.gpus_failed += job.state in FAILED or job.state == "TIMEOUT"
         self.node_fails += job.state == "NODE_FAIL"
         if job.restart == 0 and job.submitted_at_s is not None and self._within(job.submitted_at_s):
             self.usage.submitted(job.submitted_at_s)
+
+    def _groups(self, job: RanJob) -> tuple[GroupSums, ...]:
+        """Those that the run belongs to; remembered, since most runs have the same as others."""
+        key = (job.state, job.gpus, job.node_count, job.name)
+        known = self.known.get(key)
+        if known is None:
+            known = (
+                _group(self.by_state, job.state or "unknown"),
+                _group(self.by_gpus, size_class(job.gpus)),
+                _group(self.by_nodes, size_class(job.node_count)),
+                _group(self.by_type, self.types.of(job.name)),
+            )
+            if len(self.known) < _REMEMBERED:
+                self.known[key] = known
+        return known
 
     def _within(self, at_s: float) -> bool:
         return self.window.from_s <= at_s < self.window.to_s
@@ -177,6 +200,7 @@ class _Sums:
             hours=self.usage.hours(window.from_s, window.to_s),
             odd=self.odd + sum(sums.odd for sums in self.by_state.values()),
             sentence="" if self.runs else "Slurm's accounting has no job in this time, or was not read.",
+            failed_of_gpu_runs=self.gpus_failed / self.gpus_ended if self.gpus_ended else None,
         )
 
 

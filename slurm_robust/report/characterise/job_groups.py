@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from slurm_robust.report.facts import RanJob
 from slurm_robust.report.figures.spread import Spread, spread
@@ -39,6 +40,26 @@ class JobGroup:
     odd: int
 
 
+class RunTimes(NamedTuple):
+    """How long a run waited and ran, as far as that is known; computed once, for all its groups."""
+
+    waited_s: float | None
+    ran_s: float | None
+    never_started: bool
+    odd: bool
+
+
+def run_times(job: RanJob) -> RunTimes:
+    """Of this run."""
+    begun_s, ended_s = job.started_at_s, job.ended_at_s
+    if begun_s is None:
+        return RunTimes(None, None, never_started=True, odd=False)
+    waited_s = None if job.eligible_at_s is None else begun_s - job.eligible_at_s
+    odd = waited_s is not None and waited_s < 0
+    ran_s = ended_s - begun_s if ended_s is not None and ended_s >= begun_s else None
+    return RunTimes(None if odd else waited_s, ran_s, never_started=False, odd=odd)
+
+
 @dataclass
 class GroupSums:
     """A group while rows are added: eight bytes for each time."""
@@ -50,21 +71,16 @@ class GroupSums:
     waits: array[float] = field(default_factory=lambda: array("d"))
     lasts: array[float] = field(default_factory=lambda: array("d"))
 
-    def add(self, job: RanJob, gpu_s: float) -> None:
+    def add(self, gpu_s: float, times: RunTimes) -> None:
         """Count one run."""
         self.runs += 1
         self.gpu_s += gpu_s
-        if job.started_at_s is None:
-            self.never_started += 1
-            return
-        if job.eligible_at_s is not None:
-            waited_s = job.started_at_s - job.eligible_at_s
-            if waited_s >= 0:
-                self.waits.append(waited_s)
-            else:
-                self.odd += 1
-        if job.ended_at_s is not None and job.ended_at_s >= job.started_at_s:
-            self.lasts.append(job.ended_at_s - job.started_at_s)
+        self.never_started += times.never_started
+        self.odd += times.odd
+        if times.waited_s is not None:
+            self.waits.append(times.waited_s)
+        if times.ran_s is not None:
+            self.lasts.append(times.ran_s)
 
 
 def finished(groups: Mapping[str, GroupSums]) -> tuple[JobGroup, ...]:

@@ -21,7 +21,7 @@ from slurm_robust.report.pages.view import (
 )
 
 _WORDS = {
-    "failed_share": "jobs that failed",
+    "failed_share": "jobs with GPUs that failed or ran out of time",
     "infrastructure_share_of_failures": "failures of infrastructure, of all failures",
     "infrastructure_share_of_lost_gpu_time": "their share of the GPU time that was lost",
     "failures_per_1000_node_days": "failures of infrastructure in 1,000 node-days",
@@ -73,7 +73,7 @@ def compared_section(found: Characterisation, figures: Figures) -> ReportSection
     """One's own figures beside those that others have published."""
     rate = figures.reliability.total.infrastructure.rate
     own: dict[str, float | None] = {
-        "failed_share": found.failed_share,
+        "failed_share": found.failed_of_gpu_runs,
         "infrastructure_share_of_failures": found.infrastructure_of_failures,
         "infrastructure_share_of_lost_gpu_time": found.infrastructure_of_gpu_time,
         "failures_per_1000_node_days": rate * 1000 if rate is not None else None,
