@@ -321,6 +321,9 @@ def binomial_tail(count: int, of: int, share: float) -> float:
         return 0.0
     if share >= 1:
         return 1.0
+    if count <= of * share:
+        # Terms are summed away from the most likely number: beyond it the first one may be too small for a float.
+        return 1.0 - binomial_tail(of - count + 1, of, 1 - share)
     choose = math.lgamma(of + 1) - math.lgamma(count + 1) - math.lgamma(of - count + 1)
     term = math.exp(choose + count * math.log(share) + (of - count) * math.log1p(-share))
     total, odds = 0.0, share / (1 - share)

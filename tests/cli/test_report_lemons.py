@@ -57,6 +57,6 @@ def test_no_lemon_is_a_sentence(site: list[str]) -> None:
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     """No journal there."""
     shown = CliRunner().invoke(lemons, ["--journal", str(tmp_path / "nowhere")])
-    assert shown.exit_code == 0
+    assert shown.exit_code == 1
     assert "cannot be" in shown.stderr
     assert str(tmp_path / "nowhere") in shown.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -22,8 +23,8 @@ _EXAMPLES = (
     ("sudo srobust report lemons --since 30d --json", "for tools"),
 )
 _EXITS = (
-    (0, "shown, whether or not there are any; what could not be read is told on stderr"),
-    (1, "the configuration cannot be read"),
+    (0, "shown, whether or not there are any"),
+    (1, "the journal or the configuration cannot be read; the message says what to check"),
     (2, "wrong usage"),
 )
 
@@ -40,6 +41,9 @@ def lemons(*, source: FactOptions, nodes_from: Any, as_json: bool) -> None:
     """
     facts = load_facts(source)
     show_doubts(facts)
+    if not facts.journal_read:
+        # The daemon asks this command: no journal must not look like no lemons.
+        sys.exit(1)
     found = find_lemons(facts, _names(nodes_from) if nodes_from is not None else ())
     if as_json:
         print_json(
