@@ -27,7 +27,7 @@ from typing import Any
 from lib import Report, Target, machine, show_table, spread
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "report"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 PARTS = ("report", "dashboard")
 TRAININGS = ((1024, 2), (512, 2), (256, 4), (128, 8), (64, 16), (32, 32), (8, 64), (4, 92))

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from report.pages.example_pages import hostile_facts, month_facts
+from example_pages import hostile_facts, month_facts
 
 from slurm_robust.cli.commands import report
 from slurm_robust.cli.main import cli

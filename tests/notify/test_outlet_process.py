@@ -65,8 +65,9 @@ def test_it_delivers_without_rights(closed: tuple[Path, dict[str, str]]) -> None
         python: str = sys._base_executable  # type: ignore[attr-defined]
         argv = [python, "-m", "slurm_robust.cli.main", "daemon", "notify"]
         with (folder / "errors").open("wb") as errors:
+            # Unbuffered: a second answer that comes with the first must stay where `select` sees it.
             process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env, cwd=folder
+                argv, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=env, cwd=folder
             )
         try:
             assert process.stdin is not None

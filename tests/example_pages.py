@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 from localize.localize_scenes import ALL_REDUCE, BACKWARD, WORKER_LOCK, in_loader, process, rank, waiting
-from report.simulated_month import simulated_month
+from simulated_month import simulated_month
 
 from slurm_robust.localize import circumstances
 from slurm_robust.localize.circumstances import SavedRound
