@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from slurm_robust.daemon import log_alerts
+from slurm_robust.daemon import children, log_alerts
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.notify import planner
 from slurm_robust.notify.alert import EVENTS, Alert, Delivery, OutletSettings
@@ -249,13 +249,7 @@ class Notifier:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), 3)
-        except asyncio.TimeoutError:
-            process.kill()
-            await process.wait()
+        await children.end(process)
         if self._reading is not None:
             await self._reading
         self._take_answers(self.context.now_s())

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from slurm_robust.daemon import children
 from slurm_robust.daemon.api.state_snapshot import Revision, encoded, write
 from slurm_robust.daemon.context import DaemonContext
 
@@ -111,10 +112,4 @@ class StatePublisher:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        if process.stdin is not None:
-            process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), 3)
-        except asyncio.TimeoutError:
-            process.kill()
-            await process.wait()
+        await children.end(process)
