@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
+from slurm_robust.daemon.api.state_snapshot import Snapshots
+from slurm_robust.daemon.service import Daemon
+
 MODELS = ("llama-70b", "vision-13b", "moe-8x22b", "embed-small", "speech-3b")
 XID = "srobust: XID 79 (GPU has fallen off the bus) on GPU 0000:3b:00, in the kernel's log"
+
+
+def published(daemon: Daemon) -> dict[str, Any]:
+    """What the daemon would publish now, as tools read it."""
+    found: dict[str, Any] = json.loads(Snapshots(daemon).take().whole())
+    return found
 
 
 def healthy(now_s: float, nodes: int = 128, *, seed: int = 7, jobs: int = 12) -> dict[str, Any]:

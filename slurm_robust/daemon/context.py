@@ -7,7 +7,7 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
@@ -16,7 +16,7 @@ from slurm_robust.config import Config
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.node_picture import NodePicture, difference, updated, whole
-from slurm_robust.policy.cluster.node_states import Cluster, busy_nodes
+from slurm_robust.policy.cluster.node_states import Cluster, is_there
 from slurm_robust.slurm.client import Job, Node, Reservation, SlurmClient
 from slurm_robust.slurm.errors import (
     SlurmError,
@@ -62,7 +62,8 @@ class SlurmReadings:
     """Standby nodes whose full check is missing or too old."""
     at_check: frozenset[str] = frozenset()
     """Standby nodes that are being checked, or were until a few seconds ago."""
-    _busy: tuple[Mapping[int, Job] | None, frozenset[str]] = (None, frozenset())
+    _busy: tuple[Mapping[int, Job] | None, frozenset[str], frozenset[str]] = (None, frozenset(), frozenset())
+    """The jobs, the nodes on which they are, and of these the nodes with more than one job."""
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -72,11 +73,21 @@ class SlurmReadings:
     @property
     def busy(self) -> frozenset[str]:
         """Nodes on which a job starts, runs, is suspended or ends."""
-        jobs, found = self._busy
+        return self._occupied()[0]
+
+    def busy_without(self, job_id: int) -> frozenset[str]:
+        """The same without a job's own nodes (raw id), unless other jobs are there, too."""
+        busy, shared = self._occupied()
+        job = self.jobs.get(job_id)
+        return busy.difference(set(job.nodes) - shared) if job is not None and is_there(job) else busy
+
+    def _occupied(self) -> tuple[frozenset[str], frozenset[str]]:
+        jobs, busy, shared = self._busy
         if jobs is not self.jobs:
-            found = busy_nodes(self.jobs.values())
-            self._busy = (self.jobs, found)
-        return found
+            counts = Counter(n for job in self.jobs.values() for n in set(job.nodes) if is_there(job))
+            busy, shared = frozenset(counts), frozenset(n for n, count in counts.items() if count > 1)
+            self._busy = (self.jobs, busy, shared)
+        return busy, shared
 
     @property
     def complete(self) -> bool:

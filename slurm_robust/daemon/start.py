@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from slurm_robust.config import Config
 from slurm_robust.daemon.api.report_pages import ReportPages
 from slurm_robust.daemon.api.state_publisher import StatePublisher
-from slurm_robust.daemon.api.state_snapshot import Shown, revision, take
+from slurm_robust.daemon.api.state_snapshot import Snapshots
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 from slurm_robust.slurm.factory import connect
+
+
+THREADS = 2
+"""Calls to Slurm are made one after the other; a second thread is there for what else has to wait."""
 
 
 class StartError(Exception):
@@ -58,10 +63,11 @@ async def run(
         publisher = pages = None
         if not as_user:
             # `srobust status` of other users reads this state; they cannot read the journal.
-            shown = Shown()
-            publisher = StatePublisher(context, state_dir, lambda: take(daemon, shown), lambda: revision(daemon))
+            publisher = StatePublisher(context, state_dir, Snapshots(daemon))
             pages = ReportPages(context, state_dir)
             daemon.after_poll += [daemon.notifier.tick, publisher.tick, pages.tick]
+        # Each thread of more would keep memory of its own from the large texts that it read once.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
         try:
             await daemon.run()
         finally:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from click.testing import CliRunner
 from fake_slurm import FakeSlurm
+from snapshots import published
 
 from slurm_robust.cli.commands.nodes import repair
 from slurm_robust.cli.main import cli
 from slurm_robust.config import parse
-from slurm_robust.daemon.api.state_snapshot import take, write
+from slurm_robust.daemon.api.state_lines import encode
+from slurm_robust.daemon.api.state_snapshot import write
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
@@ -33,7 +35,7 @@ def test_a_repair_under_way_is_shown_with_its_try(tmp_path: Path) -> None:
             await daemon._poll()
 
     asyncio.run(story())
-    write(tmp_path / "state", {**take(daemon), "at_s": 4e9})
+    write(tmp_path / "state", encode({**published(daemon), "at_s": 4e9}))
     journal.close()
     site = tmp_path / "robust.yaml"
     site.write_text(f"daemon: {{state_dir: {tmp_path}/state, http: {{port: 1}}}}\n")

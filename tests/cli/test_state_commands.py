@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from fake_slurm import FakeSlurm
+from snapshots import published
 
 from slurm_robust.claim import Claim, render
 from slurm_robust.cli.commands.incidents import _where_ranks_stood
 from slurm_robust.cli.main import cli
 from slurm_robust.config import Config
-from slurm_robust.daemon.api.state_snapshot import take, write
+from slurm_robust.daemon.api.state_lines import encode
+from slurm_robust.daemon.api.state_snapshot import write
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
@@ -43,7 +45,7 @@ def site(tmp_path: Path) -> Path:
             await daemon._poll()
 
     asyncio.run(story())
-    write(state_dir, {**take(daemon), "at_s": 4e9})
+    write(state_dir, encode({**published(daemon), "at_s": 4e9}))
     journal.close()
     path = tmp_path / "robust.yaml"
     path.write_text(f"daemon: {{state_dir: {state_dir}, http: {{port: 1}}}}\n")

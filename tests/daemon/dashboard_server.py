@@ -31,7 +31,7 @@ class Served:
 
     def take(self, snapshot: dict[str, Any]) -> None:
         """A new snapshot has come."""
-        self.shown.take(json.dumps(snapshot))
+        self.shown.take(json.dumps(snapshot).encode())
         self.dashboard.live.changed()
 
     async def get(self, path: str, **headers: str) -> aiohttp.ClientResponse:

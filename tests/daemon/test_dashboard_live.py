@@ -69,7 +69,7 @@ def test_a_change_comes_at_once_and_alone() -> None:
             assert (await anext(coming))[0] == "beat"
             # The page that is loaded meanwhile brings nobody out of step.
             state["nodes"][4].update(node_state="idle")
-            served.shown.take(json.dumps(state))
+            served.shown.take(json.dumps(state).encode())
             await served.get("/")
             assert (await anext(coming))[2]["sections"]["grid-0"]["rows"].keys() == {"n-gpu00005"}
 

@@ -24,6 +24,7 @@ from snapshots import stormy
 
 from slurm_robust.config import parse
 from slurm_robust.daemon.api.metrics import metrics
+from slurm_robust.daemon.api.state_lines import Snapshot, encode
 from slurm_robust.daemon.api.state_publisher import StatePublisher
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
@@ -199,11 +200,23 @@ def test_metrics_are_numbers_and_states() -> None:
     assert b"srobust_acting 0.0" in metrics({}, now_s=0.0)
 
 
+class AlwaysNew:
+    """The snapshot, with the time of now."""
+
+    def revision(self) -> None:
+        """Not known."""
+
+    def take(self) -> Snapshot:
+        """The state now."""
+        nodes = {str(row["name"]): encode(row) for row in SNAPSHOT["nodes"]}
+        return Snapshot({**SNAPSHOT, "at_s": time.time()}, nodes)
+
+
 def test_daemon_goes_on_when_it_dies(tmp_path: Path, port: int) -> None:
     """Killed, it is started again after a while; the daemon's own file is there all the time."""
     config = parse(f"daemon: {{http: {{port: {port}}}}}")
     context = DaemonContext(config, FakeSlurm(), Journal.open(tmp_path), account="root", mode=Mode.ACT)
-    window = StatePublisher(context, tmp_path, lambda: {**SNAPSHOT, "at_s": time.time()})
+    window = StatePublisher(context, tmp_path, AlwaysNew())
 
     async def story() -> None:
         async def ticking(until_s: float) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
+from snapshots import published
 
 from slurm_robust.config import Config
-from slurm_robust.daemon.api.state_snapshot import show_incident, take
+from slurm_robust.daemon.api.state_snapshot import show_incident
 from slurm_robust.daemon.controllers.incident_reports import REPORTS
 
 
@@ -162,14 +163,14 @@ def test_a_report_wins_nothing_and_floods_nothing(world: World) -> None:
 def test_status_shows_a_suspicion_and_who_waits_in_the_queue(world: World) -> None:
     """A requeued job is no running one, and must not vanish from the on-call's sight."""
     job = world.slurm.state.jobs[1]
-    assert take(world.daemon)["jobs"] == []
+    assert published(world.daemon)["jobs"] == []
     world.claim(1, (), state="watching", suspected_at_s=world.slurm.now_s - 3)
     world.run(2)
-    (shown,) = take(world.daemon)["jobs"]
+    (shown,) = published(world.daemon)["jobs"]
     assert shown["suspected_at_s"] < world.slurm.now_s
     comment = world.slurm.state.jobs[1].comment
     far = int(world.slurm.now_s) + 9999
     world.slurm.state.jobs[1] = replace(job, state="PENDING", nodes=(), comment=comment, reason="Hold", start_at_s=far)
     world.run(2)
-    (waits,) = take(world.daemon)["waiting"]
+    (waits,) = published(world.daemon)["waiting"]
     assert (waits["job"], waits["reason"]) == ("1", "Hold")

@@ -15,10 +15,10 @@ from fake_slurm import FakeSlurm
 from helpers import wait_until
 from prometheus_client.parser import text_string_to_metric_families
 from promtool import promtool
+from snapshots import published
 
 from slurm_robust.config import parse
 from slurm_robust.daemon.api.metrics import MAX_JOBS, METRICS, metrics, table
-from slurm_robust.daemon.api.state_snapshot import take
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -88,7 +88,7 @@ def test_a_simulated_recovery(tmp_path: Path) -> None:
     for _ in range(10):
         world.run(1)
         world.daemon.totals.tick()
-    value = take(world.daemon)
+    value = published(world.daemon)
     value["jobs"] = [job(1)]
     value |= {"job_labels": True, "notify": [{"target": "t", "sent": 1, "waiting": 2}]}
     text = metrics(value, value["at_s"] + 3).decode()

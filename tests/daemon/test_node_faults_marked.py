@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from daemon_world import Dies
 from faults_world import WIDE, XID, Make
+from snapshots import published
 
-from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.daemon.controllers.breaker import OPEN_KEY, request_reset
 from slurm_robust.fault_marker import FaultMarker, render
 from slurm_robust.model import Mode
@@ -105,7 +105,7 @@ def test_a_fault_that_waits_is_shown_among_the_nodes(fault_world: Make) -> None:
     w.run(4)
     w.mark("n1")
     w.run(10)
-    shown = {node["name"]: node["word"] for node in take(w.daemon)["nodes"]}
+    shown = {node["name"]: node["word"] for node in published(w.daemon)["nodes"]}
     assert (shown["n1"], shown["n2"]) == (f"it reports {XID}", "")
 
 

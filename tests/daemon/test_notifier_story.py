@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
+from snapshots import published
 from webhook_server import Hook, serving
 
 from slurm_robust.config import Config, parse
 from slurm_robust.daemon import log_alerts
-from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.daemon.notifier import KEY, Notifier
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +78,7 @@ def test_a_drain_is_told_and_nothing_is_lost(tmp_path: Path, hook: Hook) -> None
         await world.daemon.notifier.close()
 
     asyncio.run(story())
-    shown = take(world.daemon)["notify"][0]
+    shown = published(world.daemon)["notify"][0]
     assert (shown["sent"], shown["failed"], shown["given_up"], shown["waiting"]) == (4, 1, 0, 0)
     subjects = [body["subject"] for body in hook.got]
     assert subjects[0] == "[srobust/main] warning: Node n5 is out of service: XID 79"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from daemon_world import Dies, World
 from fake_slurm import PAIR_TEST, FakeSlurm
+from snapshots import published
 
 from slurm_robust.config import parse
-from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.policy.cluster.pair_test import PairReport
 from slurm_robust.slurm.values import expand
@@ -51,7 +51,7 @@ def alerts(world: World, what: str) -> list[str]:
 
 def word(world: World, node: str = "n2") -> str:
     """What `srobust nodes` says of it."""
-    return str(next(n["word"] for n in take(world.daemon)["nodes"] if n["name"] == node))
+    return str(next(n["word"] for n in published(world.daemon)["nodes"] if n["name"] == node))
 
 
 def gone(world: World, node: str = "n2") -> bool:
@@ -250,7 +250,7 @@ def test_three_jobs_of_one_user_drain_nothing_and_another_users_does(tmp_path: P
     assert not world.slurm.state.nodes["n2"].drained
     (told,) = alerts(world, "strikes.one_user")
     assert "all by jobs of ann: not drained" in told
-    shown = next(n for n in take(world.daemon)["nodes"] if n["name"] == "n2")
+    shown = next(n for n in published(world.daemon)["nodes"] if n["name"] == "n2")
     assert (shown["strikes"], shown["strikes_by_user"]) == (5, {"ann": 5})
     suspect(world, job_id=6, user="ben")
     world.run(90)

@@ -8,11 +8,13 @@ import pytest
 from click.testing import CliRunner
 from daemon_world import World
 from fake_slurm import FakeSlurm
+from snapshots import published
 
 from slurm_robust.cli.commands.nodes import strikes
 from slurm_robust.cli.main import cli
 from slurm_robust.config import parse
-from slurm_robust.daemon.api.state_snapshot import take, write
+from slurm_robust.daemon.api.state_lines import encode
+from slurm_robust.daemon.api.state_snapshot import write
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 
 
@@ -38,7 +40,7 @@ def test_what_a_suspect_waits_for_is_shown(tmp_path: Path) -> None:
     ledger.strike(Quarantine("n1", "a", 8, "l8", "hang", now_s, now_s, user="ann"), now_s, "passed")
     ledger.quarantine(Quarantine("n1", "b", 9, "l9", "hang", now_s, now_s, user="ann"))
     world.run(30)
-    write(tmp_path / "state", take(world.daemon))
+    write(tmp_path / "state", encode(published(world.daemon)))
     world.journal.close()
     config = tmp_path / "robust.yaml"
     config.write_text(f"daemon: {{state_dir: {tmp_path}/state}}\n")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from daemon_world import Dies, World
 from fake_slurm import FakeSlurm
+from snapshots import published
 
 from slurm_robust.config import parse
-from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.fault_marker import FaultMarker, render
 from slurm_robust.model import Mode
@@ -387,6 +387,6 @@ def test_a_reboot_that_slurmctld_forgot_is_not_asked_for_twice(make: Make) -> No
     world.slurm.forget()
     world.run(300, step_s=1.0)
     assert world.slurm.acts.count("reboot n2") == 1
-    assert take(world.daemon)["nodes"][1]["repair"]["doing"] == "rebooting"
+    assert published(world.daemon)["nodes"][1]["repair"]["doing"] == "rebooting"
     boots(world, 600)
     assert [t.outcome for t in tries(world)] == ["failed", "passed"]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
+from snapshots import published
 
 from slurm_robust.claim import Claim, render
 from slurm_robust.config import Config, LemonsConfig, StandbyConfig, parse
-from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.daemon.controllers.lemons import Lemons
 from slurm_robust.daemon.controllers.sizes import Sizes
 from slurm_robust.daemon.controllers.trainings import Trainings
@@ -50,7 +50,7 @@ def test_faults_in_all_of_it_delay_no_recovery(world: World, monkeypatch: pytest
     assert world.outcomes() == ["running"]
     assert world.slurm.state.jobs[1].restart_count == 1
     assert [len(pool.nodes) for pool in world.daemon.standby_pools.pools] == [1]
-    assert take(world.daemon)["jobs"][0]["ettr"] is None
+    assert published(world.daemon)["jobs"][0]["ettr"] is None
     told = [r["text"] for r in world.journal.db.execute("SELECT text FROM events WHERE what = 'daemon.error'")]
     assert sorted(text.partition(":")[0] for text in told) == [
         "computing the sizes of standby pools",

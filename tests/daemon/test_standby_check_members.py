@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
+from snapshots import published
 
 from slurm_robust.config import parse
-from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.slurm.values import expand
 
 
@@ -39,7 +39,7 @@ def test_members_are_checked_when_they_join_and_again_later(world: World) -> Non
     world.run(60)
     assert sorted(checks(world)) == ["n5", "n6"]
     assert pool(world) == {"n5", "n6"}
-    (shown,) = take(world.daemon)["standby"]
+    (shown,) = published(world.daemon)["standby"]
     assert (shown["unchecked"], shown["short"]) == ("", 0)
     world.run(900)
     assert sorted(checks(world)) == ["n5", "n5", "n6", "n6"]

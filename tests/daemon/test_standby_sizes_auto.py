@@ -6,9 +6,9 @@ from pathlib import Path
 
 from daemon_world import World
 from fake_slurm import FakeSlurm
+from snapshots import published
 
 from slurm_robust.config import StandbyConfig, parse
-from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.policy.cluster.node_states import HardwareClass, PoolRules
 from slurm_robust.slurm.values import expand
 
@@ -28,7 +28,7 @@ def test_the_pool_grows_when_its_nodes_fail_often(tmp_path: Path) -> None:
     world = World(tmp_path, slurm, parse(SITE))
     world.run(60, step_s=10.0)
     assert members(slurm) == 1
-    (shown,) = take(world.daemon)["standby"]
+    (shown,) = published(world.daemon)["standby"]
     assert shown["wanted"] == 1
     assert "too little evidence yet (0 of 30 node-days): it stays 1" in shown["size_reason"]
     begun_s = slurm.now_s
@@ -36,7 +36,7 @@ def test_the_pool_grows_when_its_nodes_fail_often(tmp_path: Path) -> None:
         world.daemon.ledger.drained("n1", begun_s + day * DAY_S, "srobust: XID 79")
         world.daemon.ledger.drain_ended("n1", begun_s + day * DAY_S + 7200.0)
     world.run(6.5 * DAY_S, step_s=1800.0)
-    (shown,) = take(world.daemon)["standby"]
+    (shown,) = published(world.daemon)["standby"]
     assert (shown["wanted"], members(slurm)) == (2, 2)
     assert "6 failures in" in shown["size_reason"]
     world.live()
@@ -73,6 +73,6 @@ def test_a_site_that_chose_a_number_computes_nothing(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     world = World(tmp_path, slurm, parse("standby: {size: 2}"))
     world.run(60, step_s=10.0)
-    (shown,) = take(world.daemon)["standby"]
+    (shown,) = published(world.daemon)["standby"]
     assert (shown["wanted"], shown["size_reason"], world.journal.get("standby_sizes")) == (2, "", "")
     world.journal.close()

@@ -11,22 +11,23 @@ from pathlib import Path
 import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
+from snapshots import published
 
 from slurm_robust.config import parse
+from slurm_robust.daemon.api.state_lines import encode
 from slurm_robust.daemon.api.state_publisher import REPEAT_S, StatePublisher
-from slurm_robust.daemon.api.state_snapshot import FILE_NAME, Shown, encoded, revision, take
+from slurm_robust.daemon.api.state_snapshot import FILE_NAME, Snapshots
 
 
 class Stage:
     """A daemon that publishes into a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.shown = folder, Shown()
+        self.folder = folder
         self.world = World(folder / "journal", FakeSlurm(), parse("daemon: {http: {enabled: false}}"))
         daemon = self.world.daemon
-        self.publisher = StatePublisher(
-            daemon.context, folder, lambda: take(daemon, self.shown), lambda: revision(daemon)
-        )
+        self.snapshots = Snapshots(daemon)
+        self.publisher = StatePublisher(daemon.context, folder, self.snapshots)
         self.run(20)
 
     def run(self, seconds: int) -> int:
@@ -91,14 +92,14 @@ def test_rows_that_are_taken_over_are_those_that_would_be_made(stage: Stage) -> 
     slurm.state.nodes["n3"] = replace(slurm.state.nodes["n3"], flags=frozenset(("DRAIN",)), reason="bad fan")
     stage.run(8)
     daemon = stage.world.daemon
-    assert take(daemon, stage.shown) == take(daemon)
+    assert json.loads(stage.snapshots.take().whole()) == published(daemon)
     del slurm.state.nodes["n6"]
     daemon.context.readings.expire()
     stage.run(8)
-    assert take(daemon, stage.shown) == take(daemon)
+    assert json.loads(stage.snapshots.take().whole()) == published(daemon)
 
 
 def test_half_a_character_from_outside_is_no_trouble() -> None:
     """JSON can carry it as an escape; the state then does, too."""
-    assert json.loads(encoded({"reason": "\ud800"})) == {"reason": "\ud800"}
-    assert encoded({"reason": "日本"}).decode() == '{"reason":"日本"}'
+    assert json.loads(encode({"reason": "\ud800"})) == {"reason": "\ud800"}
+    assert encode({"reason": "日本"}).decode() == '{"reason":"日本"}'

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
+from snapshots import published
 
 from slurm_robust.cli.commands.incidents import _outcome
 from slurm_robust.config import Config
-from slurm_robust.daemon.api.state_snapshot import show_incident, take
+from slurm_robust.daemon.api.state_snapshot import show_incident
 from slurm_robust.daemon.store.journal import IncidentRow
 
 
@@ -63,5 +64,5 @@ def test_since_when_a_node_is_drained(world: World) -> None:
     world.slurm.state.nodes["n5"] = drained
     world.slurm.state.nodes["n6"] = replace(node, name="n6", reason="left over", reason_at_s=999_000)
     world.run(6)
-    shown = {n["name"]: (n["since_s"], n["reason"]) for n in take(world.daemon)["nodes"]}
+    shown = {n["name"]: (n["since_s"], n["reason"]) for n in published(world.daemon)["nodes"]}
     assert (shown["n5"], shown["n6"]) == ((999_000, "bad fan"), (None, ""))

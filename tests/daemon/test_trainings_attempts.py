@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
+from snapshots import published
 
 from slurm_robust.claim import Claim, render
 from slurm_robust.config import Config
-from slurm_robust.daemon.api.state_snapshot import take
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, AttemptRow
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
@@ -55,7 +55,7 @@ def rows(world: World) -> list[AttemptRow]:
 
 def shown(world: World) -> dict[str, object]:
     """The only training of the snapshot."""
-    found = take(world.daemon)
+    found = published(world.daemon)
     (one,) = [*found["jobs"], *found["waiting"]]
     return {name: one[name] for name in ("ettr", "ettr_hour", "spent", "speed_s")}
 
@@ -197,7 +197,7 @@ def test_a_clock_that_is_set_back_stops_nothing(world: World) -> None:
     tells(world, first=world.slurm.now_s + 1, last=world.slurm.now_s + 40, step=10.0)
     world.run(6)
     assert rows(world)[0].times.last_step == 10
-    assert take(world.daemon)["troubles"] == []
+    assert published(world.daemon)["troubles"] == []
 
 
 def test_a_training_that_is_done_while_its_job_goes_on(world: World) -> None:
@@ -259,7 +259,7 @@ def test_a_claim_cannot_make_up_rows_gpus_or_times(world: World) -> None:
         assert (row.times.gpus, row.times.first_step_at_s, row.times.checkpoint_s) == (8, None, 0)
         assert 0 <= row.times.slow_s <= 1000
         assert (row.times.last_step, row.times.step_s) == (-1, 0)
-    assert take(world.daemon)["troubles"] == []
+    assert published(world.daemon)["troubles"] == []
 
 
 def test_a_stale_claim_begins_the_attempt_and_tells_nothing_of_it(world: World) -> None:

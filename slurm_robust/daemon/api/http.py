@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import os
 import pwd
 import socket
@@ -28,44 +27,74 @@ from slurm_robust.daemon.api.dashboard.access import Access
 from slurm_robust.daemon.api.dashboard.hiding import Hiding
 from slurm_robust.daemon.api.dashboard.web import Dashboard
 from slurm_robust.daemon.api.metrics import metrics
+from slurm_robust.daemon.api.state_lines import CHANGED_NODES, decode, encode
 
 LINE_LIMIT_BYTES = 64 * 1024 * 1024
 REREAD_S = 1.0
 
 
+class _Changed(msgspec.Struct):
+    """Of a line with changes: the rows of the nodes."""
+
+    changed_nodes: list[dict[str, Any]]
+
+
 class ShownState:
-    """The last snapshot, without what the site hides."""
+    """The last snapshot, without what the site hides.
+
+    Its lines are read when somebody asks for it: it may be of thousands of nodes.
+    """
 
     def __init__(self, hiding: Hiding | None = None, now_s: Callable[[], float] = time.time) -> None:
         self.now_s = now_s
         self._hiding = hiding or Hiding(())
-        self._text, self._new = "{}", ""
+        self._whole = self._rest = b""
+        """The last lines that were not read yet."""
+        self._changed: dict[str, dict[str, Any]] = {}
+        """Rows that have changed since the nodes were read, by name."""
+        self._nodes: dict[str, dict[str, Any]] = {}
         self._value: dict[str, Any] = {}
+        self._text = b"{}"
 
-    def take(self, text: str) -> None:
-        """Keep this snapshot; it is read when somebody asks for it, for it may be of thousands of nodes."""
-        if text.startswith("{") and text.rstrip().endswith("}"):
-            self._new = text
+    def take(self, line: bytes) -> None:
+        """Keep this snapshot; what is no JSON object is ignored."""
+        line = line.strip()
+        if not line.startswith(b"{") or not line.endswith(b"}"):
+            return
+        if not line.startswith(CHANGED_NODES):
+            self._whole, self._rest, self._changed = line, b"", {}
+            return
+        changed = decode(line, _Changed)
+        if changed is not None:
+            self._rest = line
+            self._changed.update({str(row.get("name")): row for row in changed.changed_nodes})
 
     def _read(self) -> None:
-        """Read what came last; a text that is no JSON object is ignored."""
-        text, self._new = self._new, ""
-        if not text:
+        """Read what came last."""
+        whole, rest, changed = self._whole, self._rest, self._changed
+        if not whole and not rest:
             return
-        try:
-            value = _parsed(text)
-        except ValueError:
+        self._whole, self._rest, self._changed = b"", b"", {}
+        value = decode(whole, dict[str, Any]) if whole else self._value
+        if value is None:
             return
-        if isinstance(value, dict):
-            self._text, self._value = text, value
-            if self._hiding:
-                self._value = self._hiding.hidden(value)
-                self._text = json.dumps(self._value, separators=(",", ":"))
+        if whole:
+            rows = [row for row in value.get("nodes", ()) if isinstance(row, dict)]
+            self._nodes = {str(row.get("name")): row for row in rows}
+        if rest:
+            value = decode(rest, dict[str, Any]) or value
+            value.pop("changed_nodes", None)
+        self._nodes.update(changed)
+        value = {**value, "nodes": list(self._nodes.values())}
+        self._text = b"" if rest or self._hiding else whole
+        self._value = self._hiding.hidden(value) if self._hiding else value
 
     @property
-    def text(self) -> str:
+    def text(self) -> bytes:
         """As JSON."""
         self._read()
+        if not self._text:
+            self._text = encode(self._value)
         return self._text
 
     @property
@@ -75,18 +104,11 @@ class ShownState:
         return self._value
 
 
-def _parsed(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError):  # half a character pair, which only the other one reads
-        return json.loads(text)
-
-
 def application(shown: ShownState, dashboard: Dashboard) -> web.Application:
     """The dashboard and three pages for tools; anything else is 404, any method but GET and HEAD is 405."""
 
     async def state(_: web.Request) -> web.Response:
-        return web.Response(text=shown.text, content_type="application/json")
+        return web.Response(body=shown.text, content_type="application/json", charset="utf-8")
 
     async def prometheus(_: web.Request) -> web.Response:
         return web.Response(body=metrics(shown.value, shown.now_s()), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -145,6 +167,8 @@ async def serve(served: Served) -> None:
     await runner.setup()
     dashboard.rehearse()
     await _rehearse(runner, dashboard.known_paths, served.access.token)
+    # Otherwise they would be made again for each snapshot, though nobody looks at them.
+    dashboard.live.forget()
     drop_rights()
     # What is loaded now stays for ever; looking through it again would delay every other answer.
     gc.collect()
@@ -186,7 +210,7 @@ async def _from_stdin(shown: ShownState, changed: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
-        shown.take(line.decode("utf-8", "replace"))
+        shown.take(line)
         changed()
 
 
@@ -197,7 +221,7 @@ async def _from_file(shown: ShownState, path: Path, changed: Callable[[], None])
         with contextlib.suppress(OSError):
             state = await asyncio.to_thread(path.stat)
             if (now := (state.st_ino, state.st_mtime_ns, state.st_size)) != last:
-                shown.take(await asyncio.to_thread(path.read_text, encoding="utf-8", errors="replace"))
+                shown.take(await asyncio.to_thread(path.read_bytes))
                 last = now
                 changed()
         await asyncio.sleep(REREAD_S)

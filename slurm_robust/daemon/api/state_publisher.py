@@ -5,74 +5,90 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from slurm_robust.daemon import children
-from slurm_robust.daemon.api.state_snapshot import Revision, encoded, write
+from slurm_robust.daemon.api.state_lines import Snapshot
+from slurm_robust.daemon.api.state_snapshot import Revision, write
 from slurm_robust.daemon.context import DaemonContext
 
 PAGES_FOLDER = "pages"
 """In the state folder: the report's pages, which `report_pages` makes and the HTTP side shows."""
 EVERY_S = 1.0
-SHARE = 0.02
-"""The share of time, at most, for publishing: of thousands of nodes it is done every few seconds."""
+SHARE, WRITE_SHARE = 0.02, 0.005
+"""Of the time, at most, for making the state, and for writing all of it into its file."""
 REPEAT_S = 10.0
 """A state that does not change is published this often: its age says that the daemon lives."""
 WAIT_MAX_S = 60.0
 
 
-class StatePublisher:
-    """The daemon's end of the pipe. Errors here do not affect the rest of the daemon."""
+class StateSource(Protocol):
+    """What is published."""
 
-    def __init__(
-        self,
-        context: DaemonContext,
-        state_dir: Path,
-        take: Callable[[], dict[str, Any]],
-        revision: Callable[[], Revision] | None = None,
-    ) -> None:
-        self.context, self.state_dir, self.take, self.revision = context, state_dir, take, revision
+    def revision(self) -> Revision | None:
+        """What a snapshot would be made from now; None where that is not known."""
+
+    def take(self) -> Snapshot:
+        """The state now."""
+
+
+class StatePublisher:
+    """The daemon's end of the pipe. Errors here do not affect the rest of the daemon.
+
+    The HTTP side gets each change within a second, and of thousands of nodes only those that have changed. The file has
+    all nodes, and is written less often where that takes long.
+    """
+
+    def __init__(self, context: DaemonContext, state_dir: Path, source: StateSource) -> None:
+        self.context, self.state_dir, self._source = context, state_dir, source
         self._published: Revision | None = None
         self._published_at_s = 0.0
+        self._is_written = True
         self._process: asyncio.subprocess.Process | None = None
-        self._next_at_s = self._start_at_s = 0.0
+        self._fed: Mapping[str, bytes] | None = None
+        """The nodes that the process knows."""
+        self._next_at_s = self._write_at_s = self._start_at_s = 0.0
         self._wait_s = 1.0
 
     async def tick(self) -> None:
         """Publish a new snapshot where something has changed, once a second at most."""
-        now_s = self.context.now_s()
+        now_s, revision = self.context.now_s(), self._source.revision()
         # A clock that was set back must not keep the state from being published.
         if now_s < self._next_at_s <= now_s + WAIT_MAX_S:
             return
-        revision = self.revision() if self.revision is not None else None
+        may_write = not now_s < self._write_at_s <= now_s + WAIT_MAX_S
         recent = 0 <= now_s - self._published_at_s < REPEAT_S
-        if recent and revision is not None and revision.same(self._published):
+        is_same = revision is not None and revision.same(self._published)
+        if recent and is_same and (self._is_written or not may_write):
             return
-        self._published, self._published_at_s = revision, now_s
+        self._published, self._published_at_s, self._is_written = revision, now_s, False
         began_s = time.process_time()
-        await self._publish()
-        took_s = time.process_time() - began_s
-        self._next_at_s = now_s + min(REPEAT_S, max(EVERY_S, took_s / SHARE))
+        snapshot = self._source.take()
+        if may_write:
+            snapshot = self._write(snapshot, now_s)
+        if self.context.config.daemon.http.enabled:
+            await self._keep_running()
+            self._feed(snapshot)
+        self._next_at_s = now_s + min(REPEAT_S, max(EVERY_S, (time.process_time() - began_s) / SHARE))
 
-    async def _publish(self) -> None:
-        context, snapshot = self.context, self.take()
-        line = encoded(snapshot)
+    def _write(self, snapshot: Snapshot, now_s: float) -> Snapshot:
+        """Write the file; the snapshot, which says so where that fails."""
+        context, began_s = self.context, time.process_time()
         try:
-            write(self.state_dir, line)
-            context.trouble("state", "")
+            write(self.state_dir, snapshot.whole())
         except OSError as error:
             context.alert("state.unwritable", f"{self.state_dir}: {error}", key="state")
             where = f"the folder {self.state_dir} cannot be written ({error.strerror})"
             context.trouble(
                 "state", f"{where}, so no plan can be written down and nothing is done: df -h {self.state_dir}"
             )
-            self._published = None  # tried again soon
-            line = encoded({**snapshot, "troubles": list(context.troubles.values())})
-        if context.config.daemon.http.enabled:
-            await self._keep_running()
-            self._feed(line)
+            return snapshot._replace(state={**snapshot.state, "troubles": list(context.troubles.values())})
+        context.trouble("state", "")
+        self._is_written = True
+        self._write_at_s = now_s + min(REPEAT_S, max(EVERY_S, (time.process_time() - began_s) / WRITE_SHARE))
+        return snapshot
 
     async def _keep_running(self) -> None:
         context, http = self.context, self.context.config.daemon.http
@@ -81,7 +97,7 @@ class StatePublisher:
         if self._process is not None:
             code = self._process.returncode
             context.alert("http.ended", f"the HTTP side ended with {code}; the daemon goes on", key="http")
-            self._process = None
+            self._process = self._fed = None
             self._start_at_s = context.now_s() + self._wait_s
             self._wait_s = min(WAIT_MAX_S, self._wait_s * 2)
         if context.now_s() < self._start_at_s:
@@ -100,12 +116,14 @@ class StatePublisher:
             self._start_at_s = context.now_s() + WAIT_MAX_S
             context.alert("http.unstartable", str(error), key="http")
 
-    def _feed(self, line: bytes) -> None:
+    def _feed(self, snapshot: Snapshot) -> None:
         pipe = self._process.stdin if self._process else None
         # A reader that is stuck gets no further snapshot: memory stays bounded.
         if pipe is None or pipe.is_closing() or pipe.transport.get_write_buffer_size() > 0:
             return
-        pipe.write(line + b"\n")
+        line = snapshot.changes(self._fed) if self._fed is not None else None
+        pipe.write((line or snapshot.whole()) + b"\n")
+        self._fed = snapshot.nodes
 
     async def close(self) -> None:
         """End the HTTP process by closing its input."""

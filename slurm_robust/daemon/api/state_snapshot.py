@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
-from slurm_robust import __version__, fault_marker
+from slurm_robust import __version__
 from slurm_robust.claim import Claim
+from slurm_robust.daemon.api.node_rows import AboutNodes, NodeRows
+from slurm_robust.daemon.api.state_lines import Snapshot
 from slurm_robust.daemon.context import DAY_S, printable
 from slurm_robust.daemon.controllers.claim_intake import MARK
 from slurm_robust.daemon.store.journal import ActionRow, IncidentRow, Journal
 from slurm_robust.policy.cluster.node_states import (
     QUARANTINE_PREFIX,
     Pool,
-    drained_by_us,
-    foreign,
     in_reservations,
     lost_gres,
-    state_of,
 )
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT, NODE_LOST
-from slurm_robust.policy.cluster.strikes import by_user, counted
-from slurm_robust.slurm.client import Job, Node
+from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand, fold
 
 if TYPE_CHECKING:
@@ -97,17 +91,6 @@ def recent_incidents(journal: Journal, limit: int = INCIDENTS) -> list[dict[str,
     return [show_incident(row, journal.actions(row.key)) for row in journal.incidents(limit=limit)]
 
 
-@dataclass
-class Shown:
-    """Parts of the last snapshot, taken over into the next one where nothing in them has changed."""
-
-    nodes: dict[str, tuple[tuple[object, ...], dict[str, Any]]] = field(default_factory=dict)
-    """By name: what the row was made from, and the row."""
-    incidents: list[dict[str, Any]] = field(default_factory=list)
-    incidents_at: tuple[int, int] = (-1, -1)
-    """The journal's revision that they were read from."""
-
-
 class Revision(NamedTuple):
     """What a snapshot is made from: two that are alike give the same one, but for its time and what grows old."""
 
@@ -122,23 +105,39 @@ class Revision(NamedTuple):
         return all(one is another for one, another in zip(self.objects, other.objects, strict=True))
 
 
-def revision(daemon: Daemon) -> Revision:
-    """What a snapshot would be made from now."""
+class Snapshots:
+    """The daemon's state, again and again: what has not changed since the last time is not made anew."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._rows = NodeRows()
+        self._incidents: list[dict[str, Any]] = []
+        self._incidents_at = (-1, -1)
+        """The journal's revision that they were read from."""
+
+    def revision(self) -> Revision:
+        """What a snapshot would be made from now."""
+        daemon, context = self._daemon, self._daemon.context
+        readings = context.readings
+        values = (context.mode, *context.troubles.values(), readings.unchecked, readings.at_check)
+        pools = tuple(daemon.standby_pools.pools)
+        return Revision(
+            (readings.picture, readings.jobs, readings.reservations), (*values, pools, context.journal.revision)
+        )
+
+    def take(self) -> Snapshot:
+        """The state now."""
+        daemon, context = self._daemon, self._daemon.context
+        if self._incidents_at != context.journal.revision:
+            self._incidents_at = context.journal.revision
+            self._incidents = recent_incidents(context.journal)
+        self._rows.update(_about_nodes(daemon))
+        return Snapshot({**_state(daemon), "incidents": self._incidents}, self._rows.encoded)
+
+
+def _state(daemon: Daemon) -> dict[str, Any]:
     context, readings = daemon.context, daemon.context.readings
-    values = (context.mode, *context.troubles.values(), readings.unchecked, readings.at_check)
-    pools = tuple(daemon.standby_pools.pools)
-    return Revision(
-        (readings.picture, readings.jobs, readings.reservations), (*values, pools, context.journal.revision)
-    )
-
-
-def take(daemon: Daemon, shown: Shown | None = None) -> dict[str, Any]:
-    """The whole snapshot; `shown` remembers its parts for the next one."""
-    context, readings, shown = daemon.context, daemon.context.readings, shown or Shown()
     supervised = daemon.claim_intake.supervised
-    if shown.incidents_at != context.journal.revision:
-        shown.incidents_at = context.journal.revision
-        shown.incidents = recent_incidents(context.journal)
     return {
         "at_s": round(context.now_s(), 3),
         "cluster": context.cluster_name,
@@ -149,13 +148,11 @@ def take(daemon: Daemon, shown: Shown | None = None) -> dict[str, Any]:
         "slurm_calls": context.calls,
         "breaker": {"open": bool(daemon.breaker.why_open), "why": daemon.breaker.why_open},
         "lost_gres": list(lost_gres(readings.picture.gres_used.values())),
-        "nodes": _nodes(daemon, shown),
         "standby": [_pool(daemon, pool) for pool in daemon.standby_pools.pools],
         "jobs": [_job(daemon, j, supervised[i]) for i, j in readings.jobs.items() if i in supervised],
         "waiting": [
             _waiting(daemon, job) for job in readings.jobs.values() if job.state == "PENDING" and MARK in job.comment
         ],
-        "incidents": shown.incidents,
         "troubles": list(context.troubles.values()),
         "totals": daemon.totals.shown(),
         "notify": daemon.notifier.shown(),
@@ -163,60 +160,22 @@ def take(daemon: Daemon, shown: Shown | None = None) -> dict[str, Any]:
     }
 
 
-def _nodes(daemon: Daemon, last: Shown) -> list[dict[str, Any]]:
+def _about_nodes(daemon: Daemon) -> AboutNodes:
     context, readings, config = daemon.context, daemon.context.readings, daemon.context.config
     reservations = readings.reservations.values()
     quarantines = {q.node: q for q in daemon.ledger.quarantines()}
-    strikes = daemon.ledger.all_strikes(context.now_s() - config.quarantine.strike_window_days * DAY_S)
-    seats = in_reservations(reservations, config.seat.prefix)
-    pools = in_reservations(reservations, config.standby.prefix + "-")
-    quarantined = in_reservations(reservations, QUARANTINE_PREFIX) | frozenset(quarantines)
-    jobs = {n: j.ref.address for j in readings.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}
-    repairs = daemon.repairs.shown()
-    rows = dict[str, tuple[tuple[object, ...], dict[str, Any]]]()
-    for name in sorted(readings.nodes):
-        node, q, job = readings.nodes[name], quarantines.get(name), jobs.get(name, "")
-        repair, struck = repairs.get(name), strikes.get(name, ())
-        of = (node, name in quarantined, name in seats, name in pools, job, q, struck, repair)
-        known = last.nodes.get(name)
-        if known is not None and known[0] == of:
-            rows[name] = known
-            continue
-        state = state_of(node, quarantined=of[1], seat=of[2], standby=of[3], job=bool(job)).value
-        row = {
-            "name": name,
-            "node_state": state,
-            "room": state,  # its name up to version 0.1
-            "state": "+".join((node.state, *sorted(node.flags))),
-            "job": job,
-            "reason": node.reason if node.drained else "",
-            "owner": _drained_by(node),
-            "incident": q.incident if q else "",
-            "word": f"{q.why}; {q.word}".strip("; ") if q else _marked(node),
-            "since_s": q.since_s if q else (node.reason_at_s or None) if node.drained else None,
-            "strikes": counted(struck),
-            "strikes_by_user": by_user(struck),
-            "repair": repair,
-            "partitions": list(node.partitions),
-            "gres": node.gres,
-        }
-        rows[name] = (of, row)
-    last.nodes = rows
-    return [row for _, row in rows.values()]
-
-
-def _marked(node: Node) -> str:
-    """The fault that the node has marked, while nothing has come of it yet."""
-    marker = fault_marker.parse(node.extra)
-    return f"it reports {marker.sentence}" if marker else ""
-
-
-def _drained_by(node: Node) -> str:
-    if not node.drained:
-        return ""
-    if drained_by_us(node):
-        return "srobust"
-    return "foreign" if foreign(node) else "slurm"
+    return AboutNodes(
+        nodes=readings.nodes,
+        quarantines=quarantines,
+        strikes=daemon.ledger.all_strikes(context.now_s() - config.quarantine.strike_window_days * DAY_S),
+        repairs=daemon.repairs.shown(),
+        jobs={
+            n: j.ref.address for j in readings.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes
+        },
+        quarantined=in_reservations(reservations, QUARANTINE_PREFIX) | frozenset(quarantines),
+        seats=in_reservations(reservations, config.seat.prefix),
+        pools=in_reservations(reservations, config.standby.prefix + "-"),
+    )
 
 
 def _pool(daemon: Daemon, pool: Pool) -> dict[str, Any]:
@@ -277,20 +236,12 @@ def _job(daemon: Daemon, job: Job, claim: Claim) -> dict[str, Any]:
     }
 
 
-def encoded(snapshot: Mapping[str, Any]) -> bytes:
-    """The snapshot as one line of JSON."""
-    try:
-        return msgspec.json.encode(snapshot)
-    except UnicodeEncodeError:  # half a character pair, in a text from outside
-        return json.dumps(snapshot, separators=(",", ":")).encode()
-
-
-def write(state_dir: Path, snapshot: Mapping[str, Any] | bytes) -> None:
+def write(state_dir: Path, line: bytes) -> None:
     """Write the snapshot where everyone may read it: the whole of it, or nothing."""
     path = state_dir / FILE_NAME
     temporary = path.with_suffix(".tmp")
     try:
-        temporary.write_bytes(snapshot if isinstance(snapshot, bytes) else encoded(snapshot))
+        temporary.write_bytes(line)
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError:

@@ -13,7 +13,7 @@ from slurm_robust.daemon.jobs_together import JobsTogether
 from slurm_robust.daemon.store.journal import OPEN, RUNNING, ActionRow, IncidentRow
 from slurm_robust.daemon.store.node_ledger import Quarantine
 from slurm_robust.model import Action, ActionKind, Incident
-from slurm_robust.policy.cluster.node_states import Cluster, busy_nodes
+from slurm_robust.policy.cluster.node_states import Cluster
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, Step, next_step
 from slurm_robust.policy.cluster.recovery_view import View, forgotten, shown
@@ -127,7 +127,7 @@ class OpenRecovery:
             job=job,
             reservations=context.readings.reservations,
             nodes=context.readings.nodes,
-            occupied=busy_nodes(context.readings.jobs.values(), frozenset((self.row.job_id,))),
+            occupied=context.readings.busy_without(self.row.job_id),
             called=self.called(context),
             abort=self.row.abort.reason if self.row.abort else "",
             answered=answered,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from slurm_robust.policy.cluster.recovery_step import GiveUp
 
 FILE_NAME = "journal.sqlite"
 OPEN, RUNNING, CLOSED = "open", "running", "closed"
+T = TypeVar("T")
 
 
 def _dump(value: Any) -> str:
@@ -169,6 +170,8 @@ class Journal:
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
         self.db = db
         self.path = path
+        self._remembered: dict[Hashable, list[Any]] = {}
+        self._remembered_at = (-1, -1)
 
     @classmethod
     def open(cls, state_dir: str | Path, *, read_only: bool = False) -> Journal:
@@ -323,6 +326,9 @@ class Journal:
 
     def actions(self, key: str) -> list[ActionRow]:
         """The incident's actions in their order."""
+        return self.remembered(("actions", key), lambda: self._actions(key))
+
+    def _actions(self, key: str) -> list[ActionRow]:
         names = ", ".join(f.name for f in fields(ActionRow))
         rows = self.db.execute(f"SELECT {names} FROM actions WHERE incident = ? ORDER BY seq", (key,))  # noqa: S608
         return [ActionRow(**{**dict(r), "args": json.loads(r["args"]), "planned": bool(r["planned"])}) for r in rows]
@@ -333,6 +339,16 @@ class Journal:
     def revision(self) -> tuple[int, int]:
         """Another value after each change of the journal, by this process or another one."""
         return self.db.total_changes, int(self.db.execute("PRAGMA data_version").fetchone()[0])
+
+    def remembered(self, what: Hashable, read: Callable[[], list[T]]) -> list[T]:
+        """The rows that `read` gives, which is called again only after a change of the journal."""
+        if self.db.in_transaction:
+            return read()  # what is rolled back leaves no trace in the revision
+        if self._remembered_at != (revision := self.revision):
+            self._remembered, self._remembered_at = {}, revision
+        if what not in self._remembered:
+            self._remembered[what] = read()
+        return list(self._remembered[what])
 
     def get(self, key: str, default: str = "") -> str:
         """A single value."""

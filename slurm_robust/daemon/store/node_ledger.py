@@ -51,6 +51,9 @@ class NodeLedger:
 
     def quarantines(self) -> list[Quarantine]:
         """All nodes in quarantine."""
+        return self.journal.remembered("quarantines", self._quarantines)
+
+    def _quarantines(self) -> list[Quarantine]:
         columns = ", ".join(Quarantine.__dataclass_fields__)
         rows = self.db.execute(f"SELECT {columns} FROM quarantines ORDER BY node")  # noqa: S608 (our own names)
         return [Quarantine(**dict(r)) for r in rows]

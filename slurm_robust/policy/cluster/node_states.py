@@ -141,9 +141,14 @@ def lost_gres(nodes: Iterable[Node]) -> tuple[str, ...]:
     return tuple(sorted(node.name for node in nodes if node.gres_used and _empty(node)))
 
 
-def busy_nodes(jobs: Iterable[Job], but: frozenset[int] = frozenset()) -> frozenset[str]:
-    """Nodes on which a job starts, runs, is suspended or ends, except jobs `but` (raw ids)."""
-    return frozenset(n for j in jobs if j.ref.job_id not in but for n in j.nodes if j.state in THERE or j.completing)
+def is_there(job: Job) -> bool:
+    """True where a job starts, runs, is suspended or ends on its nodes."""
+    return job.state in THERE or job.completing
+
+
+def busy_nodes(jobs: Iterable[Job]) -> frozenset[str]:
+    """Nodes on which a job is."""
+    return frozenset(n for job in jobs if is_there(job) for n in job.nodes)
 
 
 def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, until_s: float) -> list[str]:

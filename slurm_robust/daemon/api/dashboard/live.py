@@ -164,6 +164,10 @@ class Live:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(max(loop.time(), self._next_at_s), self._tell)
 
+    def forget(self) -> None:
+        """Forget the pages that nobody watches."""
+        self._channels = OrderedDict((name, c) for name, c in self._channels.items() if c.watchers)
+
     def close(self) -> None:
         """Let everyone go."""
         self._is_closed = True
@@ -212,8 +216,10 @@ class Live:
         self._timer = None
         loop = asyncio.get_running_loop()
         watched = [channel for channel in self._channels.values() if channel.watchers]
-        warm = [c for c in self._channels.values() if not c.watchers and loop.time() - c.asked_at_s < WARM_S]
-        for channel in (*watched, *warm):
+        # A page that nobody looks at any more takes no time and no memory.
+        for name in [n for n, c in self._channels.items() if not c.watchers and loop.time() - c.asked_at_s >= WARM_S]:
+            del self._channels[name]
+        for channel in self._channels.values():
             self._refresh(channel)
             # Who loads the page next need not wait for that.
             channel.rows()

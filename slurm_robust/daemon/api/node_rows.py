@@ -1,0 +1,114 @@
+"""A row of each node, as the snapshot shows it: encoded once, and again only where something of it has changed. Pure.
+
+Of ten thousand nodes, a snapshot a second is made; in most of them no node has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from slurm_robust import fault_marker
+from slurm_robust.daemon.api.state_lines import encode
+from slurm_robust.daemon.store.node_ledger import Quarantine
+from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, state_of
+from slurm_robust.policy.cluster.strikes import Strike, by_user, counted
+from slurm_robust.slurm.client import Node
+
+
+class AboutNodes(NamedTuple):
+    """All that rows are made from: of each node by its name, and names."""
+
+    nodes: Mapping[str, Node]
+    quarantines: Mapping[str, Quarantine]
+    strikes: Mapping[str, Sequence[Strike]]
+    repairs: Mapping[str, Mapping[str, Any]]
+    jobs: Mapping[str, str]
+    """Node → the job that runs or ends there."""
+    quarantined: AbstractSet[str]
+    seats: AbstractSet[str]
+    pools: AbstractSet[str]
+
+
+_NOTHING = AboutNodes({}, {}, {}, {}, {}, frozenset(), frozenset(), frozenset())
+
+
+class NodeRows:
+    """The rows, by name and in the order of the names."""
+
+    def __init__(self) -> None:
+        self.encoded: dict[str, bytes] = {}
+        """Another mapping where a row has changed; a row is the same object as long as it is the same."""
+        self._of = _NOTHING
+
+    def update(self, now: AboutNodes) -> None:
+        """Make the rows that have changed."""
+        old, self._of = self._of, now
+        changed = _changed(old, now)
+        if not changed:
+            return
+        known = self.encoded
+        if now.nodes.keys() == known.keys():
+            made = {name: encode(_row(now, name)) for name in changed if name in known}
+            self.encoded = {**known, **made}
+        else:
+            kept = known.keys() - changed
+            self.encoded = {n: known[n] if n in kept else encode(_row(now, n)) for n in sorted(now.nodes)}
+
+
+def _changed(old: AboutNodes, now: AboutNodes) -> set[str]:
+    """Names of nodes of which something differs."""
+    found = set[str]()
+    for was, is_now in zip(old, now, strict=True):
+        if was is is_now:
+            continue
+        if isinstance(was, Mapping) and isinstance(is_now, Mapping):
+            found.update(_differing(was, is_now))
+        elif isinstance(was, AbstractSet) and isinstance(is_now, AbstractSet):
+            found.update(was ^ is_now)
+    return found
+
+
+def _differing(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterable[str]:
+    yield from was.keys() ^ now.keys()
+    for name, value in now.items():
+        if (known := was.get(name)) is not value and known != value:
+            yield name
+
+
+def _row(of: AboutNodes, name: str) -> dict[str, Any]:
+    node, q, job, struck = of.nodes[name], of.quarantines.get(name), of.jobs.get(name, ""), of.strikes.get(name, ())
+    held = {"quarantined": name in of.quarantined, "seat": name in of.seats, "standby": name in of.pools}
+    state = state_of(node, **held, job=bool(job)).value
+    return {
+        "name": name,
+        "node_state": state,
+        "room": state,  # its name up to version 0.1
+        "state": "+".join((node.state, *sorted(node.flags))),
+        "job": job,
+        "reason": node.reason if node.drained else "",
+        "owner": _drained_by(node),
+        "incident": q.incident if q else "",
+        "word": f"{q.why}; {q.word}".strip("; ") if q else _marked(node),
+        "since_s": q.since_s if q else (node.reason_at_s or None) if node.drained else None,
+        "strikes": counted(struck),
+        "strikes_by_user": by_user(struck),
+        "repair": of.repairs.get(name),
+        "partitions": list(node.partitions),
+        "gres": node.gres,
+    }
+
+
+def _marked(node: Node) -> str:
+    """The fault that the node has marked, while nothing has come of it yet."""
+    marker = fault_marker.parse(node.extra)
+    return f"it reports {marker.sentence}" if marker else ""
+
+
+def _drained_by(node: Node) -> str:
+    if not node.drained:
+        return ""
+    if drained_by_us(node):
+        return "srobust"
+    return "foreign" if foreign(node) else "slurm"

@@ -1,0 +1,56 @@
+"""The state as lines of JSON: what the daemon writes to its file and to the HTTP side, and what that one reads. Pure.
+
+A line is a whole snapshot, or one with `changed_nodes` instead of `nodes`: the rows that are others than in the line
+before. Of thousands of nodes, most lines have none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+CHANGED_NODES = b'{"changed_nodes":['
+"""Begins a line that has these instead of `nodes`: the HTTP side knows the other ones."""
+
+
+class Snapshot(NamedTuple):
+    """The state at one moment: that of the nodes, and all else."""
+
+    state: dict[str, Any]
+    nodes: Mapping[str, bytes]
+    """The row of each node, by name: JSON, and the same object as long as it is the same."""
+
+    def whole(self) -> bytes:
+        """As one line of JSON."""
+        return encode(self.state)[:-1] + b',"nodes":[' + b",".join(self.nodes.values()) + b"]}"
+
+    def changes(self, since: Mapping[str, bytes]) -> bytes | None:
+        """The state, and of the nodes only the rows that are others than these; None where nodes have come or gone."""
+        if self.nodes.keys() != since.keys():
+            return None
+        rows = [row for name, row in self.nodes.items() if since[name] is not row] if self.nodes is not since else []
+        return CHANGED_NODES + b",".join(rows) + b"]," + encode(self.state)[1:]
+
+
+def encode(value: Any) -> bytes:
+    """As JSON."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # half a character pair, in a text from outside
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode(line: bytes, what: type[T]) -> T | None:
+    """The line, read; None where it is not that."""
+    try:
+        return msgspec.json.decode(line, type=what)
+    except (msgspec.DecodeError, UnicodeError):
+        try:  # half a character pair, which only the other one reads
+            return msgspec.convert(json.loads(line), what)
+        except (msgspec.ValidationError, ValueError):
+            return None
