@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import socket
 import sys
 import time
@@ -27,6 +26,8 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from snapshots import stormy  # the tests' own made-up cluster
+
+from slurm_robust.daemon.api.state_lines import Snapshot, encode
 
 _PAGE_S, _CHANGE_S = 0.050, 1.0
 
@@ -84,14 +85,17 @@ async def http_side() -> AsyncIterator[HttpSide]:
 
 
 def lines(nodes: int, times: int) -> list[bytes]:
-    """Snapshots of one site, one node and one step further each."""
+    """Snapshots of one site, one node and one step further each, as the daemon writes them: the first one whole."""
     state = stormy(time.time(), nodes)
-    made = []
-    for number in range(times):
+    rows = {row["name"]: row for row in state.pop("nodes")}
+    known = {name: encode(row) for name, row in rows.items()}
+    made = [Snapshot(state, known).whole() + b"\n"]
+    for number, name in enumerate(list(rows)[: times - 1]):
         state["at_s"] = time.time()
         state["jobs"][0]["step"] = 500_000 + number
-        state["nodes"][number]["node_state"] = "idle" if number % 2 else "seat"
-        made.append(json.dumps(state, separators=(",", ":")).encode() + b"\n")
+        now = {**known, name: encode({**rows[name], "node_state": "idle" if number % 2 else "seat"})}
+        made.append((Snapshot(state, now).changes(known) or b"") + b"\n")
+        known = now
     return made
 
 

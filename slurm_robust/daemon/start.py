@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,6 @@ from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 from slurm_robust.slurm.factory import connect
-
 
 THREADS = 2
 """Calls to Slurm are made one after the other; a second thread is there for what else has to wait."""
