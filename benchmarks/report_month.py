@@ -9,15 +9,16 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from simulated_month import BEGIN_S, DAY_S, Truth, simulated_month
 
-from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, AttemptRow, ClusterRow, PoolRow
+from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.journal import IncidentRow, Journal
 from slurm_robust.model import Attempt, Conclusion, Incident, JobRef, Plan, Road, Suspect, Verdict
 from slurm_robust.policy.cluster.recovery_plan import Recovery
-from slurm_robust.report.facts import ClosedIncident, Facts, RanJob, SupervisedAttempt
+from slurm_robust.report.facts import ClosedIncident, Facts, RanJob
 from slurm_robust.slurm.values import fold
 from slurm_robust.training_time import Spent
 
@@ -71,11 +72,8 @@ def _write_journal(folder: Path, facts: Facts) -> None:
     try:
         journal.db.execute("PRAGMA synchronous = OFF")
         ledger = AttemptLedger(journal)
-        ledger.write(map(_attempt_row, facts.attempts))
-        ledger.add_sizes(
-            [PoolRow(p.at_s, p.pool, p.partition, p.wanted, p.nodes) for p in facts.pools],
-            [ClusterRow(c.at_s, c.gres, c.nodes, c.gpus) for c in facts.sizes],
-        )
+        ledger.write(replace(a, run_at_s=int(a.times.start_at_s)) for a in facts.attempts)
+        ledger.add_sizes(facts.pools, facts.sizes)
         for number, incident in enumerate(facts.incidents):
             job_folder = folder / "jobs" / str(number)
             _write_incident(job_folder / incident.id, incident)
@@ -89,11 +87,6 @@ def _write_journal(folder: Path, facts: Facts) -> None:
             journal.db.executemany("INSERT INTO strikes VALUES (?, ?, ?, ?, ?, ?, ?, ?)", strikes)
     finally:
         journal.close()
-
-
-def _attempt_row(a: SupervisedAttempt) -> AttemptRow:
-    who = (a.cluster, a.job_id, int(a.times.start_at_s), a.user, a.name, a.partition, a.nodes)
-    return AttemptRow(*who, a.times, a.state)
 
 
 def _incident_row(i: ClosedIncident, folder: Path) -> IncidentRow:

@@ -13,17 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from slurm_robust.daemon.store.attempt_ledger import ClusterSize, PoolSize, SupervisedAttempt
 from slurm_robust.model import Attempt
-from slurm_robust.report.facts import (
-    ClosedIncident,
-    ClusterSize,
-    Facts,
-    NodeDrain,
-    NodeStrike,
-    PoolSize,
-    RanJob,
-    SupervisedAttempt,
-)
+from slurm_robust.report.facts import ClosedIncident, Facts, NodeDrain, NodeStrike, RanJob
 from slurm_robust.training_time import Spent, TrainingAttempt
 
 BEGIN_S = 1772323200.0

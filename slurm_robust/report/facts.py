@@ -9,27 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_robust.training_time import TrainingAttempt
-
-
-@dataclass(frozen=True)
-class SupervisedAttempt:
-    """One attempt of a supervised job, from the daemon's journal.
-
-    Attributes:
-        times: What the training did in it.
-        state: Slurm's state at its end (`COMPLETED`, `REQUEUED`, `NODE_FAIL`, …); empty while it runs.
-        nodes: Their names.
-    """
-
-    cluster: str
-    job_id: int
-    user: str
-    name: str
-    partition: str
-    nodes: tuple[str, ...]
-    times: TrainingAttempt
-    state: str = ""
+from slurm_robust.daemon.store.attempt_ledger import ClusterSize, PoolSize, SupervisedAttempt
 
 
 @dataclass(frozen=True)
@@ -139,32 +119,6 @@ class NodeRepair:
     ended_at_s: float | None
     outcome: str
     why: str
-
-
-@dataclass(frozen=True)
-class PoolSize:
-    """A standby pool, from this time on until the next row of the same pool."""
-
-    at_s: float
-    pool: str
-    partition: str
-    wanted: int
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ClusterSize:
-    """How many nodes of one hardware class Slurm had, from this time on until the next row of the same class.
-
-    Attributes:
-        gres: The class: generic resources of each node, as Slurm writes them; empty for none.
-        gpus: On each of these nodes.
-    """
-
-    at_s: float
-    gres: str
-    nodes: int
-    gpus: int
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_robust.report.facts import ClosedIncident, Facts, RanJob, SupervisedAttempt
+from slurm_robust.daemon.store.attempt_ledger import SupervisedAttempt
+from slurm_robust.report.facts import ClosedIncident, Facts, RanJob
 from slurm_robust.report.sources import accounting, doubts, folders, journal
 from slurm_robust.report.sources.accounting import AccountingClient
 

@@ -46,6 +46,7 @@ MEANINGS: Mapping[str, str] = {
     "slow_s": "Seconds that steps took beyond the usual pace.",
     "step_s": "Seconds that a step usually takes; 0: unknown.",
     "report_every_s": "How often the job reports its last step, in seconds; 0: at changes of its state only.",
+    "run_at_s": "The same in whole seconds, as Slurm counts: with job_id, restart and lineage, it is unique.",
     "restarts_within": "Restarts within the run: when each made its first step, and its first new one (JSON).",
     # incidents
     "key": "Unique name in the journal.",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from slurm_robust.daemon.store import attempt_ledger
 from slurm_robust.model import TIME_KEYS
 from slurm_robust.report import facts as rows
 from slurm_robust.report.facts import Facts
@@ -86,14 +87,14 @@ def _columns(table: str, row: type) -> Iterator[FactColumn]:
 TABLES = tuple(
     FactTable(name, tuple(_columns(name, row)))
     for name, row in (
-        ("attempts", rows.SupervisedAttempt),
+        ("attempts", attempt_ledger.SupervisedAttempt),
         ("incidents", rows.ClosedIncident),
         ("actions", rows.TakenAction),
         ("drains", rows.NodeDrain),
         ("strikes", rows.NodeStrike),
         ("repairs", rows.NodeRepair),
-        ("pools", rows.PoolSize),
-        ("sizes", rows.ClusterSize),
+        ("pools", attempt_ledger.PoolSize),
+        ("sizes", attempt_ledger.ClusterSize),
         ("jobs", rows.RanJob),
     )
 )

@@ -9,7 +9,7 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 
 from slurm_robust.config import Config, StandbyConfig
-from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, PoolRow
+from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, PoolSize
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.slurm.values import gpu_count
 
@@ -66,7 +66,7 @@ def test_a_year_of_changes_is_read_and_forgotten_in_one_pass(tmp_path: Path) -> 
     """Counted in SQLite's own steps: 4,000 rows took millions of them, in which no recovery goes on."""
     journal = Journal.open(tmp_path)
     ledger, steps = AttemptLedger(journal), [0]
-    ledger.add_sizes(pools=[PoolRow(float(n), f"p{n % 2}", "main", 1, ("n1",)) for n in range(4000)])
+    ledger.add_sizes(pools=[PoolSize(float(n), f"p{n % 2}", "main", 1, ("n1",)) for n in range(4000)])
 
     def count() -> int:
         steps[0] += 1

@@ -13,7 +13,7 @@ from snapshots import published
 
 from slurm_robust.claim import Claim, render
 from slurm_robust.config import Config
-from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, AttemptRow
+from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, SupervisedAttempt
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
 
@@ -48,7 +48,7 @@ def change(world: World, job_id: int = 1, **changes: object) -> None:
     world.slurm.state.jobs[job_id] = replace(job(world, job_id), **changes)  # type: ignore[arg-type]
 
 
-def rows(world: World) -> list[AttemptRow]:
+def rows(world: World) -> list[SupervisedAttempt]:
     """All attempts, oldest first."""
     return AttemptLedger(world.journal).attempts(0.0, 1e12)
 

@@ -19,7 +19,7 @@ from helpers import quick_torch, wait_until
 from spank_build import build, line
 
 from slurm_robust import config
-from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, AttemptRow
+from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, SupervisedAttempt
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.model import JobRef
@@ -121,7 +121,7 @@ class Training:
 
         return wait_until(closed, timeout_s, "the incident's end", poll_s=0.3)  # type: ignore[return-value]
 
-    def attempts(self) -> list[AttemptRow]:
+    def attempts(self) -> list[SupervisedAttempt]:
         """The attempts of this job's training in the daemon's journal, oldest first."""
         journal = Journal.open(self.cluster.layout.state / "srobustd", read_only=True)
         try:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from report_rows import DAY_S, HOUR_S, NOW_S, facts_of, incident_row, job_row
 from simulated_month import simulated_month
 
+from slurm_robust.daemon.store.attempt_ledger import ClusterSize
 from slurm_robust.report.characterise.characterisation import (
     CharacterisationOptions,
     JobWindow,
@@ -20,7 +21,7 @@ from slurm_robust.report.characterise.characterisation import (
 )
 from slurm_robust.report.characterise.job_types import JobTypes
 from slurm_robust.report.characterise.published import PUBLISHED, published
-from slurm_robust.report.facts import ClusterSize, RanJob
+from slurm_robust.report.facts import RanJob
 from slurm_robust.report.figures.spread import spread
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from report_rows import DAY_S, HOUR_S, attempt_row, drain_row, facts_of, incident_row, job_row
 from simulated_month import simulated_month
 
-from slurm_robust.report.facts import ClusterSize, Facts, NodeDrain, NodeStrike
+from slurm_robust.daemon.store.attempt_ledger import ClusterSize
+from slurm_robust.report.facts import Facts, NodeDrain, NodeStrike
 from slurm_robust.report.lemons import ERROR, binomial_tail, failures_needed, failures_of, find_lemons, signals_of
 
 LEMON = "n0"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from slurm_robust.daemon.context import DaemonContext
-from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, ClusterRow, PoolRow
+from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, ClusterSize, PoolSize
 from slurm_robust.policy.cluster.node_picture import NodePicture
 from slurm_robust.policy.cluster.node_states import Pool
 from slurm_robust.slurm.values import gpu_count
@@ -38,14 +38,14 @@ class Sizes:
         gone = {gres: 0 for gres, nodes in self._nodes.items() if nodes and gres not in now}
         changed = {gres: nodes for gres, nodes in {**now, **gone}.items() if self._nodes.get(gres) != nodes}
         if changed:
-            self.ledger.add_sizes(cluster=[ClusterRow(at_s, gres, n, gpu_count(gres)) for gres, n in changed.items()])
+            self.ledger.add_sizes(cluster=[ClusterSize(at_s, gres, n, gpu_count(gres)) for gres, n in changed.items()])
             self._nodes |= changed
 
     def _note_pools(self, pools: Sequence[Pool]) -> None:
         at_s = self.context.now_s()
-        now = {pool.name: PoolRow(at_s, pool.name, pool.kind.partition, pool.wanted, pool.nodes) for pool in pools}
+        now = {pool.name: PoolSize(at_s, pool.name, pool.kind.partition, pool.wanted, pool.nodes) for pool in pools}
         gone = [name for name, held in self._held.items() if name not in now and held != (0, ())]
-        now |= {name: PoolRow(at_s, name, "", 0, ()) for name in gone}
+        now |= {name: PoolSize(at_s, name, "", 0, ()) for name in gone}
         changed = [row for row in now.values() if self._held.get(row.pool) != (row.wanted, row.nodes)]
         if changed:
             self.ledger.add_sizes(pools=changed)

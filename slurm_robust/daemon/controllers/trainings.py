@@ -14,7 +14,7 @@ from slurm_robust import claim as protocol
 from slurm_robust.claim import Claim, ClaimError
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
-from slurm_robust.daemon.store.attempt_ledger import DONE, VANISHED, AttemptLedger, AttemptRow
+from slurm_robust.daemon.store.attempt_ledger import DONE, VANISHED, AttemptLedger, SupervisedAttempt
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import gpu_count
@@ -35,13 +35,13 @@ class Trainings:
 
     def __init__(self, context: DaemonContext, intake: ClaimIntake, ledger: AttemptLedger) -> None:
         self.context, self.intake, self.ledger = context, intake, ledger
-        self.running: dict[int, AttemptRow] = {row.job_id: row for row in ledger.unfinished()}
+        self.running: dict[int, SupervisedAttempt] = {row.job_id: row for row in ledger.unfinished()}
         """By the job's raw id; also those whose training is done while their job goes on."""
         self._claims: dict[int, Claim] = {}
-        self._dirty: dict[tuple[int, int, int, str], AttemptRow] = {}
+        self._dirty: dict[tuple[int, int, int, str], SupervisedAttempt] = {}
         self._seen_s = 0.0
         """The reading before: all rows ran then. 0 before this daemon's first one."""
-        self._ended: list[AttemptRow] = []
+        self._ended: list[SupervisedAttempt] = []
         """Whose job's end was seen since the last writing."""
         self._write_at_s = 0.0
 
@@ -63,7 +63,7 @@ class Trainings:
         if urgent or now_s >= self._write_at_s:
             self._write(now_s)
 
-    def _sighted(self, row: AttemptRow) -> AttemptRow:
+    def _sighted(self, row: SupervisedAttempt) -> SupervisedAttempt:
         """The row with its last sight: all that run were there in the last reading."""
         return row.timed(seen_at_s=self._seen_s or row.times.seen_at_s) if row.times.end_at_s is None else row
 
@@ -104,11 +104,11 @@ class Trainings:
             self._dirty[fresh.key] = fresh
         return urgent
 
-    def _may_begin(self, job: Job, row: AttemptRow | None) -> bool:
+    def _may_begin(self, job: Job, row: SupervisedAttempt | None) -> bool:
         known = (job.ref.job_id, job.restart_count, job.start_at_s)
         return row is None or self.ledger.lineages_of_run(*known) < _MOST_LINEAGES
 
-    def _begin(self, job: Job, claim: Claim, *, again: bool) -> AttemptRow:
+    def _begin(self, job: Job, claim: Claim, *, again: bool) -> SupervisedAttempt:
         """A new attempt; `again`: the run has had another training before."""
         now_s = self.context.now_s()
         start_at_s = min(now_s, self._told_at_s(claim)) if again else float(job.start_at_s)
@@ -123,14 +123,15 @@ class Trainings:
             seen_at_s=now_s,
         )
         cluster = self.context.cluster_name
-        return AttemptRow(cluster, job.ref.job_id, job.start_at_s, job.user, job.name, job.partition, job.nodes, times)
+        who = (cluster, job.ref.job_id, job.user, job.name, job.partition, job.nodes)
+        return SupervisedAttempt(*who, times, run_at_s=job.start_at_s)
 
     def _told_at_s(self, claim: Claim) -> float:
         """When the claim was written, as far as that can be true."""
         now_s = self.context.now_s()
         return claim.at_s if 0 < claim.at_s <= now_s else now_s
 
-    def _told(self, row: AttemptRow, job: Job | None, claim: Claim) -> AttemptRow:
+    def _told(self, row: SupervisedAttempt, job: Job | None, claim: Claim) -> SupervisedAttempt:
         """The row with what a claim of this very attempt tells."""
         if claim.restart != row.times.restart or claim.lineage != row.times.lineage:
             return row
@@ -150,7 +151,7 @@ class Trainings:
             gpus=self._gpus(row, job, told) or times.gpus,
         )
 
-    def _gpus(self, row: AttemptRow, job: Job | None, told: Mapping[str, float]) -> int:
+    def _gpus(self, row: SupervisedAttempt, job: Job | None, told: Mapping[str, float]) -> int:
         """By Slurm's record of the job; else what the job tells, but no more than its nodes have."""
         if job is not None and (given := gpu_count(job.gres)):
             return given * len(row.nodes)
@@ -182,7 +183,7 @@ class Trainings:
         self._close(row, _REQUEUED if requeued else job.state, ended_at_s)
         return True
 
-    def _last_words(self, row: AttemptRow, job: Job) -> AttemptRow:
+    def _last_words(self, row: SupervisedAttempt, job: Job) -> SupervisedAttempt:
         """The row with what its job's last claim tells."""
         try:
             claim = protocol.parse(job.comment)
@@ -195,7 +196,7 @@ class Trainings:
             return row.timed(end_at_s=self._told_at_s(claim))
         return row
 
-    def _close(self, row: AttemptRow, state: str, end_at_s: float) -> None:
+    def _close(self, row: SupervisedAttempt, state: str, end_at_s: float) -> None:
         self.running.pop(row.job_id, None)
         self._claims.pop(row.job_id, None)
         closed = replace(row.timed(end_at_s=end_at_s), state=state)
@@ -204,14 +205,14 @@ class Trainings:
             self._ended.append(closed)
 
 
-def _same_run(row: AttemptRow, job: Job | None) -> bool:
+def _same_run(row: SupervisedAttempt, job: Job | None) -> bool:
     """Whether the job still runs this attempt."""
     if job is None or job.state != "RUNNING" or job.user != row.user:
         return False
     return (job.restart_count, job.start_at_s) == (row.times.restart, row.run_at_s)
 
 
-def _milestones(row: AttemptRow) -> tuple[object, ...]:
+def _milestones(row: SupervisedAttempt) -> tuple[object, ...]:
     """What is written at once."""
     times = row.times
     return times.first_step_at_s, times.first_new_step_at_s, times.restarts_within, times.end_at_s, row.state

@@ -26,38 +26,39 @@ _OPEN = "state IN ('', 'DONE')"
 
 
 @dataclass(frozen=True)
-class AttemptRow:
+class SupervisedAttempt:
     """One attempt of a supervised training: a run of its job.
 
     Attributes:
-        run_at_s: Slurm's start of the run; job ids are reused.
-        times: What the training did in it.
-        state: Slurm's state at its end, `REQUEUED`, `DONE` or `VANISHED`; empty while it runs.
         nodes: Their names.
+        times: What the training did in it.
+        state: Slurm's state at its end (`COMPLETED`, `REQUEUED`, `NODE_FAIL`, …), `DONE` or `VANISHED`; empty while it
+            runs.
+        run_at_s: Slurm's start of the run; job ids are reused.
     """
 
     cluster: str
     job_id: int
-    run_at_s: int
     user: str
     name: str
     partition: str
     nodes: tuple[str, ...]
     times: TrainingAttempt
     state: str = ""
+    run_at_s: int = 0
 
     @property
     def key(self) -> tuple[int, int, int, str]:
         """Unique in the journal."""
         return self.job_id, self.times.restart, self.run_at_s, self.times.lineage
 
-    def timed(self, **changes: Any) -> AttemptRow:
+    def timed(self, **changes: Any) -> SupervisedAttempt:
         """The same with these times."""
         return replace(self, times=replace(self.times, **changes))
 
 
 @dataclass(frozen=True)
-class PoolRow:
+class PoolSize:
     """A standby pool, from this time on until the next row of the same pool."""
 
     at_s: float
@@ -68,8 +69,13 @@ class PoolRow:
 
 
 @dataclass(frozen=True)
-class ClusterRow:
-    """How many nodes of one class Slurm had, from this time on until the next row of the same class."""
+class ClusterSize:
+    """How many nodes of one hardware class Slurm had, from this time on until the next row of the same class.
+
+    Attributes:
+        gres: The class: generic resources of each node, as Slurm writes them; empty for none.
+        gpus: On each of these nodes.
+    """
 
     at_s: float
     gres: str
@@ -83,7 +89,7 @@ def _folded(nodes: tuple[str, ...]) -> str:
     return fold(nodes)
 
 
-def _columns(row: AttemptRow) -> dict[str, Any]:
+def _columns(row: SupervisedAttempt) -> dict[str, Any]:
     own = {name: value for name, value in vars(row).items() if name not in ("times", "nodes")}
     times = dict(vars(row.times))
     count, within = times.pop("nodes"), json.dumps(times.pop("restarts_within"))
@@ -100,11 +106,11 @@ def _times(columns: dict[str, Any]) -> TrainingAttempt:
     return TrainingAttempt(**{name: columns[name] for name in _TIMES})
 
 
-def attempt_of(columns: Mapping[str, Any]) -> AttemptRow:
+def attempt_of(columns: Mapping[str, Any]) -> SupervisedAttempt:
     """The attempt that a row of the table `attempts` has."""
     values = dict(columns)
     names = expand(values["nodes"], remember=False)
-    return AttemptRow(**{name: values[name] for name in _OWN}, nodes=names, times=_times(values))
+    return SupervisedAttempt(**{name: values[name] for name in _OWN}, nodes=names, times=_times(values))
 
 
 def _readable(make: Callable[[dict[str, Any]], _T], rows: Iterable[sqlite3.Row]) -> list[_T]:
@@ -130,7 +136,7 @@ class AttemptLedger:
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
-    def write(self, rows: Iterable[AttemptRow]) -> None:
+    def write(self, rows: Iterable[SupervisedAttempt]) -> None:
         """Write these attempts as they are now, in one transaction."""
         found = [_columns(row) for row in rows]
         if not found:
@@ -140,11 +146,11 @@ class AttemptLedger:
             # Column names come from the dataclasses, never from outside.
             self.db.executemany(f"INSERT OR REPLACE INTO attempts({columns}) VALUES({marks})", found)
 
-    def _attempts(self, where: str, *args: object) -> list[AttemptRow]:
+    def _attempts(self, where: str, *args: object) -> list[SupervisedAttempt]:
         query = f"SELECT * FROM attempts WHERE {where} ORDER BY start_at_s, seen_at_s"  # noqa: S608 (our own conditions)
         return _readable(attempt_of, self._read(query, args))
 
-    def attempts(self, from_s: float, to_s: float, *, whole: bool = False) -> list[AttemptRow]:
+    def attempts(self, from_s: float, to_s: float, *, whole: bool = False) -> list[SupervisedAttempt]:
         """Attempts that waited or ran at some time in this window, oldest first.
 
         Args:
@@ -157,7 +163,7 @@ class AttemptLedger:
             inside = f"(job_id, user, lineage) IN (SELECT job_id, user, lineage FROM attempts WHERE {inside})"  # noqa: S608
         return self._attempts(inside, from_s, to_s)
 
-    def training(self, job_id: int, user: str, lineage: str) -> list[AttemptRow]:
+    def training(self, job_id: int, user: str, lineage: str) -> list[SupervisedAttempt]:
         """All attempts of one training, oldest first."""
         return self._attempts("job_id = ? AND user = ? AND lineage = ?", job_id, user, lineage)
 
@@ -166,11 +172,11 @@ class AttemptLedger:
         query = "SELECT * FROM attempts WHERE job_id = ? AND user = ? AND lineage = ? ORDER BY start_at_s, seen_at_s"
         return _readable(_times, self.db.execute(query, (job_id, user, lineage)))
 
-    def unfinished(self) -> list[AttemptRow]:
+    def unfinished(self) -> list[SupervisedAttempt]:
         """Attempts of which nobody has seen the end of their job."""
         return self._attempts(_OPEN)
 
-    def end_run(self, row: AttemptRow) -> None:
+    def end_run(self, row: SupervisedAttempt) -> None:
         """Give all trainings that were done within a run of a job the state at its end."""
         run = (row.state, row.job_id, row.times.restart, row.run_at_s, DONE)
         query = "UPDATE attempts SET state = ? WHERE job_id = ? AND restart = ? AND run_at_s = ? AND state = ?"
@@ -192,17 +198,17 @@ class AttemptLedger:
 
     # -- sizes --------------------------------------------------------------------------------------------------------
 
-    def pool_sizes(self, from_s: float, to_s: float) -> list[PoolRow]:
+    def pool_sizes(self, from_s: float, to_s: float) -> list[PoolSize]:
         """The pools within this window, oldest first: what held when it began, and every change."""
 
-        def made(row: dict[str, Any]) -> PoolRow:
-            return PoolRow(**{**row, "nodes": expand(row["nodes"])})
+        def made(row: dict[str, Any]) -> PoolSize:
+            return PoolSize(**{**row, "nodes": expand(row["nodes"])})
 
         return _readable(made, self._sized("pool", from_s, to_s))
 
-    def cluster_sizes(self, from_s: float, to_s: float) -> list[ClusterRow]:
+    def cluster_sizes(self, from_s: float, to_s: float) -> list[ClusterSize]:
         """How many nodes there were within this window, in the same way."""
-        return [ClusterRow(**dict(row)) for row in self._sized("gres", from_s, to_s)]
+        return [ClusterSize(**dict(row)) for row in self._sized("gres", from_s, to_s)]
 
     def _sized(self, of: str, from_s: float, to_s: float) -> list[sqlite3.Row]:
         table = {"pool": "pool_sizes", "gres": "cluster_sizes"}[of]
@@ -211,7 +217,7 @@ class AttemptLedger:
         query = f"SELECT * FROM {table} WHERE {inside} ORDER BY at_s, rowid"  # noqa: S608 (our own names)
         return self._read(query, {"from_s": from_s, "to_s": to_s})
 
-    def add_sizes(self, pools: Iterable[PoolRow] = (), cluster: Iterable[ClusterRow] = ()) -> None:
+    def add_sizes(self, pools: Iterable[PoolSize] = (), cluster: Iterable[ClusterSize] = ()) -> None:
         """Write down what has changed."""
         with self.journal.transaction():
             self.db.executemany(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from slurm_robust.daemon.store.attempt_ledger import ClusterSize
 from slurm_robust.policy.cluster.failure_rate import FailureRate, failure_rate
 from slurm_robust.report.characterise.failure_kinds import (
     FAILED,
@@ -17,7 +18,7 @@ from slurm_robust.report.characterise.failure_kinds import (
 from slurm_robust.report.characterise.job_groups import GroupSums, JobGroup, finished, run_times
 from slurm_robust.report.characterise.job_types import JobTypes
 from slurm_robust.report.characterise.usage import HourOfDay, UsagePoint, UsageSums
-from slurm_robust.report.facts import ClosedIncident, ClusterSize, Facts, RanJob
+from slurm_robust.report.facts import ClosedIncident, Facts, RanJob
 from slurm_robust.report.figures.size_classes import SizeClass, size_class
 
 DAY_S = 86400.0

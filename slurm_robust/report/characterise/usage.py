@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_robust.report.facts import ClusterSize
+from slurm_robust.daemon.store.attempt_ledger import ClusterSize
 
 HOUR_S, DAY_S = 3600.0, 86400.0
 HOURS = 24

@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from slurm_robust.daemon.store.attempt_ledger import SupervisedAttempt
 from slurm_robust.policy.cluster.failure_rate import FailureRate, failure_rate
-from slurm_robust.report.facts import ClosedIncident, Facts, SupervisedAttempt
+from slurm_robust.report.facts import ClosedIncident, Facts
 from slurm_robust.report.figures.failures import is_failure, is_infrastructure, nodes_of, sizes_by_attempt
 from slurm_robust.report.figures.size_classes import SizeClass, size_class
 from slurm_robust.report.figures.spread import Spread, spread

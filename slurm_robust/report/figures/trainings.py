@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from slurm_robust.report.facts import ClosedIncident, Facts, SupervisedAttempt
+from slurm_robust.daemon.store.attempt_ledger import SupervisedAttempt
+from slurm_robust.report.facts import ClosedIncident, Facts
 from slurm_robust.spent_time import Span, within
 from slurm_robust.training_time import Stop, divided
 

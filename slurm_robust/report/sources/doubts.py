@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from slurm_robust.report.facts import Facts, RanJob, SupervisedAttempt
+from slurm_robust.daemon.store.attempt_ledger import SupervisedAttempt
+from slurm_robust.report.facts import Facts, RanJob
 from slurm_robust.report.sources.wording import examples, utc
 
 APART_S = 2.0

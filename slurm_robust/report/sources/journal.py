@@ -7,25 +7,14 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_robust.daemon.store.attempt_ledger import attempt_of
+from slurm_robust.daemon.store.attempt_ledger import ClusterSize, PoolSize, SupervisedAttempt, attempt_of
 from slurm_robust.daemon.store.drain_history import DrainJudge
 from slurm_robust.daemon.store.journal import FILE_NAME, IncidentRow, Journal
 from slurm_robust.daemon.store.schema import MIGRATIONS, JournalError
-from slurm_robust.report.facts import (
-    ClosedIncident,
-    ClusterSize,
-    Facts,
-    NodeDrain,
-    NodeRepair,
-    NodeStrike,
-    PoolSize,
-    SupervisedAttempt,
-    TakenAction,
-)
+from slurm_robust.report.facts import ClosedIncident, Facts, NodeDrain, NodeRepair, NodeStrike, TakenAction
 from slurm_robust.report.sources.wording import examples, utc
 from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import expand
@@ -237,8 +226,7 @@ def _attempt(row: dict[str, Any]) -> SupervisedAttempt:
     known = attempt_of(row)
     for at_s in (known.times.eligible_at_s, known.times.start_at_s, known.times.seen_at_s):
         float(at_s)  # SQLite takes any text for a number
-    names = (field.name for field in fields(SupervisedAttempt))
-    return SupervisedAttempt(**{name: getattr(known, name) for name in names})
+    return known
 
 
 def _judged(drains: Iterable[NodeDrain], judge: DrainJudge) -> tuple[NodeDrain, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from slurm_robust.report.facts import Facts, PoolSize
+from slurm_robust.daemon.store.attempt_ledger import PoolSize
+from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.standby_use import needs_nodes
 from slurm_robust.report.pages.formats import count, moment, share

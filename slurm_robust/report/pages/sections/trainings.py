@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from slurm_robust.report.facts import ClosedIncident, Facts, SupervisedAttempt
+from slurm_robust.daemon.store.attempt_ledger import SupervisedAttempt
+from slurm_robust.report.facts import ClosedIncident, Facts
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.trainings import Training, TrainingKey, key_of, unit_of
 from slurm_robust.report.pages.formats import count, moment
