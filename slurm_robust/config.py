@@ -17,6 +17,7 @@ from slurm_robust.config_file import find
 from slurm_robust.config_http import HttpConfig
 from slurm_robust.mode import Mode
 from slurm_robust.notify_config import NotifyConfig
+from slurm_robust.report_config import ReportConfig
 from slurm_robust.yaml_lines import line_of
 
 RENAMED = {
@@ -301,6 +302,7 @@ class Config(_Section, frozen=True):
     breaker: BreakerConfig = BreakerConfig()
     daemon: DaemonConfig = DaemonConfig()
     notify: NotifyConfig = NotifyConfig()
+    report: ReportConfig = ReportConfig()
 
 
 def load(explicit: str | os.PathLike[str] | None = None) -> Config:

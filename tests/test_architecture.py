@@ -33,8 +33,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "spent_time": frozenset(),
     "training_time": frozenset({"spent_time"}),
     "node_findings": frozenset(),
-    "config": frozenset({"mode", "yaml_lines", "config_file", "config_http", "notify_config"}),
+    "config": frozenset({"mode", "yaml_lines", "config_file", "config_http", "notify_config", "report_config"}),
     "notify_config": frozenset(),
+    "report_config": frozenset(),
     # It knows nothing of the daemon, nor of Slurm: its process has no right to either.
     "notify": frozenset({"config", "notify_config", "text", "mode"}),
     "config_http": frozenset(),
@@ -329,7 +330,7 @@ main()
     modules = loaded_by(start, SLURM_JOB_ID="5", SLURM_CLUSTER_NAME=f"test-{tmp_path.name}-{os.getpid()}")
     assert heavy(modules) == set()
     ours = {m for m in modules if m.startswith("slurm_robust.")}
-    read = {f"slurm_robust.{name}" for name in ("config", "config_http", "notify_config", "yaml_lines")}
+    read = {f"slurm_robust.{name}" for name in ("config", "config_http", "notify_config", "report_config", "yaml_lines")}
     assert ours - read == LOADED_BEFORE_SRUN
     late = {"click", "dataclasses", "inspect", "queue", "regex", "psutil", "ClusterShell", "slurm_robust.model"}
     if site is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
@@ -31,6 +32,7 @@ class ReportChoice:
         job: Address, raw id or lineage; empty for all.
         user: Empty for all.
         out: The file; None for stdout.
+        job_types: The configuration's `report.job_types`.
     """
 
     job: str = ""
@@ -38,6 +40,7 @@ class ReportChoice:
     out: Path | None = None
     as_json: bool = False
     as_markdown: bool = False
+    job_types: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_report(facts: Facts, choice: ReportChoice) -> None:
@@ -77,7 +80,8 @@ def view_of(facts: Facts, choice: ReportChoice) -> ReportView:
             f"nothing is known of {' of '.join(scope)} in this time; a longer one: --since 30d; "
             "all jobs with incidents: srobust incidents"
         )
-    return report_view(facts, figures_of(facts), " of ".join(scope), local_offset_s(facts.read_at_s))
+    offset_s = local_offset_s(facts.read_at_s)
+    return report_view(facts, figures_of(facts), " of ".join(scope), offset_s, choice.job_types)
 
 
 def _print_summary(view: ReportView) -> None:

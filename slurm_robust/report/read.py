@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm_robust.daemon.store.attempt_ledger import SupervisedAttempt
 from slurm_robust.report.facts import ClosedIncident, Facts, RanJob
-from slurm_robust.report.sources import accounting, doubts, folders, journal
+from slurm_robust.report.sources import accounting, causes, doubts, folders, journal
 from slurm_robust.report.sources.accounting import AccountingClient
 
 
@@ -35,6 +35,7 @@ def read_facts(sources: FactSources, from_s: float, to_s: float, now_s: float) -
     if sources.state_dir is not None:
         facts = journal.read(sources.state_dir, from_s, to_s, now_s)
     incidents, unread = folders.with_causes(facts.incidents, time.monotonic)
+    incidents = causes.with_drains(incidents, facts.drains)
     facts = replace(facts, incidents=incidents, doubts=(*facts.doubts, *unread))
     if sources.accounting is not None:
         accounted = accounting.read(sources.accounting, from_s, to_s, now_s, time.monotonic)

@@ -48,6 +48,10 @@ def test_it_writes_each_kind_of_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         assert out.read_text().startswith("# How did the cluster do?")
         told = json.loads(typed(monkeypatch, facts, "--json").stdout)
         assert told["numbers"]["incidents"] == len(facts.incidents)
+    for name, begins in (("x.md", "# How did"), ("x.json", "{"), ("x.html", "<!DOCTYPE html>")):
+        assert typed(monkeypatch, month_facts(), "--out", str(tmp_path / name)).exit_code == 0
+        assert (tmp_path / name).read_text().startswith(begins)
+        (tmp_path / name).unlink()
     assert typed(monkeypatch, month_facts(), "--json", "--markdown").exit_code == 2
     done = typed(monkeypatch, month_facts(), "--out", str(tmp_path / "no" / "x.html"))
     assert (done.exit_code, "was not written: No such file or directory" in done.output) == (1, True)
@@ -85,6 +89,15 @@ def test_a_journal_that_was_not_read_is_no_quiet_week(tmp_path: Path) -> None:
     assert told["numbers"]["incidents"] is None
     done = CliRunner().invoke(cli, [*words, "--job", "7"])
     assert (done.exit_code, "The journal was not read" in done.output) == (1, True)
+
+
+def test_a_site_names_its_own_types_of_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`report.job_types`: its words alone count."""
+    site = tmp_path / "robust.yaml"
+    site.write_text("report: {job_types: {everything: '.'}}\n")
+    told = json.loads(typed(monkeypatch, month_facts(), "--config", str(site), "--json").stdout)
+    rows = told["sections"]["jobs"]["rows"]
+    assert [row["name"] for row in rows if row["by"] == "type"] == ["everything"]
 
 
 def test_a_device_is_written_to_and_stays_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

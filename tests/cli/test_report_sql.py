@@ -129,9 +129,9 @@ def test_it_can_read_and_nothing_else(call: Call, question: str, words: str) -> 
 def test_a_question_without_end_ends(call: Call) -> None:
     """At its deadline."""
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
-    done = call("sql", "--no-accounting", "--timeout", "0.2", endless)
+    done = call("sql", "--no-accounting", "--timeout", "1", endless)
     assert done.exit_code == 1
-    assert "it took longer than 0.2 s" in done.stderr
+    assert "it took longer than 1 s" in done.stderr
 
 
 def test_json_of_rows_without_end_ends(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,8 +73,12 @@ def test_types_are_told_by_names_where_they_can_be() -> None:
         "tokenize": "data",
         "vllm": "serving",
         "x" * 5000 + "eval": "other",
+        "srobust-standby-check-n5": "checks by slurm_robust",
+        "srobust-recheck-n5": "checks by slurm_robust",
+        "my-srobust-pair-test": "debugging",
     }
     assert {name: types.of(name) for name in told} == told
+    assert JobTypes({"all": "."}).of("srobust-pair-test-n1-n2") == "checks by slurm_robust"
 
 
 def test_failures_are_sorted_by_what_broke() -> None:

@@ -17,6 +17,7 @@ from fact_worlds import (
     past_run,
 )
 
+from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.read import FactSources, read_facts
 from slurm_robust.slurm.client import PastRun
@@ -93,6 +94,25 @@ def test_clocks_that_differ_in_the_journal(tmp_path: Path) -> None:
         "1 attempts have times that go backwards",
         "1 incidents end before they begin: a.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "after_s", "category"),
+    [
+        ("srobust: XID 79 (GPU has fallen off the bus) on GPU 0000:3b:00 (seen as job 7 ended)", 9, "gpu_lost"),
+        ("srobust: XID 79 (GPU has fallen off the bus) on GPU 0000:3b:00", 4000, ""),
+        ("srobust: XID 31 (GPU memory page fault) on GPU 0000:3b:00", 9, ""),
+        ("srobust: something of which no rule knows", 9, ""),
+    ],
+)
+def test_a_drain_tells_what_the_job_did_not_know(tmp_path: Path, reason: str, after_s: float, category: str) -> None:
+    """A hang whose XID a check found as the job ended; not one of an hour later, nor one that programs cause, too."""
+    journal = journal_with(tmp_path, [incident_row("a", BEGIN_S + 300)])
+    add_attempt(journal, end_at_s=BEGIN_S + 310)
+    (evicted,) = read(tmp_path).incidents[0].evict
+    NodeLedger(journal).drained(evicted, BEGIN_S + 300 + after_s, reason)
+    (incident,) = read(tmp_path).incidents
+    assert (incident.category, incident.blame) == (category, "node" if category else "")
 
 
 def test_one_cluster_alone(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from slurm_robust.cli.commands.report_lemons import lemons
 from slurm_robust.cli.commands.report_sql import export, sql
 from slurm_robust.cli.report_output import ReportChoice, write_report
 from slurm_robust.cli.report_source import FactOptions, fact_options, load_facts
+from slurm_robust.cli.state import load_config
 from slurm_robust.cli.teaching import lesson
 
 
@@ -34,7 +35,11 @@ from slurm_robust.cli.teaching import lesson
 @fact_options
 @click.option("--job", default="", metavar="ID", help="The training of this job: its id, or its lineage.")
 @click.option("--user", default="", metavar="NAME", help="Trainings and jobs of this user.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write it into this file.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write it into this file; .md or .json at its end says what, anything else gets the page.",
+)
 @click.option("--markdown", "as_markdown", is_flag=True, help="Markdown; the tables, no plots.")
 @click.option("--json", "as_json", is_flag=True, help="For tools: documented, stable.")
 def command(*, source: FactOptions, job: str, user: str, out: Path | None, as_markdown: bool, as_json: bool) -> None:
@@ -46,7 +51,11 @@ def command(*, source: FactOptions, job: str, user: str, out: Path | None, as_ma
         return
     if as_markdown and as_json:
         raise click.UsageError("--markdown and --json exclude each other")
-    write_report(load_facts(source), ReportChoice(job, user, out, as_json=as_json, as_markdown=as_markdown))
+    if out is not None and not as_markdown and not as_json:
+        as_markdown, as_json = out.suffix.lower() in (".md", ".markdown"), out.suffix.lower() == ".json"
+    types = load_config(source.config).report.job_types
+    choice = ReportChoice(job, user, out, as_json=as_json, as_markdown=as_markdown, job_types=types)
+    write_report(load_facts(source), choice)
 
 
 command.add_command(lemons)

@@ -40,8 +40,15 @@ _EXPORT = ("srobust report export --since 30d facts/", "facts/facts.sqlite, and 
 @fact_options
 @click.option("--json", "as_json", is_flag=True, help="For tools: documented, stable.")
 @click.option("--csv", "as_csv", is_flag=True, help="For spreadsheets; no text in it runs as a formula.")
-@click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds that the question may take.")
-def sql(*, question: str, source: FactOptions, as_json: bool, as_csv: bool, timeout_s: float) -> None:
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.IntRange(1),
+    default=30,
+    show_default=True,
+    help="Seconds that the question may take.",
+)
+def sql(*, question: str, source: FactOptions, as_json: bool, as_csv: bool, timeout_s: int) -> None:
     """Ask the cluster's past a question in SQL (SQLite's).
 
     The facts are read anew, from the daemon's journal, the incidents' folders and Slurm's accounting, into a database

@@ -198,7 +198,7 @@ async def _rehearse(runner: web.AppRunner, paths: Iterable[str], token: str) -> 
         ours, theirs = socket.socketpair()
         await asyncio.get_running_loop().connect_accepted_socket(runner.server, ours)  # type: ignore[arg-type]
         reader, writer = await asyncio.open_connection(sock=theirs)
-        head = "Host: us\r\nConnection: close\r\nAccept-Encoding: gzip\r\nCookie: a=b"
+        head = "Host: localhost\r\nConnection: close\r\nAccept-Encoding: gzip\r\nCookie: a=b"
         bearer = f"\r\nAuthorization: Bearer {token}" if token else ""
         writer.write(f"{line} HTTP/1.1\r\n{head}{bearer}\r\n\r\n".encode())
         await reader.read()

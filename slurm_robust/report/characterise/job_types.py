@@ -6,6 +6,9 @@ import re
 from collections.abc import Mapping
 
 OTHER = "other"
+OURS = "checks by slurm_robust"
+_OURS = re.compile(r"srobust-(?:recheck|standby-check|pair-test)(?![a-z])")
+"""Names that the daemon gives to its own jobs."""
 PATTERNS: Mapping[str, str] = {
     "debugging": r"debug|interactive|jupyter|notebook|(?<![a-z])(?:test|tmp|try|bash|wrap)(?![a-z])",
     "evaluation": r"eval|benchmark|mmlu|gsm8k|humaneval|leaderboard",
@@ -31,7 +34,8 @@ class JobTypes:
         known = self._known.get(name)
         if known is None:
             short = name[:MAX_NAME_CHARS].lower()
-            known = next((kind for kind, pattern in self._patterns.items() if pattern.search(short)), OTHER)
+            kinds = (kind for kind, pattern in self._patterns.items() if pattern.search(short))
+            known = OURS if _OURS.match(short) else next(kinds, OTHER)
             if len(self._known) < _REMEMBERED:
                 self._known[name] = known
         return known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
 
@@ -27,7 +28,13 @@ _WITHOUT_JOURNAL = frozenset({"jobs", "compared"})
 """Sections that Slurm's accounting answers."""
 
 
-def report_view(facts: Facts, figures: Figures, scope: str = "", offset_s: int = 0) -> ReportView:
+def report_view(
+    facts: Facts,
+    figures: Figures,
+    scope: str = "",
+    offset_s: int = 0,
+    job_types: Mapping[str, str] | None = None,
+) -> ReportView:
     """The whole report, question by question.
 
     Args:
@@ -35,8 +42,9 @@ def report_view(facts: Facts, figures: Figures, scope: str = "", offset_s: int =
         figures: `figures_of` these facts.
         scope: What it is narrowed to, in words; empty for everything.
         offset_s: Local time minus UTC.
+        job_types: The site's patterns for job names; without any, the package's.
     """
-    ran = characterise(facts, CharacterisationOptions(offset_s=offset_s))
+    ran = characterise(facts, CharacterisationOptions(job_types or None, offset_s))
     sections = (
         time_section(facts, figures),
         trainings_section(facts, figures),

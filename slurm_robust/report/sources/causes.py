@@ -1,0 +1,33 @@
+"""What broke where the job's own words do not say it: the reason for which the suspect was drained afterwards. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from slurm_robust.diagnose.findings import matcher
+from slurm_robust.diagnose.taxonomy import Blame
+from slurm_robust.report.facts import ClosedIncident, NodeDrain
+
+BEFORE_S, AFTER_S = 60.0, 600.0
+"""A drain that began so long before or after the incident belongs to it: a check at the job's end finds what broke."""
+
+
+def with_drains(incidents: Iterable[ClosedIncident], drains: Iterable[NodeDrain]) -> tuple[ClosedIncident, ...]:
+    """The incidents; one without a category has that of the evicted node's drain, if its reason blames the node."""
+    by_node: dict[str, list[NodeDrain]] = {}
+    for drain in sorted(drains, key=lambda drain: drain.at_s):
+        by_node.setdefault(drain.node, []).append(drain)
+
+    def caused(incident: ClosedIncident) -> ClosedIncident:
+        if incident.category:
+            return incident
+        from_s, to_s = incident.opened_at_s - BEFORE_S, incident.opened_at_s + AFTER_S
+        near = (d for node in incident.evict for d in by_node.get(node, ()) if from_s <= d.at_s <= to_s)
+        for drain in near:
+            rule = matcher().match(drain.reason)
+            if rule is not None and rule.blame is Blame.NODE:
+                return replace(incident, category=rule.category.name, blame=rule.blame.value)
+        return incident
+
+    return tuple(map(caused, incidents))

@@ -1,0 +1,22 @@
+"""What the site chose for its reports: a section of `config`."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+
+class ReportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the cluster's past is told."""
+
+    job_types: dict[str, str] = {}
+    """Type of job → regular expression, searched in the job's name in lower case; the first that matches counts."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no regular expression, under the name of its type."""
+        for name, text in self.job_types.items():
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise ValueError(f"job_types.{name}: {text!r} is no regular expression: {error}") from None
