@@ -330,7 +330,9 @@ main()
     modules = loaded_by(start, SLURM_JOB_ID="5", SLURM_CLUSTER_NAME=f"test-{tmp_path.name}-{os.getpid()}")
     assert heavy(modules) == set()
     ours = {m for m in modules if m.startswith("slurm_robust.")}
-    read = {f"slurm_robust.{name}" for name in ("config", "config_http", "notify_config", "report_config", "yaml_lines")}
+    read = {
+        f"slurm_robust.{name}" for name in ("config", "config_http", "notify_config", "report_config", "yaml_lines")
+    }
     assert ours - read == LOADED_BEFORE_SRUN
     late = {"click", "dataclasses", "inspect", "queue", "regex", "psutil", "ClusterShell", "slurm_robust.model"}
     if site is None:

@@ -79,8 +79,8 @@ def _differing(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterable[str]:
 
 def _row(of: AboutNodes, name: str) -> dict[str, Any]:
     node, q, job, struck = of.nodes[name], of.quarantines.get(name), of.jobs.get(name, ""), of.strikes.get(name, ())
-    held = {"quarantined": name in of.quarantined, "seat": name in of.seats, "standby": name in of.pools}
-    state = state_of(node, **held, job=bool(job)).value
+    quarantined, seat, standby = name in of.quarantined, name in of.seats, name in of.pools
+    state = state_of(node, quarantined=quarantined, seat=seat, standby=standby, job=bool(job)).value
     return {
         "name": name,
         "node_state": state,
