@@ -16,7 +16,7 @@ from slurm_robust.report.lemons import find_lemons
 from slurm_robust.report.pages.formats import count, share
 from slurm_robust.report.pages.sections.failures import alarms_section, causes_section, nodes_section
 from slurm_robust.report.pages.sections.hours import hours_unit
-from slurm_robust.report.pages.sections.jobs import compared_section, jobs_section
+from slurm_robust.report.pages.sections.jobs import compared_section, hours_section, jobs_section
 from slurm_robust.report.pages.sections.reliability import reliability_section
 from slurm_robust.report.pages.sections.restarts import restarts_section
 from slurm_robust.report.pages.sections.standby import standby_section
@@ -24,7 +24,7 @@ from slurm_robust.report.pages.sections.time_spent import expected_section, time
 from slurm_robust.report.pages.sections.trainings import outcome_of, trainings_section
 from slurm_robust.report.pages.view import BigNumber, ReportSection, ReportView, Unit
 
-_WITHOUT_JOURNAL = frozenset({"jobs", "compared"})
+_WITHOUT_JOURNAL = frozenset({"jobs", "hours", "compared"})
 """Sections that Slurm's accounting answers."""
 
 
@@ -56,6 +56,7 @@ def report_view(
         *(() if scope else (standby_section(facts, figures),)),
         alarms_section(figures),
         jobs_section(ran),
+        hours_section(ran, offset_s),
         *(() if scope else (compared_section(ran, figures),)),
     )
     if not facts.journal_read:

@@ -69,6 +69,32 @@ def _cells(by: str, group: JobGroup) -> tuple[Cell, ...]:
     )
 
 
+def hours_section(found: Characterisation, offset_s: int) -> ReportSection:
+    """The use of the cluster over the hours of the day, in local time."""
+    question = "When is the cluster used?"
+    what = "GPUs" if found.unit == "gpu" else "nodes"
+    known = [(hour.in_use, hour.hour) for hour in found.hours if hour.in_use is not None]
+    if not found.runs or not known:
+        return ReportSection("hours", question, "Slurm's accounting has no job of this time, or was not read.")
+    (most, busiest), (least, quietest) = max(known), min(known)
+    zone = f"UTC{offset_s / 3600:+g}" if offset_s else "UTC"
+    answer = f"Most from {busiest}:00 on ({most:,.0f} {what} in the mean), least from {quietest}:00 on ({least:,.0f})."
+    columns = (
+        TableColumn("hour", "from (hour)", Unit.COUNT),
+        TableColumn("in_use", f"{what} in use (mean)", Unit.NUMBER),
+        TableColumn("submitted", "jobs submitted", Unit.COUNT),
+        TableColumn("started", "runs started", Unit.COUNT),
+    )
+    rows = tuple((hour.hour, hour.in_use, hour.submitted, hour.started) for hour in found.hours)
+    bars = tuple(
+        PartsBar(f"{hour.hour}:00", count(hour.submitted, "job submitted", "jobs submitted"), (hour.in_use or 0.0,))
+        for hour in found.hours
+    )
+    title = f"{what} in use, the mean of each hour of the day ({zone})"
+    plot = PartsPlot((PlotSeries("running", "in use"),), bars, Unit.COUNT, axis_title=title)
+    return ReportSection("hours", question, answer, plot, FigureTable(f"Hours of the day, {zone}", columns, rows))
+
+
 def compared_section(found: Characterisation, figures: Figures) -> ReportSection:
     """One's own figures beside those that others have published."""
     rate = figures.reliability.total.infrastructure.rate
