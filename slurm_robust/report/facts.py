@@ -6,10 +6,13 @@ found, and `Facts.doubts` has a sentence about it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_robust.daemon.store.attempt_ledger import ClusterSize, PoolSize, SupervisedAttempt
+
+_XID = re.compile(r"\bS?XID (\d{1,5})\b")
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,12 @@ class NodeDrain:
     reason: str
     ended_at_s: float | None
     reverted: bool = False
+
+    @property
+    def xid(self) -> int | None:
+        """The XID that the reason names."""
+        found = _XID.search(self.reason)
+        return int(found[1]) if found else None
 
 
 @dataclass(frozen=True)

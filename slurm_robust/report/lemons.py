@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_robust.report.facts import Facts
-from slurm_robust.report.figures.failures import category_of, is_failure, is_infrastructure, xid_of
+from slurm_robust.report.figures.failures import category_of, is_failure, is_infrastructure
 
 ERROR = 0.001
 """The chance that a report of healthy nodes names any of them."""
@@ -180,7 +180,7 @@ def _sentence(found: Sequence[Lemon], watched: Sequence[Lemon], nodes: int, tota
     if not nodes:
         return "No node is known, so none can be compared."
     if total < MIN_FAILURES:
-        return f"{nodes} nodes had {total:.3g} failures in all: too few to compare them."
+        return f"{nodes} nodes had {total:.3g} failure{'' if total == 1 else 's'} in all: too few to compare them."
     names = ", ".join(lemon.node for lemon in found[:8]) + (", …" if len(found) > 8 else "")
     also = f" {len(watched)} more should be watched." if watched else ""
     if found:
@@ -250,7 +250,7 @@ def signals_of(facts: Facts) -> list[NodeSignal]:
 def _signals(facts: Facts) -> Iterator[NodeSignal]:
     for drain in facts.drains:
         if not drain.reverted:
-            xid = xid_of(drain.reason)
+            xid = drain.xid
             yield NodeSignal(drain.node, drain.at_s, f"XID {xid}" if xid is not None else "drain", drain.reason)
     for strike in facts.strikes:
         if not strike.incident.startswith(OWN_STRIKES):

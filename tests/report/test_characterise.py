@@ -128,12 +128,14 @@ def test_nothing_and_what_cannot_be() -> None:
     rows = (
         job_row(DAY_S, DAY_S - 5),
         job_row(DAY_S, DAY_S + HOUR_S, eligible_at_s=DAY_S + 50),
+        # Its requeue gave the job a start time.
+        job_row(DAY_S, DAY_S + HOUR_S, eligible_at_s=DAY_S + HOUR_S + 1, state="REQUEUED"),
         job_row(None, None, state="PENDING", nodes=()),
         job_row(-DAY_S, 2 * NOW_S, gpus=0, node_count=0),
     )
     found = characterise(facts_of(jobs=rows))
-    assert (found.runs, found.odd) == (4, 2)
-    assert found.gpu_hours == pytest.approx(8.0)
+    assert (found.runs, found.odd) == (5, 2)
+    assert found.gpu_hours == pytest.approx(16.0)
     assert sum(group.never_started for group in found.by_state) == 1
 
 

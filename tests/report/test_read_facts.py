@@ -100,6 +100,7 @@ def test_clocks_that_differ_in_the_journal(tmp_path: Path) -> None:
     ("reason", "after_s", "category"),
     [
         ("srobust: XID 79 (GPU has fallen off the bus) on GPU 0000:3b:00 (seen as job 7 ended)", 9, "gpu_lost"),
+        ("srobust: XID 79 on GPU 3", -30, "gpu_lost"),
         ("srobust: XID 79 (GPU has fallen off the bus) on GPU 0000:3b:00", 4000, ""),
         ("srobust: XID 31 (GPU memory page fault) on GPU 0000:3b:00", 9, ""),
         ("srobust: something of which no rule knows", 9, ""),

@@ -56,6 +56,9 @@ def run_times(job: RanJob) -> RunTimes:
         return RunTimes(None, None, never_started=True, odd=False)
     waited_s = None if job.eligible_at_s is None else begun_s - job.eligible_at_s
     odd = waited_s is not None and waited_s < 0
+    if odd and job.state == "REQUEUED":
+        # A start time that a requeue gives the job becomes the eligible time of the run that it ends.
+        waited_s, odd = None, False
     ran_s = ended_s - begun_s if ended_s is not None and ended_s >= begun_s else None
     return RunTimes(None if odd else waited_s, ran_s, never_started=False, odd=odd)
 

@@ -6,7 +6,6 @@ and not one that a later incident of the same stop has superseded, which stands 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from slurm_robust.model import Attempt
@@ -16,7 +15,6 @@ from slurm_robust.report.figures.trainings import was_stopped
 UNKNOWN = "unknown"
 _INFRASTRUCTURE = frozenset({"node", "shared"})
 _OF_A_NODE = frozenset({"node_lost", "node_fault"})
-_XID = re.compile(r"\bS?XID (\d{1,5})\b")
 
 
 def is_failure(incident: ClosedIncident) -> bool:
@@ -57,9 +55,3 @@ def sizes_by_attempt(facts: Facts) -> Mapping[str, int]:
 def nodes_of(incident: ClosedIncident, sizes: Mapping[str, int]) -> int:
     """How many nodes its job had; 0 where unknown."""
     return sizes.get(incident.attempt, 0) or incident.nodes
-
-
-def xid_of(reason: str) -> int | None:
-    """The XID that a reason names."""
-    found = _XID.search(reason)
-    return int(found[1]) if found else None

@@ -181,7 +181,9 @@ def _plan(plan: Plan | None, of_daemon: object) -> tuple[tuple[str, str], ...]:
         for key in ("road", "reason", "evict", "kept", "standby", "seat", "time_limit_min"):
             value = of_daemon.get(key)
             shown = ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
-            pairs.append((f"daemon: {key.replace('_', ' ')}", shown))
+            # Where it reports its own plan, the journal has the same.
+            if plan is None or shown not in (plan.road.value, plan.reason):
+                pairs.append((f"daemon: {key.replace('_', ' ')}", shown))
     return tuple((name, value) for name, value in pairs if value)
 
 

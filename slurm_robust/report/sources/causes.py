@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_robust.diagnose.findings import matcher
+from slurm_robust.diagnose.rulebook import Rule
 from slurm_robust.diagnose.taxonomy import Blame
 from slurm_robust.report.facts import ClosedIncident, NodeDrain
 
@@ -25,9 +26,14 @@ def with_drains(incidents: Iterable[ClosedIncident], drains: Iterable[NodeDrain]
         from_s, to_s = incident.opened_at_s - BEFORE_S, incident.opened_at_s + AFTER_S
         near = (d for node in incident.evict for d in by_node.get(node, ()) if from_s <= d.at_s <= to_s)
         for drain in near:
-            rule = matcher().match(drain.reason)
+            rule = matcher().match(drain.reason) or _of_xid(drain)
             if rule is not None and rule.blame is Blame.NODE:
                 return replace(incident, category=rule.category.name, blame=rule.blame.value)
         return incident
 
     return tuple(map(caused, incidents))
+
+
+def _of_xid(drain: NodeDrain) -> Rule | None:
+    """The rule for the XID that the reason names, whatever else it says."""
+    return matcher().match(f"NVRM: Xid (PCI:0000:00:00): {drain.xid}, ") if drain.xid is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,17 @@ def test_everything_in_the_folder_is_on_the_page(tmp_path: Path) -> None:
     links = [str(attrs["href"]) for tag, attrs in page.tags if tag == "a" and str(attrs["href"]).startswith("./")]
     assert len(links) == len(view.files) == 7
     assert all((folder.parent / link).is_file() for link in links)
+
+
+def test_a_plan_that_the_daemon_only_recorded_stands_there_once(tmp_path: Path) -> None:
+    """The road and the reason of a restart that the job made by itself."""
+    folder = incident_folder(tmp_path)
+    plan = json.loads((folder / "incident.json").read_text())["plan"]
+    same = {**JOURNAL, "plan": {"road": plan["road"], "reason": plan["reason"], "seat": "srobust-seat-1234"}}
+    text = PageReader(incident_html(read(folder, same))).check().text
+    assert "daemon: seat" in text
+    assert "daemon: road" not in text
+    assert "daemon: reason" not in text
 
 
 def test_each_rank_has_its_state(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from slurm_robust.diagnose.rulebook import shipped
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.failures import UNKNOWN, category_of, is_failure
@@ -52,11 +53,15 @@ def causes_section(facts: Facts, figures: Figures) -> ReportSection:
             blames[category_of(incident)][incident.blame if incident.blame in known else "unknown"] += 1
     costs = figures.costs
     unit = hours_unit(costs.unit)
-    rows: list[tuple[Cell, ...]] = [(row.name, row.failures, row.hours) for row in costs.by_category]
+    meanings = {name: kind.meaning for name, kind in shipped().categories.items()}
+    rows: list[tuple[Cell, ...]] = [
+        (row.name, row.failures, row.hours, meanings.get(row.name, "")) for row in costs.by_category
+    ]
     columns = (
         TableColumn("category", "what broke"),
         TableColumn("failures", "failures", Unit.COUNT),
         hours_column("hours", "lost", costs.unit),
+        TableColumn("meaning", "what that means"),
     )
     table = cut_table("Failures by what broke, the dearest first", columns, rows, "kinds") if rows else None
     if not blames:
@@ -80,7 +85,9 @@ def causes_section(facts: Facts, figures: Figures) -> ReportSection:
         first = f"Of {of_them} it is not known what broke." if most < failures else "What broke is not known."
     answer = f"{count(failures, 'failure').capitalize()}. {first}{cost}"
     plot = PartsPlot(BLAMES, bars, Unit.COUNT, axis_title="Failures by what broke; colours: whose fault it is")
-    notes = ("What broke is read from the job's own last lines; not known: no line says it.",)
+    notes = (
+        "What broke is read from the job's own last lines, else from the drain that followed; else it is not known.",
+    )
     return ReportSection("causes", question, answer, plot, table, notes)
 
 

@@ -63,7 +63,7 @@ def time_section(facts: Facts, figures: Figures) -> ReportSection:
         for what in (Spent.PRODUCTIVE, *ORDER)
     ]
     table = FigureTable("Where the time of all trainings went", columns, tuple(rows))
-    return ReportSection("time", question, answer, _plot(facts, figures), table, _notes(figures))
+    return ReportSection("time", question, answer, _plot(facts, figures), table, _notes(facts, figures))
 
 
 def _plot(facts: Facts, figures: Figures) -> SharesPlot | None:
@@ -81,11 +81,14 @@ def _plot(facts: Facts, figures: Figures) -> SharesPlot | None:
     return SharesPlot(from_s, facts.to_s, tuple(PlotSeries(what.value, WORDS[what]) for what in ORDER), shown_bins)
 
 
-def _notes(figures: Figures) -> tuple[str, ...]:
+def _notes(facts: Facts, figures: Figures) -> tuple[str, ...]:
     notes = ["ETTR is the time that made new steps, of all time since the job could have started, weighed by GPUs."]
     if (at_most := figures.time.at_most) is not None and at_most - (figures.time.ettr or 0.0) > 0.001:
         notes.append(f"Had all time that nobody saw made new steps, it would be {share(at_most)}.")
-    hours = [p.sliding for p in figures.series if p.sliding is not None]
+    begun_s = min((t.spans[0].begin_at_s for t in figures.trainings if t.spans), default=0.0)
+    # What follows the first start of all is not a bad hour, but a short one.
+    whole = max(facts.from_s, begun_s) + _HOUR_S
+    hours = [p.sliding for p in figures.series if p.sliding is not None and p.at_s >= whole]
     if hours:
         notes.append(f"The worst single hour had an ETTR of {share(min(hours))}.")
     good = figures.goodput
