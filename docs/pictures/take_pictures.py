@@ -3,8 +3,8 @@
     .venv/bin/python docs/pictures/take_pictures.py report=report.html incident=incident.html dashboard=http://127.0.0.1:9464/
 
 Each NAME=PAGE (a file, or an address) gives NAME.png and NAME-phone.png in this folder: the beginning of the page, as
-far as a reader of the document needs it, or of its section, where PAGE ends with `#SECTION`. Needs Chromium (`scripts/setup --dev`). Take them of real runs, and say in the
-document which runs these were.
+far as a reader of the document needs it, or of its section, where PAGE ends with `#SECTION`. Needs Chromium
+(`scripts/setup --dev`). Take them of real runs, and say in the document which runs these were.
 """
 
 from __future__ import annotations
