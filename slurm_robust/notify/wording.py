@@ -68,7 +68,7 @@ def letter(
 
 def trial(target: str, cluster: str, now_s: float) -> Letter:
     """A message that only shows that messages arrive."""
-    alert = Alert(now_s, "lemon", "test", "This is a test: messages for this target arrive", command="srobust status")
+    alert = Alert(now_s, "test", "test", "This is a test: messages for this target arrive", command="srobust status")
     return letter(f"{target}-test-{now_s:.0f}", (target, cluster), [alert], {}, now_s)
 
 

@@ -180,7 +180,8 @@ def _sentence(found: Sequence[Lemon], watched: Sequence[Lemon], nodes: int, tota
     if not nodes:
         return "No node is known, so none can be compared."
     if total < MIN_FAILURES:
-        return f"{nodes} nodes had {total:.3g} failure{'' if total == 1 else 's'} in all: too few to compare them."
+        failures = "failure" if total == 1 else "failures"
+        return f"{nodes} nodes had {total:.3g} {failures} in all: too few to compare them."
     names = ", ".join(lemon.node for lemon in found[:8]) + (", …" if len(found) > 8 else "")
     also = f" {len(watched)} more should be watched." if watched else ""
     if found:

@@ -141,7 +141,7 @@ VIEWS: Mapping[str, FactView] = {
         "Which way back took how long?",
         """SELECT road, outcome, count(*) AS incidents, avg(suspected_at_s - fault_at_s) AS detection_s,
              avg(decided_at_s - suspected_at_s) AS diagnosis_s, avg(first_new_step_at_s - decided_at_s) AS restart_s
-           FROM incidents WHERE kind != 'report' GROUP BY road, outcome""",
+           FROM incidents GROUP BY road, outcome""",
         {
             "incidents": "How many.",
             "detection_s": "From the last sign of progress to the suspicion, on average, where both are known.",
@@ -180,13 +180,13 @@ VIEWS: Mapping[str, FactView] = {
         "How did jobs end, and what did they use?",
         """SELECT state, count(*) AS jobs, sum(gpus * (ended_at_s - started_at_s)) / 3600.0 AS gpu_hours,
              sum(node_count * (ended_at_s - started_at_s)) / 3600.0 AS node_hours,
-             avg(started_at_s - eligible_at_s) AS queued_s
+             avg(CASE WHEN started_at_s >= eligible_at_s THEN started_at_s - eligible_at_s END) AS queued_s
            FROM jobs GROUP BY state""",
         {
             "jobs": "How many runs.",
             "gpu_hours": "GPUs times hours, of runs that have a start and an end.",
             "node_hours": "Nodes times hours, of the same.",
-            "queued_s": "From eligible to start, on average.",
+            "queued_s": "From eligible to start, on average, of runs that did not start before they were eligible.",
         },
     ),
 }

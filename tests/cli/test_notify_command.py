@@ -20,16 +20,19 @@ def test_each_target_says_what_came_back(tmp_path: Path) -> None:
     with serving() as hook:
         targets = [
             {"name": "chat", "kind": "slack", "url": hook.url},
+            {"name": "pager", "kind": "webhook", "url": hook.url},
             {"name": "away", "kind": "webhook", "url": "http://127.0.0.1:1/x"},
         ]
         path = tmp_path / "robust.yaml"
         path.write_text(yaml.safe_dump({"cluster": "main", "notify": {"targets": targets}}))
         done = CliRunner().invoke(cli, ["notify", "test", "--config", str(path)])
         assert done.exit_code == 1
-        first, second = done.stdout.splitlines()
+        first, _, second = done.stdout.splitlines()
         assert first == "chat: delivered: answered 200"
         assert second.startswith("away: NOT DELIVERED: 127.0.0.1:1 cannot be reached: ")
-        assert hook.got[0]["text"].startswith("[srobust/main] info: This is a test: messages for this target arrive\n")
+        chat, page = sorted(hook.got, key=lambda body: "alerts" in body)
+        assert chat["text"].startswith("[srobust/main] info: This is a test: messages for this target arrive\n")
+        assert page["alerts"][0]["event"] == "test", "no event of a cluster: a program must not act on it"
 
 
 def test_quiet_hours_do_not_hold_a_test_up(tmp_path: Path) -> None:

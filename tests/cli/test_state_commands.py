@@ -13,7 +13,7 @@ from fake_slurm import FakeSlurm
 from snapshots import published
 
 from slurm_robust.claim import Claim, render
-from slurm_robust.cli.commands.incidents import _where_ranks_stood
+from slurm_robust.cli.commands.incidents import _show, _took, _where_ranks_stood
 from slurm_robust.cli.main import cli
 from slurm_robust.config import Config
 from slurm_robust.daemon.api.state_lines import encode
@@ -74,6 +74,20 @@ def test_tables(site: Path) -> None:
         assert not [line for line in result.output.splitlines() if line != line.rstrip()]
         for word in wanted:
             assert word in result.output, (words, result.output)
+
+
+def test_back_after_is_counted_from_the_fault_to_the_first_new_step() -> None:
+    """As in the report and on the dashboard."""
+    times = {"fault": 100.0, "accepted": 108.0, "running": 111.0}
+    assert _took({"times": {**times, "first_new_step": 112.0}}) == duration(12.0)
+    assert _took({"times": times}) == ""
+
+
+def test_a_plan_that_leaves_no_node_out_names_none(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that is stopped does not go on without somebody."""
+    (one,) = json.loads(run(site, "incidents", "--json").output)
+    _show({**one, "plan": {**one["plan"], "road": "stop", "evict": [], "standby": [], "reason": "its own error"}})
+    assert "stop: its own error" in capsys.readouterr().out
 
 
 def test_incidents_json_is_what_the_design_says(site: Path) -> None:

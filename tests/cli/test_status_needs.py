@@ -50,6 +50,13 @@ def test_the_most_urgent_comes_first() -> None:
     assert [s.startswith(start) for s, start in zip(said, starts, strict=True)] == [True] * 5
 
 
+def test_only_nodes_that_are_left_out_are_dots() -> None:
+    """Four fit."""
+    nodes = [{"name": f"n{n}", "owner": "srobust"} for n in range(1, 6)]
+    assert needs(state(nodes=nodes[:2]), 1000.0)[0].startswith("2 nodes (n1, n2) are drained")
+    assert needs(state(nodes=nodes), 1000.0)[0].startswith("5 nodes (n1, n2, n3, n4, …) are drained")
+
+
 def test_a_target_that_takes_no_message() -> None:
     """After an hour: before, it is tried again."""
     target = {"target": "oncall", "failing_since_s": 1000.0, "error": "answered 404"}

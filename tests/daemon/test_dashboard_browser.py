@@ -56,9 +56,12 @@ def test_a_story_from_a_healthy_cluster_to_a_dead_daemon(browser: Browser) -> No
         page.wait_for("document.querySelector('#alarm').innerText.includes('silent for 3 min')")
         assert page.evaluate("document.title.startsWith('(!)')")
         assert "systemctl status srobustd" in text(page, "#alarm")
+        http.feed(healthy(time.time() - SILENT_S))
+        page.wait_for("document.querySelectorAll('.card').length === 0")
+        assert page.evaluate("document.querySelector('#needs').innerText") == "", "nobody knows that all is well"
         http.feed(healthy(time.time()))
         page.wait_for("document.querySelector('#alarm').innerText === ''")
-        page.wait_for("document.querySelectorAll('.card').length === 0")
+        assert "Nothing needs a person now" in text(page, "#needs")
         assert page.evaluate("window.loadedOnce")
         assert page.console_errors() == []
         http.end()

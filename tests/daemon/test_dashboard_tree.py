@@ -13,6 +13,7 @@ from snapshots import healthy, stormy
 
 from slurm_robust.daemon.api.dashboard import home, incident
 from slurm_robust.daemon.api.dashboard.pieces import with_command
+from slurm_robust.daemon.api.dashboard.stages import back_after
 from slurm_robust.daemon.api.dashboard.tree import Board, Section, difference, element, everything, html, wire
 
 NOW_S = 1_800_000_000.0
@@ -136,3 +137,10 @@ def test_a_need_ends_with_the_command_to_type() -> None:
     assert html(shown[1] or "") == '<code class="command">srobust breaker reset</code>'
     assert shown[0] == "the breaker is open (9 drains): once the cause is known, "
     assert with_command("a sentence without any") == ["a sentence without any"]
+
+
+def test_back_after_is_counted_from_the_fault_to_the_first_new_step() -> None:
+    """As in the report; a job that only runs again has not made its first new step."""
+    times = {"fault": 100.0, "suspected": 103.0, "accepted": 108.0, "running": 111.0}
+    assert back_after({"times": {**times, "first_new_step": 112.0}}) == "12.0 s"
+    assert back_after({"times": times}) == ""

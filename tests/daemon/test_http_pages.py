@@ -212,6 +212,25 @@ class AlwaysNew:
         return Snapshot({**SNAPSHOT, "at_s": time.time()}, nodes)
 
 
+@pytest.mark.parametrize(("every_h", "shown"), [("1", True), ("0", False)])
+def test_pages_that_nobody_makes_anew_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_h: str, shown: bool
+) -> None:
+    """They would be as old as the last change of the configuration."""
+    started: list[str] = []
+
+    async def start(*argv: str, **_: object) -> None:
+        started.extend(argv)
+        raise OSError
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+    config = parse(f"daemon: {{http: {{report_every_h: {every_h}}}}}")
+    context = DaemonContext(config, FakeSlurm(), Journal.open(tmp_path), account="root", mode=Mode.ACT)
+    asyncio.run(StatePublisher(context, tmp_path, AlwaysNew()).tick())
+    assert started
+    assert any(word.startswith("--pages=") for word in started) is shown
+
+
 def test_daemon_goes_on_when_it_dies(tmp_path: Path, port: int) -> None:
     """Killed, it is started again after a while; the daemon's own file is there all the time."""
     config = parse(f"daemon: {{http: {{port: {port}}}}}")

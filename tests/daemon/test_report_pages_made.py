@@ -157,6 +157,10 @@ def test_only_known_names_are_served(tmp_path: Path) -> None:
             assert "allow-same-origin" not in rules
             index = await (await served.get("/report/")).text()
             assert index.count("not made yet") == 2
+        async with serving(healthy(NOW_S, 8)) as served:
+            index = await (await served.get("/report/")).text()
+            assert "daemon.http.hide" in index
+            assert "not made yet" not in index
 
     asyncio.run(asyncio.wait_for(told(), 60))
     assert "script-src 'none'" in policy(b"<p>no script</p>")

@@ -39,4 +39,6 @@ def test_a_mail_program_that_fails_or_hangs_or_is_not_there(tmp_path: Path, monk
     monkeypatch.setattr(delivery, "MAIL_TIMEOUT_S", 0.2)
     program = mail_program(tmp_path, "sleep 100")
     assert sent(OPS, HOSTILE, (str(program),)).message == "no answer in time"
-    assert "FileNotFoundError" in sent(OPS, HOSTILE, (str(tmp_path / "none"),)).message
+    missing = tmp_path / "none"
+    said = f"there is no {missing}: install a mail program, or name yours in notify.sendmail"
+    assert sent(OPS, HOSTILE, (str(missing),)).message == said

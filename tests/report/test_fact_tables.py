@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,8 @@ def facts(tmp_path: Path) -> Facts:
     ledger.drain_ended("n2", BEGIN_S + 400)
     at_s = int(BEGIN_S)
     runs = [
-        past_run(7, state="REQUEUED", ended_at_s=at_s + 310),
+        # Slurm writes into the row of a requeued run when the next one was eligible.
+        past_run(7, state="REQUEUED", ended_at_s=at_s + 310, eligible_at_s=at_s + 430),
         past_run(8, name=HOSTILE),
         past_run(9, name="half \ud800 pair", state="NODE_FAIL", nodes="n2", node_count=1),
     ]
@@ -67,10 +69,20 @@ def test_views_answer_their_questions(db: sqlite3.Connection) -> None:
     node = db.execute("SELECT suspected, drained, reverted, node_fail FROM node_failures WHERE node = 'n2'").fetchone()
     assert node == (1, 1, 1, 1)
     assert db.execute("SELECT road, incidents, detection_s FROM incidents_by_road").fetchall() == [("seat", 1, 5.0)]
+    assert db.execute("SELECT min(queued_s) >= 0 FROM jobs_by_state").fetchone() == (1,)
     states = dict(db.execute("SELECT state, gpu_hours FROM jobs_by_state"))
     assert states["REQUEUED"] == pytest.approx(16 * 310 / 3600)
     for name in VIEWS:
         db.execute(f"SELECT * FROM {name}").fetchall()
+
+
+def test_roads_that_need_no_daemon_have_their_times_too(facts: Facts) -> None:
+    """A restart in place is reported by the job alone."""
+    db = sqlite3.connect(":memory:")
+    reported = replace(facts.incidents[0], kind="report", road="restart_in_place")
+    tables.fill(db, replace(facts, incidents=(*facts.incidents, reported)))
+    roads = dict(db.execute("SELECT road, incidents FROM incidents_by_road"))
+    assert roads == {"seat": 1, "restart_in_place": 1}
 
 
 def test_every_column_says_what_it_means(db: sqlite3.Connection) -> None:

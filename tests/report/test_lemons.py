@@ -162,6 +162,8 @@ def test_nothing_to_compare() -> None:
     assert (alone.nodes, alone.lemons) == (1, ())
     quiet = find_lemons(facts_of(sizes=(ClusterSize(0.0, "", 4, 0),)))
     assert quiet.sentence == "4 nodes had 0 failures in all: too few to compare them."
+    once = find_lemons(facts_of(sizes=(ClusterSize(0.0, "", 4, 0),), drains=(drain_row("n1", DAY_S),)))
+    assert once.sentence == "4 nodes had 1 failure in all: too few to compare them."
     assert find_lemons(Facts(5.0, 5.0, 5.0)).nodes == 0
 
 

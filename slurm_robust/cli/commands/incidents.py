@@ -13,6 +13,7 @@ from slurm_robust.cli.table import paragraph, plain, table
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.config import Config
 from slurm_robust.model import TIME_KEYS
+from slurm_robust.policy.cluster.stage_times import back_s
 from slurm_robust.text import duration, first_sentence
 
 _REPORT_MAX_BYTES = 8 << 20
@@ -134,11 +135,9 @@ def why(incident: dict[str, Any]) -> str:
 
 
 def _took(incident: dict[str, Any]) -> str:
-    times = incident["times"]
-    decided_s = times.get("accepted", times.get("decided"))
-    if "running" not in times or decided_s is None:
-        return ""
-    return duration(times["running"] - decided_s)
+    """From the fault to the first new step, as the report has it."""
+    took_s = back_s(incident["times"])
+    return "" if took_s is None else duration(took_s)
 
 
 def _show(i: dict[str, Any]) -> None:
@@ -150,8 +149,9 @@ def _show(i: dict[str, Any]) -> None:
     found = first_sentence(str(verdict.get("why", "")))
     paragraph("verdict", f"{verdict.get('conclusion') or 'none'}{suspects}: {found}".rstrip(": "))
     if plan:
-        standby = f", standby {', '.join(plan['standby'])}" if plan["standby"] else ""
-        paragraph("plan", f"{plan['road']}: without {', '.join(plan['evict']) or 'nobody'}{standby}; {plan['reason']}")
+        parts = (("without", plan["evict"]), ("standby", plan["standby"]))
+        change = ", ".join(f"{word} {', '.join(nodes)}" for word, nodes in parts if nodes)
+        paragraph("plan", f"{plan['road']}: {change}{'; ' if change else ''}{plan['reason']}")
         if i["mode"] == "observe":
             paragraph("", "observed only: nothing was done")
     report = _report(i)

@@ -45,7 +45,8 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
 
 
 def _names(nodes: list[str]) -> str:
-    return f"{nodes[0]} is" if len(nodes) == 1 else f"{len(nodes)} nodes ({', '.join(nodes[:4])}, …) are"
+    more = ", …" if len(nodes) > 4 else ""
+    return f"{nodes[0]} is" if len(nodes) == 1 else f"{len(nodes)} nodes ({', '.join(nodes[:4])}{more}) are"
 
 
 def outcome_of(job: dict[str, Any], state: dict[str, Any]) -> str:

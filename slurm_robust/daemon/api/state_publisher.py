@@ -103,7 +103,8 @@ class StatePublisher:
         if context.now_s() < self._start_at_s:
             return
         argv = [sys.executable, "-m", "slurm_robust.cli.main", "daemon", "http"]
-        argv += [f"--host={http.host}", f"--port={http.port}", f"--pages={self.state_dir / PAGES_FOLDER}"]
+        argv += [f"--host={http.host}", f"--port={http.port}"]
+        argv += [f"--pages={self.state_dir / PAGES_FOLDER}"] if http.report_every_h else []
         argv += [f"--token-file={http.token_file}"] if http.token_file else []
         argv += [f"--user-header={http.user_header}"] if http.user_header else []
         argv += [f"--allowed-user={name}" for name in http.allowed_users]

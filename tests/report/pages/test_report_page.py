@@ -37,6 +37,28 @@ def test_a_month_is_one_whole_page() -> None:
     json.dumps(told, allow_nan=False)
 
 
+def test_a_training_that_was_stopped_is_no_restart() -> None:
+    """It has a row among the roads, and is in no sentence about the way back."""
+    facts = month_facts()
+    first, *others = facts.incidents
+    one = view_of(replace(facts, incidents=(replace(first, road="seat"), *(replace(i, road="stop") for i in others))))
+    (answer,) = (section.answer for section in one.sections if section.key == "restarts")
+    assert answer.startswith("1 restart. The usual road, seat, ")
+    none = view_of(replace(facts, incidents=tuple(replace(i, road="stop") for i in facts.incidents)))
+    (section,) = (section for section in none.sections if section.key == "restarts")
+    assert section.answer == "No training was restarted: each failure was left to a person."
+    assert section.table is not None
+
+
+def test_a_cluster_that_is_hardly_used_is_not_said_to_use_nothing() -> None:
+    """A mean below one has its digits."""
+    facts = month_facts()
+    job = replace(facts.jobs[0], started_at_s=facts.from_s, ended_at_s=facts.from_s + 3600.0, gpus=8)
+    view = view_of(replace(facts, jobs=(job,)))
+    (answer,) = (section.answer for section in view.sections if section.key == "hours")
+    assert re.search(r"\(0\.\d\d GPUs in the mean\)", answer), answer
+
+
 @pytest.mark.parametrize(
     "facts",
     [

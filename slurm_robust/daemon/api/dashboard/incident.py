@@ -33,7 +33,7 @@ MEANINGS = {
     "came_back": "came back by itself",
     "went_on": "went on by itself",
     "superseded": "overtaken by a newer one",
-    "stopped": "stopped for a person",
+    "stopped": "stopped for good",
     "alerted": "only announced",
 }
 """Outcome → in words."""

@@ -112,14 +112,19 @@ def message_page(title: str, sentences: Sequence[str], frame: Frame) -> str:
 
 
 def report_index(pages: Sequence[tuple[str, str, float | None]], frame: Frame) -> str:
-    """The list of the report's pages: (file, what it covers, when it was made)."""
+    """The list of the report's pages: (file, what it covers, when it was made); without any, why there are none."""
     items = "".join(
         f'<li><a href="/report/{escape(name)}">{escape(title)}</a> <small>made {local_date(made_at_s)}</small></li>'
         if made_at_s
         else f"<li>{escape(title)} <small>not made yet</small></li>"
         for name, title, made_at_s in pages
     )
-    note = "The daemon makes these pages anew once an hour. Of any other time: "
+    note = (
+        "The daemon makes these pages anew every hour, or as daemon.http.report_every_h says. Of any other time: "
+        if pages
+        else "No pages are shown here: they have names that daemon.http.hide hides, or daemon.http.report_every_h "
+        "is 0. On the daemon's machine: "
+    )
     command = '<code class="command">srobust report --since 7d --out report.html</code>'
     main = f'<h1>How did the cluster do?</h1><ul class="plain">{items}</ul><p>{note}{command}</p>'
     return document("Report", main, frame)

@@ -22,6 +22,11 @@ class ReportFiles:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
+    @property
+    def shown(self) -> Mapping[str, str]:
+        """Those that are shown, or will be: file → what it covers."""
+        return PAGES if self._folder is not None else {}
+
     def made_at_s(self, name: str) -> float | None:
         """When this page was made; None where it is not there."""
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slurm_robust.daemon.api.dashboard.pieces import Row, local_date, local_time
 from slurm_robust.daemon.api.dashboard.tree import Element, element
+from slurm_robust.policy.cluster.stage_times import back_s
 from slurm_robust.text import duration
 
 NAMES = {
@@ -65,9 +66,6 @@ def short(seconds: float) -> str:
 
 
 def back_after(incident: Row) -> str:
-    """From the decision to the running job; empty where it did not come back."""
-    known = dict(stamps(incident))
-    decided_s = known.get("accepted", known.get("decided"))
-    if decided_s is None or "running" not in known:
-        return ""
-    return short(max(0.0, known["running"] - decided_s))
+    """From the fault to the first new step, as the report and the metrics have it; empty where it did not come back."""
+    took_s = back_s(dict(stamps(incident)))
+    return "" if took_s is None else short(took_s)

@@ -17,7 +17,7 @@ from slurm_robust.daemon.api.dashboard.access import COOKIE, COOKIE_MAX_AGE_S, A
 from slurm_robust.daemon.api.dashboard.live import GAP_S, Live
 from slurm_robust.daemon.api.dashboard.page import Frame, home_page, incident_page, message_page, report_index
 from slurm_robust.daemon.api.dashboard.pieces import quoted
-from slurm_robust.daemon.api.dashboard.report_files import PAGES, ReportFiles
+from slurm_robust.daemon.api.dashboard.report_files import ReportFiles
 from slurm_robust.daemon.api.dashboard.tree import Board, everything
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -169,7 +169,7 @@ class Dashboard:
         return await self.live.watch(request, channel, known)
 
     async def _report_index(self, request: web.Request) -> web.StreamResponse:
-        pages = [(name, title, self._reports.made_at_s(name)) for name, title in PAGES.items()]
+        pages = [(name, title, self._reports.made_at_s(name)) for name, title in self._reports.shown.items()]
         return _page(request, report_index(pages, self._frame()))
 
     async def _report(self, request: web.Request) -> web.StreamResponse:

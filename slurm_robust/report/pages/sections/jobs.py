@@ -6,7 +6,7 @@ from slurm_robust.report.characterise.characterisation import Characterisation
 from slurm_robust.report.characterise.job_groups import JobGroup
 from slurm_robust.report.characterise.published import PUBLISHED
 from slurm_robust.report.figures.all_figures import Figures
-from slurm_robust.report.pages.formats import count, share
+from slurm_robust.report.pages.formats import count, grouped, share
 from slurm_robust.report.pages.sections.cut import MAX_PLOT_ROWS, cut_table, in_words
 from slurm_robust.report.pages.sections.hours import hours_column, hours_unit
 from slurm_robust.report.pages.view import (
@@ -78,7 +78,8 @@ def hours_section(found: Characterisation, offset_s: int) -> ReportSection:
         return ReportSection("hours", question, "Slurm's accounting has no job of this time, or was not read.")
     (most, busiest), (least, quietest) = max(known), min(known)
     zone = f"UTC{offset_s / 3600:+g}" if offset_s else "UTC"
-    answer = f"Most from {busiest}:00 on ({most:,.0f} {what} in the mean), least from {quietest}:00 on ({least:,.0f})."
+    answer = f"Most from {busiest}:00 on ({grouped(most)} {what} in the mean), "
+    answer += f"least from {quietest}:00 on ({grouped(least)})."
     columns = (
         TableColumn("hour", "from (hour)", Unit.COUNT),
         TableColumn("in_use", f"{what} in use (mean)", Unit.NUMBER),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slurm_robust.model import Road
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.restarts import STAGES
 from slurm_robust.report.pages.formats import count, shown
@@ -19,6 +20,8 @@ from slurm_robust.report.pages.view import (
 
 _KEYS = {"placement": "launch", "process groups": "process_groups", "localisation": "diagnosis", "decision": "stop"}
 _AXIS = "Each bar is a road back to training, and its parts are the medians of its stages"
+_NOT_BACK = frozenset({Road.STOP, Road.ALERT_ONLY})
+"""In the table, for how soon they were known; but no restart."""
 COLUMNS = (
     TableColumn("road", "road"),
     TableColumn("restarts", "times", Unit.COUNT),
@@ -47,9 +50,14 @@ def restarts_section(figures: Figures) -> ReportSection:
             notes.append(f"{count(row.odd, 'stage')} of {in_words(row.road)} would end before they begin: left out.")
     series = tuple(PlotSeries(_KEYS.get(name, name.replace(" ", "_")), name) for name, _, _ in STAGES)
     plot = PartsPlot(series, tuple(bars), Unit.SECONDS, whole=True, axis_title=_AXIS) if bars else None
-    first = rows[0]
+    table = FigureTable("Medians by road, the most used first", COLUMNS, tuple(cells))
+    roads = [row for row in rows if row.road not in _NOT_BACK]
+    if not roads:
+        answer = "No training was restarted: each failure was left to a person."
+        return ReportSection("restarts", question, answer, plot, table, tuple(notes))
+    first = roads[0]
     slowest = max(((s.median or 0.0, name) for name, s in first.stages.items()), default=(0.0, ""))
-    answer = f"{count(sum(row.restarts for row in rows), 'restart').capitalize()}. "
+    answer = f"{count(sum(row.restarts for row in roads), 'restart').capitalize()}. "
     answer += f"The usual road, {in_words(first.road)}, "
     answer += (
         f"is back after {shown(first.back_s.median, Unit.SECONDS)} in the median"
@@ -57,5 +65,4 @@ def restarts_section(figures: Figures) -> ReportSection:
         else "has no times"
     )
     answer += f"; the longest stage is {slowest[1]}, {shown(slowest[0], Unit.SECONDS)}." if slowest[0] > 0 else "."
-    table = FigureTable("Medians by road, the most used first", COLUMNS, tuple(cells))
     return ReportSection("restarts", question, answer, plot, table, tuple(notes))
