@@ -40,3 +40,16 @@ def test_a_mail_program_that_fails_or_hangs_or_is_not_there(tmp_path: Path, monk
     program = mail_program(tmp_path, "sleep 100")
     assert sent(OPS, HOSTILE, (str(program),)).message == "no answer in time"
     assert "FileNotFoundError" in sent(OPS, HOSTILE, (str(tmp_path / "none"),)).message
+
+
+def test_a_mail_program_of_root_is_not_ours_to_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mail that it has taken is not sent again because a child of it goes on; one that hangs is left."""
+
+    def refused(*_: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(delivery.os, "killpg", refused)
+    assert sent(OPS, HOSTILE, (str(mail_program(tmp_path)),)).ok
+    monkeypatch.setattr(delivery, "MAIL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(delivery, "LAST_S", 0.1)
+    assert sent(OPS, HOSTILE, (str(mail_program(tmp_path, "sleep 3")),)).message == "no answer in time"
