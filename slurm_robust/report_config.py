@@ -18,5 +18,5 @@ class ReportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         for name, text in self.job_types.items():
             try:
                 re.compile(text)
-            except re.error as error:  # noqa: PERF203 (the error names the one that is wrong)
+            except (re.error, OverflowError, RecursionError) as error:  # noqa: PERF203 (the error names the one)
                 raise ValueError(f"job_types.{name}: {text!r} is no regular expression: {error}") from None

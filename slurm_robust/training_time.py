@@ -109,11 +109,16 @@ def divided(attempts: Sequence[TrainingAttempt], stops: Sequence[Stop], now_s: f
     if not runs:
         return ()
     by_run: list[list[Stop]] = [[] for _ in runs]
-    begins = [run.start_s for run in runs]
+    begins, earlier = [run.start_s for run in runs], list[Stop]()
     for stop in sorted(stops, key=lambda s: s.noticed_at_s or 0.0):
-        if stop.noticed_at_s is not None:
+        if stop.noticed_at_s is not None and stop.noticed_at_s < begins[0] - CLOCKS_S:
+            earlier.append(stop)
+        elif stop.noticed_at_s is not None:
             by_run[max(0, bisect_right(begins, stop.noticed_at_s) - 1)].append(stop)
-    timeline, failed, steps_before = Timeline(), False, False
+    # Of an attempt that is not among these, as where a report's time begins while a training is being brought back.
+    back_s = earlier[-1].at_s("first_new_step") if earlier else None
+    failed, steps_before = bool(earlier) and (back_s is None or back_s >= begins[0]), bool(earlier)
+    timeline = Timeline()
     for number, (run, own) in enumerate(zip(runs, by_run, strict=True)):
         following = runs[number + 1] if number + 1 < len(runs) else None
         failed = _lay(timeline, run, own, following, _Before(failed, steps_before, number == 0))

@@ -29,6 +29,7 @@ def test_nothing_configured_observes() -> None:
         ("daemon:\n  http:\n    port: 99999\n", 3, "daemon.http.port"),
         ("seat: 5\n", 1, "seat"),
         ("report:\n  job_types:\n    a: '['\n", 1, "report"),
+        ("report:\n  job_types:\n    a: 'x{99999999999}'\n", 1, "report"),
     ],
 )
 def test_a_mistake_is_told_with_file_line_and_key(text: str, line: int, key: str) -> None:

@@ -59,6 +59,21 @@ def test_a_failure_and_a_requeue() -> None:
     assert sum(s.length_s for s in spans) == pytest.approx(300)
 
 
+@pytest.mark.parametrize("eligible", [135, 150])
+def test_the_failure_of_an_attempt_that_is_not_known(eligible: int) -> None:
+    """A report's time begins while the training is being brought back: the time since then is the failure's."""
+    second = attempt(160, 190, 290, 300, new=210, eligible=eligible)
+    found = stop(fault=100, suspected=112, decided=130, stopped=135, first_new_step=210)
+    spans = divided([second], [found], T0 + 999)
+    assert parts(spans) == {"restart": 190 - eligible, "recomputation": 20, "productive": 90}
+    assert not any(span.doubt for span in spans)
+    waits = TrainingAttempt("t", "7", 1, 4, 8, eligible_at_s=T0 + eligible, start_at_s=0)
+    assert parts(divided([waits], [found], T0 + 200)) == {"restart": 200 - eligible}
+    # That attempt trained again before it ended.
+    over = stop(fault=20, suspected=25, decided=30, first_new_step=60)
+    assert parts(divided([second], [over], T0 + 999))["queue"] == 160 - eligible
+
+
 def test_restarts_in_place_are_told_by_stamps() -> None:
     """One attempt of Slurm: the incident says when its steps stood still, and when new ones were made."""
     found = stop(fault=50, suspected=55, decided=60, stopped=61, running=62, first_new_step=81)

@@ -72,7 +72,9 @@ def load_facts(source: FactOptions) -> Facts:
         click.UsageError: a time is none, or they are in the wrong order.
     """
     now_s = time.time()
-    from_s, to_s = moment(source.since, now_s, "--since"), moment(source.until, now_s, "--until")
+    from_s = moment(source.since, now_s, "--since")
+    # What the cluster will have is none of its past: no hour of it may be divided by.
+    to_s = min(moment(source.until, now_s, "--until"), now_s)
     if not 0 < to_s - from_s <= LONGEST_S:
         raise click.UsageError(f"--until {source.until} is not after --since {source.since}, or ten years later")
     config = load_config(source.config)

@@ -28,6 +28,8 @@ from slurm_robust.notify_config import NotifyTarget
 
 TIMEOUT_S = 20.0
 MAIL_TIMEOUT_S = 60.0
+LAST_S = 2.0
+"""For the mail program to end after its SIGKILL."""
 SECRET_BYTES = 4096
 ANSWER_BYTES = 2048
 SAID_CHARS = 200
@@ -236,9 +238,11 @@ async def _mail(address: Address, letter: Letter) -> Delivery:
     try:
         output, _ = await asyncio.wait_for(process.communicate(text), MAIL_TIMEOUT_S)
     finally:
-        with contextlib.suppress(ProcessLookupError):
+        # What runs as root is not ours to kill: exim, which goes on with a mail that it has taken.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), LAST_S)
     program = Path(address.sendmail[0]).name
     said = output[-ANSWER_BYTES:].decode("utf-8", "replace")
     state = "has taken it" if process.returncode == 0 else f"exited with {process.returncode}"

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_robust.report.facts import Facts
-from slurm_robust.report.figures.failures import category_of, is_failure, is_infrastructure
+from slurm_robust.report.figures.failures import category_of, is_failure, is_infrastructure, whole_drains
 
 ERROR = 0.001
 """The chance that a report of healthy nodes names any of them."""
@@ -249,7 +249,7 @@ def signals_of(facts: Facts) -> list[NodeSignal]:
 
 
 def _signals(facts: Facts) -> Iterator[NodeSignal]:
-    for drain in facts.drains:
+    for drain in whole_drains(facts.drains):
         if not drain.reverted:
             xid = drain.xid
             yield NodeSignal(drain.node, drain.at_s, f"XID {xid}" if xid is not None else "drain", drain.reason)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from fact_worlds import add_attempt, journal_with
@@ -20,7 +21,7 @@ from helpers import mounted_tmpfs
 from slurm_robust.cli.commands import report_sql
 from slurm_robust.cli.commands.report import command
 from slurm_robust.cli.csv_output import cell
-from slurm_robust.cli.report_source import moment
+from slurm_robust.cli.report_source import FactOptions, load_facts, moment
 from slurm_robust.report import parquet
 
 Call = Callable[..., Result]
@@ -209,6 +210,15 @@ def test_times(monkeypatch: pytest.MonkeyPatch) -> None:
         1e6 - 86400,
         1e6 - 604800,
     ]
+
+
+def test_a_time_to_come_ends_now(tmp_path: Path) -> None:
+    """Shares of what the cluster had are not shares of what it will have."""
+    soon, later = (time.strftime("%Y-%m-%d", time.localtime(time.time() + days * 86400)) for days in (2, 3))
+    facts = load_facts(FactOptions("1d", soon, tmp_path, accounting=False, cluster="", config=None))
+    assert facts.to_s == facts.read_at_s
+    with pytest.raises(click.UsageError):
+        load_facts(FactOptions(soon, later, tmp_path, accounting=False, cluster="", config=None))
 
 
 @pytest.mark.parametrize("words", [("--since", "3x"), ("--since", "now"), ("--until", "99d"), ("--json", "--csv")])

@@ -99,6 +99,22 @@ def test_who_comes_back_gets_what_was_missed_or_everything() -> None:
     story(told)
 
 
+def test_a_page_that_was_forgotten_meanwhile_comes_as_a_whole() -> None:
+    """Its versions count anew: the one that a browser shows may be the number of another board."""
+
+    async def told(served: Served) -> None:
+        version = await version_of(served)
+        served.dashboard.live.forget()
+        state = healthy(NOW_S, 40)
+        state["nodes"][3].update(node_state="idle")
+        served.take(state)
+        await version_of(served)
+        async with served.session.get(f"{served.base}/events?page=home&from={version}") as response:
+            assert (await anext(events(response)))[0] == "everything"
+
+    story(told)
+
+
 def test_a_storm_of_snapshots_becomes_a_few_changes() -> None:
     """Five hundred a second: those who watch get the last one, by a few messages, within a second."""
 

@@ -42,3 +42,15 @@ def test_a_mail_program_that_fails_or_hangs_or_is_not_there(tmp_path: Path, monk
     missing = tmp_path / "none"
     said = f"there is no {missing}: install a mail program, or name yours in notify.sendmail"
     assert sent(OPS, HOSTILE, (str(missing),)).message == said
+
+
+def test_a_mail_program_of_root_is_not_ours_to_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mail that it has taken is not sent again because a child of it goes on; one that is slow is too slow."""
+
+    def refused(*_: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(delivery.os, "killpg", refused)
+    assert sent(OPS, HOSTILE, (str(mail_program(tmp_path)),)).ok
+    monkeypatch.setattr(delivery, "MAIL_TIMEOUT_S", 0.2)
+    assert sent(OPS, HOSTILE, (str(mail_program(tmp_path, "sleep 0.6")),)).message == "no answer in time"

@@ -190,3 +190,13 @@ def test_half_a_million_rows_take_seconds() -> None:
     begun_s = time.monotonic()
     assert characterise_rows(many_rows(500_000), JobWindow(0.0, NOW_S, ())).runs == 500_000
     assert time.monotonic() - begun_s < 30
+
+
+def test_a_failure_belongs_to_the_run_that_started_then() -> None:
+    """The accounting may know nothing of earlier runs: the first one that it has is not the job's first."""
+    begin_s = 10 * DAY_S
+    incident = incident_row(begin_s + 100, attempt=f"c.5.r3.{begin_s:.0f}", job_id=5, restart=3)
+    before = incident_row(begin_s - 100, attempt=f"c.5.r0.{begin_s - HOUR_S:.0f}", job_id=5, category="disk_full")
+    run = job_row(begin_s + 1, begin_s + 200, state="FAILED")
+    (kind,) = characterise(facts_of(jobs=(run,), incidents=(before, incident))).failures
+    assert (kind.category, kind.runs) == ("gpu_lost", 1)

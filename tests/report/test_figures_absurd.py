@@ -101,3 +101,14 @@ def test_any_facts_give_a_characterisation_and_lemons(facts: Facts) -> None:
     assert all(point.in_use >= 0 for point in found.usage)
     report = find_lemons(facts)
     assert all(lemon.node_days > 0 for lemon in (*report.lemons, *report.watched))
+
+
+def test_sizes_that_do_not_follow_each_other_weigh_no_second_twice() -> None:
+    """An attempt that could have started before the one before it: clocks were set, or Slurm kept the time."""
+    rows = (
+        attempt_row(100.0, 1000.0, gpus=8),
+        attempt_row(1000.0, 2000.0, gpus=16, restart=1),
+        attempt_row(2000.0, 3000.0, gpus=8, restart=2, eligible_at_s=500.0),
+    )
+    figures = figures_of(facts_of(attempts=rows))
+    assert figures.time.total_s == pytest.approx(900 * 8 + 1000 * 16 + 1000 * 8)

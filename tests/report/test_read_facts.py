@@ -116,6 +116,19 @@ def test_a_drain_tells_what_the_job_did_not_know(tmp_path: Path, reason: str, af
     assert (incident.category, incident.blame) == (category, "node" if category else "")
 
 
+def test_a_drain_for_nothing_tells_nothing(tmp_path: Path) -> None:
+    """A person took it back: it must not count against the node by another name."""
+    journal = journal_with(tmp_path, [incident_row("a", BEGIN_S + 300)])
+    add_attempt(journal, end_at_s=BEGIN_S + 310)
+    (evicted,) = read(tmp_path).incidents[0].evict
+    ledger = NodeLedger(journal)
+    ledger.drained(evicted, BEGIN_S + 309, "srobust: XID 79 (GPU has fallen off the bus) on GPU 0000:3b:00")
+    ledger.drain_ended(evicted, BEGIN_S + 600)
+    facts = read(tmp_path)
+    assert [drain.reverted for drain in facts.drains] == [True]
+    assert (facts.incidents[0].category, facts.incidents[0].blame) == ("", "")
+
+
 def test_one_cluster_alone(tmp_path: Path) -> None:
     """A database may hold several."""
     journal = journal_with(tmp_path, [incident_row("a", BEGIN_S + 300)])

@@ -44,17 +44,15 @@ class NodeRows:
 
     def update(self, now: AboutNodes) -> None:
         """Make the rows that have changed."""
-        old, self._of = self._of, now
-        changed = _changed(old, now)
-        if not changed:
-            return
-        known = self.encoded
-        if now.nodes.keys() == known.keys():
+        changed, known = _changed(self._of, now), self.encoded
+        if changed and now.nodes.keys() == known.keys():
             made = {name: encode(_row(now, name)) for name in changed if name in known}
             self.encoded = {**known, **made}
-        else:
+        elif changed:
             kept = known.keys() - changed
             self.encoded = {n: known[n] if n in kept else encode(_row(now, n)) for n in sorted(now.nodes)}
+        # Last: where a row could not be made, the others that have changed are still to be made.
+        self._of = now
 
 
 def _changed(old: AboutNodes, now: AboutNodes) -> set[str]:

@@ -45,7 +45,8 @@ class StatePublisher:
         self.context, self.state_dir, self._source = context, state_dir, source
         self._published: Revision | None = None
         self._published_at_s = 0.0
-        self._is_written = True
+        self._is_written = self._is_fed = True
+        """Whether the file, and the HTTP side, have what was published last."""
         self._process: asyncio.subprocess.Process | None = None
         self._fed: Mapping[str, bytes] | None = None
         """The nodes that the process knows."""
@@ -56,14 +57,14 @@ class StatePublisher:
         """Publish a new snapshot where something has changed, once a second at most."""
         now_s, revision = self.context.now_s(), self._source.revision()
         # A clock that was set back must not keep the state from being published.
-        if now_s < self._next_at_s <= now_s + WAIT_MAX_S:
+        if now_s < self._next_at_s <= now_s + REPEAT_S:
             return
-        may_write = not now_s < self._write_at_s <= now_s + WAIT_MAX_S
+        may_write = not now_s < self._write_at_s <= now_s + REPEAT_S
         recent = 0 <= now_s - self._published_at_s < REPEAT_S
         is_same = revision is not None and revision.same(self._published)
-        if recent and is_same and (self._is_written or not may_write):
+        if recent and is_same and (self._is_written or not may_write) and (self._is_fed or self._pipe() is None):
             return
-        self._published, self._published_at_s, self._is_written = revision, now_s, False
+        self._published, self._published_at_s, self._is_written, self._is_fed = revision, now_s, False, False
         began_s = time.process_time()
         snapshot = self._source.take()
         if may_write:
@@ -100,7 +101,7 @@ class StatePublisher:
             self._process = self._fed = None
             self._start_at_s = context.now_s() + self._wait_s
             self._wait_s = min(WAIT_MAX_S, self._wait_s * 2)
-        if context.now_s() < self._start_at_s:
+        if context.now_s() < self._start_at_s <= context.now_s() + WAIT_MAX_S:
             return
         argv = [sys.executable, "-m", "slurm_robust.cli.main", "daemon", "http"]
         argv += [f"--host={http.host}", f"--port={http.port}"]
@@ -117,14 +118,20 @@ class StatePublisher:
             self._start_at_s = context.now_s() + WAIT_MAX_S
             context.alert("http.unstartable", str(error), key="http")
 
-    def _feed(self, snapshot: Snapshot) -> None:
+    def _pipe(self) -> asyncio.StreamWriter | None:
+        """To the process; None where it cannot take a line now."""
         pipe = self._process.stdin if self._process else None
         # A reader that is stuck gets no further snapshot: memory stays bounded.
         if pipe is None or pipe.is_closing() or pipe.transport.get_write_buffer_size() > 0:
+            return None
+        return pipe
+
+    def _feed(self, snapshot: Snapshot) -> None:
+        if (pipe := self._pipe()) is None:
             return
         line = snapshot.changes(self._fed) if self._fed is not None else None
         pipe.write((line or snapshot.whole()) + b"\n")
-        self._fed = snapshot.nodes
+        self._fed, self._is_fed = snapshot.nodes, True
 
     async def close(self) -> None:
         """End the HTTP process by closing its input."""

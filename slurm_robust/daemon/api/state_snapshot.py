@@ -128,9 +128,9 @@ class Snapshots:
     def take(self) -> Snapshot:
         """The state now."""
         daemon, context = self._daemon, self._daemon.context
-        if self._incidents_at != context.journal.revision:
-            self._incidents_at = context.journal.revision
+        if self._incidents_at != (revision := context.journal.revision):
             self._incidents = recent_incidents(context.journal)
+            self._incidents_at = revision  # only now: a reading that failed is repeated
         self._rows.update(_about_nodes(daemon))
         return Snapshot({**_state(daemon), "incidents": self._incidents}, self._rows.encoded)
 

@@ -22,6 +22,8 @@ _BY_STATE: Mapping[str, tuple[str, bool]] = {
     "OUT_OF_MEMORY": ("host_oom", False),
     "FAILED": (UNKNOWN, False),
 }
+APART_S = 2
+"""Journal and accounting may tell the start of the same run so differently."""
 RunKey = tuple[str, int, int]
 
 
@@ -44,9 +46,17 @@ class FailureKind:
 
 
 def causes_of(incidents: Iterable[ClosedIncident]) -> dict[RunKey, tuple[str, bool]]:
-    """Category and whether it is infrastructure, by cluster, job and restart; the last failure of a run counts."""
+    """Category and whether it is infrastructure, by cluster, job and start; the last failure of a run counts.
+
+    Where the start is not known, the number of the restart stands for it.
+    """
     rows = sorted((row for row in incidents if is_failure(row)), key=lambda row: row.opened_at_s)
-    return {(row.cluster, row.job_id, row.restart): (category_of(row), is_infrastructure(row)) for row in rows}
+    return {(row.cluster, row.job_id, _start_of(row)): (category_of(row), is_infrastructure(row)) for row in rows}
+
+
+def _start_of(incident: ClosedIncident) -> int:
+    told = incident.attempt.rpartition(".")[2]  # as in `model.Attempt.key`
+    return (int(told) if told.isdecimal() and len(told) < 20 else 0) or incident.restart
 
 
 class FailureSums:
@@ -58,13 +68,22 @@ class FailureSums:
 
     def add(self, job: RanJob, gpu_s: float) -> None:
         """Count the run where it failed, or ended with an incident."""
-        cause = self._causes.get((job.cluster, job.job_id, job.restart))
-        if job.state not in FAILED and not (cause and job.state == "REQUEUED"):
+        if job.state not in FAILED and job.state != "REQUEUED":
+            return
+        cause = self._cause(job)
+        if cause is None and job.state == "REQUEUED":
             return
         if cause is None or cause[0] == UNKNOWN:
             cause = _BY_STATE.get(job.state, cause or (UNKNOWN, False))
         runs, seconds = self._runs.get(cause, (0, 0.0))
         self._runs[cause] = (runs + 1, seconds + gpu_s)
+
+    def _cause(self, job: RanJob) -> tuple[str, bool] | None:
+        """By its start: what the accounting has may begin with a later run than the job's first one."""
+        start = int(job.started_at_s or 0)
+        near = sorted(range(start - APART_S, start + APART_S + 1), key=lambda at_s: abs(at_s - start)) if start else []
+        keys = ((job.cluster, job.job_id, number) for number in (*near, job.restart))
+        return next((self._causes[key] for key in keys if key in self._causes), None)
 
     def kinds(self) -> tuple[FailureKind, ...]:
         """All kinds, the most frequent first."""

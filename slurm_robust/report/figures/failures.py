@@ -6,10 +6,11 @@ and not one that a later incident of the same stop has superseded, which stands 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from slurm_robust.model import Attempt
-from slurm_robust.report.facts import ClosedIncident, Facts
+from slurm_robust.report.facts import ClosedIncident, Facts, NodeDrain
 from slurm_robust.report.figures.trainings import was_stopped
 
 UNKNOWN = "unknown"
@@ -55,3 +56,23 @@ def sizes_by_attempt(facts: Facts) -> Mapping[str, int]:
 def nodes_of(incident: ClosedIncident, sizes: Mapping[str, int]) -> int:
     """How many nodes its job had; 0 where unknown."""
     return sizes.get(incident.attempt, 0) or incident.nodes
+
+
+def whole_drains(drains: Sequence[NodeDrain]) -> tuple[NodeDrain, ...]:
+    """Each drain once, with its first reason: the daemon writes one anew where it changes the reason."""
+    begins = {(drain.node, drain.at_s): drain for drain in drains}
+    again = {(drain.node, drain.ended_at_s) for drain in drains if _goes_on(drain, begins)}
+    found = []
+    for drain in drains:
+        if (drain.node, drain.at_s) not in again:
+            last = drain
+            while (follower := _goes_on(last, begins)) is not None:
+                last = follower
+            found.append(replace(drain, ended_at_s=last.ended_at_s, reverted=last.reverted))
+    return tuple(found)
+
+
+def _goes_on(drain: NodeDrain, begins: Mapping[tuple[str, float], NodeDrain]) -> NodeDrain | None:
+    """The row with which the drain goes on."""
+    end_s = drain.ended_at_s
+    return begins.get((drain.node, end_s)) if end_s is not None and end_s > drain.at_s else None

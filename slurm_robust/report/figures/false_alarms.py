@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_robust.report.facts import Facts
+from slurm_robust.report.figures.failures import whole_drains
 from slurm_robust.report.figures.trainings import was_stopped
 
 
@@ -45,13 +46,14 @@ class FalseAlarms:
 
 def false_alarms(facts: Facts) -> FalseAlarms:
     """What was for nothing in the window."""
-    ended = [drain for drain in facts.drains if drain.ended_at_s is not None]
+    drains = whole_drains(facts.drains)
+    ended = [drain for drain in drains if drain.ended_at_s is not None]
     return FalseAlarms(
         incidents=len(facts.incidents),
         false_alarms=sum(not was_stopped(incident) for incident in facts.incidents),
-        drains=len(facts.drains),
+        drains=len(drains),
         ended_drains=len(ended),
-        open_drains=len(facts.drains) - len(ended),
+        open_drains=len(drains) - len(ended),
         reverted_drains=sum(drain.reverted for drain in ended),
         cleared_suspects=sum(not strike.failed_test for strike in facts.strikes),
         failed_tests=sum(bool(strike.failed_test) for strike in facts.strikes),

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from slurm_robust.report.facts import Facts, NodeDrain
-from slurm_robust.report.figures.failures import category_of, is_failure
+from slurm_robust.report.figures.failures import category_of, is_failure, whole_drains
 
 HOUR_S, DAY_S = 3600.0, 86400.0
 
@@ -55,7 +55,7 @@ def node_events(facts: Facts) -> tuple[NodeEvent, ...]:
 
 
 def _events(facts: Facts) -> Iterator[NodeEvent]:
-    for drain in facts.drains:
+    for drain in whole_drains(facts.drains):
         yield NodeEvent(drain.at_s, drain.node, "drain", drain.reason)
     for strike in facts.strikes:
         kind = "failed test" if strike.failed_test else "strike"
@@ -90,7 +90,7 @@ def events_by_day(facts: Facts, offset_s: float = 0.0) -> dict[int, Counter[str]
 
 
 def _history(node: str, events: list[NodeEvent], drains: list[NodeDrain], facts: Facts) -> NodeHistory:
-    xids = [drain.xid for drain in drains]
+    xids = [drain.xid for drain in whole_drains(drains)]
     return NodeHistory(
         node,
         Counter(event.kind for event in events),

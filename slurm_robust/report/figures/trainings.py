@@ -5,6 +5,7 @@ A training is all attempts of one user's lineage on one cluster. Its time is div
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -120,9 +121,14 @@ def _stops(incidents: Sequence[ClosedIncident]) -> list[Stop]:
 
 def _training(key: TrainingKey, rows: Sequence[SupervisedAttempt], spans: tuple[Span, ...]) -> Training:
     sizes: list[TrainingSize] = []
+    ended_at_s = -math.inf
     for row in rows:
         if not sizes or (sizes[-1].nodes, sizes[-1].gpus) != (row.times.nodes, row.times.gpus):
-            sizes.append(TrainingSize(row.times.eligible_at_s, row.times.nodes, row.times.gpus))
+            # Not before the attempt before it has ended: a second would count with both sizes.
+            at_s = min(max(row.times.eligible_at_s, ended_at_s), row.times.start_at_s)
+            at_s = max(at_s, sizes[-1].at_s) if sizes else row.times.eligible_at_s
+            sizes.append(TrainingSize(at_s, row.times.nodes, row.times.gpus))
+        ended_at_s = row.times.end_at_s if row.times.end_at_s is not None else -math.inf
     last = rows[-1]
     running = last.times.end_at_s is None
     return Training(key, last.name, last.times.job, len(rows), running, tuple(sizes), spans)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -136,6 +137,7 @@ class Live:
     ) -> None:
         self._snapshot, self._now_s, self._boot, self._gap_s = snapshot, now_s, boot, gap_s
         self._channels: OrderedDict[str, LivePage] = OrderedDict()
+        self._made = count()
         self._timer: asyncio.TimerHandle | None = None
         self._next_at_s = 0.0
         self._is_closed = False
@@ -147,7 +149,8 @@ class Live:
 
     def channel(self, page: str, make: Callable[[dict[str, Any]], Board | None]) -> LivePage | None:
         """The page as it is now; None where the snapshot has nothing of that name."""
-        channel = self._channels.get(page) or LivePage(self._boot, make)
+        # A page that was forgotten and is made again counts from one: its versions must not look like the old ones.
+        channel = self._channels.get(page) or LivePage(f"{self._boot}.{next(self._made)}", make)
         self._refresh(channel)
         if channel.board is None:
             return None

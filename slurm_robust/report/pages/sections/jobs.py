@@ -6,7 +6,7 @@ from slurm_robust.report.characterise.characterisation import Characterisation
 from slurm_robust.report.characterise.job_groups import JobGroup
 from slurm_robust.report.characterise.published import PUBLISHED
 from slurm_robust.report.figures.all_figures import Figures
-from slurm_robust.report.pages.formats import count, grouped, share
+from slurm_robust.report.pages.formats import count, grouped, offset, share
 from slurm_robust.report.pages.sections.cut import MAX_PLOT_ROWS, cut_table, in_words
 from slurm_robust.report.pages.sections.hours import hours_column, hours_unit
 from slurm_robust.report.pages.view import (
@@ -77,9 +77,13 @@ def hours_section(found: Characterisation, offset_s: int) -> ReportSection:
     if not found.runs or not known:
         return ReportSection("hours", question, "Slurm's accounting has no job of this time, or was not read.")
     (most, busiest), (least, quietest) = max(known), min(known)
-    zone = f"UTC{offset_s / 3600:+g}" if offset_s else "UTC"
-    answer = f"Most from {busiest}:00 on ({grouped(most)} {what} in the mean), "
-    answer += f"least from {quietest}:00 on ({grouped(least)})."
+    zone = offset(offset_s) if offset_s else "UTC"
+    answer = (
+        f"Most from {busiest}:00 on ({grouped(most)} {what} in the mean), "
+        f"least from {quietest}:00 on ({grouped(least)})."
+        if most > 0
+        else f"No {what} were in use."
+    )
     columns = (
         TableColumn("hour", "from (hour)", Unit.COUNT),
         TableColumn("in_use", f"{what} in use (mean)", Unit.NUMBER),
@@ -87,9 +91,11 @@ def hours_section(found: Characterisation, offset_s: int) -> ReportSection:
         TableColumn("started", "runs started", Unit.COUNT),
     )
     rows = tuple((hour.hour, hour.in_use, hour.submitted, hour.started) for hour in found.hours)
+    # An hour that the report's time does not have is not one in which nothing was in use.
     bars = tuple(
-        PartsBar(f"{hour.hour}:00", count(hour.submitted, "job submitted", "jobs submitted"), (hour.in_use or 0.0,))
+        PartsBar(f"{hour.hour}:00", count(hour.submitted, "job submitted", "jobs submitted"), (hour.in_use,))
         for hour in found.hours
+        if hour.in_use is not None
     )
     title = f"{what} in use, the mean of each hour of the day ({zone})"
     plot = PartsPlot((PlotSeries("running", "in use"),), bars, Unit.COUNT, axis_title=title)
