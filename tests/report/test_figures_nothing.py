@@ -59,6 +59,17 @@ def test_one_node_that_nobody_watched() -> None:
     assert figures.expected[0].prediction.expected is None or figures.expected[0].measured is not None
 
 
+def test_one_training_without_gpus_does_not_change_the_unit_of_all() -> None:
+    """It weighs nothing among GPUs; where such trainings had most of the time, nodes count."""
+    half_s = 1.5 * DAY_S
+    large = attempt_row(DAY_S, 2 * DAY_S, nodes=4, gpus=32, first_step_at_s=half_s, first_new_step_at_s=half_s)
+    small = attempt_row(DAY_S, half_s, nodes=1, gpus=0, user="bob")
+    figures = figures_of(facts_of(attempts=(large, small)))
+    assert (figures.time.unit, figures.time.ettr) == ("gpu", pytest.approx(0.5))
+    many = tuple(attempt_row(DAY_S, 2 * DAY_S, nodes=4, gpus=0, user=f"u{n}") for n in range(2))
+    assert figures_of(facts_of(attempts=(large, *many))).time.unit == "node"
+
+
 def test_two_users_may_have_the_same_lineage() -> None:
     """A lineage is a word of its user's own choice: they are two trainings."""
     rows = (attempt_row(1.0, DAY_S), attempt_row(1.0, DAY_S, user="bob"))

@@ -135,5 +135,13 @@ def _training(key: TrainingKey, rows: Sequence[SupervisedAttempt], spans: tuple[
 
 
 def unit_of(trainings: Sequence[Training]) -> str:
-    """GPUs where every training knows its GPUs, else nodes for all: two units cannot be added."""
-    return GPU if trainings and all(size.gpus > 0 for t in trainings for size in t.sizes) else NODE
+    """GPUs where trainings with GPUs had most of the nodes' time, else nodes for all: two units cannot be added.
+
+    Among GPUs, a training without any, or of which nobody knows how many it has, weighs nothing.
+    """
+    with_gpus_s = without_s = 0.0
+    for training in trainings:
+        for (span, nodes), (_, gpus) in zip(training.weighed(NODE), training.weighed(GPU), strict=True):
+            seconds = (span.end_at_s - span.begin_at_s) * nodes
+            with_gpus_s, without_s = with_gpus_s + seconds * bool(gpus), without_s + seconds * (not gpus)
+    return GPU if with_gpus_s > without_s else NODE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.ettr import LOST, ettr_series
+from slurm_robust.report.figures.trainings import GPU
 from slurm_robust.report.pages.formats import count, share, shown
 from slurm_robust.report.pages.sections.cut import cut_table
 from slurm_robust.report.pages.sections.hours import hours_column
@@ -83,6 +84,9 @@ def _plot(facts: Facts, figures: Figures) -> SharesPlot | None:
 
 def _notes(facts: Facts, figures: Figures) -> tuple[str, ...]:
     notes = ["ETTR is the time that made new steps, of all time since the job could have started, weighed by GPUs."]
+    bare = sum(not training.gpus for training in figures.trainings)
+    if bare and figures.time.unit == GPU:
+        notes.append(f"{count(bare, 'training')} without GPUs, or of which nobody knows how many: no weight here.")
     if (at_most := figures.time.at_most) is not None and at_most - (figures.time.ettr or 0.0) > 0.001:
         notes.append(f"Had all time that nobody saw made new steps, it would be {share(at_most)}.")
     begun_s = min((t.spans[0].begin_at_s for t in figures.trainings if t.spans), default=0.0)
