@@ -75,8 +75,10 @@ def load_facts(source: FactOptions) -> Facts:
     from_s = moment(source.since, now_s, "--since")
     # What the cluster will have is none of its past: no hour of it may be divided by.
     to_s = min(moment(source.until, now_s, "--until"), now_s)
-    if not 0 < to_s - from_s <= LONGEST_S:
-        raise click.UsageError(f"--until {source.until} is not after --since {source.since}, or ten years later")
+    if from_s >= to_s:
+        raise click.UsageError(f"--since {source.since} is not before --until {source.until}, or lies in the future")
+    if to_s - from_s > LONGEST_S:
+        raise click.UsageError(f"--since {source.since}: ten years at most, for example --since 365d")
     config = load_config(source.config)
     client = connect(config.slurm) if source.accounting else None
     journal = source.journal or Path(config.daemon.state_dir)

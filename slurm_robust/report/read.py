@@ -49,9 +49,14 @@ def read_facts(sources: FactSources, from_s: float, to_s: float, now_s: float) -
 def _of_cluster(facts: Facts, name: str) -> Facts:
     if not name:
         return facts if facts.cluster or not facts.jobs else replace(facts, cluster=facts.jobs[-1].cluster)
+    known = {a.cluster for a in facts.attempts} | {i.cluster for i in facts.incidents} | {j.cluster for j in facts.jobs}
+    unknown = (
+        f"Nothing is known of a cluster {name} in this time; the sources have {', '.join(sorted(known)[:8]) or 'none'}."
+    )
     return replace(
         facts,
         cluster=name,
+        doubts=facts.doubts if name in known else (*facts.doubts, unknown),
         attempts=tuple(attempt for attempt in facts.attempts if attempt.cluster == name),
         incidents=tuple(incident for incident in facts.incidents if incident.cluster == name),
         jobs=tuple(job for job in facts.jobs if job.cluster == name),

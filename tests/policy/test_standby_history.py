@@ -100,3 +100,11 @@ def test_independent_failures_are_as_many_as_were_drawn() -> None:
     rng = random.Random(3)
     drawn = [(f"n{rng.randrange(1000)}", rng.uniform(0, 30 * DAY_S)) for _ in range(300)]
     assert independent_failures(drawn) == pytest.approx(300, abs=3)
+
+
+def test_a_few_minutes_are_no_evidence() -> None:
+    """The sentence says so, and has no powers of ten."""
+    early = suggested(6, 1, 0.004)
+    assert early.sentence.startswith("1 failure in 0.004 node-days (250 a node-day, 95 %: 6.3 to 1,393)")
+    assert early.sentence.endswith("less than a day of these nodes was seen, which is no evidence yet")
+    assert "evidence" not in suggested(6, 1, 60.0).sentence

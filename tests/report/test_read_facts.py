@@ -141,6 +141,13 @@ def test_one_cluster_alone(tmp_path: Path) -> None:
     assert read(None, past_run(7)).cluster == "c"
 
 
+def test_a_cluster_that_nobody_knows_is_told(tmp_path: Path) -> None:
+    """With those that there are: a name is easily mistyped."""
+    add_attempt(journal_with(tmp_path))
+    (doubt,) = read(tmp_path, cluster="atlsa").doubts
+    assert doubt == "Nothing is known of a cluster atlsa in this time; the sources have c."
+
+
 def test_no_source_at_all() -> None:
     """Empty, and no error."""
     assert read(None) == Facts(BEGIN_S, BEGIN_S + DAY_S, BEGIN_S + DAY_S)

@@ -96,6 +96,7 @@ def size(
 def _from_history(path: str | None, since: str, quantile: float, *, as_json: bool) -> None:
     """Each hardware class that Slurm has now, and the failures that the journal has of its nodes."""
     from slurm_robust.cli.standby_history import suggestions_now  # noqa: PLC0415 (loaded for this command only)
+    from slurm_robust.policy.cluster.standby_history import figure  # noqa: PLC0415 (the same)
 
     rows = suggestions_now(load_config(path), since, quantile)
     if as_json:
@@ -106,7 +107,7 @@ def _from_history(path: str | None, since: str, quantile: float, *, as_json: boo
         ("partition", "gres", "machines", "failures", "node-days", "a node-day (95 %)", "standby (95 %)"),
         [
             (
-                *(row["partition"], row["gres"] or "none", row["machines"], row["failures"], f"{row['node_days']:.0f}"),
+                *(row["partition"], row["gres"] or "none", row["machines"], row["failures"], figure(row["node_days"])),
                 _range(row["daily_failure_rate"], row["daily_failure_rate_low"], row["daily_failure_rate_high"]),
                 _range(row["standby"], row["standby_low"], row["standby_high"]),
             )
@@ -120,4 +121,8 @@ def _from_history(path: str | None, since: str, quantile: float, *, as_json: boo
 
 def _range(value: float | None, low: float | None, high: float | None) -> str:
     """With two digits and its interval; a dash where it cannot be said."""
-    return "–" if value is None else f"{value:.2g} ({low:.2g}–{high:.2g})"
+    from slurm_robust.policy.cluster.standby_history import figure  # noqa: PLC0415 (loaded for this command only)
+
+    if value is None or low is None or high is None:
+        return "–"
+    return f"{figure(value)} ({figure(low)}–{figure(high)})"

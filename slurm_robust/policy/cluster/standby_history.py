@@ -44,11 +44,18 @@ class SizeSuggestion:
         if self.size is None or rate.rate is None or rate.low is None or rate.high is None:
             return "no node-day was seen yet"
         failures = f"{rate.failures} failure{'' if rate.failures == 1 else 's'}"
+        seen = f"{rate.exposure:.0f}" if rate.exposure >= 10 else f"{rate.exposure:.2g}"
+        early = "; less than a day of these nodes was seen, which is no evidence yet"
         return (
-            f"{failures} in {rate.exposure:.0f} node-days ({rate.rate:.2g} a node-day, 95 %: {rate.low:.2g} to "
-            f"{rate.high:.2g}): on {self.quantile:.3g} of all days at most {self.size} of {self.machines} nodes fail "
-            f"(95 %: {self.low} to {self.high})"
+            f"{failures} in {seen} node-days ({figure(rate.rate)} a node-day, 95 %: {figure(rate.low)} to "
+            f"{figure(rate.high)}): on {self.quantile:.3g} of all days at most {self.size} of {self.machines} nodes "
+            f"fail (95 %: {self.low} to {self.high}){early if rate.exposure < self.machines else ''}"
         )
+
+
+def figure(value: float) -> str:
+    """With two digits, and no powers of ten for what is large."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
 
 
 @dataclass(frozen=True)

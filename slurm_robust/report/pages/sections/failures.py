@@ -78,7 +78,7 @@ def causes_section(facts: Facts, figures: Figures) -> ReportSection:
     )
     failures = sum(counts.total() for counts in blames.values())
     most = blames[order[0]].total()
-    cost = f" They cost {shown(costs.total_hours, unit)}." if costs.total_hours else ""
+    cost = f" {'It' if failures == 1 else 'They'} cost {shown(costs.total_hours, unit)}." if costs.total_hours else ""
     of_them = f"{share(most / failures)} of them" if most < failures else "all"
     first = f"The most frequent is {in_words(order[0])}: {of_them}."
     if order[0] == UNKNOWN:
