@@ -162,7 +162,8 @@ VIEWS: Mapping[str, FactView] = {
              SELECT value AS node, 1 AS suspected, 0 AS struck, 0 AS drained, 0 AS reverted, 0 AS repaired,
                0 AS node_fail FROM incidents, json_each(incidents.suspects)
              UNION ALL SELECT node, 0, 1, 0, 0, 0, 0 FROM strikes
-             UNION ALL SELECT node, 0, 0, 1, reverted, 0, 0 FROM drains
+             UNION ALL SELECT node, 0, 0, NOT EXISTS (SELECT 1 FROM drains AS before WHERE before.node = drains.node
+                 AND before.ended_at_s = drains.at_s AND before.at_s < drains.at_s), reverted, 0, 0 FROM drains
              UNION ALL SELECT node, 0, 0, 0, 0, 1, 0 FROM repairs
              UNION ALL SELECT value, 0, 0, 0, 0, 0, 1 FROM jobs, json_each(jobs.nodes)
                WHERE state = 'NODE_FAIL' AND node_count = 1
@@ -170,7 +171,7 @@ VIEWS: Mapping[str, FactView] = {
         {
             "suspected": "Incidents whose verdict named it.",
             "struck": "Strikes.",
-            "drained": "Drains by slurm_robust.",
+            "drained": "Drains by slurm_robust; one whose reason was changed counts once.",
             "reverted": "Drains for nothing, as far as anybody knows.",
             "repaired": "Repairs that were tried.",
             "node_fail": "Jobs of one node that ended here as NODE_FAIL; of several nodes Slurm does not say which.",

@@ -68,6 +68,9 @@ def test_views_answer_their_questions(db: sqlite3.Connection) -> None:
     assert db.execute(f"SELECT {columns} FROM trainings").fetchall() == [("7.0", 2, 1, 2, 150, None)]
     node = db.execute("SELECT suspected, drained, reverted, node_fail FROM node_failures WHERE node = 'n2'").fetchone()
     assert node == (1, 1, 1, 1)
+    changed = [("n5", 10.0, "slow", 20.0, 0), ("n5", 20.0, "XID 79", None, 0)]
+    db.executemany("INSERT INTO drains (node, at_s, reason, ended_at_s, reverted) VALUES (?, ?, ?, ?, ?)", changed)
+    assert db.execute("SELECT drained FROM node_failures WHERE node = 'n5'").fetchone() == (1,)
     assert db.execute("SELECT road, incidents, detection_s FROM incidents_by_road").fetchall() == [("seat", 1, 5.0)]
     assert db.execute("SELECT min(queued_s) >= 0 FROM jobs_by_state").fetchone() == (1,)
     states = dict(db.execute("SELECT state, gpu_hours FROM jobs_by_state"))

@@ -45,7 +45,7 @@ class Training:
 
     Attributes:
         job: The address of its last attempt in Slurm.
-        attempts: How many there were, those before the window too.
+        attempts: How many had time in the window.
         running: It still ran when the facts were read.
         sizes: In order of time.
         spans: Its time within the window.
