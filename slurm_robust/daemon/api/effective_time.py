@@ -17,7 +17,7 @@ from slurm_robust.training_time import Stop, TrainingAttempt, divided, ettr, spe
 HOUR_S = 3600.0
 AGAIN_S = 30.0
 """What was computed serves so long, where the job's claim has not changed."""
-NOTHING: Mapping[str, Any] = {"ettr": None, "ettr_hour": None, "spent": {}, "speed_s": None}
+NOTHING: Mapping[str, Any] = {"ettr": None, "ettr_hour": None, "spent": {}, "speed_s": None, "step_at_s": None}
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class EffectiveTimes:
         self._shown: dict[int, ShownTraining] = {}
 
     def of(self, job: Job) -> Mapping[str, Any]:
-        """`ettr` and `ettr_hour` (0 to 1, or None), `spent` (seconds by category), `speed_s` (of a step, or None)."""
+        """`ettr` and `ettr_hour` (0 to 1, or None), `spent` (seconds by category), `speed_s`, `step_at_s`."""
         now_s, known = self.context.now_s(), self._shown.get(job.ref.job_id)
         if known and (known.comment, known.state) == (job.comment, job.state) and 0 <= now_s - known.at_s < AGAIN_S:
             return known.values
@@ -72,6 +72,7 @@ class EffectiveTimes:
             "ettr_hour": round(hour, 4) if hour is not None else None,
             "spent": {what.value: round(seconds, 1) for what, seconds in spent(spans).items() if seconds},
             "speed_s": attempts[-1].step_s or None,
+            "step_at_s": attempts[-1].last_step_at_s,
         }
 
     def _attempts(self, job: Job, claim: Claim) -> list[TrainingAttempt]:

@@ -164,7 +164,8 @@ def _training(job: Row, snapshot: Row) -> Element:
 def _figures(job: Row) -> tuple[Element, ...]:
     step, spent = job.get("step"), job.get("spent")
     return (
-        _figure("step", str(step) if isinstance(step, int) and step >= 0 else DASH),
+        # It was told with the last report, up to a minute ago: the page's own age says nothing of that.
+        _figure("step", str(step) if isinstance(step, int) and step >= 0 else DASH, age(job.get("step_at_s"))),
         _figure("s/step", seconds(job.get("speed_s"))),
         _figure("ETTR 1 h", percent(job.get("ettr_hour"))),
         _figure("ETTR", percent(job.get("ettr"))),
@@ -172,8 +173,9 @@ def _figures(job: Row) -> tuple[Element, ...]:
     )
 
 
-def _figure(label: str, text: str) -> Element:
-    return cell(label, text, class_="number empty" if text == DASH else "number")
+def _figure(label: str, text: str, since: Element | str = "") -> Element:
+    told = (" ", element("small", since)) if since and text != DASH else ()
+    return cell(label, text, *told, class_="number empty" if text == DASH else "number")
 
 
 def _waiting(job: Row) -> Element:
