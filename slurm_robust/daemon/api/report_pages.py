@@ -133,6 +133,8 @@ class ReportPages:
         # One that has left the session may hold the pipe open for ever.
         with contextlib.suppress(asyncio.TimeoutError):
             said = await asyncio.wait_for(words, LAST_WORDS_S)
+        # asyncio has no other way to close our end of a pipe that somebody still holds.
+        process._transport.close()  # type: ignore[attr-defined]
         new = self._new(name)
         try:
             if is_whole:
