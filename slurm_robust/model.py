@@ -140,6 +140,18 @@ TIME_KEYS = (
 )
 
 
+class Grade(str, enum.Enum):
+    """How sure the evidence behind a verdict is. `localize` gives it, and `policy` alone turns it into a consequence.
+
+    What each grade is given for: `localize.grades.Ground`. What may be done, and when: `policy.job.consequences`.
+    """
+
+    CERTAIN = "certain"
+    STRONG = "strong"
+    WEAK = "weak"
+    NONE = "none"
+
+
 class Conclusion(str, enum.Enum):
     """The result of localisation."""
 
@@ -192,8 +204,9 @@ class Verdict:
     Attributes:
         reason: One short sentence: node, fault, evidence.
         detail: What else is known of it, in words.
-        corroborated: Two still captures and a pattern that explains the waiting: enough to act before the limit.
+        corroborated: The evidence was seen often and long enough to be relied on, as far as its grade goes.
         missing: Evidence that was looked for and not there.
+        grade: How sure the evidence is; only once it is corroborated, something may be done about it.
     """
 
     conclusion: Conclusion
@@ -203,6 +216,7 @@ class Verdict:
     missing: tuple[str, ...] = ()
     corroborated: bool = False
     detail: str = ""
+    grade: Grade = Grade.NONE
 
 
 class FailureCause(str, enum.Enum):

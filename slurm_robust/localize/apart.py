@@ -8,6 +8,7 @@ from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.layout import known_groups
 from slurm_robust.localize.ranks import unfold
 from slurm_robust.localize.stacks import merge
+from slurm_robust.localize.votes.flight_recorder import where_waiting_ends
 from slurm_robust.localize.votes.group import odd_ranks
 from slurm_robust.model import Verdict
 
@@ -20,7 +21,8 @@ class Apart:
     """Nodes that stand apart.
 
     Attributes:
-        nodes: Those that the verdict suspects, for whatever reason; else those of the smallest class of stacks.
+        nodes: Those that the verdict suspects, for whatever reason; else those where all waiting ends by the flight
+            recorders; else those of the smallest class of stacks.
         group: All nodes of the parallel group that the ranks outside the large classes share; empty for none.
     """
 
@@ -34,7 +36,8 @@ def standing_apart(evidence: Evidence, verdict: Verdict) -> Apart:
     odd = odd_ranks(last, known_groups(evidence)[0]) if last is not None and last.ranks else None
     group = odd.nodes if odd is not None and odd.group is not None else ()
     suspected = {s.node for s in verdict.suspects if s.node}
-    return Apart(tuple(sorted(suspected or _of_smallest_class(evidence))), group)
+    ends = where_waiting_ends(tuple(evidence.recorder.values()), evidence.rank_nodes)
+    return Apart(tuple(sorted(suspected or ends or _of_smallest_class(evidence))), group)
 
 
 def _of_smallest_class(evidence: Evidence) -> set[str]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from slurm_robust.localize.dead_mounts import DeadMount
 from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RaisedException, RankCapture, RankExit
 from slurm_robust.localize.ranks import fold, unfold
 from slurm_robust.model import Signal, SignalKind
@@ -24,6 +25,7 @@ MAX_WITH_LINES = 4096
 """Ends whose last lines are kept, the earliest: whoever ended later followed."""
 
 _MAX_LINES = 4096
+_MAX_ANSWERS = 64
 _Word = Annotated[str, msgspec.Meta(max_length=512)]
 _Lines = Annotated[list[Annotated[str, msgspec.Meta(max_length=65536)]], msgspec.Meta(max_length=_MAX_LINES)]
 _Rank = Annotated[int, msgspec.Meta(ge=-1, lt=10_000_000)]
@@ -66,6 +68,7 @@ class Circumstances:
     signals: tuple[Signal, ...] = ()
     ras_at_s: Mapping[str, float] = field(default_factory=dict)
     raised: Mapping[int, RaisedException] = field(default_factory=dict)
+    dead_mounts: tuple[DeadMount, ...] = ()
 
 
 def saved_round(number: int, capture: Capture, slow_nodes: Iterable[str]) -> SavedRound:
@@ -118,6 +121,10 @@ def encode(evidence: Evidence, rounds: Sequence[SavedRound], ras_at_s: Mapping[s
             {"rank": rank, "at_s": raised.at_s, "lines": raised.lines[-_MAX_LINES:]}
             for rank, raised in sorted(evidence.raised.items())[:MAX_WITH_LINES]
         ],
+        "dead_mounts": [
+            {"mount": d.mount, "node": d.node, "answers_on": list(d.answers_on[:_MAX_ANSWERS])}
+            for d in evidence.dead_mounts[:_MAX_ANSWERS]
+        ],
     }
     return json.dumps(body).encode()
 
@@ -156,6 +163,12 @@ class _Raised(msgspec.Struct, frozen=True):
     lines: _Lines = []
 
 
+class _DeadMount(msgspec.Struct, frozen=True):
+    mount: Annotated[str, msgspec.Meta(max_length=4096)]
+    node: _Word
+    answers_on: Annotated[list[_Word], msgspec.Meta(max_length=_MAX_ANSWERS)]
+
+
 class _File(msgspec.Struct, frozen=True):
     v: int
     world_size: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
@@ -166,6 +179,7 @@ class _File(msgspec.Struct, frozen=True):
     signals: list[_Signal] = []
     ras_at_s: dict[_Word, float] = {}
     raised: Annotated[list[_Raised], msgspec.Meta(max_length=MAX_WITH_LINES)] = []
+    dead_mounts: Annotated[list[_DeadMount], msgspec.Meta(max_length=_MAX_ANSWERS)] = []
 
 
 def decode(data: bytes) -> Circumstances:
@@ -192,7 +206,8 @@ def decode(data: bytes) -> Circumstances:
     signals = tuple(Signal(s.kind, s.at_s, s.source, s.detail, s.node, s.rank, s.evidence) for s in raw.signals)
     rounds = tuple(SavedRound(r.number, r.at_s, tuple(r.missing), tuple(r.unseen)) for r in raw.rounds)
     raised = {told.rank: RaisedException(told.at_s, tuple(told.lines)) for told in raw.raised}
-    return Circumstances(raw.world_size, rank_nodes, rounds, exits, signals, raw.ras_at_s, raised)
+    dead = tuple(DeadMount(d.mount, d.node, tuple(d.answers_on)) for d in raw.dead_mounts)
+    return Circumstances(raw.world_size, rank_nodes, rounds, exits, signals, raw.ras_at_s, raised, dead)
 
 
 def completed(rounds: Mapping[int, Capture], known: Circumstances) -> tuple[Capture, ...]:
@@ -216,4 +231,5 @@ def with_circumstances(evidence: Evidence, rounds: Mapping[int, Capture], known:
         exits=known.exits,
         node_signals=known.signals,
         raised=known.raised,
+        dead_mounts=known.dead_mounts,
     )

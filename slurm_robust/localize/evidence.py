@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_robust.diagnose.findings import Matcher
+from slurm_robust.localize.dead_mounts import DeadMount
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.slow.timings import StepTimings
@@ -55,6 +56,9 @@ class CapturedProcess:
         wchan: Where in the kernel it waits, where readable.
         error: Why there are no threads, where there are none.
         os_threads: Number of its threads as the kernel counts them, native ones included; -1 where unknown.
+        net_bytes: Bytes that its TCP connections have sent and received since its node's agent first looked at them;
+            those to the store of the ranks (MASTER_PORT) do not count, nor those that a process before it in the
+            rank's tree holds, too. -1 if unknown.
     """
 
     pid: int
@@ -67,6 +71,7 @@ class CapturedProcess:
     threads: tuple[CapturedThread, ...] = ()
     error: str = ""
     os_threads: int = -1
+    net_bytes: int = -1
 
 
 @dataclass(frozen=True)
@@ -150,12 +155,14 @@ class Evidence:
         node_signals: XIDs, links, lost agents, nodes down, of the same minutes.
         layout: Parallel sizes as given (`{"tp": 2, "pp": 4}`), empty where unknown.
         layout_order: Order in which they count ranks (`tp-pp-dp`), empty for Megatron's.
-        recorder: Flight-recorder dumps of the ranks that left one.
+        recorder: Flight-recorder dumps of the ranks that left one, the latest of each.
+        recorder_before: The dumps of one capture before those.
         timings: How long steps took each rank, None where not reported.
         ras: What NCCL's own service reported of the job, oldest first.
         raised: Rank → the exception that it has raised after its last progress, whether it has ended or not: tearing
             a process group down may take minutes, or for ever.
         rules: By which last lines are read; None for the package's own.
+        dead_mounts: Mount points that do not answer on one node, and do on others.
     """
 
     world_size: int
@@ -170,3 +177,5 @@ class Evidence:
     ras: tuple[RasView, ...] = ()
     raised: Mapping[int, RaisedException] = field(default_factory=dict)
     rules: Matcher | None = field(default=None, repr=False)
+    recorder_before: Mapping[int, RankDump] = field(default_factory=dict)
+    dead_mounts: tuple[DeadMount, ...] = ()

@@ -18,7 +18,7 @@ from slurm_robust.localize.layout import LayoutError, parse
 from slurm_robust.localize.own_file import read_own
 from slurm_robust.localize.ranks import name, strays
 from slurm_robust.localize.ras import RasView
-from slurm_robust.localize.recorder.dump import RankDump
+from slurm_robust.localize.recorder.dump import DumpPairs
 from slurm_robust.localize.stacks import pyspy
 from slurm_robust.localize.stacks.archive import MAX_FILE_BYTES, ArchiveError, NodeArchive, decode, rounds
 from slurm_robust.text import NODE_NAME
@@ -90,14 +90,16 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     seen, clashes = rounds(archives)
     rank_nodes = {rank.rank: rank.node for capture in seen.values() for rank in capture.ranks}
     size = max(world_size or 0, max(rank_nodes, default=-1) + 1)
-    recorder: dict[int, RankDump] = {}
+    recorder = DumpPairs()
     for archive in sorted(archives, key=lambda a: a.round):
-        recorder.update(archive.recorder)
+        recorder.add(archive.recorder)
         problems.extend(archive.problems)
     if known is not None:
         answers = {name: replace(view, at_s=known.ras_at_s.get(name, view.at_s)) for name, view in answers.items()}
     views = tuple(sorted(answers.values(), key=lambda view: view.at_s))
-    evidence = Evidence(size, rank_nodes, tuple(seen.values()), recorder=recorder, ras=views)
+    captures = tuple(seen.values())
+    evidence = Evidence(size, rank_nodes, captures, recorder=recorder.latest, ras=views)
+    evidence = replace(evidence, recorder_before=recorder.before)
     if known is not None:
         evidence = circumstances.with_circumstances(evidence, seen, known)
     return Saved(_laid_out(evidence, last / LAYOUT_FILE, problems), (*problems, *clashes))

@@ -17,7 +17,7 @@ from slurm_robust.diagnose.root import diagnose
 from slurm_robust.diagnose.signature import signature
 from slurm_robust.diagnose.taxonomy import AboutNode, Blame
 from slurm_robust.localize.evidence import Evidence, RaisedException, RankExit
-from slurm_robust.localize.stacks.motion import moving, spinning
+from slurm_robust.localize.stacks.process_tree import rank_frames, shuts_down
 from slurm_robust.model import SignalKind
 
 
@@ -60,6 +60,11 @@ class ExitCause:
         return self.finding is not None and self.finding.rule.scope is AboutNode.PEER
 
     @property
+    def unstartable(self) -> bool:
+        """Whether the line says that what was to be started does not exist, or that no step can be as was asked for."""
+        return self.category == "launch_failed" and _UNSTARTABLE.search(self.detail) is not None
+
+    @property
     def category(self) -> str:
         """The category of its line, empty without one."""
         return self.finding.category.name if self.finding is not None else ""
@@ -67,6 +72,11 @@ class ExitCause:
 
 _PATH = re.compile(r"'(/[^']+)'|\"(/[^\"]+)\"")
 _SLURMS = re.compile(r"^(?:\d+: )?(?:srun|slurmstepd\S*): ")
+_NO_PROGRAM = re.compile(r"error: execve\(\): (?!\S*/slurm_script)")
+_UNSTARTABLE = re.compile(
+    _NO_PROGRAM.pattern + r"|command not found|can.t open file|Exec format error|execvp error|"
+    r"Unable to create step for job \d+: (?:Invalid|Requested node configuration|Memory|More)"
+)
 _GRES = re.compile(r"srun: error: Unable to create step for job \d+: Invalid generic resource")
 _INTERRUPTED = re.compile(r"\b(KeyboardInterrupt|SignalException)\b(?::|\s*$)")
 _INTERRUPTIONS = {"KeyboardInterrupt": "SIGINT", "SignalException": "SIGTERM"}
@@ -120,14 +130,16 @@ def known_ends(evidence: Evidence) -> list[tuple[RankExit, ExitCause]]:
 
 
 def _goes_no_further(evidence: Evidence, rank: int, raised_at_s: float) -> bool:
-    """Whether a rank that has raised an exception is at its end: some handler may have printed it, and gone on.
+    """Whether a rank that has raised an exception is at its end: a handler may have printed it, and gone on.
 
-    Two captures show that it stands still, or others have ended soon after.
+    Its interpreter shuts down, or there is no stack that shows otherwise and others have ended soon after.
     """
     if any(s.kind is SignalKind.NODE_DOWN for s in evidence.node_signals):
         return False  # a dead node explains whatever others have raised
-    if len(evidence.captures) > 1:
-        return rank not in moving(evidence.captures, [rank]) or rank in spinning(evidence.captures, [rank])
+    stacks = [r for r in evidence.captures[-1].ranks if r.rank == rank] if evidence.captures else []
+    frames = rank_frames(stacks[0]) if stacks else None
+    if frames is not None:
+        return shuts_down(frames)
     return any(abs(e.at_s - raised_at_s) <= _TOGETHER_S for e in evidence.exits)
 
 
@@ -222,7 +234,8 @@ def _reasons(lines: Sequence[str], rules: Matcher | None, *, of_step: bool = Fal
 def _may_be_reason(finding: LogFinding, *, of_step: bool) -> bool:
     if _SLURMS.match(finding.text):
         of_others = finding.blame in (Blame.NODE, Blame.SHARED)
-        return of_step and (of_others or finding.category.name in _BY_SLURM)
+        of_program = _NO_PROGRAM.search(finding.text) is not None
+        return of_program or (of_step and (of_others or finding.category.name in _BY_SLURM))
     if _INTERRUPTED.search(finding.text) is not None or _lost_peer(finding):
         return True
     return finding.blame is not Blame.NOBODY and finding.rule.weight >= _LEAST_WEIGHT
@@ -258,6 +271,7 @@ _BY_CATEGORY = {
     "disk_full": Cause.DISK_FULL,
     "host_oom": Cause.OOM,
     "launch_failed": Cause.FAILED,  # nothing has run: another try costs little, and no node is known
+    "address_in_use": Cause.EITHER,  # a process of an earlier attempt may hold the port, on that node
     **dict.fromkeys(_LOST_PEER, Cause.PEER_LOST),
 }
 _BY_BLAME = {Blame.NODE: Cause.HARDWARE, Blame.PROGRAM: Cause.USER_CODE}

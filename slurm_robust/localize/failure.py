@@ -10,7 +10,7 @@ from slurm_robust.diagnose.node_faults import blames_node
 from slurm_robust.diagnose.signature import signature
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, known_ends, path_of, root_of_all
-from slurm_robust.localize.stacks.process_tree import rank_place, stopped
+from slurm_robust.localize.stacks.process_tree import rank_place
 from slurm_robust.localize.votes.exits import ROOTS
 from slurm_robust.model import Conclusion, Failure, FailureCause, SignalKind, Verdict
 
@@ -103,9 +103,7 @@ def _node_signature(evidence: Evidence, nodes: tuple[str, ...]) -> str:
     if not evidence.captures:
         return ""
     last = evidence.captures[-1]
-    if set(nodes) & set(last.missing_nodes):
-        return "node: silent"
-    return "node: stopped process" if any(r.node in nodes and stopped(r) is not None for r in last.ranks) else ""
+    return "node: silent" if set(nodes) & set(last.missing_nodes) else ""
 
 
 def _hang_signature(evidence: Evidence, suspects: set[int]) -> str:

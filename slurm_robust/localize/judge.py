@@ -13,12 +13,17 @@ from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.layout import known_groups
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks import merge
+from slurm_robust.localize.votes.dead_mounts_beside import with_dead_mounts
+from slurm_robust.localize.votes.endless_work import judge_endless_work
 from slurm_robust.localize.votes.exits import judge_exits, judge_lost_peers
 from slurm_robust.localize.votes.group import judge_groups
+from slurm_robust.localize.votes.never_started import judge_never_started
+from slurm_robust.localize.votes.nobody_works import with_nobody_at_work
 from slurm_robust.localize.votes.node_signals import judge_faults, judge_lost_all, judge_silence
 from slurm_robust.localize.votes.outside_collective import judge_outside, judge_waiting
 from slurm_robust.localize.votes.progress import judge_progress
 from slurm_robust.localize.votes.recorder_with_stacks import (
+    judge_left_behind,
     judge_ras_undecided,
     judge_ras_with_stacks,
     judge_recorder,
@@ -39,6 +44,9 @@ VOTES: tuple[Vote, ...] = (
     judge_silence,  # nodes that do not answer, or that Slurm calls down
     judge_faults,  # nodes that report a fault of their own while nothing moves
     judge_lost_peers,  # ranks died of a lost peer only: nobody
+    judge_never_started,  # ranks that have no process yet, while all others wait in the start-up
+    judge_endless_work,  # ranks that compute at one place for long, while all others wait in a collective
+    judge_left_behind,  # the flight recorder: ranks left in what their peers completed: a device, or a link
     judge_recorder_undecided,  # the flight recorder, where it names nobody: why
     judge_ras_undecided,  # NCCL's RAS service, where it names nobody: why
     judge_groups,  # all wait: the parallel group in which the waiting ends
@@ -51,9 +59,10 @@ _NOTHING_KNOWN = Verdict(Conclusion.UNDETERMINED, "no evidence was captured", mi
 def judge(evidence: Evidence) -> Verdict:
     """Weigh everything known about one incident.
 
+    Each vote grades its answer. Where it says only why nobody can be named, it is still relied on if nobody works.
     Whatever the conclusion, `classes` holds the stacks of the last capture, and `missing` the evidence that was absent.
     """
-    verdict = _first_answer(evidence)
+    verdict = with_dead_mounts(with_nobody_at_work(_first_answer(evidence), evidence), evidence)
     missing = dict.fromkeys((*verdict.missing, *_unseen(evidence)))
     classes = merge.classes(evidence.captures[-1]) if evidence.captures else ()
     return replace(verdict, classes=classes, missing=tuple(missing))

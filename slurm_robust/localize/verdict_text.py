@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_robust.localize.ranks import name, unfold
-from slurm_robust.model import Conclusion, Verdict
+from slurm_robust.model import Conclusion, Grade, Verdict
 
 _HEADLINES = {
     Conclusion.CULPRIT: "culprit",
@@ -24,6 +24,7 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
         "reason": verdict.reason,
         "detail": verdict.detail,
         "corroborated": verdict.corroborated,
+        "grade": verdict.grade.value,
         "suspects": [
             {
                 "node": suspect.node,
@@ -43,7 +44,8 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
 def to_text(verdict: Verdict) -> str:
     """The verdict as text: conclusion, suspects, classes of ranks, and what was missing."""
     sure = ", corroborated" if verdict.corroborated else ""
-    lines = [f"{_HEADLINES[verdict.conclusion]}{sure}: {verdict.reason}"]
+    grade = "" if verdict.grade is Grade.NONE else f", {verdict.grade.value} evidence"
+    lines = [f"{_HEADLINES[verdict.conclusion]}{grade}{sure}: {verdict.reason}"]
     if verdict.detail:
         lines.append(f"  {verdict.detail}")
     for suspect in verdict.suspects:

@@ -61,6 +61,7 @@ class Alignment:
         idle: Ranks whose device has nothing to do: whatever holds them holds their host.
         unstarted: Ranks whose device never began an operation that is its next and that all other members began.
         closed: Operations that all members joined, each as its first, and that none has completed.
+        running: Operations that all members' devices have begun beside another one, and that none has completed.
         mismatches: Different operations under one number: a fault of the program.
         undumped: Members of the groups that left no dump.
     """
@@ -70,6 +71,7 @@ class Alignment:
     idle: frozenset[int]
     unstarted: Mapping[int, tuple[Operation, tuple[int, ...]]]
     closed: tuple[tuple[ProcessGroup, Operation], ...]
+    running: tuple[tuple[ProcessGroup, Operation], ...]
     mismatches: tuple[Mismatch, ...]
     undumped: tuple[int, ...]
 
@@ -80,6 +82,7 @@ class _Found:
     stuck: dict[int, tuple[Operation, tuple[int, ...]]] = field(default_factory=dict)
     unstarted: dict[int, tuple[Operation, tuple[int, ...]]] = field(default_factory=dict)
     closed: list[tuple[ProcessGroup, Operation]] = field(default_factory=list)
+    running: list[tuple[ProcessGroup, Operation]] = field(default_factory=list)
 
 
 class _Board:
@@ -152,6 +155,7 @@ def align(dumps: Iterable[RankDump]) -> Alignment:
         frozenset(d.rank for d in board.dumps.values() if not d.pending),
         found.unstarted,
         tuple(found.closed),
+        tuple(found.running),
         _mismatches(board),
         tuple(sorted(members - set(board.dumps))),
     )
@@ -180,6 +184,9 @@ def _collective(board: _Board, group: ProcessGroup, seq: int, waiters: tuple[int
             found.stuck.setdefault(rank, (entered[rank], done))
     elif not undumped and not seen["unknown"]:
         behind = tuple(rank for rank in group.ranks if not _is_first(board, rank, op))
+        if behind and all(mine.state == "started" for mine in entered.values()):
+            # Each communicator has a stream of its own: what has begun on all devices waits for none of them.
+            found.running.append((group, op))
         if behind:
             found.holds.append(Hold(op, waiters, behind=behind))
         else:

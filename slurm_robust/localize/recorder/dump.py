@@ -32,6 +32,10 @@ class RecorderDumpError(Exception):
     """A dump cannot be used; the message says why, without the file's name."""
 
 
+HOST_BACKENDS = frozenset({"gloo", "mpi"})
+"""No device takes part in their operations."""
+
+
 @dataclass(frozen=True)
 class Operation:
     """One operation that a rank enqueued and that is not known to be complete.
@@ -107,6 +111,7 @@ class RankDump:
         last_at_s: When it enqueued its newest recorded operation, 0 where it has none.
         exchanges: Completed point-to-point operations.
         whole: The recorder reaches back to the rank's first operation, so that its operations can be counted.
+        written_at_s: When the dump was written, seconds since the epoch; 0 if that is not known.
     """
 
     rank: int
@@ -117,6 +122,37 @@ class RankDump:
     last_at_s: float = 0.0
     exchanges: Mapping[Channel, Exchange] = field(default_factory=dict)
     whole: bool = False
+    written_at_s: float = 0.0
+
+    @property
+    def device_waits(self) -> bool:
+        """Whether an operation is open that a device takes part in: the host waits for it wherever it needs it next."""
+        return any(op.backend not in HOST_BACKENDS for op in self.pending)
+
+
+@dataclass
+class DumpPairs:
+    """The last two dumps of each rank, which show whether anything moved between them.
+
+    Attributes:
+        latest: Rank → its latest dump.
+        before: Rank → the one before that, of the ranks that have written two.
+    """
+
+    latest: dict[int, RankDump] = field(default_factory=dict)
+    before: dict[int, RankDump] = field(default_factory=dict)
+
+    def add(self, dumps: Mapping[int, RankDump]) -> None:
+        """Take the dumps of one more capture; a file that was read before is no new dump."""
+        for rank, dump in dumps.items():
+            known = self.latest.get(rank)
+            if known is not None and not dump.written_at_s == known.written_at_s > 0:
+                self.before[rank] = known
+            self.latest[rank] = dump
+
+    def copy(self) -> DumpPairs:
+        """The same, to go on from."""
+        return DumpPairs(dict(self.latest), dict(self.before))
 
 
 # Python's own: the C one keeps what is to be referred to again in an array as long as the largest number that the file
@@ -182,12 +218,13 @@ def _decode(plain: Any, rank: int) -> RankDump:
         exchanges = _exchanges(plain, groups)
         first = plain.get("first_record_id", min((_whole(e["record_id"]) for e in plain["entries"]), default=-1))
         whole = _whole(first) == 0
+        written_at_s = float(plain.get("written_at_s", 0.0))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         version = plain.get("version", "none")
         version = version[:20] if isinstance(version, str) else type(version).__name__
         raise RecorderDumpError(f"version {version}: {type(error).__name__} {error}"[:160]) from None
     pending.sort(key=lambda op: op.order)
-    return RankDump(rank, groups, counters, numbers, tuple(pending), last_at_s, exchanges, whole)
+    return RankDump(rank, groups, counters, numbers, tuple(pending), last_at_s, exchanges, whole, written_at_s)
 
 
 def _exchanges(plain: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> dict[Channel, Exchange]:

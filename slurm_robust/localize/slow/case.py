@@ -32,6 +32,7 @@ class Case:
         nodes: The node of each column, empty where it is not known.
         node_numbers: The nodes as numbers in the order of their first rank, -1 where the node is not known.
         steps: The usable steps' numbers.
+        derived: Ranks whose own work is total less communication.
     """
 
     table: Floats
@@ -41,6 +42,7 @@ class Case:
     steps: tuple[int, ...]
     peers: Peers
     notes: tuple[str, ...] = ()
+    derived: frozenset[int] = frozenset()
 
 
 def make_case(timings: StepTimings, sizes: Mapping[str, int], order: str, world: int) -> Case | Verdict:
@@ -75,7 +77,7 @@ def make_case(timings: StepTimings, sizes: Mapping[str, int], order: str, world:
     numbers = {"": -1} | {node: number for number, node in enumerate(dict.fromkeys(filter(None, nodes)))}
     node_numbers = np.array([numbers[node] for node in nodes])
     steps = tuple(timings.steps[at] for at in usable)
-    return Case(table[usable], ranks, nodes, node_numbers, steps, peers, tuple(notes))
+    return Case(table[usable], ranks, nodes, node_numbers, steps, peers, tuple(notes), timings.derived)
 
 
 def _table(rows: Sequence[array[float]]) -> Floats:

@@ -44,6 +44,7 @@ class StepTimings:
         nodes: Rank → its node, where reported.
         total: One row a step, one value a rank.
         compute: The same, for a rank's own work.
+        derived: Ranks whose own work is only known as total less communication: what nobody measured is in it.
         layout: Parallel sizes that came with the timings, empty where none did.
     """
 
@@ -55,6 +56,7 @@ class StepTimings:
     communication: tuple[array[float], ...] = ()
     layout: Mapping[str, int] = field(default_factory=dict)
     layout_order: str = ""
+    derived: frozenset[int] = frozenset()
 
 
 def usable(value: object) -> float | None:
@@ -75,6 +77,7 @@ def without(timings: StepTimings, ranks: Collection[int]) -> StepTimings:
         timings,
         ranks=tuple(timings.ranks[at] for at in kept),
         nodes={rank: node for rank, node in timings.nodes.items() if rank not in ranks},
+        derived=timings.derived - set(ranks),
         total=total,
         compute=compute,
         communication=communication,
@@ -94,6 +97,8 @@ class Collector:
         self._column: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._rows: dict[int, _Row] = {}
+        self._derived: set[int] = set()
+        self._measured: set[int] = set()
 
     def __len__(self) -> int:
         """Number of steps."""
@@ -122,8 +127,11 @@ class Collector:
         if cells is None:
             return odd
         compute, total, communication = timing.compute_s, timing.total_s, timing.communication_s
-        if compute is None and total is not None and communication is not None and communication <= total:
+        if compute is not None:
+            self._measured.add(timing.rank)
+        elif total is not None and communication is not None and communication <= total:
             compute = total - communication
+            self._derived.add(timing.rank)
         if total is None and compute is not None and communication is not None:
             total = compute + communication
         if _put(cells, column, _or_nan(total), _or_nan(compute), _or_nan(communication)):
@@ -156,7 +164,8 @@ class Collector:
                 rows.append(row if in_order else array("d", [row[c] for c in columns]))
             three.append(tuple(rows))
         total, compute, communication = three
-        return StepTimings(ranks, steps, dict(self.nodes), total, compute, communication, dict(layout or {}), order)
+        derived, sizes = frozenset(self._derived - self._measured), dict(layout or {})
+        return StepTimings(ranks, steps, dict(self.nodes), total, compute, communication, sizes, order, derived)
 
 
 def _put(row: _Row, column: int, *values: float) -> bool:

@@ -254,7 +254,9 @@ def packed(timings: StepTimings) -> bytes:
     for at, rank in enumerate(timings.ranks):
         fields = {"rank": rank, "node": timings.nodes.get(rank, ""), "steps": timings.steps}
         kinds = zip(COLUMNS, (timings.total, timings.compute, timings.communication), strict=True)
-        fields.update((name, _column(rows, at)) for name, rows in kinds)
+        # What was worked out from the other two is not written, so that who reads it knows.
+        given = (kind for kind in kinds if kind[0] != "compute_s" or rank not in timings.derived)
+        fields.update((name, _column(rows, at)) for name, rows in given)
         lines.append(json.dumps({key: value for key, value in fields.items() if value is not None}))
     return gzip.compress(("\n".join(lines) + "\n").encode(), 6, mtime=0)
 

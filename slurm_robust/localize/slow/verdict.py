@@ -22,6 +22,8 @@ CONFIDENCE_STEADY = 0.9
 CONFIDENCE_BURSTS = 0.75
 CONFIDENCE_NO_LAYOUT = 0.6
 CONFIDENCE_GROUP = 0.4
+CONFIDENCE_DERIVED = 0.5
+"""Own work is total less communication: waiting that nobody measured, logs and checkpoints are in it."""
 CONFIDENCE_FIRST_RANK = 0.5
 """Rank 0 often has work of its own: logs, metrics, checkpoints."""
 OWN_WORK_SHARE, OWN_WORK_STEPS = 0.25, 0.9
@@ -113,7 +115,7 @@ def _culprits(case: Case, outliers: Sequence[Outlier]) -> Verdict:
         why = wording.why(case, node, here, worst)
         ranks = tuple(sorted(case.ranks[at] for at in here))
         suspect = Suspect(node, ranks, _confidence(case, worst), why, detail=wording.detail(case, worst))
-        suspects.append(_first_rank(_group(case, suspect, here, len(by_node)), worst))
+        suspects.append(_derived(case, _first_rank(_group(case, suspect, here, len(by_node)), worst)))
     suspects.sort(key=lambda s: -s.confidence)
     reason = joined(s.why for s in suspects)
     return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), detail=cost, missing=_layout_wanted(case))
@@ -136,6 +138,15 @@ def _group(case: Case, suspect: Suspect, here: Sequence[int], nodes: int) -> Sus
         return suspect
     what = "its whole tensor group is slow: compute times may include waiting inside the group"
     return replace(suspect, confidence=min(suspect.confidence, CONFIDENCE_GROUP), detail=what)
+
+
+def _derived(case: Case, suspect: Suspect) -> Suspect:
+    """What is left of the step without communication need not be the machine's: its node is not blamed."""
+    if not case.derived.intersection(suspect.ranks):
+        return suspect
+    what = "; ".join(filter(None, (suspect.detail, "its own work is only known as total less communication")))
+    confidence = min(suspect.confidence, CONFIDENCE_DERIVED)
+    return replace(suspect, confidence=confidence, infrastructure=False, detail=what)
 
 
 def _first_rank(suspect: Suspect, outlier: Outlier) -> Suspect:

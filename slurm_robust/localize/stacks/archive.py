@@ -5,7 +5,8 @@ An archive is gzipped JSON, content-addressed, so that a hundred data loaders th
     {"v": 1, "node": "n1", "at_s": 1700000000.0, "round": 1,
      "ranks": [{"rank": 0, "progress": {"step": 7, "phase": "train", "age_s": 3.2} | null,
                 "processes": [{"pid": 1, "ppid": 0, "state": "S", "command": "python train.py", "cpu_s": 2.0,
-                               "io_bytes": 10, "wchan": "", "error": "", "os_threads": 9, "stack": "<hash>" | null}],
+                               "io_bytes": 10, "wchan": "", "error": "", "os_threads": 9, "net_bytes": 8,
+                               "stack": "<hash>" | null}],
                 "recorder": {"dump": …} | {"error": "why there is none"}, where the rank was asked for one}],
      "stacks": {"<hash>": [{"name": "MainThread", "main": true, "os_thread_id": 1, "active": false, "owns_gil": false,
                             "frames": [["function", "file", 12], …outermost first]}]}}
@@ -38,7 +39,7 @@ MAX_UNPACKED_BYTES = 256 * 2**20
 
 
 Word = Annotated[str, msgspec.Meta(max_length=512)]
-_PROCESS_FIELDS = ("pid", "ppid", "state", "command", "cpu_s", "io_bytes", "wchan", "error", "os_threads")
+_PROCESS_FIELDS = ("pid", "ppid", "state", "command", "cpu_s", "io_bytes", "wchan", "error", "os_threads", "net_bytes")
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """Python's own have no bound: a number of 400 digits is no process id."""
 RankNumber = Annotated[int, msgspec.Meta(ge=0, lt=10_000_000)]
@@ -70,6 +71,7 @@ class _Process(msgspec.Struct, frozen=True):
     wchan: Word = ""
     error: Annotated[str, msgspec.Meta(max_length=4096)] = ""
     os_threads: _Whole = -1
+    net_bytes: _Whole = -1
     stack: str | None = None
 
 
@@ -194,7 +196,7 @@ def _rank(raw: _Rank, node: str, stacks: dict[str, tuple[CapturedThread, ...]]) 
             error = error if threads else error or "its stack is missing from the archive"
         cpu_s = p.cpu_s if math.isfinite(p.cpu_s) else -1.0
         read = (p.pid, p.ppid, p.state, p.command, cpu_s, p.io_bytes, p.wchan, threads, error, p.os_threads)
-        processes.append(CapturedProcess(*read))
+        processes.append(CapturedProcess(*read, net_bytes=p.net_bytes))
     progress = None
     if raw.progress is not None and math.isfinite(raw.progress.age_s):
         progress = Progress(raw.progress.step, raw.progress.phase, raw.progress.age_s)

@@ -1,8 +1,8 @@
-"""What holds a rank, and how long must it stand still before that explains a hang?
+"""What holds a rank, and how long must it be seen to stand still before that is called the reason of a hang?
 
-A false kill is worse than a late one, so the time depends on what holds the rank. A stopped process does not continue
-by itself, and neither does a lock between waiting threads; a slow read, a retry with its sleeps, or a C++ pool at work
-may. Where only time can show it, the answer is None: the site's action limit decides.
+How long a rank must stand still depends on what holds it. It only says that the rank really is held there: what is done
+about it, and how long that takes, depends on the ground's grade. Where nothing can show it, the patience is None, and
+the site's action limit decides.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_robust.localize.evidence import CapturedProcess, RankCapture
+from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.stacks.frames import label
 from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
+from slurm_robust.localize.stacks.motion import Stillness
 from slurm_robust.localize.stacks.place import StackPlace, waits_on
 from slurm_robust.localize.stacks.process_tree import (
     all_threads_wait,
@@ -32,6 +34,10 @@ class Patience:
     captures: int
     span_s: float
 
+    def met_by(self, still: Stillness) -> bool:
+        """Whether a rank has stood still for as long."""
+        return still.captures >= self.captures and still.span_s >= self.span_s
+
 
 SURE = Patience(2, 2.0)
 """Stopped or dead: it does not continue by itself. Two captures, since py-spy may stop a process for a moment."""
@@ -42,7 +48,7 @@ HELD = Patience(3, 8.0)
 LIKELY = Patience(3, 20.0)
 """A timer, or native code: longer than the usual cap of retries with back-off (20 s)."""
 SLOW = Patience(3, 120.0)
-"""Storage, network, D state: what the kernel itself calls a hung task (hung_task_timeout_secs)."""
+"""Storage and network, where nothing but time tells a slow answer from none."""
 CONFIDENCE_ONE_CAPTURE = 0.6
 """At most this with a single capture: nothing is known of motion yet."""
 
@@ -58,6 +64,8 @@ class Blocking:
         confidence: That this is where the cause is: see `docs/localization.md` for which of them are measured.
         by_gil: A side thread that has the interpreter's lock.
         by_loader: Its data loader; without evidence below Python the program's as often as the node's.
+        ground: The kind of evidence that this is.
+        stands: It stands in code of its own, and nothing says that this takes long by nature.
     """
 
     what: str
@@ -67,6 +75,8 @@ class Blocking:
     detail: str = ""
     by_gil: bool = False
     by_loader: bool = False
+    ground: Ground = Ground.HELD
+    stands: bool = False
 
 
 _BY_WAIT: dict[WaitsOn, tuple[Patience, float]] = {
@@ -84,11 +94,13 @@ def blocking(rank: RankCapture) -> Blocking:
     """What holds this rank (it is given to be outside the collective that its peers wait in)."""
     training = rank_process(rank)
     if training is None:
-        return Blocking("it is gone, and its exit was not seen", BLOCKED, False, 0.85)
+        return Blocking("it is gone, and its exit was not seen", BLOCKED, False, 0.85, ground=Ground.ENDED)
     if (held := stopped(rank)) is not None:
         return _stopped(training, held)
     if (zombie := died(rank)) is not None:
-        return Blocking(f"process {zombie.pid} is dead and nobody has noticed (zombie)", SURE, True, 0.9)
+        return Blocking(
+            f"process {zombie.pid} is dead and nobody has noticed (zombie)", SURE, True, 0.9, ground=Ground.STOPPED
+        )
     return _alive(rank, training)
 
 
@@ -96,12 +108,16 @@ def _alive(rank: RankCapture, training: CapturedProcess) -> Blocking:
     where = place(training)
     announced = rank.progress.phase if rank.progress is not None else "train"
     slow = where.slow_by_nature if announced == "train" else f"the phase {announced}"
-    if slow and where.kind is not Kind.LOADER:
-        # Checkpoints, evaluation, compilation, start-up: D state and stillness belong to slow storage there.
-        return Blocking(f"it is in {slow} at {where.label}", None, False, 0.3)
+    slow = "" if where.kind is Kind.LOADER else slow
     if (stuck := uninterruptible(rank)) is not None:
         wchan = f", waiting in the kernel's {stuck.wchan}" if stuck.wchan.strip("0") else ""
-        return Blocking(f"process {stuck.pid} is uninterruptible (D){wchan}", SLOW, True, 0.9)
+        what = f"process {stuck.pid} is uninterruptible (D){wchan}"
+        # One write of a large file to slow storage takes its time, and its bytes count only at its end.
+        patience, detail = (SLOW, f"in {slow} at {where.label}") if slow else (HELD, "")
+        return Blocking(what, patience, True, 0.9, detail, ground=Ground.UNINTERRUPTIBLE)
+    if slow:
+        # Checkpoints, evaluation, compilation, start-up: they may rightly stand still for long.
+        return Blocking(f"it is in {slow} at {where.label}", None, False, 0.3)
     if where.kind is Kind.LOADER:
         return _loader(rank, training, where)
     if where.kind is Kind.UNKNOWN:
@@ -115,15 +131,15 @@ def _in_program(rank: RankCapture, training: CapturedProcess, where: StackPlace)
         return Blocking(what, LIKELY, False, 0.8, f"the main thread is at {where.label}", by_gil=True)
     if where.wait is WaitsOn.LOCK and all_threads_wait(training):
         return Blocking(f"it waits for {where.wait.value} at {where.label}", LIKELY, False, 0.7)
-    return Blocking(f"it stands at {where.label} ({where.wait.value})", None, False, 0.75)
+    return Blocking(f"it stands at {where.label} ({where.wait.value})", None, False, 0.75, stands=True)
 
 
 def _stopped(training: CapturedProcess, held: CapturedProcess) -> Blocking:
     which = "its process" if held.pid == training.pid else "its helper process"
     if held.state == "t":
-        return Blocking(f"{which} {held.pid} is held by a debugger", None, False, 0.6)
+        return Blocking(f"{which} {held.pid} is held by a debugger", None, False, 0.6, ground=Ground.STOPPED)
     how = "stopped (SIGSTOP)" if held.state == "T" else f"frozen ({held.wchan})"
-    return Blocking(f"{which} {held.pid} is {how}", SURE, True, 0.95)
+    return Blocking(f"{which} {held.pid} is {how}", SURE, False, 0.95, ground=Ground.STOPPED)
 
 
 def _loader(rank: RankCapture, training: CapturedProcess, where: StackPlace) -> Blocking:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -168,6 +168,20 @@ def _cpu(process: CapturedProcess, used_s: float, elapsed_s: float) -> _Change:
     return Motion.STILL, "", False
 
 
+def traffic_bytes_per_s(before: RankCapture, after: RankCapture, elapsed_s: float) -> float | None:
+    """How much a rank's processes moved over TCP from one capture to the next; None if it is not known.
+
+    What connections moved that were opened and closed in between is not seen, nor what goes over RDMA or in a network
+    namespace of its own.
+    """
+    old = {p.pid: p.net_bytes for p in before.processes}
+    counted = [p for p in after.processes if p.state not in ("Z", "X")]
+    grown = [p.net_bytes - old.get(p.pid, 0) for p in counted]
+    unknown = min((p.net_bytes for p in counted), default=-1) < 0 or min(old.get(p.pid, 0) for p in counted) < 0
+    # A process whose figure falls is another one, or its node's agent was started anew.
+    return None if elapsed_s <= 0 or unknown or min(grown) < 0 else sum(grown) / elapsed_s
+
+
 @dataclass(frozen=True)
 class Stillness:
     """How long a rank has stood still, counted back from the last capture.
@@ -190,22 +204,48 @@ class Stillness:
 
 def stillness(captures: Sequence[Capture], ranks: Iterable[int]) -> dict[int, Stillness]:
     """How long each of these ranks has stood still at the end of the captures (oldest first)."""
+    return {rank: _still(moments) for rank, moments in _moments(captures, ranks).items()}
+
+
+def standing(captures: Sequence[Capture], ranks: Iterable[int]) -> dict[int, Stillness]:
+    """As `stillness`, for ranks that use a processor: how long they have done so in one function, and no more."""
+    return {rank: _still(moments, _stands) for rank, moments in _moments(captures, ranks).items()}
+
+
+def _moments(captures: Sequence[Capture], ranks: Iterable[int]) -> dict[int, list[tuple[float, RankCapture]]]:
     seen: dict[int, list[tuple[float, RankCapture]]] = {rank: [] for rank in ranks}
     for capture in captures:
         for member in capture.ranks:
             if member.rank in seen:
                 seen[member.rank].append((capture.at_s, member))
-    return {rank: _still(moments) for rank, moments in seen.items()}
+    return seen
 
 
-def _still(seen: list[tuple[float, RankCapture]]) -> Stillness:
+def _rests(found: RankMotion, _before: RankCapture, _after: RankCapture, _elapsed_s: float) -> bool:
+    return found.motion is Motion.STILL
+
+
+def _stands(found: RankMotion, before: RankCapture, after: RankCapture, elapsed_s: float) -> bool:
+    """It rests; or all that moves of it is a side thread, or the processor's time, or the line within one function."""
+    if found.motion is not Motion.MOVING:
+        return True
+    if _polls(before, after, elapsed_s):
+        return _tree(before, after)[0] is not Motion.MOVING
+    if not found.busy:
+        return False
+    return all(motion is not Motion.MOVING or busy for motion, _, busy in _processes(before, after, elapsed_s))
+
+
+def _still(
+    seen: list[tuple[float, RankCapture]], lasts: Callable[[RankMotion, RankCapture, RankCapture, float], bool] = _rests
+) -> Stillness:
     if len(seen) < 2:
         return Stillness(len(seen), 0.0, None)
     count, last = 1, None
     for (old_s, old), (new_s, new) in reversed(tuple(pairwise(seen))):
         found = compare(old, new, new_s - old_s)
         last = last or found
-        if found.motion is not Motion.STILL:
+        if not lasts(found, old, new, new_s - old_s):
             break
         count += 1
     return Stillness(count, seen[-1][0] - seen[-count][0], last)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import operator
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from slurm_robust.localize.evidence import CapturedProcess, CapturedThread, RankCapture, StackFrame
@@ -31,6 +32,8 @@ _BYSTANDERS = re.compile(
 _BYSTANDER_FILES = ("wandb/", "tqdm/", "tensorboard/", "torch/utils/tensorboard/", "mlflow/", "neptune/", "comet_ml/",
                     "slurm_robust/", "prometheus_client/", "torch/_inductor/compile_worker/", "IPython/")  # fmt: skip
 _IDLE_THREADS = ("QueueFeederThread",)
+_PROGRAM = ("<module>", "_run_module_as_main", "_bootstrap")
+"""The outermost frames of a main thread that is within its program."""
 _FROZEN = re.compile(r"freez|refrigerator")
 _owns_gil = operator.attrgetter("owns_gil")
 
@@ -43,6 +46,14 @@ def rank_process(rank: RankCapture) -> CapturedProcess | None:
         if process.threads and not _is_bystander(process.command):
             return process
     return rank.processes[0] if rank.processes else None
+
+
+def shuts_down(frames: Sequence[StackFrame]) -> bool:
+    """Whether a main thread with these frames, outermost first, is that of an interpreter that shuts down.
+
+    The program's own code has been left: what runs are exit functions, destructors, or the wait for other threads.
+    """
+    return not frames or short_function(frames[0].function) not in _PROGRAM
 
 
 def rank_frames(rank: RankCapture) -> tuple[StackFrame, ...] | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from slurm_robust.diagnose.node_faults import blames_node, fault_beside
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, hardware_line, in_words, known_ends
+from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import SURE
 from slurm_robust.localize.votes.outside_collective import others_wait
@@ -90,7 +91,17 @@ def _judged(evidence: Evidence) -> Verdict | None:
         chosen = [(e, f) for e, f in early if f.cause is cause]
         if chosen and not (cause is Cause.SHARED and _killed_before(early, chosen[0][0].at_s)):
             return _by_message(evidence, cause, chosen, failed)
-    return _without_message(evidence, _likely_first(early), failed)
+    return _unstartable(evidence, failed) or _without_message(evidence, _likely_first(early), failed)
+
+
+def _unstartable(evidence: Evidence, failed: _Ends) -> Verdict | None:
+    """The verdict where nothing could be started; None where some node can start it: the others may lack a mount."""
+    if not all(f.unstartable for _, f in failed):
+        return None
+    if set(evidence.rank_nodes.values()) - {e.node for e, _ in failed} and all(e.rank >= 0 for e, _ in failed):
+        return None
+    reason = f"nothing could be started ({failed[0][1].detail!r}): the command line is wrong, no node is at fault"
+    return Verdict(Conclusion.USER_CODE, reason, corroborated=True)
 
 
 def _killed_before(early: _Ends, at_s: float) -> bool:
@@ -203,18 +214,21 @@ def _of_nobody(cause: Cause, who: str, finding: ExitCause, after: str) -> Verdic
     """The verdict for a cause that is no single node's, whichever rank met it."""
     if cause is Cause.USER_CODE:
         reason = f"{who} raised {finding.detail!r}: the program's own error, no node is at fault{after}"
-        return Verdict(Conclusion.USER_CODE, reason, corroborated=True)
+        return Verdict(Conclusion.USER_CODE, reason, corroborated=True, grade=Ground.ENDED.grade)
     if cause is Cause.LAUNCH:
         reason = f"Slurm could not start the step ({finding.detail}): the program never ran"
         return Verdict(Conclusion.UNDETERMINED, reason)
     if cause is Cause.DISK_FULL:
         reason = f"{who} found a full disk ({finding.detail}): several nodes may share it, so none is blamed{after}"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("which file system is full",), corroborated=True)
+        return _shared_cause(reason, "which file system is full")
     if cause is Cause.SHARED:
         reason = f"{who} ended with {finding.detail!r}: what nodes share is not available, no node is at fault{after}"
-        missing = ("which service or file system it is",)
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=missing, corroborated=True)
+        return _shared_cause(reason, "which service or file system it is")
     return None
+
+
+def _shared_cause(reason: str, missing: str) -> Verdict:
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=(missing,), corroborated=True, grade=Ground.ENDED.grade)
 
 
 _NOTE_EITHER = "a broken node and a wrong program both cause this, so its node stays in use for now"
@@ -283,4 +297,4 @@ def _victims(failed: _Ends, nodes: set[str]) -> str:
 
 def _culprit(reason: str, suspects: tuple[Suspect, ...]) -> Verdict:
     # A death is certain at once: a second capture adds nothing.
-    return Verdict(Conclusion.CULPRIT, reason, suspects, corroborated=True)
+    return Verdict(Conclusion.CULPRIT, reason, suspects, corroborated=True, grade=Ground.ENDED.grade)

@@ -13,9 +13,9 @@ from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined, shortened
 
 CONFIDENCE_STUCK = 0.9
-"""Its peers completed what its own device holds."""
-CONFIDENCE_STUCK_PAIR = 0.7
-"""Of two ends one has completed: the other's device holds it, or the link between them."""
+"""Its peers began what its own device never began."""
+CONFIDENCE_LEFT_BEHIND = 0.6
+"""Its peers completed what is open on its device: the device holds it, or a link between any of them."""
 CONFIDENCE_ABSENT = 0.9
 """It is waited for and waits for nobody. Whether it is held by its node or by the program, stacks say."""
 CONFIDENCE_SHARED = 0.8
@@ -31,12 +31,15 @@ class _Lead:
     what: str
     detail: str
     order_s: float
+    left_behind: bool = False
+    """Others have completed what it holds: that is a question about a link, too."""
 
 
 def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Verdict | None:
     """Who holds all others, as far as the recorders know; None where nothing is pending anywhere.
 
-    A rank that is not in `rank_nodes` is suspected without a node.
+    A rank that is not in `rank_nodes` is suspected without a node. One that is only left behind in what its peers
+    completed has no `infrastructure`: the link to any of them may be broken.
     """
     if not dumps or not any(d.pending for d in dumps):
         return None
@@ -49,7 +52,7 @@ def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Ver
     if not leads and shared:
         return _one_question(shared, rank_nodes, missing)
     if not leads:
-        return _shared_node(seen, rank_nodes, missing) or _nobody(seen, missing)
+        return _shared_node(seen, rank_nodes, missing) or _nobody(seen, rank_nodes, missing)
     nodes = {rank_nodes.get(lead.rank, f"?{lead.rank}") for lead in leads}
     known = {rank_nodes.get(d.rank, f"?{d.rank}") for d in dumps} | nodes
     if len(known) > 2 and len(nodes) > MAX_SUSPECT_SHARE * len(known):
@@ -68,18 +71,19 @@ def _stuck(
     Where several nodes hold one operation, or two ends hold what each has from the other, it is one link or one device,
     and not each of them: those are the second list.
     """
-    listed = [(rank, op, peers, "has not completed", "completed it") for rank, (op, peers) in seen.stuck.items()]
-    listed += [(rank, op, peers, "never began", "began it") for rank, (op, peers) in seen.unstarted.items()]
+    listed = [(rank, op, peers, True) for rank, (op, peers) in seen.stuck.items()]
+    listed += [(rank, op, peers, False) for rank, (op, peers) in seen.unstarted.items()]
     last = {d.rank: d.last_at_s for d in dumps}
     nodes: dict[tuple[object, ...], set[str]] = defaultdict(set)
     alone: list[_Lead] = []
     shared: list[_Lead] = []
-    for rank, op, _, _, _ in listed:
+    for rank, op, _, _ in listed:
         nodes[_held_by_all(rank, op)].add(rank_nodes.get(rank, ""))
-    for rank, op, peers, what, done in listed:
+    for rank, op, peers, left in listed:
+        what, done = ("has not completed", "completed it") if left else ("never began", "began it")
         held = f"its device {what} {op.name} {op.seq} of {_group(dumps, rank, op.group)}"
-        confidence = CONFIDENCE_STUCK_PAIR if op.p2p else CONFIDENCE_STUCK
-        lead = _Lead(rank, confidence, held, f"{name(peers)} {done}", last[rank])
+        confidence = CONFIDENCE_LEFT_BEHIND if left else CONFIDENCE_STUCK
+        lead = _Lead(rank, confidence, held, f"{name(peers)} {done}", last[rank], left)
         (shared if len(nodes[_held_by_all(rank, op)] - {""}) > 1 else alone).append(lead)
     return alone, shared
 
@@ -118,7 +122,8 @@ def _shared_node(seen: Alignment, rank_nodes: Mapping[int, str], missing: tuple[
     """All operations that everybody joined and nobody completes have one node in common: its link, or a device."""
     if not seen.closed or seen.undumped:
         return None
-    around = [{rank_nodes.get(rank, "") for rank in group.ranks} for group, _ in seen.closed]
+    stuck = (*seen.closed, *seen.running)
+    around = [{rank_nodes.get(rank, "") for rank in group.ranks} for group, _ in stuck]
     shared = set.intersection(*around)
     if len(shared) != 1 or "" in shared or len(set(rank_nodes.values())) < 2:
         return None
@@ -127,10 +132,43 @@ def _shared_node(seen: Alignment, rank_nodes: Mapping[int, str], missing: tuple[
     what = f"{len(around)} operations" if len(around) > 1 else f"{op.name} {op.seq} of {group.desc}"
     only = "the only node they share" if any(len(nodes) > 1 for nodes in around) else "the only node"
     why = f"{node}: all ranks joined {what} and none completed; this is {only}"
-    ranks = tuple(sorted({r for group, _ in seen.closed for r in group.ranks if rank_nodes.get(r) == node}))
+    ranks = tuple(sorted({r for group, _ in stuck for r in group.ranks if rank_nodes.get(r) == node}))
     suspect = Suspect(node, ranks, CONFIDENCE_SHARED, why)
     wanted = (*missing, "NCCL RAS, NIC counters: the link, or one device")
     return Verdict(Conclusion.CULPRIT, why, (suspect,), missing=wanted)
+
+
+def where_waiting_ends(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> frozenset[str]:
+    """The nodes of the operations to which all waiting leads, if these are few; empty if it leads nowhere else.
+
+    With groups inside groups (shards inside replicas), a broken link stops one group, and its members keep all other
+    groups waiting. Nothing shows which of the group's links or devices it is.
+    """
+    return _ends(align(dumps), rank_nodes)
+
+
+def _ends(seen: Alignment, rank_nodes: Mapping[int, str]) -> frozenset[str]:
+    inside = {rank for group, _ in seen.closed for rank in group.ranks}
+    waiters = {rank for hold in seen.holds for rank in hold.waiters} - inside
+    nodes = frozenset(rank_nodes.get(rank, "") for rank in inside)
+    few = len(nodes) <= MAX_SUSPECT_SHARE * len(set(rank_nodes.values()))
+    ends = bool(waiters) and not seen.undumped and waiters <= _leading_to(inside, seen.holds)
+    return nodes if ends and few and "" not in nodes else frozenset()
+
+
+def _leading_to(ends: set[int], holds: Sequence[Hold]) -> set[int]:
+    """The ranks that wait for these, directly or through others."""
+    before: dict[int, set[int]] = defaultdict(set)
+    for hold in holds:
+        for rank in (*hold.absent, *hold.behind):
+            before[rank].update(hold.waiters)
+    found: set[int] = set()
+    todo = list(ends)
+    while todo:
+        new = before.get(todo.pop(), set()) - found
+        found |= new
+        todo.extend(new)
+    return found
 
 
 def _group(dumps: Sequence[RankDump], member: int, group: str) -> str:
@@ -152,8 +190,8 @@ def _suspects(leads: Iterable[_Lead], rank_nodes: Mapping[int, str]) -> list[Sus
         ranks = tuple(sorted(lead.rank for lead in here))
         known = "" if node.startswith("?") else node
         where = f"{name(ranks)} on {known}" if known else name(ranks)
-        confidence = round(surest.confidence * share, 3)
-        suspects.append(Suspect(known, ranks, confidence, f"{where}: {surest.what}", detail=surest.detail))
+        confidence, infrastructure = round(surest.confidence * share, 3), not surest.left_behind
+        suspects.append(Suspect(known, ranks, confidence, f"{where}: {surest.what}", infrastructure, surest.detail))
     return suspects
 
 
@@ -170,15 +208,17 @@ def _code_fault(mismatches: Sequence[Mismatch], missing: tuple[str, ...]) -> Ver
     return Verdict(Conclusion.USER_CODE, reason, missing=missing, detail=listed)
 
 
-def _nobody(seen: Alignment, missing: tuple[str, ...]) -> Verdict:
-    wanted = (*missing, "NCCL RAS, NIC counters, pairwise tests of the nodes")
+def _nobody(seen: Alignment, rank_nodes: Mapping[int, str], missing: tuple[str, ...]) -> Verdict:
+    ends = shortened(", ".join(sorted(_ends(seen, rank_nodes))), 60)
+    wanted = (*missing, f"NCCL RAS, NIC counters, pairwise tests of {ends or 'the nodes'}")
     if seen.closed:
         group, op = seen.closed[0]
         reason = (
             f"{name(group.ranks)} all joined {op.name} {op.seq} of {group.desc or 'group ' + group.name} "
             "and none completed it: one link or device among them is at fault"
         )
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted)
+        detail = f"all other ranks wait, directly or through others, for {ends}" if ends else ""
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=wanted, detail=detail)
     waits: Counter[int] = Counter()
     for hold in seen.holds:
         waits.update(dict.fromkeys((*hold.absent, *hold.undumped, *hold.behind), len(hold.waiters)))

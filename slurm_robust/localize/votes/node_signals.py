@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from slurm_robust.diagnose.node_faults import blames_node
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.exit_causes import Cause, known_ends
+from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE, SURE
 from slurm_robust.localize.stacks.motion import busy_waiting, moving
@@ -24,6 +25,8 @@ CONFIDENCE_LOST_ALL = 0.85
 SAME_MOMENT_S = 5.0
 """Closer ends are not ordered."""
 CONFIDENCE_FAULT = 0.9
+_URGENT = 2
+"""Weight of a fault for which a job leaves its node at once."""
 _SLOWS_ONLY = frozenset(
     (
         *("gpu_rows", "gpu_pages", "gpu_ecc", "gpu_temperature", "gpu_throttle"),
@@ -61,7 +64,7 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
     confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_ONE_CAPTURE for node, (_, sure) in silent.items()}
     suspects = _suspects(evidence, whys, confidence)
     missing = (*_spin_missing(spin), *(() if certain else (wanted,)))
-    return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=not missing)
+    return _culprit(whys.values(), suspects, missing, Ground.NODE_SILENT)
 
 
 def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
@@ -114,7 +117,7 @@ def judge_lost_all(evidence: Evidence) -> Verdict | None:
     whys = {node: f"node {node} lost all its {len(lost[node])} ranks, and no exit of them was seen" for node in lost}
     suspects = _suspects(evidence, whys, dict.fromkeys(lost, confidence))
     missing = () if sure else (f"the exit codes of {name(here)}", "two captures in which the others wait for them")
-    return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
+    return _culprit(whys.values(), suspects, missing, Ground.ENDED)
 
 
 def _told_of(evidence: Evidence) -> set[str]:
@@ -142,7 +145,8 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
     confidence = CONFIDENCE_FAULT if sure else CONFIDENCE_FAULT_SPIN if spin else CONFIDENCE_ONE_CAPTURE
     suspects = _suspects(evidence, whys, dict.fromkeys(faults, confidence))
     missing = () if sure else _spin_missing(spin) or ("a second capture, to see whether anything moves",)
-    return Verdict(Conclusion.CULPRIT, joined(whys.values()), suspects, missing=missing, corroborated=sure)
+    ground = Ground.NODE_FAULT if worst == _URGENT else Ground.NODE_TROUBLED
+    return _culprit(whys.values(), suspects, missing, ground)
 
 
 def _holding(signals: Iterable[Signal]) -> dict[str, tuple[int, str]]:
@@ -173,7 +177,7 @@ def _weight(fault: Signal) -> int:
     """How well it explains a job that stands: 0 for not at all."""
     urgency, kind = fault.evidence.get("urgency", NOW), fault.evidence.get("kind")
     if urgency == NOW:
-        return 2
+        return _URGENT
     return 0 if kind in _SLOWS_ONLY or fault.evidence.get("code") in _XIDS_THAT_WAIT else 1
 
 
@@ -183,7 +187,13 @@ def name_reported(rank_nodes: Mapping[int, str], whys: Mapping[str, str]) -> Ver
         Suspect(node, tuple(sorted(r for r, n in rank_nodes.items() if n == node)), CONFIDENCE_FAULT, whys[node])
         for node in sorted(whys)
     )
-    return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), suspects, corroborated=True)
+    return _culprit((s.why for s in suspects), suspects, (), Ground.NODE_FAULT)
+
+
+def _culprit(whys: Iterable[str], suspects: tuple[Suspect, ...], missing: tuple[str, ...], ground: Ground) -> Verdict:
+    return Verdict(
+        Conclusion.CULPRIT, joined(whys), suspects, missing=missing, corroborated=not missing, grade=ground.grade
+    )
 
 
 def _suspects(evidence: Evidence, whys: Mapping[str, str], confidence: Mapping[str, float]) -> tuple[Suspect, ...]:

@@ -8,10 +8,20 @@ from dataclasses import dataclass, replace
 
 from slurm_robust.diagnose.node_faults import blames_node
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
+from slurm_robust.localize.grades import Ground, weakest
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import BLOCKED, CONFIDENCE_ONE_CAPTURE, LIKELY, Blocking, Patience, blocking
 from slurm_robust.localize.stacks.known_names import Kind
-from slurm_robust.localize.stacks.motion import BUSY_SHARE, Motion, Stillness, busy_waiting, moving, spinning, stillness
+from slurm_robust.localize.stacks.motion import (
+    BUSY_SHARE,
+    Motion,
+    Stillness,
+    busy_waiting,
+    moving,
+    spinning,
+    standing,
+    stillness,
+)
 from slurm_robust.localize.stacks.place import StackPlace
 from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
 from slurm_robust.localize.votes.busy_ranks import Observation, verdict_at_work, verdict_unsure
@@ -227,6 +237,8 @@ def _all_wait(last: Capture, parts: _Partition) -> Verdict:
 def _minority(evidence: Evidence, parts: _Partition, gil: frozenset[int]) -> Verdict:
     captures = evidence.captures
     still_for = stillness(captures, [r.rank for r in parts.outside])
+    # A thread that computes and keeps the GIL at one place holds its rank as one that sleeps there does.
+    still_for |= standing(captures, gil & set(still_for))
     observed: dict[int, Observation] = {r.rank: (blocking(r), still_for[r.rank]) for r in parts.outside}
     peers = f"while {name(parts.waiting)} wait at {_where(parts)}"
     still_moving = [r for r in parts.outside if observed[r.rank][1].moves and r.rank not in gil]
@@ -235,10 +247,15 @@ def _minority(evidence: Evidence, parts: _Partition, gil: frozenset[int]) -> Ver
     unsure = verdict_unsure(parts.outside, parts.places, observed, peers, captures=len(captures), gil=gil)
     if unsure is not None:
         return unsure
+    if all(_waits_for_device(r, observed[r.rank][0], evidence) for r in parts.outside):
+        who, where = name(r.rank for r in parts.outside), parts.places[parts.outside[0].rank].label
+        reason = f"{who} stands at {where} while an operation is open on its device, and may wait for that"
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=("flight recorder: who did not join",), detail=peers)
     missing = [] if _peers_explained(captures, parts) else ["two captures in a row in which all others wait"]
     if parts.spin:
         missing.append(f"whether {name(parts.spin)} wait or compute: they use a processor at one place")
-    suspects = []
+    suspects: list[Suspect] = []
+    grounds: list[Ground] = []
     for node in sorted({r.node for r in parts.outside}):
         here = [r for r in parts.outside if r.node == node]
         surest = max(here, key=lambda r: _trust(*observed[r.rank], parts))
@@ -254,10 +271,17 @@ def _minority(evidence: Evidence, parts: _Partition, gil: frozenset[int]) -> Ver
             ", ".join(filter(None, (blocked.detail, seen, reported))),
         )
         suspects.append(Suspect(node, ranks, confidence, why, blocked.infrastructure or bool(reported), detail))
+        # Two views agree where the node reports a fault of its own.
+        grounds += [Ground.NODE_TROUBLED] if reported else [observed[r.rank][0].ground for r in here]
     reason = joined(s.why for s in suspects)
     detail = ", ".join(filter(None, (joined(filter(None, (s.detail for s in suspects))), peers)))
     wanted = tuple(dict.fromkeys(missing))
-    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=wanted, corroborated=not wanted, detail=detail)
+    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), (), wanted, not wanted, detail, weakest(grounds))
+
+
+def _waits_for_device(rank: RankCapture, what: Blocking, evidence: Evidence) -> bool:
+    dump = evidence.recorder.get(rank.rank)
+    return what.stands and dump is not None and dump.device_waits
 
 
 def _reported_fault(evidence: Evidence, node: str) -> str:
@@ -272,15 +296,16 @@ def _where(parts: _Partition) -> str:
 
 def _needed(what: Blocking, parts: _Partition) -> Patience | None:
     """How long this must last; longer where the others are only known to stand at a common place."""
-    if what.patience is None or parts.firm:
+    if what.patience is None:
+        return LIKELY if what.stands and parts.firm else None
+    if parts.firm:
         return what.patience
     return max(what.patience, LIKELY, key=lambda p: p.span_s)
 
 
 def _trust(what: Blocking, still: Stillness, parts: _Partition) -> tuple[bool, int, float]:
     needed = _needed(what, parts)
-    enough = needed is not None and still.captures >= needed.captures and still.span_s >= needed.span_s
-    return enough, still.captures, still.span_s
+    return needed is not None and needed.met_by(still), still.captures, still.span_s
 
 
 def _wanted(needed: Patience | None, still: Stillness) -> str:

@@ -41,6 +41,6 @@ def left_behind(last: Capture) -> Verdict | None:
         here = tuple(r.rank for r in behind if r.node == node)
         least = min(steps[rank] for rank in here)
         why = f"{name(here)} on {node} completed step {least} while the others completed {most}"
-        suspects.append(Suspect(node, here, 0.5, why))
+        suspects.append(Suspect(node, here, 0.5, why, infrastructure=False))
     missing = ("flight recorder or NCCL RAS: who did not join",)
     return Verdict(Conclusion.CULPRIT, joined(s.why for s in suspects), tuple(suspects), missing=missing)

@@ -1,8 +1,9 @@
 """Votes on recorders (PyTorch's flight recorder, NCCL RAS) together with stacks: names the ranks that others wait for.
 
 Recorder and stacks are independent witnesses: the recorder shows who never joined, that rank's stack shows why. Where
-both name the same node, the verdict is surer than either, and is acted on as soon as the stacks alone would be. Where
-they differ, the recorder decides, and the detail says what the stack shows.
+both name the same node, the verdict is surer than either. Where they differ, the recorder decides, and the detail says
+what the stack shows. A recorder knows that a rank is absent, and not why: a rank whose stack stands in code of its own
+may be at work there, and the evidence is weak.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_robust.localize.evidence import Evidence, RankCapture, StackFrame
+from slurm_robust.localize.grades import Ground, at_least, weakest
+from slurm_robust.localize.recorder.dump import HOST_BACKENDS
 from slurm_robust.localize.stacks.blocking import blocking
 from slurm_robust.localize.stacks.frames import own_frames, short_function
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.motion import Motion, RankMotion, stillness
 from slurm_robust.localize.stacks.place import slow_around
-from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place, rank_process, stopped
+from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place, rank_process, stopped, uninterruptible
 from slurm_robust.localize.votes.flight_recorder import judge_dumps
 from slurm_robust.localize.votes.nccl_ras import judge_ras, unnamed_laggards
+from slurm_robust.localize.votes.nobody_works import recorder_stands
+from slurm_robust.localize.votes.node_signals import judge_faults
 from slurm_robust.localize.votes.outside_collective import judge_outside, judge_waiting
 from slurm_robust.localize.votes.stopped import judge_stops
-from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.model import Conclusion, Grade, Suspect, Verdict
 from slurm_robust.text import joined
 
 MAX_CONFIDENCE = 0.97
 """Two witnesses are not certainty: both may see the victim of a third."""
-_HOST_BACKENDS = frozenset({"gloo", "mpi"})
-"""Operations that no device takes part in."""
 
 
 def judge_stops_with_recorder(evidence: Evidence) -> Verdict | None:
@@ -40,11 +43,42 @@ def judge_stops_with_recorder(evidence: Evidence) -> Verdict | None:
 
 def judge_recorder(evidence: Evidence) -> Verdict | None:
     """Ranks that the flight recorder knows to hold the others; None where it names nobody: stacks may know more."""
+    found, ground = _recorded(evidence)
+    return found if ground is Ground.RECORDER else None
+
+
+def judge_left_behind(evidence: Evidence) -> Verdict | None:
+    """Ranks that the flight recorder shows where a link may be broken, and no other view says more; else None."""
+    found, ground = _recorded(evidence)
+    return found if ground is Ground.LEFT_BEHIND else None
+
+
+def _recorded(evidence: Evidence) -> tuple[Verdict | None, Ground]:
     found = judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
     if found is None or found.conclusion is Conclusion.UNDETERMINED:
-        return None
+        return None, Ground.NOTHING
     found = without_workers(found, evidence)
-    return None if found is None else with_stacks(found, judge_outside(evidence), evidence)
+    if found is None:
+        return None, Ground.NOTHING
+    left_behind, stacks = _none_is_of_nodes(found), judge_outside(evidence)
+    ground = Ground.LEFT_BEHIND if left_behind else Ground.RECORDER
+    found = with_stacks(found, stacks, evidence)
+    if left_behind and _second_view(found, stacks, evidence):
+        found = replace(found, suspects=tuple(replace(s, infrastructure=True) for s in found.suspects))
+        ground = Ground.RECORDER
+    return _graded(found, evidence, ground, twice=recorder_stands(evidence)), ground
+
+
+def _none_is_of_nodes(found: Verdict) -> bool:
+    return found.conclusion is Conclusion.CULPRIT and not any(s.infrastructure for s in found.suspects)
+
+
+def _second_view(found: Verdict, stacks: Verdict | None, evidence: Evidence) -> bool:
+    """Whether NCCL, the node itself or the kernel's D state names the same nodes as those that were left behind."""
+    views = (_judged_ras(evidence), judge_faults(evidence), stacks)
+    sure = (view for view in views if view is not None and (view is not stacks or at_least(view.grade, Grade.STRONG)))
+    nodes = {s.node for view in sure for s in view.suspects if s.node}
+    return bool(nodes) and {s.node for s in found.suspects} <= nodes
 
 
 def judge_recorder_undecided(evidence: Evidence) -> Verdict | None:
@@ -61,7 +95,8 @@ def judge_ras_with_stacks(evidence: Evidence) -> Verdict | None:
     found = _judged_ras(evidence)
     if found is None or found.conclusion is Conclusion.UNDETERMINED:
         return None
-    return with_stacks(found, judge_outside(evidence), evidence)
+    found = with_stacks(found, judge_outside(evidence), evidence)
+    return _graded(found, evidence, Ground.RAS, twice=len(evidence.ras) > 1)
 
 
 def judge_ras_undecided(evidence: Evidence) -> Verdict | None:
@@ -93,7 +128,7 @@ def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -
         return recorded
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
     named = {s.node: s for s in stacks.suspects} if stacks is not None else {}
-    suspects = tuple(_joined(s, named.get(s.node), seen) for s in recorded.suspects)
+    suspects = tuple(_joined(s, named.get(s.node), seen, evidence) for s in recorded.suspects)
     suspects += tuple(named[node] for node in sorted(_more(suspects, named)))
     agreed = stacks is not None and {s.node for s in suspects if s.node} == {n for n in named if n}
     if stacks is None or not agreed or not named:
@@ -101,6 +136,25 @@ def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -
     detail = "; ".join(filter(None, (recorded.detail, "the stacks agree", stacks.detail)))
     missing = tuple(dict.fromkeys((*recorded.missing, *stacks.missing)))
     return replace(recorded, suspects=suspects, detail=detail, missing=missing, corroborated=stacks.corroborated)
+
+
+def _graded(found: Verdict, evidence: Evidence, ground: Ground, *, twice: bool) -> Verdict:
+    """The verdict with its grade: the recorder's own, or a weaker one if a suspect may be at work."""
+    seen = {r.rank: r for r in evidence.captures[-1].ranks} if evidence.captures else {}
+    grounds = [ground, *(_why_absent(seen[r], evidence, ground) for s in found.suspects for r in s.ranks if r in seen)]
+    return replace(found, grade=weakest(grounds), corroborated=found.corroborated or twice)
+
+
+def _why_absent(rank: RankCapture, evidence: Evidence, ground: Ground) -> Ground:
+    """What the stack of a rank that the recorder names adds to that."""
+    where, held = rank_place(rank), blocking(rank)
+    if stopped(rank) is not None:
+        return Ground.STOPPED
+    if held.ground in (Ground.UNINTERRUPTIBLE, Ground.ENDED) or where.waits_for_peers or where.kind is Kind.UNKNOWN:
+        return ground
+    dump = evidence.recorder.get(rank.rank)
+    # Its device holds an operation: the host waits for it, wherever in the program it stands.
+    return ground if dump is not None and dump.pending and where.kind is Kind.USER else Ground.OWN_CODE
 
 
 def with_recorded(stopped: Verdict, recorded: Verdict | None) -> Verdict:
@@ -133,7 +187,8 @@ def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
     # One that only uses a processor where it stands may be a host that waits for its device, unless there is none.
     by_hosts = _carried_by_hosts(evidence)
     moved = {r for r, still in observed.items() if still.last is not None and _moved(still.last, by_hosts=by_hosts)}
-    working = {rank for rank in ranks if rank in moved or (rank in seen and _slow_by_nature(seen[rank]))}
+    slow = {rank for rank in ranks if rank in seen and _slow_by_nature(seen[rank])}
+    working = moved | (slow - _in_kernel_for_long(evidence, (seen[rank] for rank in slow)))
     if working or _wait_for_slow_work(r for r in seen.values() if r.rank not in ranks):
         working |= {rank for rank in ranks if rank not in seen or _unread(seen[rank])}
     left = tuple(s for s in recorded.suspects if not s.ranks or not working >= set(s.ranks))
@@ -148,12 +203,19 @@ def _moved(last: RankMotion, *, by_hosts: bool) -> bool:
 
 def _carried_by_hosts(evidence: Evidence) -> bool:
     backends = {op.backend for dump in evidence.recorder.values() for op in dump.pending}
-    return bool(backends) and backends <= _HOST_BACKENDS
+    return bool(backends) and backends <= HOST_BACKENDS
 
 
 def _slow_by_nature(rank: RankCapture) -> bool:
     announced = rank.progress is not None and rank.progress.phase != "train"
     return (announced or bool(rank_place(rank).slow_by_nature)) and stopped(rank) is None
+
+
+def _in_kernel_for_long(evidence: Evidence, ranks: Iterable[RankCapture]) -> set[int]:
+    """Those in D state, for longer than a save to slow storage explains."""
+    patience = {r.rank: blocking(r).patience for r in ranks if uninterruptible(r) is not None}
+    still_for = stillness(evidence.captures, patience)
+    return {rank for rank, needed in patience.items() if needed is not None and needed.met_by(still_for[rank])}
 
 
 def _unread(rank: RankCapture) -> bool:
@@ -188,7 +250,7 @@ def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:
     return {node for node, suspect in named.items() if node not in recorded and suspect.infrastructure >= weakest}
 
 
-def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCapture]) -> Suspect:
+def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCapture], evidence: Evidence) -> Suspect:
     """The suspect with what its rank's stack shows; surer where the stacks name its node too."""
     rank = next((seen[r] for r in suspect.ranks if r in seen), None)
     details = [suspect.detail]
@@ -200,7 +262,7 @@ def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCap
     elif rank is not None:
         where, held = rank_place(rank), blocking(rank)
         details.append(f"its stack waits at {where.label}" if where.waits_for_peers else held.what)
-        if held.by_loader:
+        if held.by_loader or _why_absent(rank, evidence, Ground.RECORDER) is Ground.OWN_CODE:
             infrastructure = held.infrastructure
     surer = round(min(confidence, MAX_CONFIDENCE), 3)
     return replace(suspect, confidence=surer, infrastructure=infrastructure, detail="; ".join(filter(None, details)))

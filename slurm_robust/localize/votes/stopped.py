@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slurm_robust.localize.evidence import Evidence, RankCapture
+from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE, SURE, blocking
 from slurm_robust.localize.stacks.process_tree import stopped
@@ -40,10 +41,11 @@ def judge_stops(evidence: Evidence) -> Verdict | None:
         ranks = tuple(sorted(r.rank for r in members))
         why = f"{name(ranks)} on {node}: {what.what}"
         confidence = what.confidence if enough else CONFIDENCE_ONE_CAPTURE
-        suspects.append(Suspect(node, ranks, confidence, why, detail=seen))
+        suspects.append(Suspect(node, ranks, confidence, why, what.infrastructure, seen))
     reason, detail = joined(s.why for s in suspects), joined(filter(None, (s.detail for s in suspects)))
     missing = () if sure else ("a second capture of the stopped process",)
-    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), missing=missing, corroborated=sure, detail=detail)
+    grade = Ground.STOPPED.grade
+    return Verdict(Conclusion.CULPRIT, reason, tuple(suspects), (), missing, sure, detail, grade)
 
 
 def _rounds_stopped(evidence: Evidence, rank: int) -> list[float]:

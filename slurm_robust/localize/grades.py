@@ -1,0 +1,69 @@
+"""What a verdict rests on, and how sure that is: the one table of grades.
+
+Each vote says on which ground it names somebody, or nobody. What may be done about a grade, and when, is decided in
+`policy.job.consequences` alone. `scripts/grades.py` writes both tables into `docs/localization.md`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from slurm_robust.model import Grade
+
+
+class Ground(enum.Enum):
+    """A kind of evidence: its grade, and what is seen."""
+
+    ENDED = (Grade.CERTAIN, "a rank's process has ended, and others wait for it or its last words say why")
+    NODE_SILENT = (Grade.CERTAIN, "Slurm calls the node down, or its agent did not answer two captures")
+    NODE_FAULT = (Grade.CERTAIN, "the node reports an urgent fault of a part that the job uses, or fails its own check")
+    DEAD_MOUNT = (
+        Grade.CERTAIN,
+        "a process of the rank is in D state, and a mount does not answer on its node while it answers on others",
+    )
+    NODE_TROUBLED = (Grade.STRONG, "the node reports a lesser fault that can hold a job, and no rank moves")
+    FAILED_TEST = (Grade.CERTAIN, "the node fails a test")
+    RECORDER = (
+        Grade.STRONG,
+        "the flight recorder names the rank in two dumps between which nothing moved, and no stack says otherwise",
+    )
+    RAS = (Grade.STRONG, "NCCL's RAS names the rank in two answers between which nothing moved")
+    NOBODY_WORKS = (
+        Grade.STRONG,
+        "all ranks are in a collective or wait for their device: no stack moves, no rank works, no data is sent",
+    )
+    UNINTERRUPTIBLE = (Grade.STRONG, "a process of one rank stays in D state while the others wait for the rank")
+    STOPPED = (Grade.WEAK, "a process of the rank is stopped by a signal or frozen; or it is dead and nobody noticed")
+    HELD = (
+        Grade.WEAK,
+        "one rank stands in a sleep, lock, queue, future, pipe, accept, file lock, socket or loader, or keeps the GIL",
+    )
+    OWN_CODE = (
+        Grade.WEAK,
+        "the flight recorder or RAS names the rank, or all others wait for it, and it is in code of its own",
+    )
+    LEFT_BEHIND = (
+        Grade.WEAK,
+        "one member's device holds an operation that the others completed: the device, or a link of any of them",
+    )
+    NEVER_STARTED = (Grade.WEAK, "a rank has no process on its node, and all others wait for it in the start-up")
+    NEVER_FINITE = (Grade.WEAK, "the loss is NaN on a rank that never had a finite one")
+    NOTHING = (Grade.NONE, "training moves; all ranks are stopped or suspended; or no evidence explains the silence")
+
+    def __init__(self, grade: Grade, meaning: str) -> None:
+        self.grade = grade
+        self.meaning = meaning
+
+
+_ORDER = (Grade.NONE, Grade.WEAK, Grade.STRONG, Grade.CERTAIN)
+
+
+def weakest(grounds: Iterable[Ground]) -> Grade:
+    """The lowest grade of these grounds: a verdict is no surer than what names the least sure of its suspects."""
+    return min((ground.grade for ground in grounds), key=_ORDER.index, default=Grade.NONE)
+
+
+def at_least(grade: Grade, wanted: Grade) -> bool:
+    """Whether `grade` is as sure as `wanted`, or surer."""
+    return _ORDER.index(grade) >= _ORDER.index(wanted)

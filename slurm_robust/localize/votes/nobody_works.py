@@ -1,0 +1,101 @@
+"""Does anybody work? All ranks wait for each other or for their device, and nothing moves: a deadlock, whoever made it.
+
+A slow program has somebody at work: a rank in code of its own, a stack that moves, bytes on their way. A deadlock has
+nobody. That says nothing about who is at fault, so it makes a verdict surer and names nobody by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
+from slurm_robust.localize.grades import Ground
+from slurm_robust.localize.recorder.dump import RankDump
+from slurm_robust.localize.stacks.blocking import HELD
+from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
+from slurm_robust.localize.stacks.motion import Motion, compare, traffic_bytes_per_s
+from slurm_robust.localize.stacks.process_tree import gil_holder, rank_place, stopped
+from slurm_robust.model import Conclusion, Grade, Verdict
+
+TRAFFIC_BYTES_PER_S = 65_536.0
+"""What a rank sends and receives beyond this is data. Heartbeats and logs stay far below, and networks far above."""
+
+
+def with_nobody_at_work(verdict: Verdict, evidence: Evidence) -> Verdict:
+    """The verdict, as one that may be relied on, if all ranks were seen to wait and nobody to work for long enough.
+
+    Where a lock, a loader or work of its own holds somebody, there is somebody who may go on, and this says nothing.
+    """
+    sure = verdict.corroborated and verdict.grade is not Grade.WEAK
+    if verdict.conclusion is Conclusion.NONE or sure or not nobody_works(evidence):
+        return verdict
+    return replace(verdict, corroborated=True, grade=Ground.NOBODY_WORKS.grade)
+
+
+def nobody_works(evidence: Evidence) -> bool:
+    """Whether the last captures (`HELD`: three over eight seconds) all show that nobody works."""
+    captures = evidence.captures
+    if evidence.exits or not captures or recorder_moved(evidence.recorder_before, evidence.recorder):
+        return False
+    if not _all_wait(captures[-1], evidence):
+        return False
+    count, began_s = 1, captures[-1].at_s
+    for before, after in reversed(tuple(pairwise(captures))):
+        if not _at_rest(before, after, evidence):
+            break
+        count, began_s = count + 1, before.at_s
+    return count >= HELD.captures and captures[-1].at_s - began_s >= HELD.span_s
+
+
+def recorder_moved(before: Mapping[int, RankDump], after: Mapping[int, RankDump]) -> bool:
+    """Whether a rank enqueued or completed an operation between its two dumps."""
+    return any(rank in after and _state(dump) != _state(after[rank]) for rank, dump in before.items())
+
+
+def recorder_stands(evidence: Evidence) -> bool:
+    """Whether all ranks that left a dump have left two, and nothing moved between them."""
+    before, after = evidence.recorder_before, evidence.recorder
+    return bool(after) and set(after) <= set(before) and not recorder_moved(before, after)
+
+
+def _state(dump: RankDump) -> tuple[object, ...]:
+    pending = tuple((op.group, op.seq, op.order, op.state) for op in dump.pending)
+    return (*sorted(dump.counters.items()), pending)
+
+
+def _all_wait(capture: Capture, evidence: Evidence) -> bool:
+    seen = {rank.rank for rank in capture.ranks}
+    whole = len(seen) >= evidence.world_size and seen >= set(evidence.rank_nodes) and not capture.missing_nodes
+    return whole and all(_waits(rank, evidence) for rank in capture.ranks)
+
+
+def _waits(rank: RankCapture, evidence: Evidence) -> bool:
+    """In a collective, or at its device. In code of its own only if its recorder shows that an operation is open."""
+    where = rank_place(rank)
+    if stopped(rank) is not None:
+        return False
+    if where.waits_for_peers:
+        return True
+    dump = evidence.recorder.get(rank.rank)
+    held = where.wait is WaitsOn.LOCK or where.slow_by_nature or gil_holder(rank) is not None
+    return dump is not None and dump.device_waits and where.kind is Kind.USER and not held
+
+
+def _at_rest(before: Capture, after: Capture, evidence: Evidence) -> bool:
+    if not _all_wait(before, evidence):
+        return False
+    old = {rank.rank: rank for rank in before.ranks}
+    elapsed_s = after.at_s - before.at_s
+    return all(rank.rank in old and _rests(old[rank.rank], rank, elapsed_s) for rank in after.ranks)
+
+
+def _rests(before: RankCapture, after: RankCapture, elapsed_s: float) -> bool:
+    """No progress, no other stack, no bytes. A host that spins where it waits for its device rests, too."""
+    moved = compare(before, after, elapsed_s)
+    device = moved.busy and rank_place(after).kind is Kind.USER
+    if (moved.motion is Motion.MOVING or moved.busy) and not device:
+        return False
+    traffic = traffic_bytes_per_s(before, after, elapsed_s)
+    return traffic is None or traffic < TRAFFIC_BYTES_PER_S
