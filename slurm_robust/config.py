@@ -15,8 +15,10 @@ import yaml
 
 from slurm_robust.config_file import find
 from slurm_robust.config_http import HttpConfig
+from slurm_robust.config_supervise import SuperviseConfig as SuperviseConfig  # noqa: PLC0414 (its users find it here)
 from slurm_robust.mode import Mode
 from slurm_robust.notify_config import NotifyConfig
+from slurm_robust.repair_config import RepairConfig
 from slurm_robust.report_config import ReportConfig
 from slurm_robust.yaml_lines import line_of
 
@@ -53,58 +55,6 @@ class SlurmConfig(_Section, frozen=True):
     """slurm.conf to use; empty means SLURM_CONF or Slurm's own default."""
 
 
-class SuperviseConfig(_Section, frozen=True):
-    """When a job is suspected, and when that is acted on."""
-
-    tick_s: Positive = 0.5
-    """How often an agent polls its ranks."""
-    suspicion_p99_factor: Positive = 3.0
-    suspicion_floor_s: NonNegative = 2.0
-    """Suspected after factor × p99 of this attempt's own steps + floor."""
-    min_steps: Count = 5
-    """Steps seen before an attempt's own p99 counts."""
-    corroborate_after_s: Positive = 4.2
-    """Between captures in the first half minute of a suspicion: two, three or more without motion may confirm it."""
-    suspicions_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 12
-    """After so many that came to nothing, a job's silence is examined at the action limit only."""
-    action_limit_s: Positive = 1800.0
-    """After this long a silence the job is acted on, whatever the stacks show."""
-    startup_limit_s: Positive = 3600.0
-    """The same, before the first step."""
-    recapture_s: Positive = 60.0
-    """Between captures while a suspicion lasts and nothing explains it."""
-    quiet_capture_interval_s: Positive = 120.0
-    """Between captures of a silent job that reports no progress, or too few steps for a p99."""
-    slowness_interval_s: Positive = 60.0
-    """Between two evaluations of the ranks' step times. A slow machine is announced; nothing is done about it."""
-    report_interval_s: NonNegative = 60.0
-    """How often a training that makes steps tells the daemon how it gets on; 0: only at changes of its state."""
-    capture_timeout_s: Positive = 15.0
-    kill_clean_timeout_s: Positive = 20.0
-    """A node that still has processes this long after SIGKILL is itself a suspect."""
-    answer_timeout_s: Positive = 20.0
-    """How long a claim waits for the daemon's answer, and then for its requeue, before the plain requeue."""
-    requeue_timeout_s: Positive = 300.0
-    """How long the wrapper waits to be ended once a requeue is under way."""
-    fruitless_attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
-    """Attempts in a row without a new step before the job is stopped, exit 93."""
-    fruitless_launches_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 30
-    """Launches of a job that may end badly without a new step within an hour; at the last of them it is stopped."""
-    outage_wait_s: NonNegative = 1800.0
-    """How long all pauses may be while something that nodes share (storage, names, network) is down; 0: no pause."""
-    fault_wait_s: NonNegative = 1800.0
-    """How long a job stays on a node whose fault is not urgent until a checkpoint is verified; then it leaves."""
-    code_max_mib: Positive = 256.0
-    code_max_files: Annotated[int, msgspec.Meta(ge=1)] = 20_000
-    """The most that a snapshot of a job's code may have, MiB and files."""
-    warm_restarts: bool = False
-    warm_modules: tuple[str, ...] = ()
-    warm_mib: Annotated[int, msgspec.Meta(ge=1)] = 600
-    """Whether there are warm steps, what they import besides what the ranks import, and the MiB of each process."""
-    log_pattern: str = ""
-    """A site's own regex for log lines that show progress, with a group named `step`."""
-
-
 class StandbyConfig(_Section, frozen=True):
     """Checked nodes that are held ready: `size` in each pool, 0 for none, `auto` by the failures in the journal."""
 
@@ -125,6 +75,10 @@ class QuarantineConfig(_Section, frozen=True):
     """What happens to a claimed suspect."""
 
     claims: Literal["quarantine", "drain"] = "quarantine"
+    max_per_user_hour: Count = 3
+    """So many nodes may be taken out of service within an hour by the claims of one user's jobs."""
+    claim_limit_s: Positive = 900.0
+    """A quarantine that rests on claims alone ends after this, whatever it still waits for."""
     recheck_timeout_s: Positive = 600.0
     strikes_to_drain: Annotated[int, msgspec.Meta(ge=1)] = 3
     strike_window_days: Positive = 14.0
@@ -151,26 +105,6 @@ class LemonsConfig(_Section, frozen=True):
     act: bool = False
 
 
-class RepairConfig(_Section, frozen=True):
-    """Drained nodes of ours that are repaired without a person; off by default."""
-
-    enabled: bool = False
-    remedies: tuple[Literal["gpu_reset", "reboot"], ...] = ("gpu_reset", "reboot")
-    command: tuple[str, ...] = ()
-    """The site's own command on the daemon's machine, which carries each remedy out instead of us."""
-    max_tries: Annotated[int, msgspec.Meta(ge=1)] = 2
-    """On one node within `window_days`; after them a person has to look."""
-    window_days: Positive = 7.0
-    max_at_once: Annotated[int, msgspec.Meta(ge=1)] = 1
-    """Nodes under repair at the same time."""
-    wait_s: NonNegative = 120.0
-    """A node is repaired when it has been drained, or drained again, for this long."""
-    timeout_s: Positive = 1800.0
-    """A reboot or the command that takes longer has failed."""
-    stop_services: tuple[str, ...] = ("srobust-nodewatch", "nvidia-persistenced", "nvidia-dcgm")
-    """systemd units that hold the GPUs: stopped before a GPU reset where they run, and started again after it."""
-
-
 class SeatConfig(_Section, frozen=True):
     """Reservations that hold a requeued job's nodes."""
 
@@ -184,7 +118,7 @@ class SeatConfig(_Section, frozen=True):
 
 
 class BreakerConfig(_Section, frozen=True):
-    """Bounds on drains: past them the daemon only alerts, until a person resets the breaker."""
+    """Bounds on drains and quarantines: past them the daemon only alerts, until a person resets the breaker."""
 
     max_drains: Count = 8
     window_s: Positive = 3600.0

@@ -1,8 +1,11 @@
-"""The breaker: how many nodes may be drained before a person has to decide. Pure.
+"""The breaker: how many nodes may go out of service before a person has to decide. Pure.
 
 A bad driver roll-out makes every node fail its checks; without a bound, daemon, prologs and health checks would drain
-the whole site. The drains of all of them count, since all have our prefix. Once open it stays open until
-`srobust breaker reset`.
+the whole site. The drains of all of them count, since all have our prefix, and so do nodes in quarantine. Once open it
+stays open until `srobust breaker reset`.
+
+Claims of jobs are bounded further (`kept_for_claim`): one that would pass a bound does not open the breaker, since the
+programs of users must not keep broken nodes in service. It takes no node out, and its job goes on without its suspects.
 """
 
 from __future__ import annotations
@@ -18,13 +21,107 @@ ALWAYS_ALLOWED = 2
 """So many nodes of a partition may be out, however small the partition is."""
 
 
+CLAIM_WINDOW_S = 3600.0
+"""How far back a user's claims count for `quarantine.max_per_user_hour`."""
+_KEPT_FOR_GRADE = {"weak": "the job's evidence is weak", "none": "the job has no evidence against them"}
+"""Grade of a claim's evidence → why its suspects stay in service."""
+
+
 @dataclass(frozen=True)
 class Drain:
-    """A node that this project drained, noticed at `at_s`; `out` while it is still out of service."""
+    """A node that this project took out of service, noticed at `at_s`; `out` while it is still out of service."""
 
     node: str
     at_s: float
     out: bool = True
+
+
+@dataclass(frozen=True)
+class ClaimedNode:
+    """A node that was taken out of service at `at_s` because a job of `user` named it."""
+
+    node: str
+    user: str
+    at_s: float
+
+
+@dataclass(frozen=True)
+class TakenOut:
+    """Nodes that this project took out of service.
+
+    Attributes:
+        drains: With our prefix, also those that a person has ended.
+        quarantined: In quarantine now. A node that came there from a drain, for a repair, is not among them.
+        claimed: By claims of jobs within the last hour or the breaker's window, whatever became of them.
+    """
+
+    drains: Sequence[Drain] = ()
+    quarantined: Sequence[Drain] = ()
+    claimed: Sequence[ClaimedNode] = ()
+
+    @property
+    def out(self) -> tuple[Drain, ...]:
+        """What counts in the breaker.
+
+        A quarantine that ended well does not: it must not keep a broken node in service.
+        """
+        return (*self.drains, *self.quarantined)
+
+    @property
+    def nodes_out(self) -> frozenset[str]:
+        """Names of the nodes that are out of service now."""
+        return frozenset(drain.node for drain in self.out if drain.out)
+
+
+@dataclass(frozen=True)
+class ClaimedSuspects:
+    """What a job's claim wants to have taken out of service.
+
+    Attributes:
+        nodes: The suspects.
+        user: Of the job.
+        grade: Of the job's evidence, as the claim has it; empty if it has none.
+    """
+
+    nodes: frozenset[str]
+    user: str
+    grade: str = ""
+
+
+@dataclass(frozen=True)
+class ClaimBounds:
+    """What bounds claims.
+
+    Attributes:
+        partitions: Members of each partition.
+        breaker: The breaker's bounds.
+        max_per_user_hour: `quarantine.max_per_user_hour`.
+        reset_at_s: When the breaker was last reset.
+    """
+
+    partitions: Mapping[str, frozenset[str]]
+    breaker: BreakerConfig
+    max_per_user_hour: int
+    reset_at_s: float = 0.0
+
+
+def kept_for_claim(suspects: ClaimedSuspects, taken: TakenOut, bounds: ClaimBounds, now_s: float) -> str:
+    """Why the suspects of a claim stay in service; empty if they may be taken out. All of them are, or none."""
+    if suspects.grade in _KEPT_FOR_GRADE:
+        return _KEPT_FOR_GRADE[suspects.grade]
+    more, user, most = suspects.nodes - taken.nodes_out, suspects.user, bounds.max_per_user_hour
+    if not more:
+        return ""
+    before = sum(1 for c in taken.claimed if c.user == user and c.at_s > now_s - CLAIM_WINDOW_S)
+    if before + len(more) > most:
+        nodes = f"{before} node{'' if before == 1 else 's'}"
+        return (
+            f"claims of {user}'s jobs have taken {nodes} out of service within an hour, and "
+            f"quarantine.max_per_user_hour is {most}"
+        )
+    ended = [Drain(c.node, c.at_s, out=False) for c in taken.claimed]
+    known = ([*taken.out, *ended], bounds.partitions, bounds.breaker)
+    return over_limit(*known, now_s=now_s, reset_at_s=bounds.reset_at_s, more=more)
 
 
 def over_limit(
@@ -36,10 +133,10 @@ def over_limit(
     reset_at_s: float = 0.0,
     more: frozenset[str] = frozenset(),
 ) -> str:
-    """Why draining `more` nodes of these `partitions` would be too much; empty if it is not.
+    """Why taking `more` nodes of these `partitions` out would be too much; empty if it is not.
 
-    The `drains` have our prefix; a person has accepted those before `reset_at_s`, when the breaker was last reset.
-    Without `more`, the drains that were made are judged: reaching a bound is allowed, passing it is not.
+    A person has accepted the `drains` before `reset_at_s`, when the breaker was last reset.
+    Without `more`, what was taken out so far is judged: reaching a bound is allowed, passing it is not.
     """
     drains = list(drains)
     counted = {d.node for d in drains if d.at_s > reset_at_s and d.at_s > now_s - config.window_s}
@@ -49,11 +146,11 @@ def over_limit(
             f"{len(taken)} nodes would be out within {config.window_s:.0f} s, and breaker.max_drains is "
             f"{config.max_drains}"
         )
-    out_now = {d.node for d in drains if d.at_s > reset_at_s and d.out} | more
+    before = {d.node for d in drains if d.at_s > reset_at_s and d.out}
     for name, members in sorted(partitions.items()):
-        out = out_now & members
+        out = (before | more) & members
         allowed = allowed_out(members, config)
-        if len(out) > allowed and (not more or out & more - counted):
+        if len(out) > allowed and (not more or out & more - before):
             return (
                 f"{len(out)} of {len(members)} nodes of partition {name} would be out, and "
                 f"breaker.max_partition_share is {config.max_partition_share:g}"
@@ -91,8 +188,8 @@ def allowed_out(members: frozenset[str], config: BreakerConfig) -> int:
     return max(ALWAYS_ALLOWED, math.floor(share * len(members))) if share else 0
 
 
-def kept_in_service(nodes: Sequence[str]) -> str:
-    """What is said of suspects that an open breaker keeps in service."""
+def kept_in_service(nodes: Sequence[str], why: str = "the breaker is open") -> str:
+    """What is said of suspects that stay in service, and why they do."""
     stay, it = ("stays", "it") if len(nodes) == 1 else ("stay", "them")
     names = shortened(", ".join(nodes), 60)
-    return f"the breaker is open: {names} {stay} in service, and only this job leaves {it} out"
+    return f"{why}: {names} {stay} in service, and only this job leaves {it} out"

@@ -6,12 +6,13 @@ cost nothing but a person's attention.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slurm_robust.config import BreakerConfig
 from slurm_robust.fault_marker import CLOCKS_DIFFER_S, FaultMarker
+from slurm_robust.node_findings import about_rdma
 from slurm_robust.policy.cluster.breaker import allowed_out
 from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Job, Node
@@ -161,9 +162,24 @@ def _too_many(names: frozenset[str], nodes: int, partitions: list[frozenset[str]
     return any(len(names & members) > max(allowed_out(members, config), least) for members in partitions)
 
 
-def touches(fault_gpus: Collection[int], job_gpus: Collection[int] | None) -> bool:
-    """Whether a fault of these GPUs (none: of the whole node) concerns a job that has those (None: not known)."""
-    return not fault_gpus or job_gpus is None or bool(set(fault_gpus) & set(job_gpus))
+def concerns(marker: FaultMarker, job: Job, gpus: frozenset[int] | None) -> bool | None:
+    """Whether a fault concerns a job on its node; None if only the job's own supervisor can tell.
+
+    A GPU's fault concerns the jobs that were given this GPU, or any GPU if the fault names none. A lost RDMA port
+    concerns jobs that train over RDMA between nodes.
+
+    Args:
+        marker: The fault.
+        job: A job on this node.
+        gpus: The GPUs that Slurm gave the job there; None if they are not known.
+    """
+    if about_rdma(marker.kind):
+        return None if len(job.nodes) > 1 else False
+    if not marker.about_gpus:
+        return True
+    if gpus is None:
+        return None
+    return bool(gpus.intersection(marker.gpus) if marker.gpus else gpus)
 
 
 @dataclass(frozen=True)
@@ -211,7 +227,12 @@ def in_question(there: JobThere, fault: SeenFault) -> bool:
 def _concerned(there: JobThere, fault: SeenFault) -> bool:
     job = there.job
     on_it = job.state in ("RUNNING", "CONFIGURING") and not job.completing and not started_later(job, fault)
-    return on_it and not fault.marker.spares_jobs and touches(fault.marker.gpus, there.gpus)
+    return on_it and not fault.marker.spares_jobs and concerns(fault.marker, job, there.gpus) is not False
+
+
+def _left_to_its_supervisor(there: JobThere, fault: SeenFault) -> bool:
+    """Whether the job has a supervisor that alone can tell whether the fault concerns the job."""
+    return there.supervised and concerns(fault.marker, there.job, there.gpus) is None
 
 
 def next_step(fault: SeenFault, jobs: Sequence[JobThere], waited_s: float, gather_s: float = GATHER_S) -> FaultStep:
@@ -238,6 +259,6 @@ def next_step(fault: SeenFault, jobs: Sequence[JobThere], waited_s: float, gathe
             wait = f"job {job.ref.address} is about to start there"
         elif there.supervised and waited_s < SUPERVISOR_S:
             wait = f"the supervisor of job {job.ref.address} decides first"
-        elif there.protected and not there.stays:
+        elif there.protected and not there.stays and not _left_to_its_supervisor(there, fault):
             bring_back.append(job)
     return FaultStep(tuple(bring_back), wait)

@@ -7,6 +7,7 @@ another one. A node that fails together with two others, who failed with nobody 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -185,6 +186,7 @@ class CheckedSuspect:
         checked_at_s: When it passed.
         jobs: How many different jobs have suspected it within the strike window, this one included.
         accused: The test as whose partner it got here; empty for a job's suspect.
+        claim_ends_at_s: When its quarantine ends unless a test has failed; infinite if not only claims brought it here.
     """
 
     node: str
@@ -192,6 +194,7 @@ class CheckedSuspect:
     checked_at_s: float
     jobs: int
     accused: str = ""
+    claim_ends_at_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -203,9 +206,10 @@ class Meet:
 
 @dataclass(frozen=True)
 class StayInQuarantine:
-    """Nothing can be done now."""
+    """Nothing can be done now; `until_s` is the longest that it stays."""
 
     why: str
+    until_s: float
 
 
 @dataclass(frozen=True)
@@ -273,12 +277,15 @@ def next_step(  # noqa: PLR0911 (a list of cases, each with its step)
     # A passed full check alone is not enough then.
     proof = suspect.jobs > 1 or bool(suspect.accused or past.together)
     end_s = suspect.checked_at_s + wait_s
+    if not past.together:
+        end_s = min(end_s, suspect.claim_ends_at_s)
     if len(past.untested) >= (UNTESTED_TRIES if proof else 1):
         return _undecided(suspect, past, f"the tests with another node could not run ({past.untested[-1].reason})")
     if now_s >= end_s or len(past.tests) >= MOST_TESTS:
         return _undecided(suspect, past, "no test with another node could tell in time")
     if past.untested and now_s < past.untested[-1].begun_at_s + BACKOFF_S * 2 ** len(past.untested):
-        return StayInQuarantine(f"not tested with another node ({past.untested[-1].reason}), which is tried again")
+        why = f"not tested with another node ({past.untested[-1].reason}), which is tried again"
+        return StayInQuarantine(why, end_s)
     # Whoever failed with it needs to pass elsewhere first; a test with the same node again tells nothing new.
     met = {t.partner for t in past.together}
     free = [name for name in (*company.standby, *(company.idle if proof else ())) if name not in met]
@@ -286,7 +293,7 @@ def next_step(  # noqa: PLR0911 (a list of cases, each with its step)
         return Meet(free[0])
     if not proof:
         return BackToService("passed its full check; no proven node was free to meet it")
-    return StayInQuarantine(f"{_accusation(suspect, past)}: it waits for a free node to be tested with")
+    return StayInQuarantine(f"{_accusation(suspect, past)}: it waits for a free node to be tested with", end_s)
 
 
 def _past(suspect: CheckedSuspect, tests: Sequence[PairTest]) -> _Past:

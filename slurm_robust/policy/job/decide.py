@@ -4,27 +4,30 @@ The wrapper calls `decide` for each incident; what the daemon does about a claim
 The rules, in order:
 
 1. A job that cannot be addressed (het jobs) is only alerted on.
-2. Nothing has ended, and neither a corroborated verdict nor the action limit asks for an action: wait.
+2. Nothing has ended, and neither a corroborated verdict nor the action limit asks for an action: wait. How long a
+   verdict is waited with depends on its grade and on the training's own healthy pauses (`consequences`).
 3. Slurm could not start the step: requeue a restarted job, a few times; stop any other with its own exit code.
 4. A full disk ended it, and is still full: stop with its own exit code.
 5. Something that nodes share is not available (storage, a name service): wait, each time twice as long, and try again.
    Nobody is evicted and no attempt counts as fruitless, until the waiting has reached its limit.
 6. Another version of the job's code is the answer (`code_versions.after_failure`): restart with it; no node is blamed.
-7. No evidence names a node, and the ladder (`climb`) has a rung left: tests, the same again, the older code, a replay,
-   a requeue. Nodes that fail a test are evicted as in 13. Rules 10 to 12 go before it, but a bad loss is tested first.
+7. The evidence is weak: restart in place, once. It never costs a node, however often it comes.
+8. Only an exit code is known: no signal, no words, no fault of a node. It is the program's: stop with that code, since
+   the script may wait for it, and nothing that has ended is run twice.
+9. No evidence names a node, and the ladder (`climb`) has a rung left: tests, the same again, the older code, a replay,
+   a requeue. Nodes that fail a test are evicted as in 14. Rules 12 and 13 go before it, but a bad loss is tested first.
    A job whose launches reached their limit, or that came to twice the limit of attempts, climbs no more.
-8. Attempts without a new step, or failed launches of the job, reached their limit: stop, exit 93. Failures whose
+10. Attempts without a new step, or failed launches of the job, reached their limit: stop, exit 93. Failures whose
    messages have nothing in common are counted apart, up to twice the limit. A job that trains, and of which only a
    node has reported a fault, is never stopped. Tests and a replay are no attempts, and what they name is evicted.
-9. A training that ended with a bad loss, and no node is at fault: go back to an earlier checkpoint; bounded.
-10. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed.
-11. A step that was not launched by us ended without a new step, and only an exit code is known: stop with that code,
-    since the script that started the step may be waiting for it.
-12. The same failure has occurred on other nodes: stop with its own exit code; no node is blamed.
-13. Nodes are at fault (`eviction.at_fault`: by verdict, death, a test, or the same failure again on the same node), or
+11. A training that ended with a bad loss, and no node is at fault: go back to an earlier checkpoint; bounded.
+12. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed. If
+    the ranks of a training that made new steps stand in operations that never meet: restart in place, once, before.
+13. The same failure has occurred on other nodes: stop with its own exit code; no node is blamed.
+14. Nodes are at fault (`eviction.at_fault`: by verdict, death, a test, or the same failure again on the same node), or
     have reported a fault of their own (`faulty_nodes`): evict them, by the best road. Never more than half of the job's
     nodes (`max_evictions`); if these are too many, at least those at fault, or else those that reported a fault.
-14. Everything else: restart in place once; if that fails, requeue without naming a node; if that fails, stop. Where the
+15. Everything else: restart in place once; if that fails, requeue without naming a node; if that fails, stop. Where the
     ladder was climbed to its top: restart in place after new steps, else stop.
 
 `decide` is called again for the same incident once the tests of a plan have ended, with what they have found
@@ -40,8 +43,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Plan, Road
-from slurm_robust.policy.job import climb, code_versions, outage, repeats
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Grade, Plan, Road
+from slurm_robust.policy.job import climb, code_versions, consequences, outage, repeats
 from slurm_robust.policy.job.eviction import (
     alert_only,
     blamed,
@@ -93,7 +96,8 @@ def _due(s: Situation) -> bool:
         return True
     if climb.slow_tests_due(s) and _fruitless(s) is None:
         return True
-    return s.verdict.conclusion is not Conclusion.NONE and s.verdict.corroborated
+    evidence = s.verdict.conclusion is not Conclusion.NONE and s.verdict.corroborated
+    return evidence and consequences.due(s.verdict.grade, s.silence)
 
 
 def _settled(s: Situation) -> bool:
@@ -166,6 +170,30 @@ def _other_code(s: Situation) -> Plan | None:
     return climb.marked(s, plan, Rung.OTHER_CODE) if chosen.back else plan
 
 
+def _weak(s: Situation) -> Plan | None:
+    """A rank is held by something that a healthy program may wait for, too."""
+    weak = s.verdict.grade is Grade.WEAK and s.verdict.conclusion is Conclusion.CULPRIT
+    if not weak or s.stopped or s.faulty_nodes or set(s.dead_nodes) & s.used_nodes or _fruitless(s) is not None:
+        return None
+    why = f"{finding(s)}; weak evidence costs no node"
+    if s.outside:
+        return Plan(Road.ALERT_ONLY, f"{why}. Nothing is done: the step is not ours to start")
+    if s.restarts_tried > 0:
+        return None  # it has come again: the nodes are tested
+    if lost := lost_inside(s):
+        return by_requeue(s, why, f", no node named: {lost}")
+    return Plan(Road.RESTART_IN_PLACE, f"{why}. Restart in place, once")
+
+
+def _own_code(s: Situation) -> Plan | None:
+    """A program may end with any exit code on purpose; to run it again could do its work twice."""
+    bare = s.ended and s.failure is not None and s.failure.bare_exit
+    if not bare or not s.exit_code or s.bad_loss is not None or s.faulty_nodes or blamed(s):
+        return None
+    reason = f"{finding(s)}; nothing but the exit code is known, which may mean something to the script"
+    return Plan(Road.STOP, f"{reason}: it is passed on, and nothing is started again", exit_code=s.exit_code)
+
+
 def _ladder(s: Situation) -> Plan | None:
     """Nothing that is known names a node: tests and the rungs above them."""
     hard_limit = s.fruitless >= 2 * s.fruitless_limit
@@ -218,6 +246,12 @@ def _bad_loss(s: Situation) -> Plan | None:
 
 def _own_end(s: Situation) -> Plan | None:
     if s.verdict.conclusion is Conclusion.USER_CODE:
+        if _met_by_chance(s):
+            lost = lost_inside(s)
+            why = f"{finding(s)}; no node is blamed"
+            if lost:
+                return by_requeue(s, why, f", no node named: {lost}")
+            return Plan(Road.RESTART_IN_PLACE, f"{why}. It trained before: restart in place, once")
         return Plan(Road.STOP, f"{finding(s)}; no node is blamed", exit_code=own_code(s))
     if s.ended and s.verdict.conclusion is Conclusion.NONE and not blamed(s):
         code = EXIT_STOPPED_FOR_GOOD if s.exit_code is None else s.exit_code
@@ -225,13 +259,9 @@ def _own_end(s: Situation) -> Plan | None:
     return None
 
 
-def _left_to_script(s: Situation) -> Plan | None:
-    """A step that prepares something may fail on purpose: a requeue would run the whole script again and again."""
-    bare = s.failure is not None and s.failure.bare_exit
-    if not (s.outside and s.over and s.fruitless and bare and s.exit_code) or blamed(s):
-        return None
-    reason = f"{finding(s)}; the step never got to a new step of training, and its exit code may mean something"
-    return Plan(Road.STOP, f"{reason} to the script: it is left to the script", exit_code=s.exit_code)
+def _met_by_chance(s: Situation) -> bool:
+    """Ranks of a training that made new steps have lost each other: that may not happen again."""
+    return s.verdict.grade is Grade.STRONG and not (s.stopped or s.outside or s.restarts_tried or s.fruitless)
 
 
 def _repeated_elsewhere(s: Situation) -> Plan | None:
@@ -274,7 +304,7 @@ def _missing(s: Situation) -> str:
     return f" (acting needs {'; '.join(missing)}, or the action limit)" if missing else " (or until the action limit)"
 
 
-_KNOWN_ENDS = (_own_end, _left_to_script, _repeated_elsewhere)
+_KNOWN_ENDS = (_own_end, _repeated_elsewhere)
 """Rules that know better than any test."""
-_RULES = (_no_launch, _full_disk, _outage, _other_code, _ladder, _fruitless, _bad_loss, *_KNOWN_ENDS)
+_RULES = (_no_launch, _full_disk, _outage, _other_code, _weak, _own_code, _ladder, _fruitless, _bad_loss, *_KNOWN_ENDS)
 """In this order; the first that has a plan decides."""

@@ -20,6 +20,8 @@ from slurm_robust.slurm.client import Node
 
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^(),]*)?:(\d{1,9})(?=\(|,|$)")
 """In `gpu:a100:4(S:0-1),nic:1`: the number of GPUs of each type."""
+_ABOUT_GPUS = re.compile(r"\b(?:XID|SXID|NVSwitch|NVLink|GPUs?)\b|\bgpu_", re.IGNORECASE)
+"""In the reason of a drain of ours: it was drained for a GPU."""
 
 
 def drained(node: Node) -> bool:
@@ -40,10 +42,11 @@ def urgency_of_drain(node: Node, whole: Collection[str]) -> str:
 def whole_nodes(nodes: Iterable[Node], gpus: Mapping[str, Collection[int]], cpus: Mapping[str, int]) -> frozenset[str]:
     """The nodes that a job has to itself, as far as that is known.
 
-    All GPUs there are its own, or all CPUs where there are no GPUs.
+    All GPUs there are its own, or all CPUs where there are no GPUs. Where Slurm gives out no GPUs and we drained
+    the node for one, the job is not known to use it: its agents tell of the faults that concern its ranks.
 
     Args:
-        nodes: Any nodes.
+        nodes: Any nodes, with the reasons of their drains.
         gpus: Node → the job's GPUs there.
         cpus: Node → how many CPUs the job has there.
     """
@@ -54,4 +57,4 @@ def _whole(node: Node, gpus: int, cpus: int) -> bool:
     all_gpus = sum(map(int, _GPUS.findall(node.gres)))
     if all_gpus or "gpu" in node.gres:
         return 0 < all_gpus <= gpus
-    return 0 < node.cpus <= cpus
+    return 0 < node.cpus <= cpus and not (drained_by_us(node) and _ABOUT_GPUS.search(node.reason))

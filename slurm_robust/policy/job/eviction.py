@@ -9,8 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Plan, Road
 from slurm_robust.policy.job import repeats, tested
+from slurm_robust.policy.job.consequences import may_evict
 from slurm_robust.policy.job.situation import Situation
 from slurm_robust.text import joined, shortened
+
+_SURE = 0.7
+"""Of a hang: with less, a node is not left because the same was seen there before."""
 
 
 def at_fault(s: Situation) -> dict[str, str]:
@@ -45,9 +49,10 @@ def by_evidence(s: Situation) -> dict[str, str]:
     nodes: dict[str, str] = {}
     for node in s.dead_nodes:
         nodes[node] = f"{node} is dead or still has processes after SIGKILL"
-    if s.verdict.conclusion is Conclusion.CULPRIT:
+    if s.verdict.conclusion is Conclusion.CULPRIT and may_evict(s.verdict.grade):
         for suspect in s.verdict.suspects:
-            again = _failed_there_before(s, suspect.node)
+            # A hang that only stands where one stood before is no proof: its nodes are tested.
+            again = (s.ended or suspect.confidence >= _SURE) and _failed_there_before(s, suspect.node)
             if suspect.infrastructure:
                 nodes.setdefault(suspect.node, suspect.why)
             elif again:

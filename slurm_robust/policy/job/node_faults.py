@@ -7,7 +7,7 @@
 | `at_next_checkpoint` | it is left after the next verified checkpoint, or at `supervise.fault_wait_s` if one is known |
 | `note` | nothing; the story has a line |
 
-A lost link of an RDMA port is a `note` for a job on one node, and for one that was not seen to train over RDMA.
+A fault of RDMA ports is a `note` for a job on one node, and for one that was not seen to train over RDMA.
 
 Faults on too many nodes at once (a storm, `_stormy`) share a cause outside the nodes: none of these nodes is left.
 Sources that look now and then report what came to all nodes at once seconds apart. So an urgent fault waits for others,
@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_robust.model import Failure, FailureCause, Signal, SignalKind
-from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, NOTE, NOW
+from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, NOTE, NOW, about_rdma
 from slurm_robust.policy.job.eviction import max_evictions
 from slurm_robust.policy.job.situation import NODE_REPORT
 
@@ -43,8 +43,6 @@ MILD_NODES_OF_ONE_SORT = 2
 """On more nodes than this within `MILD_WITHIN_S`, mild faults of one sort have a cause that nodes share."""
 MILD_WITHIN_S = 86_400.0
 _MOST_REMEMBERED = 64
-PORT = "port"
-"""Kind of a lost link of one RDMA port."""
 DRAINED = "drained"
 """Kind of a drain: what two of them have in common is not known."""
 _POLLED = frozenset({"poll", "nvml", "rdma", "agent"})
@@ -240,7 +238,7 @@ def failure_of(nodes: Iterable[str]) -> Failure:
 
 def urgency_here(kind: str, urgency: str, *, over_rdma: bool) -> str:
     """The urgency of a finding for this job. `over_rdma`: its nodes were seen to train over RDMA, with each other."""
-    return NOTE if kind == PORT and not over_rdma else urgency
+    return NOTE if about_rdma(kind) and not over_rdma else urgency
 
 
 def fault_text(fault: Signal) -> str:

@@ -9,6 +9,7 @@ from slurm_robust.model import Failure, Mode, Verdict
 from slurm_robust.policy.job import repeats
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.code_versions import CodeState
+from slurm_robust.policy.job.consequences import Silence
 from slurm_robust.policy.job.ladder import LadderMemory, LadderOptions, TestOutcome
 
 NODE_REPORT = "node: node_fault"
@@ -82,6 +83,7 @@ class Situation:
         slow: Why the training is slow, where no node is known to be the slow one; else empty.
         standby_nodes: Standby nodes that could take the place of an evicted one.
         now_s: The time, seconds since the epoch.
+        silence: What is known of the silence that the incident is about; None if it is about something else.
     """
 
     verdict: Verdict
@@ -124,6 +126,7 @@ class Situation:
     slow: str = ""
     standby_nodes: int = 0
     now_s: float = 0.0
+    silence: Silence | None = None
 
     @property
     def used_nodes(self) -> frozenset[str]:
