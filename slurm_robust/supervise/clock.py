@@ -6,9 +6,30 @@ import asyncio
 
 from slurm_robust.supervise.agent.clock import SystemClock
 
+_CATCH_UP = 0.1
+"""A time of day that was set is approached by this share of the time that passes."""
+
 
 class Clock(SystemClock):
-    """The clocks of this machine, and asyncio's sleep."""
+    """The clocks of this machine, and asyncio's sleep.
+
+    Its time of day never jumps: a job whose machine's clock is set by 40 minutes has not been silent for 40 minutes.
+    """
+
+    def __init__(self) -> None:
+        self._offset_s: float | None = None
+        """What is added to the monotonic clock to get the time of day; None before the first look."""
+        self._seen_s = 0.0
+
+    def now_s(self) -> float:
+        """Seconds since the epoch. Between two of them a tenth more or less may have passed, and no more."""
+        now_s = self.monotonic_s()
+        offset_s = super().now_s() - now_s
+        if self._offset_s is not None:
+            most_s = _CATCH_UP * (now_s - self._seen_s)
+            offset_s = self._offset_s + max(-most_s, min(offset_s - self._offset_s, most_s))
+        self._offset_s, self._seen_s = offset_s, now_s
+        return now_s + offset_s
 
     async def sleep(self, seconds: float) -> None:
         """Let other tasks run for this long."""

@@ -22,6 +22,7 @@ from slurm_robust.supervise.launch.attached_step import AttachedStep
 from slurm_robust.supervise.launch.channel import Channel
 from slurm_robust.supervise.launch.srun_command import SrunCommand
 from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
+from slurm_robust.supervise.launch.user_end import user_end
 from slurm_robust.supervise.versions.moved_paths import MovedPaths
 from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.fleet import Fleet
@@ -143,6 +144,14 @@ class Session:
         if self.channel is not None:
             return self.channel.ended
         return self.attached.exit_code if self.attached is not None else None
+
+    @property
+    def user_end(self) -> str:
+        """The name of the signal by which the user ends the step; empty if nobody does, or if it is not our srun."""
+        if self.channel is None or self.command is None:
+            return ""
+        signals, now_s = self.channel.signals, self.clock.monotonic_s()
+        return user_end(signals, now_s, self.command.values, self.environment)
 
     @property
     def launcher_gone(self) -> bool:

@@ -35,6 +35,7 @@ from slurm_robust.supervise.versions.code_keeper import CodeKeeper
 from slurm_robust.supervise.warm.warm_restarts import WarmRestarts
 from slurm_robust.supervise.watch.attached_end import AttachedEnd
 from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState, Observer
+from slurm_robust.supervise.watch.dead_ranks import DeadRanks
 from slurm_robust.supervise.watch.drain_watch import DrainWatch
 from slurm_robust.supervise.watch.fault_watch import FaultWatch
 from slurm_robust.supervise.watch.loss_watch import LossWatch
@@ -104,7 +105,8 @@ class Supervisor:
         self._start = AttemptStart(session, attempt, self._store, seen=seen, relaunched=relaunched)
         self._resumption = Resumption(session, attempt, self._start, self._store, self._log)
         self._training_report.begin(attempt, self._start)
-        self._quiet_captures = QuietCaptures(session, attempt)
+        self._dead_ranks = DeadRanks(session, attempt)
+        self._quiet_captures = QuietCaptures(session, attempt, self._start)
         self._slowness = Slowness(session, attempt)
         self._slow_watch = SlowWatch(session)
         self._loss_watch = LossWatch(session, attempt)
@@ -185,12 +187,16 @@ class Supervisor:
         if session.launcher_gone or (session.channel is None and await self._attached_end.reached(attempt)):
             await self._attached_end.report(attempt)
             return 0  # nobody takes an exit code any more
+        self._store.paused(attempt.pauses)
         self._training_report.poll(calm=self._log.current is None)
         await self._resumption.poll()
         self._warm.observe(attempt, calm=self._log.current is None)
         if session.srun_exit_code == 0:
             return await self._finish()
         outcome = await self._handle()
+        if isinstance(outcome, ExecutePlan) and (by := session.user_end):
+            self._log.close(f"The user ended the step ({by}) before anything was done.")
+            return None
         if isinstance(outcome, ExecutePlan) and outcome.plan.road is Road.TEST:
             outcome = await self._ladder.climb(outcome, attempt)
         if isinstance(outcome, ExecutePlan):
@@ -208,10 +214,12 @@ class Supervisor:
     async def _handle(self) -> Outcome:
         """Handle what is wrong with the attempt, if anything is."""
         session, attempt, start = self._session, self.attempt, self._start
+        if by := session.user_end:
+            return await self._handler.ended_by_user(by) if session.srun_exit_code is not None else None
         if session.srun_exit_code is not None:
             return await self._handler.step_failed(attempt, start, session.srun_exit_code)
-        if attempt.exits:
-            return await self._handler.rank_died(attempt, start)
+        if await self._dead_ranks.decide_now():
+            return await self._handler.rank_died(attempt, start, self._dead_ranks.investigation)
         await self._drain_watch.poll(attempt)
         due = await self._fault_watch.poll()
         if due is not None:

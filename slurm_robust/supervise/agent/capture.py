@@ -15,6 +15,7 @@ from typing import Any, Callable, NamedTuple
 from slurm_robust.supervise.agent import procfs, recorder
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.agent.ranks import Rank, StepProcess
+from slurm_robust.supervise.agent.tcp_traffic import TcpTraffic
 
 _ONE_DUMP_S = 5.0
 _MAX_THREADS = 64
@@ -124,11 +125,16 @@ class CaptureOptions(NamedTuple):
 
 
 def capture(
-    ranks: list[Rank], progress: dict[int, Any], options: CaptureOptions, clock: SystemClock = CLOCK
+    ranks: list[Rank],
+    progress: dict[int, Any],
+    options: CaptureOptions,
+    clock: SystemClock = CLOCK,
+    traffic: TcpTraffic | None = None,
 ) -> dict[str, Any]:
     """Take the stacks of every process of `ranks`; returns the archive as a JSON-able object.
 
-    `progress` has each rank's entry of the archive (`step`, `phase`, `age_s`), where known.
+    `progress` has each rank's entry of the archive (`step`, `phase`, `age_s`), where known. `traffic` remembers what
+    earlier captures saw.
     """
     started_s = clock.now_s()
     deadline_s = clock.monotonic_s() + options.timeout_s
@@ -146,13 +152,17 @@ def capture(
             ordered = [r.main] + [m for m in r.tree if m.pid != r.main.pid]
             # Stacks first: the capture waits for them.
             jobs.append((r, [pool.submit(_process, m, dump, stacks) for m in ordered]))
+        moved = pool.submit((traffic or TcpTraffic()).read, ranks)
         readings = {}
         for r in ranks if options.with_recorder else []:
             last_sign_s = _last_sign_s(progress.get(r.rank), started_s)
             readings[r.rank] = pool.submit(_read_recorder, r, last_sign_s, clock)
         entries = []
         for r, futures in jobs:
-            entry = {"rank": r.rank, "progress": progress.get(r.rank), "processes": [f.result() for f in futures]}
+            processes = [f.result() for f in futures]
+            for process in processes:
+                process["net_bytes"] = moved.result().get(process["pid"], -1)
+            entry = {"rank": r.rank, "progress": progress.get(r.rank), "processes": processes}
             reading = readings[r.rank].result() if r.rank in readings else recorder.Reading()
             if reading.dump is not None or reading.error:
                 entry["recorder"] = {"dump": reading.dump, "error": reading.error}

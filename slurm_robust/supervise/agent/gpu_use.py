@@ -115,8 +115,6 @@ class GpuUse:
 
     def _concerns_rank(self, use: _Use, gpus: frozenset[int]) -> bool | None:
         meant = self._meant(use.given or ())
-        if use.opened is None and use.given is None:
-            return True
         if not use.opened:
             given = frozenset().union(*meant)
             return True if given and (not gpus or given & gpus) else None

@@ -11,6 +11,8 @@ from typing import Any, Callable, Mapping, NamedTuple, Union
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent import values
 from slurm_robust.supervise.agent.codec import Codec
+from slurm_robust.supervise.agent.mount_messages import CheckMounts, MountsChecked
+from slurm_robust.supervise.agent.stopped_messages import ContinueRank, RankContinued
 from slurm_robust.supervise.agent.warm_messages import AskWarm, WarmAnswer
 
 MAX_RECORDS, MAX_RECORD_CHARS = 32, 1024
@@ -65,13 +67,14 @@ class RankGone(NamedTuple):
 class ProgressEntry(NamedTuple):
     """What a rank reported last; NaN and infinity are the texts `nan` and `inf`, None is not known.
 
+    `age_s` is how long ago the rank showed progress when this was sent: the nodes' times of day may differ by hours.
     `loss_call` is the call that gave the loss, counted like `calls`; 0 is not known.
     """
 
     rank: int
     step: int
     phase: str
-    last_sign_s: float
+    age_s: float
     calls: int
     loss: float | str | None
     grad_norm: float | str | None
@@ -104,14 +107,14 @@ class TimingReport(NamedTuple):
 
 
 class FirstStep(NamedTuple):
-    """The first step that a rank reported (-1 before it did), and when."""
+    """The first step that a rank reported (-1 before it did), and how long ago."""
 
     step: int
-    at_s: float
+    age_s: float
 
 
 class RankStart(NamedTuple):
-    """A rank's start-up marks (name → time), parallel layout and first step."""
+    """A rank's start-up marks (name → how long ago, seconds), parallel layout and first step."""
 
     node: str
     rank: int
@@ -121,7 +124,10 @@ class RankStart(NamedTuple):
 
 
 class RankState(NamedTuple):
-    """A process of a rank is stopped (`T`), uninterruptible (`D`), or all are well again (empty)."""
+    """The state of a rank's processes: of its main process, if that is in one of these states, else of another one.
+
+    `T` is stopped by a signal, `t` is held by a debugger, `D` is uninterruptible, and empty means that all are well.
+    """
 
     node: str
     rank: int
@@ -233,7 +239,9 @@ class Malformed(NamedTuple):
 
 FromAgent = Union[
     Hello, Heartbeat, RankFound, RankGone, ProgressReport, TimingReport, RankStart, RankState, TaskEnded, CaptureTaken,
-    RasTaken, Cleaned, NodeFindings, KernelRecords, PortTraffic, WarmAnswer, Flushing, Flushed, Malformed,
+    RasTaken, Cleaned, NodeFindings, KernelRecords, PortTraffic, WarmAnswer, MountsChecked, RankContinued, Flushing,
+    Flushed,
+    Malformed,
 ]  # fmt: skip
 Handler = Callable[[FromAgent], None]
 
@@ -275,16 +283,16 @@ class CleanUp(NamedTuple):
     step_ids: tuple[str, ...] = ()
 
 
-ToAgent = Union[WatchAttempt, TakeCapture, CleanUp, AskWarm]
+ToAgent = Union[WatchAttempt, TakeCapture, CleanUp, AskWarm, CheckMounts, ContinueRank]
 
 
 def _progress(entries: Any) -> tuple[ProgressEntry, ...]:
     return tuple(
         ProgressEntry(
-            values.whole(rank), values.whole(step), values.text(phase), values.seconds(at_s), values.whole(calls),
+            values.whole(rank), values.whole(step), values.text(phase), values.seconds(age_s), values.whole(calls),
             values.measure(loss), values.measure(grad_norm), values.limit_s(timeout_s), *map(values.whole, loss_call),
         )
-        for rank, step, phase, at_s, calls, loss, grad_norm, timeout_s, *loss_call in entries
+        for rank, step, phase, age_s, calls, loss, grad_norm, timeout_s, *loss_call in entries
     )  # fmt: skip
 
 
@@ -313,7 +321,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "str": values.text,
     "tuple[int, ...]": lambda numbers: tuple(map(values.whole, numbers)),
     "tuple[str, ...]": values.lines,
-    "dict[str, float]": lambda marks: {values.text(name): values.seconds(at_s) for name, at_s in marks.items()},
+    "dict[str, float]": lambda marks: {values.text(name): values.seconds(age_s) for name, age_s in marks.items()},
     "dict[str, int]": lambda layout: {values.text(axis): values.whole(size) for axis, size in layout.items()},
     "FirstStep": lambda first: FirstStep(values.whole(first[0]), values.seconds(first[1])),
     "tuple[ProgressEntry, ...]": _progress,
@@ -339,6 +347,8 @@ _FROM_AGENT: Codec[FromAgent] = Codec(
         "kernel": KernelRecords,
         "traffic": PortTraffic,
         "warm": WarmAnswer,
+        "continued": RankContinued,
+        "mounts": MountsChecked,
         "flushing": Flushing,
         "flushed": Flushed,
     },
@@ -346,13 +356,23 @@ _FROM_AGENT: Codec[FromAgent] = Codec(
     _READERS,
 )
 _TO_AGENT: Codec[ToAgent] = Codec(
-    "t", {"watch": WatchAttempt, "capture": TakeCapture, "clean": CleanUp, "warm": AskWarm}, _KEYS, _READERS
+    "t",
+    {
+        "watch": WatchAttempt,
+        "capture": TakeCapture,
+        "clean": CleanUp,
+        "warm": AskWarm,
+        "mounts": CheckMounts,
+        "continue": ContinueRank,
+    },
+    _KEYS,
+    _READERS,
 )
 
 
 def encode(message: FromAgent | ToAgent) -> dict[str, Any]:
     """The JSON object that carries a message."""
-    if isinstance(message, (WatchAttempt, TakeCapture, CleanUp, AskWarm)):
+    if isinstance(message, (WatchAttempt, TakeCapture, CleanUp, AskWarm, CheckMounts, ContinueRank)):
         return _TO_AGENT.encode(message)
     return _FROM_AGENT.encode(message)
 

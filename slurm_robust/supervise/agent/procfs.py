@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _ENVIRON_MAX_BYTES = 1 << 20
+_MOUNTINFO_MAX_CHARS = 1 << 22
 
 
 class ProcessStat(NamedTuple):
@@ -127,10 +128,27 @@ def namespace_pid(pid: int) -> int:
     return pid
 
 
+def tracer(pid: int) -> int:
+    """The process that traces it (a debugger), 0 for none or where that may not be read."""
+    for line in (_read(f"/proc/{pid}/status") or b"").split(b"\n"):
+        if line.startswith(b"TracerPid:"):
+            return int(line.split()[-1])
+    return 0
+
+
 def command_line(pid: int) -> str:
     """The command as typed, shortened."""
     raw = _read(f"/proc/{pid}/cmdline", 512)
     return " ".join((raw or b"").decode("utf-8", "replace").split("\0")).strip()[:200]
+
+
+def mountinfo() -> str:
+    """What is mounted where, as this process sees it; empty where it may not be read."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
+            return f.read(_MOUNTINFO_MAX_CHARS)
+    except OSError:
+        return ""
 
 
 def command_word(pid: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_robust import progress
 from slurm_robust.supervise.agent import messages, procfs, recorder
@@ -14,8 +14,8 @@ from slurm_robust.supervise.agent.rank_python import python_of
 from slurm_robust.supervise.agent.ranks import ProcessFinder, Rank, StepProcess, Target, group, identity, left_behind
 from slurm_robust.supervise.agent.timings import TimingsQueue
 
-_BAD_STATES = {"T": "T", "t": "T", "D": "D"}
 _ENTRIES_PER_MESSAGE = 8
+_WELL = ("", 0)
 
 
 class RankTable:
@@ -29,11 +29,14 @@ class RankTable:
         self._clock = clock
         self._pages: dict[int, int] = {}
         """Rank → descriptor of its progress page."""
-        self._reported: dict[int, messages.ProgressEntry] = {}
+        self._signs: dict[int, LastSign] = {}
+        self._polled_s = 0.0
+        """When the last poll began; every page has been read since."""
         self._start_sizes: dict[int, tuple[int, int, int]] = {}
         """Rank → how much of its start was reported."""
-        self._states: dict[int, str] = {}
-        self._states_seen_once: dict[int, str] = {}
+        self._states: dict[int, tuple[str, int]] = {}
+        """Rank → the state that was reported last, and of which process."""
+        self._states_seen_once: dict[int, tuple[str, int]] = {}
         self._orphans: set[tuple[int, int]] = set()
         """Identities of the processes that dead ranks left."""
         self._exits = Exits(target.node, clock)
@@ -100,7 +103,7 @@ class RankTable:
         fd = self._pages.pop(number, None)
         if fd is not None:
             os.close(fd)
-        self._reported.pop(number, None)
+        self._signs.pop(number, None)
         self._start_sizes.pop(number, None)
         self._timings.forget(number)
 
@@ -115,17 +118,21 @@ class RankTable:
         for ended in self._exits.read_new():
             self._send(ended)
         changed: list[messages.ProgressEntry] = []
+        began_s = self._clock.monotonic_s()
         for number, rank in self.ranks.items():
             record = self._read_page(rank)
             if record is not None:
                 if record.timed:
                     self._timings.add(number, record)
-                entry = progress_entry(number, record)
-                if entry != self._reported.get(number):
-                    self._reported[number] = entry
-                    changed.append(entry)
-                self._report_start(number, record)
+                known, now_s = self._signs.get(number), self._clock.monotonic_s()
+                since_s = self._polled_s if known is not None else now_s - self._age_s(rank)
+                sign = last_sign(number, record, known, since_s, now_s)
+                if sign is not known:
+                    self._signs[number] = sign
+                    changed.append(sign.entry._replace(age_s=round(now_s - sign.at_s, 3)))
+                self._report_start(rank, record, sign)
             self._poll_state(number, rank)
+        self._polled_s = began_s
         for at in range(0, len(changed), _ENTRIES_PER_MESSAGE):
             self._send(messages.ProgressReport(self._node, tuple(changed[at : at + _ENTRIES_PER_MESSAGE])))
         for entries in self._timings.due(self._clock.monotonic_s()):
@@ -152,47 +159,101 @@ class RankTable:
             os.close(fd)
         return None
 
-    def _report_start(self, number: int, record: progress.ProgressRecord) -> None:
-        sizes = (len(record.marks), len(record.layout), record.first_step)
+    def _age_s(self, rank: Rank) -> float:
+        """Seconds since the rank's process was started."""
+        return self._clock.since_boot_s() - rank.main.start_ticks / os.sysconf("SC_CLK_TCK")
+
+    def _report_start(self, rank: Rank, record: progress.ProgressRecord, sign: LastSign) -> None:
+        number, sizes = rank.rank, (len(record.marks), len(record.layout), record.first_step)
         if sizes != self._start_sizes.get(number, (0, 0, -1)):
             self._start_sizes[number] = sizes
-            first = messages.FirstStep(record.first_step, record.first_step_at_s)
-            self._send(messages.RankStart(self._node, number, record.marks, record.layout, first))
+            now_s, longest_s = self._clock.monotonic_s() + sign.ahead_s, self._age_s(rank)
+
+            def age_s(at_s: float) -> float:
+                return round(max(0.0, min(now_s - at_s, longest_s)), 3)
+
+            marks = {name: age_s(at_s) for name, at_s in (record.mark_monotonic_s or {}).items()}
+            first = messages.FirstStep(record.first_step, age_s(record.first_step_monotonic_s))
+            self._send(messages.RankStart(self._node, number, marks, record.layout, first))
 
     def _poll_state(self, number: int, rank: Rank) -> None:
-        worst, pid = "", 0
-        for process in rank.tree:
-            stat = procfs.stat(process.pid)
-            if stat and stat.state in _BAD_STATES and worst != "T":
-                worst, pid = _BAD_STATES[stat.state], process.pid
+        found = _bad_state(rank)
         # Twice in a row: a process in D for one poll is reading a file.
-        if worst == self._states_seen_once.get(number, "") and worst != self._states.get(number, ""):
-            self._states[number] = worst
-            self._send(messages.RankState(self._node, number, worst, pid))
-        self._states_seen_once[number] = worst
+        if found == self._states_seen_once.get(number, _WELL) and found != self._states.get(number, _WELL):
+            self._states[number] = found
+            self._send(messages.RankState(self._node, number, *found))
+        self._states_seen_once[number] = found
 
     def progress_for_archive(self) -> dict[int, Any]:
         """Rank → its entry in a capture's archive."""
-        now_s = self._clock.now_s()
+        now_s = self._clock.monotonic_s()
         return {
-            number: {"step": e.step, "phase": e.phase, "age_s": round(max(0.0, now_s - e.last_sign_s), 3)}
-            for number, e in self._reported.items()
+            number: {"step": sign.entry.step, "phase": sign.entry.phase, "age_s": round(now_s - sign.at_s, 3)}
+            for number, sign in self._signs.items()
         }
 
 
-def progress_entry(number: int, record: progress.ProgressRecord) -> messages.ProgressEntry:
-    """What is reported of a rank's page."""
-    return messages.ProgressEntry(
+def _bad_state(rank: Rank) -> tuple[str, int]:
+    """The state to report of a rank, and the process that is in it: as `messages.RankState` says."""
+    found = _WELL
+    for process in (rank.main, *(p for p in rank.tree if p.pid != rank.main.pid)):
+        stat = procfs.stat(process.pid)
+        state = stat.state if stat is not None else ""
+        if state in ("T", "t"):
+            return "t" if procfs.tracer(process.pid) else state, process.pid
+        if state == "D" and found == _WELL:
+            found = state, process.pid
+    return found
+
+
+class LastSign(NamedTuple):
+    """A rank's last sign of progress.
+
+    Attributes:
+        entry: What the rank's page shows, but for its age.
+        page_s: When the sign was, by the page.
+        at_s: When it was, by this machine's monotonic clock.
+    """
+
+    entry: messages.ProgressEntry
+    page_s: float
+    at_s: float
+
+    @property
+    def ahead_s(self) -> float:
+        """How far the page's clock is ahead of this machine's: 0 for almost every program."""
+        return self.page_s - self.at_s
+
+
+def last_sign(
+    number: int, record: progress.ProgressRecord, known: LastSign | None, since_s: float, now_s: float
+) -> LastSign:
+    """Read a rank's last sign of progress from its page; returns `known` if nothing is new since then.
+
+    Args:
+        number: Of the rank.
+        record: Its page.
+        known: Its last sign, None for none.
+        since_s: A new sign is not older, by this machine's monotonic clock: the page was read then, or the process
+            was started. A page that tells another time was written by another clock (a time namespace, a library that
+            replaces the clock below Python). Its sign is then as new as this look at it.
+        now_s: The time of this look.
+    """
+    page_s = max(record.step_monotonic_s, record.phase_monotonic_s, record.made_monotonic_s)
+    entry = messages.ProgressEntry(
         number,
         record.step,
         record.phase,
-        round(max(record.step_at_s, record.phase_at_s, record.made_at_s), 3),
+        0.0,
         record.calls,
         _finite(record.loss),
         _finite(record.grad_norm),
         record.phase_timeout_s,
         record.loss_call,
     )
+    if known is not None and (entry, page_s) == (known.entry, known.page_s):
+        return known
+    return LastSign(entry, page_s, page_s if since_s <= page_s <= now_s else now_s)
 
 
 def _finite(value: float | None) -> float | str | None:

@@ -63,6 +63,8 @@ class StepProcess(NamedTuple):
     """File in which the SPANK plugin records how tasks of the step ended; empty without the plugin."""
     gpus: tuple[int, ...] | None = None
     """Numbers of the GPUs that it was given; None where its environment does not say."""
+    alone: bool = False
+    """RANK counts within its task only: several tasks of its step may have RANK=0, each in a world of its own."""
 
 
 class Rank(NamedTuple):
@@ -157,20 +159,24 @@ class ProcessFinder:
         if env.get("SROBUST_WARM") == "wait" and not _named(target.attempt) and not _is_released(pid):
             self._waiting.add(pid)
             return None
+        tasks, world = _number(env.get("SLURM_STEP_NUM_TASKS")), _number(env.get("WORLD_SIZE"))
+        rank = _number(env.get("RANK"))
+        alone = tasks > 1 and (world == 1 or (world < 0 and rank == 0))
         return StepProcess(
             pid=pid,
             ppid=stat.ppid,
             start_ticks=stat.start_ticks,
             command=stat.command,
             procid=_number(env.get("SLURM_PROCID")),
-            rank=_number(env.get("RANK")),
+            rank=rank,
             step_id=step_id,
-            world=_number(env.get("WORLD_SIZE"), _number(env.get("SLURM_STEP_NUM_TASKS"))),
+            world=tasks if alone or world < 0 else world,
             nodes=_number(env.get("SLURM_STEP_NUM_NODES")),
             dump_pipe=env.get("TORCH_FR_DUMP_PIPE_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE") or "",
             dump_stem=env.get("TORCH_FR_DUMP_TEMP_FILE") or env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") or "",
             exits=env.get("SROBUST_EXITS", ""),
             gpus=gpus_of(env),
+            alone=alone,
         )
 
 
@@ -224,7 +230,8 @@ def group(processes: list[StepProcess]) -> list[Rank]:
     """Sort the step's processes into ranks.
 
     A process whose environment has RANK (torchrun's workers, or a script that sets it) is the root of a rank where its
-    parent has not the same RANK; a task without any such process is one rank, named by SLURM_PROCID.
+    parent has not the same RANK; a task without any such process is one rank, named by SLURM_PROCID. So is a root whose
+    RANK counts within its task only.
     """
     by_pid = {p.pid: p for p in processes}
     with_rank = {p.procid for p in processes if p.rank >= 0}
@@ -233,7 +240,7 @@ def group(processes: list[StepProcess]) -> list[Rank]:
         parent = by_pid.get(p.ppid)
         if p.procid in with_rank:
             if p.rank >= 0 and (parent is None or parent.rank != p.rank):
-                roots.append((p.rank, p))
+                roots.append((p.procid if p.alone else p.rank, p))
         elif parent is None or parent.procid != p.procid:
             roots.append((p.procid, p))
     ranks: dict[int, Rank] = {}

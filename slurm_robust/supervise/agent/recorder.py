@@ -111,7 +111,11 @@ def take(process: StepProcess, rank: int, since_s: float, clock: SystemClock = C
             return Reading()
         if not 0 < found.st_size <= MAX_FILE_BYTES:
             return Reading(error=f"{path}: {found.st_size} bytes (at most {MAX_FILE_BYTES})" if found.st_size else "")
-        return _read_apart(stream, path)
+        reading = _read_apart(stream, path)
+    if reading.dump is not None:
+        # A file that is read twice is one dump: only a second one shows that nothing has moved.
+        reading.dump["written_at_s"] = found.st_mtime
+    return reading
 
 
 def _read_apart(stream: IO[bytes], path: str) -> Reading:

@@ -11,8 +11,12 @@ from slurm_robust.supervise.agent import messages, packing, procfs, ras, warm_pr
 from slurm_robust.supervise.agent.capture import CaptureOptions, capture
 from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.gpu_holders import holders
+from slurm_robust.supervise.agent.mount_messages import CheckMounts
+from slurm_robust.supervise.agent.mounts import MountProbe, held
 from slurm_robust.supervise.agent.rank_table import RankTable
 from slurm_robust.supervise.agent.ranks import ProcessFinder, Rank, StepProcess, Target
+from slurm_robust.supervise.agent.stopped_messages import ContinueRank, RankContinued
+from slurm_robust.supervise.agent.tcp_traffic import TcpTraffic
 from slurm_robust.supervise.agent.warm_messages import AskWarm
 
 _OTHERS_FIRST_S = 0.4
@@ -32,6 +36,8 @@ class RequestRunner:
         self._send = send
         self._py_spy = py_spy
         self._clock = clock
+        self._traffic = TcpTraffic()
+        self._mounts = MountProbe(clock)
         self._warm_finder = ProcessFinder(target, clock)
         self._warm_lock = threading.Lock()
         self._cleaned: set[int] = set()
@@ -45,8 +51,16 @@ class RequestRunner:
             self._table.rescan()
             ranks = list(self._table.ranks.values())
             _in_thread(self._capture, request, ranks, self._table.progress_for_archive())
+            _in_thread(self._find_dead_mounts, request, ranks)
             if request.ras_node == self._target.node and ranks:
                 _in_thread(self._ask_nccl, request, ranks)
+        elif isinstance(request, ContinueRank):
+            if request.node == self._target.node:
+                refused = _continue(self._table.ranks.get(request.rank), request.pid)
+                self._send(RankContinued(*request, refused))
+        elif isinstance(request, CheckMounts):
+            if request.only in ("", self._target.node):
+                _in_thread(self._check_mounts, request)
         elif isinstance(request, AskWarm):
             if request.only in ("", self._target.node):
                 _in_thread(self._ask_warm, request, list(self._table.ranks.values()))
@@ -58,7 +72,7 @@ class RequestRunner:
         options = CaptureOptions(
             self._target.node, request.round_number, self._py_spy, request.timeout_s, request.with_recorder
         )
-        archive = capture(ranks, progress, options, self._clock)
+        archive = capture(ranks, progress, options, self._clock, self._traffic)
         self._send(messages.CaptureTaken(self._target.node, request.capture_id, packing.pack(archive)))
 
     def _ask_nccl(self, request: messages.TakeCapture, ranks: list[Rank]) -> None:
@@ -68,6 +82,14 @@ class RequestRunner:
         if reply.json is not None or reply.text or reply.error:
             packed = packing.pack(dict(reply._asdict(), at_s=self._clock.now_s()))
             self._send(messages.RasTaken(self._target.node, request.capture_id, packed))
+
+    def _find_dead_mounts(self, request: messages.TakeCapture, ranks: list[Rank]) -> None:
+        """Send which network mounts do not answer, if a process of a rank may wait for one."""
+        if held(ranks):
+            self._check_mounts(CheckMounts(request.capture_id))
+
+    def _check_mounts(self, request: CheckMounts) -> None:
+        self._send(self._mounts.answer(self._target.node, request))
 
     def _ask_warm(self, request: AskWarm, ranks: list[Rank]) -> None:
         with self._warm_lock:
@@ -109,6 +131,20 @@ def _kill(processes: list[StepProcess], clock: SystemClock) -> None:
         while clock.monotonic_s() < deadline_s and any(procfs.lives(pid) for pid in others):
             clock.pause(_DEATH_POLL_S)
     _signal(tasks, signal.SIGKILL)
+
+
+def _continue(rank: Rank | None, pid: int) -> str:
+    """Continue a rank's main process that a signal has stopped; returns why that was not done, empty if it was."""
+    stat = procfs.stat(pid)
+    if rank is None or stat is None or (rank.main.pid, rank.main.start_ticks) != (pid, stat.start_ticks):
+        return f"process {pid} is no longer the rank's"
+    if stat.state != "T" or procfs.tracer(pid):
+        return f"process {pid} is held by a debugger" if procfs.tracer(pid) else f"process {pid} is no longer stopped"
+    try:
+        os.kill(pid, signal.SIGCONT)
+    except OSError as error:
+        return f"process {pid} cannot be signalled: {error.strerror}"
+    return ""
 
 
 def _signal(pids: list[int], number: int) -> None:

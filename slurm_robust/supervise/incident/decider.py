@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from slurm_robust.model import Mode, Plan, Road, Verdict
 from slurm_robust.policy.job.bad_loss import BadLoss
+from slurm_robust.policy.job.consequences import Silence
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.eviction import by_tests
 from slurm_robust.policy.job.ladder import LadderMemory, TestOutcome
@@ -40,6 +41,7 @@ class Judged:
         ended: The attempt has ended by itself.
         bad_loss: Why the loss of an attempt that goes on is bad; empty where that is not what the incident is about.
         slow: The same of an attempt that is slow, with no node known to be the slow one.
+        silent_s: How long the attempt has made no progress; None if the incident is not about a silence.
     """
 
     verdict: Verdict
@@ -48,6 +50,7 @@ class Judged:
     ended: bool = False
     bad_loss: str = ""
     slow: str = ""
+    silent_s: float | None = None
 
 
 class Decider:
@@ -69,6 +72,9 @@ class Decider:
             self._session, attempt, start, judged.verdict, failure=failure, dead_nodes=judged.dead_nodes
         )
         over = judged.ended and situation.over
+        silence = None
+        if judged.silent_s is not None:
+            silence = Silence.of(judged.silent_s, attempt.pause_kind, start.pauses, self._session.settings)
         situation = replace(
             situation,
             bad_loss=bad_loss,
@@ -78,6 +84,7 @@ class Decider:
             apart_nodes=investigation.apart.nodes,
             apart_group=investigation.apart.group,
             slow=judged.slow,
+            silence=silence,
         )
         plan = decide(situation)
         if judged.bad_loss and not _changes_something(plan):

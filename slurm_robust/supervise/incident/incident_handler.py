@@ -6,11 +6,15 @@ The handler opens the incident, and returns the plan for the supervisor to execu
 from __future__ import annotations
 
 import asyncio
+import math
 from signal import SIGKILL, SIGTERM
 
+from slurm_robust.config import SuperviseConfig
 from slurm_robust.diagnose.findings import matcher_with
+from slurm_robust.localize.ranks import name
 from slurm_robust.localize.votes.node_signals import name_reported
-from slurm_robust.model import Conclusion, Failure, Plan, Road, Signal, SignalKind, Verdict
+from slurm_robust.model import Conclusion, Failure, Grade, Plan, Road, Signal, SignalKind, Verdict
+from slurm_robust.policy.job.consequences import patience_s
 from slurm_robust.policy.job.node_faults import failure_of, settle_s
 from slurm_robust.supervise.incident.dead_nodes import find_dead_nodes
 from slurm_robust.supervise.incident.decider import Decider, Judged
@@ -36,7 +40,25 @@ _STACKS_S = 1.0
 _LOST_LOSS = "loss: not finite"
 """The signature of a training that goes on with a loss of NaN or infinity."""
 _EARLY_CAPTURES = 7
-"""Captured often for the first half minute, which tells most hangs from pauses; then now and then."""
+_LATER_CAPTURES = 14
+"""Captured often for the first half minute, less often for the next two, and then now and then."""
+_LATER = 4
+
+
+def _pause_s(rounds: int, settings: SuperviseConfig) -> float:
+    """From one capture of a silence to the next: often at first, since most hangs are told from pauses soon."""
+    if rounds < _EARLY_CAPTURES:
+        return settings.corroborate_after_s
+    return min(settings.recapture_s, _LATER * settings.corroborate_after_s if rounds < _LATER_CAPTURES else math.inf)
+
+
+def _due_in_s(order: ExecutePlan) -> float:
+    """In how many seconds the evidence is acted on, if it stays as it is; infinite if it is not sure enough."""
+    silence = order.situation.silence if order.situation is not None else None
+    if silence is None or not order.verdict.corroborated:
+        return math.inf
+    left_s = patience_s(order.verdict.grade, silence) - silence.silent_s
+    return left_s if left_s > 0 else math.inf
 
 
 def _as_cancelled(attempt: AttemptState) -> bool:
@@ -68,11 +90,10 @@ class IncidentHandler:
         log.open(attempt.name, now_s - assessment.silent_s, text, signal, ranks=assessment.ranks)
         investigation = Investigation(session, attempt, log)
         await investigation.capture()
-        last_reason, reported = "", False
+        last_reason, reported, due_in_s, dead_before = "", False, math.inf, len(attempt.exits)
         while True:
-            early = investigation.rounds < _EARLY_CAPTURES
-            pause_s = settings.corroborate_after_s if early else settings.recapture_s
-            if await self._silence_ends(attempt, pause_s, assessment.level):
+            pause_s = min(_pause_s(investigation.rounds, settings), max(due_in_s, _PAUSE_S))
+            if await self._silence_ends(attempt, pause_s, assessment.level, dead_before):
                 self._drop(attempt)
                 return None
             due = self._urgent_faults(attempt)
@@ -89,10 +110,13 @@ class IncidentHandler:
                 self._drop(attempt)
                 return None
             overdue = assessment.level is SilenceLevel.OVERDUE
-            case = Judged(verdict, dead, overdue=overdue)
+            died = bool(attempt.exits) and verdict.corroborated
+            silent_s = None if due is not None else session.clock.now_s() - attempt.last_sign_s
+            case = Judged(verdict, dead, overdue=overdue, ended=died, silent_s=silent_s)
             order = await self._decider.decide(attempt, start, investigation, case)
             if order.plan.road is not Road.ALERT_ONLY:
                 return await self._decider.conclude(attempt, order)
+            due_in_s = _due_in_s(order)
             if overdue and not reported:
                 # No action is allowed, and the job will not go on by itself: a person has to know.
                 reported = True
@@ -103,8 +127,8 @@ class IncidentHandler:
                 last_reason = order.plan.reason
                 session.folder.log_event("waiting", last_reason, incident=log.incident.id)
 
-    async def _silence_ends(self, attempt: AttemptState, pause_s: float, level: SilenceLevel) -> bool:
-        """Wait for the next capture; True as soon as the silence ends, by progress or by an exit.
+    async def _silence_ends(self, attempt: AttemptState, pause_s: float, level: SilenceLevel, dead_before: int) -> bool:
+        """Wait for the next capture; True as soon as the silence ends, by progress or by one more death.
 
         The wait is also over where the silence reaches a higher level than this one: an action at the limit must not
         wait for the next capture.
@@ -114,8 +138,8 @@ class IncidentHandler:
         while clock.monotonic_s() < deadline:
             await clock.sleep(_PAUSE_S)
             await self._observer.poll(attempt)
-            gone = session.launcher_gone or session.attached_srun_gone
-            if gone or session.srun_exit_code is not None or attempt.exits:
+            gone = session.launcher_gone or session.attached_srun_gone or session.user_end
+            if gone or session.srun_exit_code is not None or len(attempt.exits) > dead_before:
                 return True
             reached = attempt.assess(session.settings).level
             if reached is SilenceLevel.QUIET:
@@ -129,14 +153,21 @@ class IncidentHandler:
         session, log = self._session, self._log
         # The pause is a sample of its own now; another capture of the same pause would show nothing new.
         attempt.quiet_until_s = session.clock.now_s() + session.settings.corroborate_after_s
-        incident = log.close("It went on by itself; nothing was done.")
+        continued = self._observer.stopped_ranks.continued_since(log.incident.opened_at_s)
+        what = (
+            f"{name(continued)} had been stopped by a signal, until we sent SIGCONT"
+            if continued
+            else "nothing was done"
+        )
+        incident = log.close(f"It went on{'' if continued else ' by itself'}; {what}.")
         if not attempt.exits and session.srun_exit_code is None:
-            session.folder.log_event("cleared", "training moves again; nothing was done", incident=incident.id)
-            log.count_idle_suspicion()
+            session.folder.log_event("cleared", f"training moves again; {what}", incident=incident.id)
+            if not continued:
+                log.count_idle_suspicion()
         session.job.withdraw_suspicion()
 
-    async def rank_died(self, attempt: AttemptState, start: AttemptStart) -> Outcome:
-        """A rank died: read the others' last lines, take their stacks, judge."""
+    async def rank_died(self, attempt: AttemptState, start: AttemptStart, seen: Investigation | None = None) -> Outcome:
+        """A rank died: read the others' last lines, take their stacks, judge. `seen` has earlier captures of them."""
         session = self._session
         session.job.announce_suspicion()
         await self._gather_exits(attempt)
@@ -150,6 +181,8 @@ class IncidentHandler:
         signal = Signal(SignalKind.RANK_EXITED, first.at_s, "srun", how, first.node, first.rank)
         self._log.open(attempt.name, first.at_s, f"rank {first.rank} on {first.node} ended with {how}", signal)
         investigation = Investigation(session, attempt, self._log)
+        if seen is not None:
+            investigation.take_over(seen)
         if attempt.fleet.alive and session.srun_exit_code is None:
             await investigation.capture()
         return await self._judge_end(attempt, start, investigation)
@@ -174,6 +207,17 @@ class IncidentHandler:
         self._log.open(attempt.name, fault_at_s, f"the training step ended with exit code {code}")
         return await self._judge_end(attempt, start, Investigation(session, attempt, self._log))
 
+    async def ended_by_user(self, by: str) -> Outcome:
+        """Srun has ended after a signal by which the user ends the step: nothing is started again."""
+        session = self._session
+        code = session.srun_exit_code
+        assert code is not None
+        if self._log.current is not None:
+            self._log.close(f"The user ended the step ({by}).")
+        session.job.withdraw_suspicion()
+        session.folder.log_event("cancelled", f"the user ended the step ({by}); exit code {code}")
+        return Exit(code)
+
     async def proven(self, attempt: AttemptState, start: AttemptStart, suspicion: ProvenSuspicion) -> Outcome:
         """Open the incident that quiet captures have proven, capture once more, and judge."""
         self._log.open(attempt.name, suspicion.fault_at_s, suspicion.text, suspicion.signal)
@@ -182,7 +226,9 @@ class IncidentHandler:
         await investigation.capture()
         verdict = investigation.judge()
         ended = suspicion.finished and verdict.conclusion is Conclusion.USER_CODE
-        order = await self._decider.decide(attempt, start, investigation, Judged(verdict, ended=ended))
+        ended = ended or (bool(attempt.exits) and verdict.corroborated)
+        case = Judged(verdict, ended=ended, silent_s=suspicion.silent_s)
+        order = await self._decider.decide(attempt, start, investigation, case)
         return await self._decider.conclude(attempt, order)
 
     async def node_faults(self, attempt: AttemptState, start: AttemptStart, due: FaultsDue) -> Outcome:
@@ -220,7 +266,7 @@ class IncidentHandler:
         signal = Signal(SignalKind.BAD_LOSS, now_s, "progress", why)
         self._log.open(attempt.name, now_s, f"the loss is bad: {why}", signal)
         investigation = Investigation(session, attempt, self._log)
-        verdict = Verdict(Conclusion.UNDETERMINED, why, corroborated=True)
+        verdict = Verdict(Conclusion.UNDETERMINED, why, corroborated=True, grade=Grade.STRONG)
         investigation.conclude(verdict, Failure(_LOST_LOSS))
         order = await self._decider.decide(attempt, start, investigation, Judged(verdict, bad_loss=why))
         return await self._decider.conclude(attempt, order, goes_on=True)

@@ -11,16 +11,22 @@ from typing import NamedTuple
 from slurm_robust.localize import circumstances, ras
 from slurm_robust.localize.apart import Apart, standing_apart
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, SavedRound, saved_round, unseen_rank
+from slurm_robust.localize.dead_mounts import dead_mounts
 from slurm_robust.localize.evidence import Capture, Evidence
 from slurm_robust.localize.evidence_folder import LAYOUT_FILE
 from slurm_robust.localize.failure import failure_of, words_of
 from slurm_robust.localize.judge import judge
+from slurm_robust.localize.ranks import name
 from slurm_robust.localize.ras import RasView
-from slurm_robust.localize.recorder.dump import RankDump
+from slurm_robust.localize.recorder.dump import DumpPairs, RankDump
 from slurm_robust.localize.stacks import archive
+from slurm_robust.localize.stacks.blocking import LIKELY, SURE
 from slurm_robust.localize.stacks.merge import render_tree
+from slurm_robust.localize.stacks.motion import moving, spinning
+from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.model import Conclusion, Failure, Signal, SignalKind, Verdict
 from slurm_robust.supervise.agent import messages
+from slurm_robust.supervise.agent.mount_messages import CheckMounts
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import SILENT_AGENT_S, AttemptState
@@ -41,7 +47,7 @@ class Investigation:
 
     Attributes:
         captures: The last ones.
-        recorder: Flight-recorder dumps, the latest of each rank.
+        recorder: Flight-recorder dumps, the last two of each rank.
         rounds: How many captures were taken.
         failure: What is compared with earlier failures; known once judged.
         apart: The nodes whose ranks stand apart from the others; known once judged.
@@ -53,13 +59,14 @@ class Investigation:
         self._log = log
         self._id = log.incident.id if log is not None else ""
         self.captures: list[Capture] = []
-        self.recorder: dict[int, RankDump] = {}
+        self.recorder = DumpPairs()
         self.rounds = 0
         self.failure: Failure | None = None
         self.apart = Apart()
         self._saved_rounds: list[SavedRound] = []
         self._unsaved: dict[int, Mapping[str, bytes]] = {}
         self._ras_at_s: dict[str, float] = {}
+        self._asked_mounts: set[str] = set()
         self._problem_reported = self._layout_kept = False
         self._began_s = self._kept_s = session.clock.now_s()
 
@@ -89,11 +96,12 @@ class Investigation:
         missing = tuple(sorted((want - set(archives)) & self._silent()))
         slow = sorted(want - set(archives) - set(missing))
         merged = merge(archives, missing, clock.now_s(), [r for r in fleet.alive if r.node in slow])
-        self.recorder.update(merged.recorder)
+        self.recorder.add(merged.recorder)
         self._report_problem(merged.problems)
         taken = merged.capture
         self.captures = [*self.captures, taken][-_KEPT_CAPTURES:]
         self._saved_rounds = [*self._saved_rounds, saved_round(number, taken, slow)][-_KEPT_CAPTURES:]
+        self._ask_about_mounts(key)
         if self._log is not None:
             self._log.set_captured(render_tree(taken))
         if keep:
@@ -104,6 +112,13 @@ class Investigation:
             self._unsaved[number] = {node: zlib.compress(body, 1) for node, body in archives.items()}
             self._unsaved.pop(number - _KEPT_CAPTURES, None)
         return taken
+
+    def _ask_about_mounts(self, key: int) -> None:
+        """A node whose rank is in D state has told which of its mounts are silent: ask the others about the same."""
+        silent = {mount for view in self._attempt.fleet.mount_views for mount in view.silent} - self._asked_mounts
+        if silent:
+            self._asked_mounts |= silent
+            self._session.agents.send(CheckMounts(key + 1, tuple(sorted(silent))))
 
     def _report(self, taken: Capture, took_s: float, slow: Sequence[str]) -> None:
         missing = taken.missing_nodes
@@ -144,7 +159,7 @@ class Investigation:
 
     def take_over(self, earlier: Investigation) -> None:
         """Go on with the captures of an earlier investigation of the same suspicion."""
-        self.captures, self.recorder = list(earlier.captures), dict(earlier.recorder)
+        self.captures, self.recorder = list(earlier.captures), earlier.recorder.copy()
         self._began_s, self.rounds = earlier._began_s, earlier.rounds
         self._saved_rounds = list(earlier._saved_rounds)
         for number, archives in earlier._unsaved.items():
@@ -162,13 +177,39 @@ class Investigation:
         attempt, now_s = self._attempt, self._session.clock.now_s()
         return set(attempt.fleet.silent_nodes(attempt.sources.nodes, now_s, SILENT_AGENT_S))
 
+    def dead_are_waited_for(self) -> bool:
+        """Whether the ranks that run wait for those that have ended badly.
+
+        Two captures show all of them in a collective, without a step since. Where the job reports steps and makes none,
+        it is enough that all stand still, or only spin, for the patience of weak evidence, whatever they wait for.
+        """
+        attempt, ended = self._attempt, set(self._attempt.exits)
+        since = tuple(c for c in self.captures if not attempt.reports or c.at_s > attempt.last_sign_s)
+        if others_wait(replace(self.evidence, captures=since), ended, SURE.span_s):
+            return True
+        silent_s = self._session.clock.now_s() - attempt.last_sign_s
+        if not attempt.reports or silent_s < self._session.settings.weak_patience_s:
+            return False
+        if len(since) < LIKELY.captures or since[-1].at_s - since[0].at_s < LIKELY.span_s:
+            return False
+        others = {rank.rank for rank in since[-1].ranks} - ended
+        return not set(moving(since, others)) - spinning(since, others)
+
+    def _in_doubt(self, verdict: Verdict) -> Verdict:
+        """The same verdict; where ranks run that do not wait for the dead ones, it is not yet sure."""
+        attempt = self._attempt
+        if not attempt.exits or not attempt.fleet.alive or self.dead_are_waited_for():
+            return verdict
+        missing = (*verdict.missing, f"captures that show the others waiting for {name(attempt.exits)}")
+        return replace(verdict, corroborated=False, missing=missing)
+
     def judge(self) -> Verdict:
         """The verdict on the evidence so far."""
-        evidence = self._evidence()
+        evidence = self.evidence
         cause: Mapping[str, str] = {}
         try:
             evidence = replace(evidence, ras=self._views())
-            verdict = judge(evidence)
+            verdict = self._in_doubt(judge(evidence))
             self.apart = standing_apart(evidence, verdict)
             self.failure, cause = failure_of(evidence, verdict), words_of(evidence, verdict)
         except Exception as error:  # noqa: BLE001 (a fault of ours in weighing evidence must not end the supervision)
@@ -185,9 +226,10 @@ class Investigation:
         self.failure = failure
         if self._log is not None:
             self._log.set_verdict(verdict)
-        self._keep_circumstances(self._evidence())
+        self._keep_circumstances(self.evidence)
 
-    def _evidence(self) -> Evidence:
+    @property
+    def evidence(self) -> Evidence:
         """What is known now, but for NCCL's answers."""
         attempt, fleet, now_s = self._attempt, self._attempt.fleet, self._session.clock.now_s()
         layout, order = attempt.layout, attempt.sources.layout_order
@@ -198,17 +240,21 @@ class Investigation:
             for n in missing
         ]
         since_s = attempt.last_sign_s - _FAULT_BEFORE_S
+        # srun's report of ended ranks is surer than their absence, which may show a second earlier. Where a part of the
+        # world runs in another step, the others may wait for that, and who has vanished may be a helper.
+        vanished = attempt.vanished if fleet.complete else {}
         told = [s for s in attempt.signals if s.kind is not SignalKind.NODE_FAULT or s.at_s >= since_s]
         return Evidence(
             world_size=max(fleet.world, len(fleet.ranks)),
             rank_nodes=fleet.rank_nodes,
             captures=tuple(self.captures),
-            # srun's report of ended ranks is surer than their absence, which may show a second earlier.
-            exits=tuple((attempt.exits or attempt.vanished).values()),
+            exits=tuple((attempt.exits or vanished).values()),
             node_signals=(*told, *silent),
             layout=layout,
             layout_order=order,
-            recorder=self.recorder,
+            recorder=self.recorder.latest,
+            recorder_before=self.recorder.before,
+            dead_mounts=dead_mounts(fleet.mount_views),
             raised=attempt.raised,
             rules=self._session.rules,
         )

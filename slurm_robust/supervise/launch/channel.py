@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from slurm_robust.supervise.clock import CLOCK, Clock
 from slurm_robust.supervise.launch import messages
+from slurm_robust.supervise.launch.user_end import Received
 
 _ALIVE_S = 30.0
 """How often the launcher gets a sign that we live; it waits for ten minutes."""
@@ -26,6 +27,7 @@ class Channel:
         ended: Srun's exit code, once it has ended.
         early: What srun was started with before there was a supervisor; None where a supervisor has it started.
         evicted: Nodes that the last launch left out, as the launcher keeps it for a supervisor that is started again.
+        signals: Signals that may end a step, as the current srun has received them, and when we heard of each.
         warm_ended: The last warm step that has ended by itself.
     """
 
@@ -41,6 +43,7 @@ class Channel:
         self.early: messages.StartedEarly | None = None
         self.evicted: tuple[str, ...] = ()
         self.ended: int | None = None
+        self.signals: list[Received] = []
         self.warm_ended: messages.WarmEnded | None = None
 
     async def open(self) -> None:
@@ -69,6 +72,8 @@ class Channel:
             self.early = message
         elif isinstance(message, messages.WarmEnded):
             self.warm_ended = message
+        elif isinstance(message, messages.SrunSignalled):
+            self.signals.append(Received(message.number, self._clock.monotonic_s()))
         elif not isinstance(message, messages.LauncherReady):
             self.evicted = message.evicted or self.evicted
             self.running_attempt = message.attempt
@@ -82,13 +87,13 @@ class Channel:
 
     def launch(self, order: messages.LaunchSrun) -> None:
         """Have srun started; the launcher only keeps `evicted`."""
-        self.ended = None
+        self.ended, self.signals = None, []
         self._send(order)
 
     def warm(self, order: messages.WarmOrder) -> None:
         """Have a warm step started, adopted as the attempt that runs, or ended."""
         if isinstance(order, messages.AdoptWarm):
-            self.ended = None
+            self.ended, self.signals = None, []
         self._send(order)
 
     def prepare(self, within_s: float) -> None:

@@ -43,7 +43,8 @@ _RESPAWN_WINDOW_S = 60.0
 _LAST_WORDS_S = 1.0
 _WARM_GONE = 1
 """Exit code of a warm step whose srun ended just before it was to become the attempt."""
-_ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
+_ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
+_MOST_SIGNALS = 8
 
 
 def sent_by_process(info: signal.struct_siginfo) -> bool:
@@ -59,16 +60,8 @@ def sent_by_slurm(sender_pid: int) -> bool:
 
 def _report_of(early: EarlyLaunch) -> messages.StartedEarly:
     point = early.resume_point
-    return messages.StartedEarly(
-        early.attempt,
-        early.lineage,
-        str(point.path or ""),
-        point.step,
-        point.searched,
-        point.skipped,
-        point.notes,
-        early.output_from,
-    )
+    known = (str(point.path or ""), point.step, point.searched, point.skipped, point.notes)
+    return messages.StartedEarly(early.attempt, early.lineage, *known, early.output_from)
 
 
 class Launcher:
@@ -103,6 +96,8 @@ class Launcher:
         self._silent_ticks = 0
         self._first_message_by_s = 0.0
         self._srun: subprocess.Popen[bytes] | None = None
+        self._signals: list[int] = []
+        """Signals that may end a step, as the current srun has received them: the first few."""
         self._warm = WarmPlace()
         self._ended: int | None = None
         """Exit code of the last srun, until another one is started."""
@@ -168,7 +163,7 @@ class Launcher:
         except OSError as error:
             sys.stderr.write(srun_process.failed_text(order.argv, error))
             return srun_process.failed_code(error)
-        self._ended = None
+        self._ended, self._signals = None, []
         self._send(messages.SrunStarted(self._attempt, self._srun.pid))
         return None
 
@@ -190,7 +185,7 @@ class Launcher:
             self._warm.end(order.attempt)
         elif self._srun is None:
             self._attempt, self._evicted = order.attempt, order.evicted
-            self._srun, self._ended = self._warm.adopt(order.attempt), None
+            self._srun, self._ended, self._signals = self._warm.adopt(order.attempt), None, []
             if self._srun is None:
                 self._ended = _WARM_GONE
                 self._send(messages.SrunEnded(order.attempt, _WARM_GONE))
@@ -253,6 +248,8 @@ class Launcher:
             self._send(messages.SrunEnded(self._attempt, self._ended, self._evicted))
         else:
             self._send(messages.LauncherReady())
+        for number in self._signals:
+            self._send(messages.SrunSignalled(self._attempt, number))
 
     def _wait(self) -> int | None:
         """Wait for a signal or the end of a tick, and react to it; an exit code where that is the end."""
@@ -293,16 +290,20 @@ class Launcher:
             # There is no srun to forward it to: before the launch there is none, and afterwards the job ends, or is
             # requeued; under proctrack/linuxproc nothing else would end us.
             self._end_supervisor()
-            return 128 + info.si_signo
+            typed_late = self._ended if info.si_signo in srun_process.TERMINAL else None
+            return typed_late or 128 + info.si_signo
         self._forward(info)
         return None
 
     def _forward(self, info: signal.struct_siginfo) -> None:
         number = signal.Signals(info.si_signo) if info.si_signo < signal.SIGRTMIN else None
         typed = number in srun_process.TERMINAL and not sent_by_process(info)
-        if self._srun is None or typed or number not in srun_process.FORWARDED | srun_process.TERMINAL:
+        if self._srun is None or number not in srun_process.FORWARDED | srun_process.TERMINAL:
             return
-        if sent_by_slurm(info.si_pid) and os.getppid() != info.si_pid:
+        if number in _ENDING and len(self._signals) < _MOST_SIGNALS:
+            self._signals.append(number)
+            self._send(messages.SrunSignalled(self._attempt, number))
+        if typed or (sent_by_slurm(info.si_pid) and os.getppid() != info.si_pid):
             return
         with contextlib.suppress(ProcessLookupError):
             self._srun.send_signal(number)

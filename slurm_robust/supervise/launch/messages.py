@@ -32,6 +32,13 @@ class SrunEnded(NamedTuple):
     evicted: tuple[str, ...] = ()
 
 
+class SrunSignalled(NamedTuple):
+    """Srun has received this signal: from a terminal, a script, or Slurm. A supervisor that starts is told again."""
+
+    attempt: str
+    number: int
+
+
 class StartedEarly(NamedTuple):
     """Srun was started before there was a supervisor, so that it need not wait for one.
 
@@ -127,7 +134,7 @@ class SupervisorGone(NamedTuple):
     pid: int
 
 
-ToSupervisor = LauncherReady | StartedEarly | SrunStarted | SrunEnded | WarmEnded
+ToSupervisor = LauncherReady | StartedEarly | SrunStarted | SrunSignalled | SrunEnded | WarmEnded
 Order = LaunchSrun | KillSrun | ExitWith | WaitForRequeue | SupervisorAlive | SupervisorPrepares
 WarmOrder = StartWarm | AdoptWarm | EndWarm
 ToLauncher = Order | WarmOrder
@@ -141,6 +148,7 @@ _TO_SUPERVISOR: Codec[ToSupervisor] = Codec(
         "ready": LauncherReady,
         "early": StartedEarly,
         "started": SrunStarted,
+        "signalled": SrunSignalled,
         "ended": SrunEnded,
         "warm-ended": WarmEnded,
     },

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from slurm_robust.policy.job.consequences import Pauses
 from slurm_robust.supervise.recover.lineage import Lineage
 from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.session import Session
@@ -107,6 +108,11 @@ class AttemptStart:
             known = replace(known, reached=max(known.reached, numbers.step))
         first = known.first_step if known.first_step >= 0 or attempt.resume_point.step >= 0 else self.first
         return replace(known, first_step=first, falls=falls, counter=counter, epoch=numbers.epoch)
+
+    @property
+    def pauses(self) -> Pauses:
+        """The longest healthy pauses of the training, those of this attempt included."""
+        return self._store.pauses_with(self._attempt.pauses)
 
     @property
     def fruitless(self) -> int:

@@ -51,7 +51,7 @@ class LadderClimb:
             "testing", text, incident=log.incident.id, tests=[test.value for test in plan.tests], nodes=plan.test_nodes
         )
         # These are of an earlier plan; the daemon would take them for this incident's.
-        self._store.update_claim(road="", mode="", suspects=(), evict=(), conclusion="", confidence=0.0)
+        self._store.update_claim(road="", mode="", suspects=(), evict=(), conclusion="", grade="", confidence=0.0)
         session.job.tell(incident=log.incident.id, why=f"{text}: {plan.reason}", times=dict(log.incident.times))
         found = await self._tests.run(plan, attempt)
         self._store.climbed(order, found)

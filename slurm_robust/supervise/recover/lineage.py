@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from slurm_robust.claim import Claim
 from slurm_robust.model import Failure, FailureCause
 from slurm_robust.policy.job.code_versions import CodeState
+from slurm_robust.policy.job.consequences import Pauses
 from slurm_robust.policy.job.ladder import LadderMemory
 from slurm_robust.policy.job.node_faults import FaultMemory
 
@@ -42,6 +43,7 @@ class Lineage:
         faults: What is remembered of its faulty nodes.
         code: The versions of its code.
         ladder: The rungs that it has climbed.
+        pauses: The longest healthy pauses that it has shown.
     """
 
     id: str
@@ -61,6 +63,7 @@ class Lineage:
     faults: FaultMemory = field(default_factory=FaultMemory)
     code: CodeState = field(default_factory=CodeState)
     ladder: LadderMemory = field(default_factory=LadderMemory)
+    pauses: Pauses = field(default_factory=Pauses)
 
     def until(self, step: int) -> Lineage:
         """What of it counts for an attempt that reached `step`: little, where that is a new step."""

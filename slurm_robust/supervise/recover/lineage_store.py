@@ -21,6 +21,7 @@ from slurm_robust.claim import Claim
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Road
 from slurm_robust.policy.job import climb
 from slurm_robust.policy.job.code_versions import CodeState
+from slurm_robust.policy.job.consequences import Pauses
 from slurm_robust.policy.job.ladder import TestOutcome
 from slurm_robust.policy.job.node_faults import FaultMemory
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
@@ -30,6 +31,7 @@ from slurm_robust.supervise.recover.lineage import TALLY_S, Lineage, LineageMemo
 from slurm_robust.supervise.session import Session
 
 _MAX_RUNS = 50
+_WORTH_A_WRITE = 1.1
 
 
 class LineageStore:
@@ -112,6 +114,18 @@ class LineageStore:
         ladder = climb.after_plan(order.situation, order.plan, found)
         if ladder != self.lineage.ladder:
             self.lineage = replace(self.lineage, ladder=ladder)
+            self._save(self.lineage)
+
+    def pauses_with(self, pauses: Pauses) -> Pauses:
+        """The longest healthy pauses of the training, with these of its present attempt."""
+        return self.lineage.pauses.merged(pauses)
+
+    def paused(self, pauses: Pauses) -> None:
+        """Remember healthy pauses; one that is hardly longer than those before is not worth a write."""
+        known = self.pauses_with(pauses)
+        before = self.lineage.pauses.longest_s
+        if any(pause_s > _WORTH_A_WRITE * before.get(kind, 0.0) + 1.0 for kind, pause_s in known.longest_s.items()):
+            self.lineage = replace(self.lineage, pauses=known)
             self._save(self.lineage)
 
     def made_step(self) -> None:

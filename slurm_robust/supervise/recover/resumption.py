@@ -54,7 +54,10 @@ class Resumption:
             await self.close_incident(step)
 
     async def close_incident(self, step: int) -> None:
-        """Close the open incident, if there is one: `step` is the first new step of the attempt that follows it."""
+        """Close the open incident, if there is one: `step` is the first new step of the attempt that follows it.
+
+        It is -1 where that attempt has ended well without any step.
+        """
         if self._log.current is None:
             return
         attempt, job, log = self._attempt, self._session.job, self._log
@@ -73,6 +76,8 @@ class Resumption:
         took_s = times["first_new_step"] - times.get("fault", log.incident.opened_at_s)
         since = "the fault" if "fault" in times else "the update began"
         text = f"{where}, first new step {first}, {took_s:.1f} s after {since}"
+        if first < 0:
+            text = "the attempt that followed ended well; it reported no step"
         incident = log.close(f"{text[0].upper()}{text[1:]}.")
         nodes = sorted({r.node for r in fleet.alive})
         ranks = f", {len(fleet.alive)} ranks on {','.join(nodes)}" if nodes else ""

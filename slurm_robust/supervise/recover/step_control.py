@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from slurm_robust import claim
-from slurm_robust.model import EXIT_REQUEUE_WANTED, Incident, Plan, Road
+from slurm_robust.model import EXIT_REQUEUE_WANTED, Grade, Incident, Plan, Road, Verdict
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.recover import requeue_wait
@@ -114,6 +114,7 @@ async def requeue(session: Session, incident: Incident, plan: Plan) -> int:
         suspects=(),
         evict=plan.evict,
         conclusion=verdict.conclusion.value if verdict else "",
+        grade=_grade(verdict, plan).value,
         confidence=round(max((s.confidence for s in verdict.suspects), default=0.0) if verdict else 0.0, 3),
         why=plan.reason,
         times=dict(incident.times),
@@ -126,6 +127,15 @@ async def requeue(session: Session, incident: Incident, plan: Plan) -> int:
     text = f"the claim could not be written into the job's Comment{why}; {requeue_wait.plain_requeue_text(plan.evict)}"
     session.folder.log_event("unanswered", text)
     return await wait_for_requeue(session, wanted, WaitPhase.PLAIN)
+
+
+def _grade(verdict: Verdict | None, plan: Plan) -> Grade:
+    """How sure the evidence against the nodes of a claim is. Those that the verdict does not name are known to be bad.
+
+    They are dead, have reported a fault, or still have processes after SIGKILL.
+    """
+    named = {suspect.node for suspect in verdict.suspects} if verdict else set()
+    return verdict.grade if verdict is not None and set(plan.evict) <= named else Grade.CERTAIN
 
 
 def _wait(session: Session, wanted: claim.Claim, phase: WaitPhase) -> RequeueWait:

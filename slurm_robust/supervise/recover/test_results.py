@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from slurm_robust.model import Conclusion, Plan, Suspect, Verdict
+from slurm_robust.model import Conclusion, Grade, Plan, Suspect, Verdict
 from slurm_robust.policy.job.ladder import TestOutcome
 from slurm_robust.stoptime.conclusion import FindingKind, TestReport
 from slurm_robust.text import joined
@@ -56,5 +56,5 @@ def verdict_after(before: Verdict, outcome: TestOutcome, rank_nodes: Mapping[int
     reason = joined(outcome.failed.values())
     return replace(
         before, conclusion=Conclusion.CULPRIT, reason=reason, suspects=suspects, missing=(), corroborated=True,
-        detail=detail,
+        detail=detail, grade=Grade.CERTAIN,
     )  # fmt: skip

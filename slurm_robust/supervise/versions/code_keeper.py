@@ -259,7 +259,9 @@ class CodeKeeper:
         plan = Plan(Road.RESTART_IN_PLACE, f"{what}: restart in place, on the same nodes", code=pending.number)
         self._log.open_update(attempt.name, plan.reason, verdict, plan)
         # These are of an earlier plan; the daemon need not hear of this one.
-        self._store.update_claim(road="", mode="", suspects=(), evict=(), conclusion="", why="", confidence=0.0)
+        self._store.update_claim(
+            road="", mode="", suspects=(), evict=(), conclusion="", grade="", why="", confidence=0.0
+        )
         return ExecutePlan(verdict, plan, None)
 
     # -- between two attempts -----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize import ranks as rank_names
 from slurm_robust.localize.evidence import RaisedException, RankExit
 from slurm_robust.model import Signal, SignalKind
+from slurm_robust.policy.job.consequences import FIRST_STEP, Pauses
 from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
@@ -21,7 +22,15 @@ from slurm_robust.supervise.watch.fleet import Fleet, RankInfo
 from slurm_robust.supervise.watch.last_words import LastWords
 from slurm_robust.supervise.watch.log_steps import Counters
 from slurm_robust.supervise.watch.output import OutputFile
-from slurm_robust.supervise.watch.suspicion import Assessment, RankProgress, assess, own_limit_s
+from slurm_robust.supervise.watch.stopped_ranks import StoppedRanks
+from slurm_robust.supervise.watch.suspicion import (
+    PATIENT_PHASES,
+    Assessment,
+    LogLines,
+    StepTimes,
+    assess,
+    own_limit_s,
+)
 from slurm_robust.supervise.watch.task_exits import TaskExits
 
 SILENT_AGENT_S = 7.0
@@ -32,6 +41,10 @@ _LAST_WORDS_S = 30.0
 """Lines from this long before the first exit count too: a thousand ranks print many last lines."""
 _FOUND_WITHIN_S = 10.0
 """From the first rank that agents find to the last, with room for a busy node."""
+_LIVES_ON_S = 30.0
+"""A rank that lives so long after srun's report of its task's end was not meant: agents look twice a second."""
+_ABORT_S = 120.0
+"""From srun's word that its step is ended to the last task's end: Slurm's KillWait, and more."""
 _SETTLE_S = 1.2
 """A little more than an agent's poll: a rank that is restarted in its place (an exec, torchrun) is back by then."""
 
@@ -70,6 +83,7 @@ class AttemptState:
         vanished: Ranks that are gone while srun runs and reports no end of them: finished, or dead.
         signals: Other facts that were observed.
         quiet_until_s: No silence is acted on before this time.
+        pauses: The longest healthy pauses of this attempt.
     """
 
     def __init__(self, name: str, sources: AttemptSources, clock: Clock) -> None:
@@ -87,11 +101,17 @@ class AttemptState:
         self._clock = clock
         self._last_words = LastWords(self.fleet, sources.job_id, labelled=sources.labelled)
         self._cancelled: set[str] = set()
+        self._aborted_at_s = -math.inf
         self._task_exits = TaskExits()
         self._outputs = [
             OutputFile(path, own, self.counters, sources.read_from.get(str(path))) for path in sources.paths
         ]
+        self.pauses = Pauses()
+        self._pause: tuple[float, str] = (self.began_at_s, FIRST_STEP)
+        """The pause that goes on now: when it began, and its kind."""
         self._log_step: tuple[int, float] | None = None
+        """The step that the last line with progress told, and when it was read."""
+        self._line_times = StepTimes()
         self._log_signs = 0
 
     @property
@@ -105,14 +125,18 @@ class AttemptState:
         for output in self._outputs:
             found = output.poll(now)
             if found.step is not None:
-                if self.step >= 0 and found.step >= 0 and not self.has_progress:
+                before = self._log_step
+                if before is not None and before[1] <= self.fleet.last_sign_s:
+                    self._line_times.pause(-1)
+                elif before is not None and before[0] >= 0 and found.step >= 0:
                     # A pause counts as a step time once training has gone on after it: the one line that ended it may
                     # be a stray line of a hung job, and must not raise the limit of its own silence.
                     # The bar of a data set or of files is a sign of life, but its times are none of steps.
-                    self.fleet.steps.saw(-1, self._log_signs, self.last_sign_s)
+                    self._line_times.saw(-1, self._log_signs, before[1])
                 self._log_step = (found.step, now)
                 self._log_signs += 1
             self._cancelled.update(found.cancelled)
+            self._aborted_at_s = now if found.aborted else self._aborted_at_s
             for oom in found.oom:
                 self.signals.append(Signal(SignalKind.OOM_KILL, now, str(output.path), oom.strip()[:200]))
                 self._last_words.killed_for_memory(oom)
@@ -133,6 +157,9 @@ class AttemptState:
             tasks.setdefault(info.task, []).append(info)
         for task, death in deaths.items():
             ranks = tasks.get(task, [])
+            if self._of_others(task, ranks, death.at_s):
+                self._task_exits.drop(task)
+                continue
             if not ended and (any(not r.gone_at_s for r in ranks) or self._may_be_found(ranks, death.at_s)):
                 continue
             self._task_exits.drop(task)
@@ -140,6 +167,17 @@ class AttemptState:
             node = ranks[0].node if ranks else gone.host if gone.host in self.sources.nodes else ""
             number = min((r.rank for r in ranks), default=task)
             self.exits.setdefault(number, RankExit(number, node, at_s, gone.code, gone.signal, (), oom_killed))
+
+    def _of_others(self, task: int, ranks: Sequence[RankInfo], reported_at_s: float) -> bool:
+        """Whether the report is about no task of ours: another step has written it, or a program that prints so.
+
+        All ranks are known, and none has that task; or one of its ranks still lives long after the report.
+        """
+        fleet, now_s = self.fleet, self._clock.now_s()
+        if not ranks:
+            return fleet.complete or 0 < fleet.world <= task
+        living = {r.node for r in ranks if not r.gone_at_s}
+        return now_s - reported_at_s > _LIVES_ON_S and bool(living & fleet.heard_within(now_s, SILENT_AGENT_S))
 
     def _may_be_found(self, ranks: Sequence[RankInfo], reported_at_s: float) -> bool:
         """Whether the task may live all the same: agents find ranks one by one, and none before the step begins."""
@@ -182,7 +220,9 @@ class AttemptState:
         if self.sources.read_from and not self.fleet.ranks and self._killed:
             # It began and ended before agents could learn its number, and it was the first: we have killed no step.
             ours |= {step for step in self._cancelled if step.startswith(f"{self.sources.job_id}.")}
-        return bool(self._cancelled & ours)
+        # On a busy machine slurmstepd's line with the step's number may be lost; srun's own line has no number.
+        aborted = self._clock.now_s() - self._aborted_at_s <= _ABORT_S
+        return bool(self._cancelled & ours) or (aborted and bool(self.exits) and self._killed)
 
     @property
     def _killed(self) -> bool:
@@ -220,7 +260,7 @@ class AttemptState:
 
     @property
     def has_progress(self) -> bool:
-        """Whether any rank calls `slurm_robust.progress`; log lines count only where none does."""
+        """Whether any rank calls `slurm_robust.progress`; the step is then the ranks', and not that of log lines."""
         return any(r.progress is not None for r in self.fleet.ranks.values())
 
     @property
@@ -251,10 +291,31 @@ class AttemptState:
 
     @property
     def last_sign_s(self) -> float:
-        """Time of the last sign of progress; the start of the attempt where there was none."""
-        if self.has_progress:
-            return self.fleet.last_sign_s
-        return self._log_step[1] if self._log_step is not None else self.began_at_s
+        """Time of the last progress of any rank or line of the log; the start of the attempt if there was none."""
+        in_log_s = self._log_step[1] if self._log_step is not None else 0.0
+        return max(in_log_s, self.fleet.last_sign_s) or self.began_at_s
+
+    @property
+    def pause_kind(self) -> str:
+        """The kind of a pause that goes on now: a phase that some rank has announced, or `FIRST_STEP`."""
+        phases = {r.progress.phase for r in self.fleet.alive if r.progress is not None}
+        announced = next((phase for phase in PATIENT_PHASES if phase in phases), "")
+        return announced or ("train" if self.step >= 0 else FIRST_STEP)
+
+    def note_pauses(self) -> None:
+        """Remember how long the pause was that a sign of progress has just ended."""
+        began_s, kind = self._pause
+        sign_s = self.last_sign_s
+        if sign_s > began_s:
+            self.pauses = self.pauses.after(kind, sign_s - began_s)
+            began_s = sign_s
+        self._pause = began_s, self.pause_kind
+
+    def leave_out_pause(self) -> None:
+        """The pause that goes on now is no healthy one: it will not end by itself, and nothing is learnt from it."""
+        now_s = self._clock.now_s()
+        self._pause = now_s, self.pause_kind
+        self.fleet.steps.leave_out_pause(now_s)
 
     @property
     def reports(self) -> bool:
@@ -262,23 +323,34 @@ class AttemptState:
         return self.has_progress or self._log_step is not None
 
     def own_limit_s(self, config: SuperviseConfig) -> float | None:
-        """The suspicion limit from this attempt's own step times, seconds; None where too few were seen."""
-        return own_limit_s(self.fleet.steps, config) if self.has_progress or self.step >= 0 else None
+        """The suspicion limit from this attempt's own step times, seconds; None if too few were seen.
+
+        It is that of the lines of the log where they are newer than every report, if it is the longer one.
+        """
+        if not self.has_progress and self.step < 0:
+            return None
+        newer = self.last_sign_s > self.fleet.last_sign_s
+        found = [own_limit_s(times, config) for times in (self.fleet.steps, *([self._line_times] if newer else []))]
+        return max((limit_s for limit_s in found if limit_s is not None), default=None)
 
     def assess(self, config: SuperviseConfig) -> Assessment:
         """Judge the silence now."""
         ranks = [r.progress for r in self.fleet.alive if r.progress is not None]
-        if not ranks and self._log_step is not None:
-            ranks = [RankProgress(-1, self._log_step[0], "train", self._log_step[1])]
-        return assess(ranks, self.fleet.steps, self._clock.now_s(), config)
+        lines = LogLines(self._log_step[1], self._line_times) if self._log_step is not None else None
+        return assess(ranks, self.fleet.steps, self._clock.now_s(), config, lines)
 
 
 class Observer:
-    """Brings the state of an attempt up to date, and restarts agents that fell silent. It decides nothing."""
+    """Brings the state of an attempt up to date, and restarts agents that fell silent.
+
+    Attributes:
+        stopped_ranks: Continues ranks that a signal has stopped. Nothing else is decided here.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._agents_checked_at = 0.0
+        self.stopped_ranks = StoppedRanks(session)
 
     async def poll(self, attempt: AttemptState) -> None:
         """Read what is new."""
@@ -286,6 +358,9 @@ class Observer:
         attempt.read_outputs()
         attempt.confirm_exits(ended=session.srun_exit_code is not None)
         attempt.note_vanished()
+        if self.stopped_ranks.poll(attempt.fleet, attempt.last_sign_s):
+            attempt.leave_out_pause()
+        attempt.note_pauses()
         session.node_faults.pass_on(attempt.signals, session.folder)
         session.node_faults.forget(session.clock.now_s())
         if restarted := attempt.restarted_inside():

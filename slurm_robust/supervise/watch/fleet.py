@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_robust.localize.dead_mounts import MountView
 from slurm_robust.localize.slow.timings import Collector, Timing, usable
 from slurm_robust.supervise.agent import messages, packing
+from slurm_robust.supervise.agent.mount_messages import MountsChecked
+from slurm_robust.supervise.agent.stopped_messages import RankContinued
 from slurm_robust.supervise.agent.warm_messages import WarmAnswer
 from slurm_robust.supervise.watch.suspicion import RankProgress, StepTimes
 from slurm_robust.supervise.watch.traffic import Traffic
@@ -22,7 +26,7 @@ _MAX_RANKS = 1 << 20
 
 @dataclass
 class RankInfo:
-    """One rank of the attempt; times are seconds since the epoch."""
+    """One rank of the attempt; times are seconds since the epoch, on the supervisor's clock."""
 
     rank: int
     node: str
@@ -48,6 +52,7 @@ class RankInfo:
     grad_norm: float | str | None = None
     loss_call: int = 0
     """The call that gave the loss, counted like `calls`."""
+    had_finite_loss: bool = False
     marks: Mapping[str, float] = field(default_factory=dict)
     layout: Mapping[str, int] = field(default_factory=dict)
     first_step: int = -1
@@ -88,6 +93,10 @@ class Fleet:
         """Clean-up request → node → pids that are left."""
         self.warm: dict[int, dict[str, WarmAnswer]] = {}
         """Question about warm processes → node → its answer."""
+        self.continued: list[RankContinued] = []
+        """Answers about stopped ranks that were to be continued, not taken so far."""
+        self.mounts: dict[int, dict[str, MountsChecked]] = {}
+        """Capture or question → node → which of its network file systems answer; the last few."""
         self.garbled = 0
         """Messages that made no sense."""
         self.restarted: dict[int, float] = {}
@@ -102,6 +111,8 @@ class Fleet:
         """(step, task) → its ranks."""
         self._above: dict[tuple[str, int], tuple[str, int]] = {}
         """(node, pid) of what is above the workers of a task (torchrun) → (step, task)."""
+        self._unwatched: set[tuple[str, int]] = set()
+        """(node, pid) of each process that has the number of a rank that runs in another task: a run of its own."""
         self.traffic = Traffic()
         """What the nodes move over RDMA."""
         self._takers: dict[type, Callable[[Any, float], None]] = {
@@ -119,6 +130,8 @@ class Fleet:
             messages.Cleaned: self._take_cleaned,
             messages.PortTraffic: self.traffic.take,
             WarmAnswer: self._take_warm,
+            RankContinued: self._take_continued,
+            MountsChecked: self._take_mounts,
         }
 
     def feed(self, message: messages.FromAgent, now_s: float) -> None:
@@ -144,6 +157,7 @@ class Fleet:
                 self._mark_gone(self.ranks[number], now_s, now_s, task_lives=False)
 
     def _take_gone(self, gone: messages.RankGone, now_s: float) -> None:
+        self._unwatched.discard((gone.node, gone.pid))
         above = self._above.pop((gone.node, gone.pid), None)
         if above is not None:
             for info in self._of_task.get(above, ()):
@@ -166,6 +180,10 @@ class Fleet:
             # rendezvous numbers workers as they arrive, the rank of that number may be on another node.
             self._above[found.node, found.pid] = found.step_id, task
             return
+        elsewhere = known is not None and known.node != found.node and known.task != task and not known.gone_at_s
+        if elsewhere and known is not None and known.step_id == found.step_id:
+            self._unwatched.add((found.node, found.pid))
+            return
         self._unconfirmed.get(found.node, set()).discard(number)
         self.world = max(self.world, found.world, number + 1)
         if known is not None and known.pid == found.pid and known.node == found.node:
@@ -179,7 +197,7 @@ class Fleet:
         )
         self.ranks[number] = info
         self._of_task.setdefault((found.step_id, task), []).append(info)
-        if found.ranked and replaces_worker:
+        if found.ranked and replaces_worker and known is not None and (known.task == task or known.gone_at_s):
             self.restarted[number] = now_s
 
     def _mark_gone(self, info: RankInfo, at_s: float, now_s: float, *, task_lives: bool) -> None:
@@ -188,10 +206,12 @@ class Fleet:
 
     def _take_progress(self, report: messages.ProgressReport, now_s: float) -> None:
         for entry in report.progress:
-            number, step, at_s = entry.rank, entry.step, entry.last_sign_s
+            number, step, at_s = entry.rank, entry.step, now_s - max(0.0, entry.age_s)
             info = self.ranks[number]
             info.calls, info.loss, info.grad_norm = entry.calls, entry.loss, entry.grad_norm
             info.loss_call = entry.loss_call or entry.calls
+            # NaN and infinity arrive as text.
+            info.had_finite_loss |= isinstance(entry.loss, (int, float)) and math.isfinite(entry.loss)
             info.progress = RankProgress(number, step, entry.phase, at_s, entry.phase_timeout_s)
             if info.calls > 0:
                 if 0 <= info.first_step < step and not self.steps.knows(number):
@@ -208,8 +228,9 @@ class Fleet:
 
     def _take_start(self, start: messages.RankStart, now_s: float) -> None:
         info = self.ranks[start.rank]
-        info.marks, info.layout = start.marks, start.layout
-        info.first_step, info.first_step_at_s = start.first
+        info.marks = {name: now_s - max(0.0, age_s) for name, age_s in start.marks.items()}
+        info.layout, info.first_step = start.layout, start.first.step
+        info.first_step_at_s = now_s - max(0.0, start.first.age_s) if info.first_step >= 0 else 0.0
 
     def _take_state(self, message: messages.RankState, now_s: float) -> None:
         info = self.ranks[message.rank]
@@ -236,6 +257,27 @@ class Fleet:
         if message.request_id in self.warm:
             self.warm[message.request_id][message.node] = message
 
+    def _take_continued(self, answer: RankContinued, now_s: float) -> None:
+        self.continued = [*self.continued, answer][-_KEPT_ANSWERS:]
+
+    def _take_mounts(self, message: MountsChecked, now_s: float) -> None:
+        self.mounts.setdefault(message.request_id, {})[message.node] = message
+        for old in sorted(self.mounts)[:-_KEPT_ANSWERS]:
+            del self.mounts[old]
+
+    @property
+    def mount_views(self) -> tuple[MountView, ...]:
+        """What each node says of its network mounts, by its latest answer about each."""
+        said: dict[str, dict[str, bool]] = {}
+        for number in sorted(self.mounts):
+            for node, answer in self.mounts[number].items():
+                said.setdefault(node, {}).update(dict.fromkeys(answer.silent, False))
+                said[node].update(dict.fromkeys(answer.answered, True))
+        return tuple(
+            MountView(node, tuple(m for m, ok in of.items() if not ok), tuple(m for m, ok in of.items() if ok))
+            for node, of in said.items()
+        )
+
     def expect(self, capture: int) -> dict[str, bytes]:
         """Accept archives of this capture until it is popped from `archives`; they are put into the returned table."""
         return self.archives.setdefault(capture, {})
@@ -246,6 +288,11 @@ class Fleet:
     def alive(self) -> list[RankInfo]:
         """Ranks that live."""
         return [r for r in self.ranks.values() if not r.gone_at_s]
+
+    @property
+    def runs(self) -> bool:
+        """Whether anything of the attempt lives, watched or not."""
+        return bool(self.alive or self._unwatched)
 
     def missing(self, now_s: float, settle_s: float) -> list[RankInfo]:
         """Ranks that are gone for this long, with their whole task, while others live."""
@@ -260,9 +307,9 @@ class Fleet:
         return self.traffic.trains and len({rank.node for rank in self.ranks.values()}) > 1
 
     @property
-    def stopped(self) -> bool:
-        """Whether the main process of a rank is stopped (SIGSTOP, or held by a debugger)."""
-        return any(r.state == "T" and r.state_pid == r.pid for r in self.alive)
+    def stopped(self) -> list[RankInfo]:
+        """Ranks whose main process is stopped by a signal (state T) or held by a debugger (state t)."""
+        return [r for r in self.alive if r.state in ("T", "t") and r.state_pid == r.pid]
 
     @property
     def complete(self) -> bool:

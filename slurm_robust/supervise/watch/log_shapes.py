@@ -52,6 +52,7 @@ class CounterReading(NamedTuple):
         first_epoch: The number of the first epoch, where epoch and total make the number a step of the training.
         end: Where its last number ends in the line.
         learned: The counter was learned, no shape reads it.
+        times: How often a bar with this total has been full, from the second time on; else 0.
     """
 
     name: str
@@ -62,6 +63,7 @@ class CounterReading(NamedTuple):
     first_epoch: int | None = None
     end: int = 0
     learned: bool = False
+    times: int = 0
 
 
 @dataclass(frozen=True)

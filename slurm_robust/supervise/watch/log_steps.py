@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from slurm_robust.supervise.watch.learned_counters import LearnedCounters
+from slurm_robust.supervise.watch.log_epochs import EPOCHS, EpochLines
 from slurm_robust.supervise.watch.log_shapes import CounterReading, Counts, known_shapes
 
 _TOTAL = re.compile(r"\s*/\s*(\d+)")
@@ -23,6 +24,7 @@ _RECENT = 3
 _MAX_SERIES = 256
 _CERTAIN = 3
 """Numbers after which a shape's counter is taken for the training's, so that no other one is learned."""
+_MANY = 1 << 20
 _UNFINISHED = 4
 """So close to the end of an unfinished line, a number or its total may still go on."""
 
@@ -68,6 +70,7 @@ class Counters:
         self._series: dict[str, CounterSeries] = {}
         self._shapes = known_shapes()
         self._learned = LearnedCounters()
+        self._epochs = EpochLines()
         self._certain: set[str] = set()
 
     def progress(self, line: str, own: re.Pattern[str] | None = None, *, whole: bool = True) -> int | None:
@@ -93,8 +96,22 @@ class Counters:
 
     def _read(self, part: str, *, whole: bool) -> CounterReading | None:
         reading = self._shapes.read(part)
+        if not whole:
+            return reading
+        if reading is not None:
+            times = self._epochs.full_bar(part) if reading.number == reading.total > 0 else 0
+            return reading._replace(times=times) if times > 1 else reading
         # A line is learned from once, when it is complete.
-        return self._learned.read(part) if reading is None and whole and not self._certain else reading
+        learned = self._learned.read(part) if not self._certain else None
+        epoch = self._epochs.read(part)
+        if epoch is not None and not self._knows_steps and (learned is None or learned.number == epoch.number):
+            return epoch
+        return learned
+
+    @property
+    def _knows_steps(self) -> bool:
+        """Whether any counter but that of epochs has shown a step of the training."""
+        return any(series.count and not (series.other or series.epochs) for series in self._series.values())
 
     def _advances(self, reading: CounterReading, *, names_epoch: bool) -> bool:
         """Whether the reading is progress; notes it if so."""
@@ -106,7 +123,7 @@ class Counters:
             del self._series[oldest]
             self._certain.discard(oldest)
         series = self._series.setdefault(name, CounterSeries())
-        if not series.advances(self._epoch, reading.number):
+        if not series.advances(self._epoch, reading.number, reading.times):
             return False
         self.count += 1
         step, by_epochs = reading.number, reading.counts is Counts.EPOCH
@@ -116,7 +133,8 @@ class Counters:
             else:
                 by_epochs = names_epoch
         full = 0 < reading.total <= reading.number
-        series.note(step, self._epoch, by_epochs=by_epochs, full=full)
+        series.note(step, self._epoch, by_epochs=by_epochs or reading.times > 1, full=full)
+        series.total, series.epochs = reading.total, name.startswith(EPOCHS)
         series.at, series.other, series.learned = self.count, reading.counts is Counts.OTHER, reading.learned
         if series.certain:
             self._certain.add(name)
@@ -153,10 +171,14 @@ class CounterSeries:
         at: `Counters.count` at the last of them.
         other: It counts no training.
         learned: No shape reads it.
+        epochs: It counts epochs.
+        total: Of its last number; 0 where it has none.
     """
 
     def __init__(self) -> None:
         self.step = -1
+        self.epochs = False
+        self.total = 0
         self.epoch = 0.0
         self.count = 0
         self.at = 0
@@ -171,9 +193,9 @@ class CounterSeries:
         self._fell = False
         self._lowest = 0
 
-    def advances(self, epoch: float, number: int) -> bool:
-        """Whether this number is progress."""
-        new, last = (epoch, number), self._last
+    def advances(self, epoch: float, number: int, times: int = 0) -> bool:
+        """Whether this number is progress; `times` is how often a bar has been full."""
+        new, last = (epoch + times / _MANY, number), self._last
         if new == last:
             return False
         if last is None or number < self._lowest:
@@ -189,9 +211,13 @@ class CounterSeries:
         return goes_on
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, bool, int, int]:
-        """The counter with the highest one is the training's."""
-        return not self.other, not self._full, not self.learned, not self.falls, self.count, self.at
+    def rank(self) -> tuple[bool, bool, bool, int, bool, int, int]:
+        """The counter with the highest one is the training's.
+
+        Of bars that are only drawn when they are full, a validation's is shorter than the training's.
+        """
+        total = self.total if self._full else 0
+        return not self.other, not self._full, not self.learned, total, not self.falls, self.count, self.at
 
     @property
     def certain(self) -> bool:

@@ -16,13 +16,19 @@ class LossWatch:
         self._attempt = attempt
         self._trend = LossTrend()
         self._call = -1
-        self._lost = self._announced = False
+        self._lost = self._announced = self._telling = False
 
     def poll(self) -> str:
-        """Why the loss is lost, as a sentence, once; empty else. A spike is only announced."""
+        """Why the loss is lost, as a sentence, once; empty else.
+
+        A spike is only announced, and so is a loss that no rank has ever had a finite one of: it may be none by design.
+        """
         found = reported(self._attempt.fleet)
         if found is None:
             return ""
+        if found.telling and not self._telling:
+            # Another rank is listened to from now on.
+            self._telling, self._trend, self._lost = True, LossTrend(), False
         # Many programs give a loss now and then only: the steps in between show the last one again.
         if found.loss is not None and found.call != self._call:
             self._call = found.call
@@ -34,4 +40,8 @@ class LossWatch:
         if self._lost or not self._trend.lost:
             return ""
         self._lost = True
+        if not found.telling:
+            text = f"{self._trend.lost}; no rank has reported a finite loss before, so nothing is done about it"
+            self._session.folder.log_event("loss", text, step=found.step)
+            return ""
         return self._trend.lost

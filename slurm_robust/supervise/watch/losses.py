@@ -43,9 +43,9 @@ class Losses:
     def take(self, attempt: AttemptState) -> None:
         """Take the loss that was reported last; the file is read and written in a thread."""
         found = None if self._theirs else reported(attempt.fleet)
-        if found is None or (self._work is not None and not self._work.done()):
+        if found is None or not found.telling or (self._work is not None and not self._work.done()):
             return
-        step, loss, grad_norm, _ = found
+        step, loss, grad_norm = found.step, found.loss, found.grad_norm
         if self._log is None:
             self._work = asyncio.create_task(self._open())
             return
@@ -119,21 +119,30 @@ class Losses:
 
 
 class ReportedLoss(NamedTuple):
-    """What a rank reported last; `call` is the one that gave the loss, which may be older than the step."""
+    """What a rank reported last.
+
+    Attributes:
+        call: The one that gave the loss, which may be older than the step.
+        telling: Its loss has been finite before. One that never was may be no loss: of a pipeline's ranks only those of
+            the last stage have one.
+    """
 
     step: int
     loss: float | None
     grad_norm: float | None
     call: int
+    telling: bool = True
 
 
 def reported(fleet: Fleet) -> ReportedLoss | None:
-    """Of the first rank that reports a loss."""
-    for number in sorted(fleet.ranks):
-        info = fleet.ranks[number]
-        if info.progress is not None and info.loss is not None:
-            return ReportedLoss(info.progress.step, _number(info.loss), _number(info.grad_norm), info.loss_call)
-    return None
+    """Of the first rank that has reported a finite loss; of the first that reports any if there is none."""
+    ranks = (fleet.ranks[number] for number in sorted(fleet.ranks))
+    told = [info for info in ranks if info.progress is not None and info.loss is not None]
+    info = next((info for info in told if info.had_finite_loss), told[0] if told else None)
+    if info is None or info.progress is None:
+        return None
+    loss, grad_norm = _number(info.loss), _number(info.grad_norm)
+    return ReportedLoss(info.progress.step, loss, grad_norm, info.loss_call, info.had_finite_loss)
 
 
 def _number(value: float | str | None) -> float | None:

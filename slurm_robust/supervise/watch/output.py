@@ -31,6 +31,10 @@ _EXIT = re.compile(r"srun: error: (?P<host>[A-Za-z0-9._\[\],-]+): tasks? (?P<tas
 _OOM = re.compile(r"Detected \d+ oom[-_ ]kill|oom[-_]kill event|srun: error: \S+: tasks? \S+: Out Of Memory")
 """Slurm's report of a kill for memory by the kernel or a cgroup. It matches none of CUDA's error texts."""
 _CANCELLED = re.compile(r"\*\*\* (?P<what>STEP|JOB) (?P<id>\S+) ON \S+ CANCELLED AT \S+(?P<why>.*)")
+_ABORTED = re.compile(r"srun: (?:forcing job termination|Job step aborted: )")
+"""srun's own word that its step is ended: at a signal of the user's, or at an order of slurmctld's."""
+_TROUBLE = re.compile(r"srun: (?:error: |launch/slurm: )|NODE FAILURE")
+"""After such a line srun ends its step for a reason of its own: a task that ended, a lost node, a broken connection."""
 _FRAME_LABEL = re.compile(r"^(?:\s*\d+: )?(?:\[rank\d+\]: ?)?")
 _MOST_FRAMES = 4096
 _SIGNALS = {
@@ -73,6 +77,8 @@ class NewOutput:
     oom: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     """Steps (`5.0`) and jobs (`5`) that were ended from outside: by a person, a time limit, a preemption."""
+    aborted: bool = False
+    """An srun, which is not named, was told to end its step, and had reported nothing wrong before."""
 
 
 def tasks(text: str) -> list[int]:
@@ -118,6 +124,7 @@ class OutputFile:
         self._own = own_pattern
         self._counters = counters or Counters()
         self._rest = b""
+        self._trouble = False
         self.lines: deque[tuple[float, str]] = deque(maxlen=_KEEP_LINES)
         """The last lines and when each was read. Of a traceback's frames, only the innermost of the program's own."""
         self._frames: dict[str, str] = {}
@@ -155,6 +162,8 @@ class OutputFile:
             gone = _CANCELLED.search(line)
             if gone is not None and "NODE FAILURE" not in gone["why"]:
                 found.cancelled.append(gone["id"])
+            self._trouble = self._trouble or _TROUBLE.search(line) is not None
+            found.aborted = found.aborted or (not self._trouble and _ABORTED.search(line) is not None)
             if _OOM.search(line):
                 found.oom.append(line)
         # A bar's line ends only when the next bar is drawn. Read only then, any line that is printed after a hung bar

@@ -1,22 +1,27 @@
-"""Quiet captures: stacks taken without an incident, where something may be wrong. Only what they prove is acted on."""
+"""Quiet captures: stacks taken without an incident, if something may be wrong. Only what they prove is acted on.
+
+What they prove is acted on when its grade is due (`policy.job.consequences`), as with any other silence.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.ranks import name
-from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
+from slurm_robust.model import Conclusion, Grade, Signal, SignalKind, Verdict
+from slurm_robust.policy.job.consequences import Silence, patience_s
 from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.dead_ranks import CAPTURES_AFTER_S
 from slurm_robust.supervise.watch.traffic import SILENT_S as TRAFFIC_SILENT_S
 from slurm_robust.text import shortened
 
-_AFTER_VANISHED_S = (2.2, 4.2, 10.0, 30.0, 60.0, 60.0, 60.0)
-"""From one capture after ranks vanished to the next; then silence decides. The first two are what a death needs."""
-_CAPTURES_AFTER_FINISHED = 3
+_CAPTURES_AFTER_FINISHED = 6
 """Ranks that are known to have finished are given this many captures: no rank is at fault, and nothing is urgent."""
 _CAPTURES_OF_STOPPED = 4
 """Two captures prove a stopped process; one that a debugger holds is then captured as rarely as any other."""
@@ -31,6 +36,7 @@ class ProvenSuspicion:
 
     Attributes:
         finished: Ranks are known to have ended with exit code 0; whether others wait for them is still to be judged.
+        silent_s: For how long nothing has moved; None if ranks have vanished, and others wait for them.
     """
 
     investigation: Investigation
@@ -38,6 +44,7 @@ class ProvenSuspicion:
     text: str
     signal: Signal
     finished: bool = False
+    silent_s: float | None = None
 
 
 class QuietCaptures:
@@ -50,16 +57,21 @@ class QuietCaptures:
         self,
         session: Session,
         attempt: AttemptState,
+        start: AttemptStart,
         investigate: Callable[[Session, AttemptState], Investigation] = Investigation,
     ) -> None:
         self._session = session
         self._attempt = attempt
+        self._start = start
         self._investigate = investigate
         self._no_rank_at_s = attempt.began_at_s + _NO_RANK_AFTER_S
         self._unmeasured: Investigation | None = None
         self._captured_at_s = 0.0
         self._told_traffic = False
-        self._named = False
+        self._seen: Verdict | None = None
+        """What the last capture of an unmeasured silence showed, if that may be acted on once it lasts."""
+        self._stands_since_s = 0.0
+        self._due_s = math.inf
         self._captures_of_stopped = 0
         self._vanished: Investigation | None = None
         self._vanished_at_s = 0.0
@@ -72,9 +84,9 @@ class QuietCaptures:
             self._no_rank_at_s = now_s + session.settings.action_limit_s
             waited_s, job_id = now_s - attempt.began_at_s, session.job.job_id
             session.folder.log_event("note", _no_rank(waited_s, job_id, session.allocation.silent_nodes))
-        if not attempt.vanished:
+        if not attempt.vanished or attempt.exits:
             self._vanished, self._captures_of_vanished = None, 0
-        elif now_s >= self._vanished_at_s and self._captures_of_vanished <= len(_AFTER_VANISHED_S):
+        elif now_s >= self._vanished_at_s and self._captures_of_vanished < len(CAPTURES_AFTER_S):
             return await self._capture_vanished()
         if attempt.fleet.alive and now_s >= attempt.quiet_until_s and self._unmeasured_due(now_s):
             self._captured_at_s = now_s
@@ -90,7 +102,7 @@ class QuietCaptures:
         settings, attempt = self._session.settings, self._attempt
         usual_s, silent_s = attempt.own_limit_s(settings), now_s - attempt.last_sign_s
         if attempt.reports and self._unmeasured is not None and self._moved(self._unmeasured):
-            self._unmeasured, self._named = None, False
+            self._unmeasured, self._seen = None, None
         if not attempt.fleet.stopped:
             self._captures_of_stopped = 0
         elif self._captures_of_stopped < _CAPTURES_OF_STOPPED:
@@ -99,12 +111,16 @@ class QuietCaptures:
             self._captures_of_stopped += due
             return due
         interval_s = settings.quiet_capture_interval_s
-        still = usual_s is None and self._no_traffic(now_s)
-        pause_s = min(interval_s, settings.recapture_s) if self._named or still else interval_s
-        return usual_s is None and silent_s >= interval_s and now_s - self._captured_at_s >= pause_s
+        if usual_s is not None:
+            return False
+        self._tell_no_traffic(now_s)
+        unsure = self._seen is not None and not self._seen.corroborated
+        pause_s = min(interval_s, settings.corroborate_after_s) if unsure else interval_s
+        waited = now_s - self._captured_at_s >= pause_s or now_s >= self._due_s
+        return silent_s >= interval_s and waited
 
-    def _no_traffic(self, now_s: float) -> bool:
-        """Whether a job that trained over RDMA has moved nothing for long: the story says so, once a silence."""
+    def _tell_no_traffic(self, now_s: float) -> None:
+        """Say, once a silence, that a job that trained over RDMA has moved nothing for long."""
         fleet = self._attempt.fleet
         silent_s = fleet.traffic.silent_s({rank.node for rank in fleet.alive}, now_s)
         still = silent_s >= TRAFFIC_SILENT_S
@@ -112,7 +128,6 @@ class QuietCaptures:
             text = f"silence suspected: no RDMA traffic on any node of the job for {silent_s:.0f} s"
             self._session.folder.log_event("note", f"{text}; its stacks are captured")
         self._told_traffic = still
-        return still
 
     def _moved(self, investigation: Investigation) -> bool:
         """Whether the job has shown progress since the first of these captures."""
@@ -131,14 +146,15 @@ class QuietCaptures:
             session.folder.log_event("note", text, ranks=sorted(vanished))
         found = self._vanished
         await found.capture(keep=False)
-        pause_s = _AFTER_VANISHED_S[min(self._captures_of_vanished, len(_AFTER_VANISHED_S) - 1)]
-        self._vanished_at_s = session.clock.now_s() + pause_s
         self._captures_of_vanished += 1
+        pause_s = CAPTURES_AFTER_S[min(self._captures_of_vanished, len(CAPTURES_AFTER_S) - 1)]
+        self._vanished_at_s = session.clock.now_s() + pause_s
         gone = list(self._attempt.vanished.values())
-        if self._attempt.exits or not gone:
-            return None
         finished = self._have_finished(gone)
-        if not _proves(found.judge(), finished=finished):
+        if not self._attempt.fleet.complete:
+            return None  # others of its world are not in this step: they may be the ones that are waited for
+        verdict = found.judge()
+        if verdict.grade is Grade.WEAK or not _proves(verdict, finished=finished):
             return None
         self._vanished = None
         first = min(gone, key=lambda e: e.at_s)
@@ -155,19 +171,25 @@ class QuietCaptures:
         attempt = self._attempt
         found = self._unmeasured = self._unmeasured or self._investigate(self._session, attempt)
         await found.capture(keep=False)
-        verdict = found.judge()
-        self._named = verdict.conclusion is Conclusion.CULPRIT
-        if not _proves(verdict) or self._moved(found):
+        verdict, now_s = found.judge(), self._session.clock.now_s()
+        stands = verdict.conclusion is not Conclusion.NONE and verdict.grade is not Grade.NONE
+        if not stands or self._seen is None:
+            self._stands_since_s = now_s
+        self._seen = verdict if stands else None
+        silent_s = now_s - (attempt.last_sign_s if attempt.reports else self._stands_since_s)
+        silence = Silence.of(silent_s, attempt.pause_kind, self._start.pauses, self._session.settings)
+        due_in_s = patience_s(verdict.grade, silence) - silent_s if verdict.corroborated else math.inf
+        self._due_s = now_s + due_in_s
+        if not _proves(verdict) or due_in_s > 0 or self._moved(found):
             return None
-        self._unmeasured = None
-        now_s = self._session.clock.now_s()
+        self._unmeasured, self._seen, self._due_s = None, None, math.inf
         since_s, why = found.captures[0].at_s, "the job reports no progress"
         if attempt.reports:
             since_s = attempt.last_sign_s
             why = f"no progress for {now_s - since_s:.1f} s"
         why += ", and its stacks do not move"
         signal = Signal(SignalKind.SILENCE, now_s, "stacks", why)
-        return ProvenSuspicion(found, since_s, f"silence suspected: {why}", signal)
+        return ProvenSuspicion(found, since_s, f"silence suspected: {why}", signal, silent_s=silent_s)
 
     def _have_finished(self, gone: list[RankExit]) -> bool:
         """All of them with exit code 0, and long enough ago: a rank that waits for them waits for ever."""

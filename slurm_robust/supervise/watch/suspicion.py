@@ -6,8 +6,9 @@ A suspicion is cheap: it only leads to captures. Whether to act is decided elsew
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.config import SuperviseConfig
@@ -43,7 +44,7 @@ class Assessment:
 
     Attributes:
         ranks: Those that are silent beyond the limit.
-        silent_s: Of the most silent of them (or of all, where none is suspect).
+        silent_s: Since the last progress of any rank or line, seconds.
         limit_s: The limit that was, or will be, crossed.
     """
 
@@ -78,6 +79,14 @@ class StepTimes:
             self.count += steps
             self._last[rank] = (step, at_s)
 
+    def leave_out_pause(self, now_s: float) -> None:
+        """The time since the last steps is no step's: those that follow are measured from now on."""
+        self._last = {rank: (step, now_s) for rank, (step, _) in self._last.items()}
+
+    def pause(self, rank: int) -> None:
+        """Take no interval from the last step of `rank` to its next one: others have shown progress in between."""
+        self._last.pop(rank, None)
+
     def knows(self, rank: int) -> bool:
         """Was a step of this rank seen?"""
         return rank in self._last
@@ -88,6 +97,19 @@ class StepTimes:
             ordered = sorted(self._samples)
             self._p99_s = ordered[min(len(ordered) - 1, int(_QUANTILE * len(ordered)))]
         return self._p99_s
+
+
+@dataclass(frozen=True)
+class LogLines:
+    """What the lines of the log show.
+
+    Attributes:
+        at_s: When the last one came that was progress, seconds since the epoch.
+        times: Intervals of lines between which no rank has reported anything.
+    """
+
+    at_s: float
+    times: StepTimes
 
 
 def own_limit_s(steps: StepTimes, config: SuperviseConfig) -> float | None:
@@ -103,41 +125,57 @@ def limits(rank: RankProgress, steps: StepTimes, config: SuperviseConfig) -> tup
     if rank.phase_timeout_s is not None:
         # The program announced this limit itself: beyond it something is wrong.
         return rank.phase_timeout_s, rank.phase_timeout_s
-    of_lines, own = rank.rank < 0, own_limit_s(steps, config)
-    if rank.phase == "startup" or rank.step < 0 or (of_lines and own is None):
+    own = own_limit_s(steps, config)
+    if rank.phase == "startup" or rank.step < 0:
         return config.startup_limit_s, config.startup_limit_s
     if rank.phase in PATIENT_PHASES or own is None:
         return action, action
-    # Lines may come hours apart: the site's limit is for steps.
-    return (own, max(action, own)) if of_lines else (min(action, own), action)
+    return min(action, own), action
 
 
-def assess(ranks: Iterable[RankProgress], steps: StepTimes, now_s: float, config: SuperviseConfig) -> Assessment:
-    """Judge the silence of a job.
+def _limits_of_all(
+    ranks: Sequence[RankProgress], steps: StepTimes, config: SuperviseConfig
+) -> dict[int, tuple[float, float]]:
+    """The limits of each rank's silence. Announced pauses cover all ranks: others wait for one that evaluates."""
+    own = {r.rank: limits(r, steps, config) for r in ranks}
+    # The longest of all, found once: in a checkpoint every rank announces one.
+    announced = [own[r.rank] for r in ranks if r.phase in PATIENT_PHASES or r.phase_timeout_s is not None]
+    longest = (max((suspect_s for suspect_s, _ in announced), default=0.0), max((a for _, a in announced), default=0.0))
+    return {rank: (max(found[0], longest[0]), max(found[1], longest[1])) for rank, found in own.items()}
 
-    A rank counts as silent by its own last report and its own phase; ranks that train while another one evaluates wait
-    for it, and its announcement covers them.
+
+def assess(
+    ranks: Iterable[RankProgress],
+    steps: StepTimes,
+    now_s: float,
+    config: SuperviseConfig,
+    lines: LogLines | None = None,
+) -> Assessment:
+    """Judge the silence of a job: the time since any rank, or a line of the log, has shown progress.
+
+    It is too long once it is too long for one rank in its phase. If a line is newer than every report, a silence may
+    last as long as one between lines does, too. If no rank reports, the lines alone decide; they may come hours apart,
+    and the site's action limit is for steps.
     """
     everyone = list(ranks)
-    # The longest of all announced pauses, found first: in a checkpoint every rank announces one.
-    announced = [
-        limits(r, steps, config) for r in everyone if r.phase in PATIENT_PHASES or r.phase_timeout_s is not None
-    ]
-    patient_s = max((suspect_s for suspect_s, _ in announced), default=0.0)
-    patient_action_s = max((action_s for _, action_s in announced), default=0.0)
-    level, silent, longest, limit = SilenceLevel.QUIET, [], 0.0, 0.0
-    for r in everyone:
-        suspect_s, action_s = limits(r, steps, config)
-        suspect_s, action_s = max(suspect_s, patient_s), max(action_s, patient_action_s)
-        silent_s = now_s - r.at_s
-        if silent_s > suspect_s:
-            level = max(level, SilenceLevel.OVERDUE if silent_s > action_s else SilenceLevel.SUSPECT)
-            silent.append(r.rank)
-            if silent_s > longest:
-                longest, limit = silent_s, suspect_s
-    if level is SilenceLevel.QUIET:
-        return Assessment(level, silent_s=max((now_s - r.at_s for r in everyone), default=0.0))
-    why = f"no progress for {longest:.1f} s, limit {limit:.1f} s"
-    if steps.count >= config.min_steps:
-        why += f" ({config.suspicion_p99_factor:g} × p99 step {steps.p99_s():.2f} s + {config.suspicion_floor_s:g} s)"
-    return Assessment(level, tuple(silent), longest, limit, why)
+    spoke_s = max((r.at_s for r in everyone), default=-math.inf)
+    allowed, times = _limits_of_all(everyone, steps, config), steps
+    if lines is not None and lines.at_s > spoke_s:
+        spoke_s, own_s = lines.at_s, own_limit_s(lines.times, config)
+        if own_s is None and not everyone:
+            allowed = {-1: (config.startup_limit_s, config.startup_limit_s)}
+        elif own_s is not None:
+            of_ranks = allowed or {-1: (own_s, config.action_limit_s)}
+            allowed = {rank: (max(own_s, found[0]), max(own_s, found[1])) for rank, found in of_ranks.items()}
+            times = max((steps, lines.times), key=lambda known: own_limit_s(known, config) or 0.0)
+    silent_s = max(0.0, now_s - spoke_s) if allowed else 0.0
+    crossed = {rank: found for rank, found in allowed.items() if silent_s > found[0]}
+    if not crossed:
+        return Assessment(SilenceLevel.QUIET, silent_s=silent_s)
+    limit_s = min(suspect_s for suspect_s, _ in crossed.values())
+    why = f"no progress for {silent_s:.1f} s, limit {limit_s:.1f} s"
+    if times.count >= config.min_steps:
+        why += f" ({config.suspicion_p99_factor:g} × p99 step {times.p99_s():.2f} s + {config.suspicion_floor_s:g} s)"
+    overdue = any(silent_s > action_s for _, action_s in crossed.values())
+    level = SilenceLevel.OVERDUE if overdue else SilenceLevel.SUSPECT
+    return Assessment(level, tuple(crossed), silent_s, limit_s, why)

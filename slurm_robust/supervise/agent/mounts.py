@@ -1,0 +1,109 @@
+"""Which network file systems of this node do not answer? Asked in child processes, which may hang in the agent's place.
+
+A child that does not end is killed and left behind: it ends when its mount answers or is gone. Until then its mount
+counts as silent, and no second child is started for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from slurm_robust.supervise.agent import procfs
+from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.supervise.agent.mount_messages import CheckMounts, MountsChecked
+from slurm_robust.supervise.agent.ranks import Rank
+
+ANSWER_S = 2.0
+"""What a working file system needs is milliseconds."""
+_POLL_S = 0.02
+_MAX_MOUNTS = 32
+_TYPES = frozenset(
+    {
+        *("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "fuse", "wekafs", "9p", "pvfs2", "panfs"),
+        *("afs", "ocfs2", "gfs2", "virtiofs"),
+    }
+)
+
+
+def network_mounts(mountinfo: str) -> tuple[str, ...]:
+    """The mount points of network file systems in the text of /proc/PID/mountinfo; of several on one, one."""
+    found: dict[str, None] = {}
+    for line in mountinfo.splitlines():
+        place, _, rest = line.partition(" - ")
+        kind, words = rest.partition(" ")[0], place.split(" ")
+        if len(words) > 4 and (kind in _TYPES or kind.startswith("fuse.")):
+            # Blanks, tabs, newlines and backslashes in a path are written as octal numbers.
+            path = words[4]
+            for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+                path = path.replace(octal, character)
+            found[path] = None
+    return tuple(found)[:_MAX_MOUNTS]
+
+
+class MountProbe:
+    """Asks mounts whether they answer."""
+
+    def __init__(self, clock: SystemClock = CLOCK) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._children: dict[str, int] = {}
+        """Mount → pid of the child that asks there."""
+
+    def silent(self, mounts: tuple[str, ...], within_s: float = ANSWER_S) -> tuple[str, ...]:
+        """Those that do not answer in this time. A mount that answers with an error, or is not there, does answer."""
+        mounts = mounts[:_MAX_MOUNTS]
+        with self._lock:
+            self._ended()
+            deadline_s = self._clock.monotonic_s() + within_s
+            waiting = set(mounts)
+            while True:
+                for mount in waiting - self._children.keys():
+                    self._children[mount] = _ask(mount)
+                # A child that was killed after an earlier question gives no answer when it ends.
+                waiting -= {mount for mount, status in self._ended() if os.WIFEXITED(status)}
+                if not waiting or self._clock.monotonic_s() >= deadline_s:
+                    break
+                self._clock.pause(_POLL_S)
+            for mount in waiting & self._children.keys():
+                os.kill(self._children[mount], signal.SIGKILL)
+            return tuple(mount for mount in mounts if mount in waiting)
+
+    def _ended(self) -> list[tuple[str, int]]:
+        """The mounts whose children have ended, and their statuses."""
+        found = []
+        for mount, pid in list(self._children.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del self._children[mount]
+                found.append((mount, status))
+        return found
+
+    def answer(self, node: str, request: CheckMounts) -> MountsChecked:
+        """Check the mounts that are asked for, or all network mounts of this node."""
+        mounts = request.mounts[:_MAX_MOUNTS] or network_mounts(procfs.mountinfo())
+        silent = self.silent(mounts)
+        return MountsChecked(node, request.request_id, silent, tuple(m for m in mounts if m not in silent))
+
+
+def held(ranks: list[Rank]) -> bool:
+    """Whether a process of these ranks sleeps in the kernel and cannot be woken (state D)."""
+    states = (procfs.stat(process.pid) for rank in ranks for process in rank.tree)
+    return any(stat is not None and stat.state == "D" for stat in states)
+
+
+def _ask(mount: str) -> int:
+    """Start a child that asks this mount, and return its pid.
+
+    A fork alone: starting a program would hang with the agent's thread if its file is on the dead mount.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        # srun waits until nobody holds the step's output any more.
+        os.closerange(0, os.sysconf("SC_OPEN_MAX"))
+        os.statvfs(mount)
+    finally:
+        os._exit(0)

@@ -1,0 +1,44 @@
+"""Does the user end the training step? Read from the signals that its srun has received. Pure.
+
+srun itself ends the step at a SIGTERM, SIGHUP or SIGQUIT. The first Ctrl-C only has it show the tasks; a second one
+within a second is passed on to them, and they may go on all the same.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+_TWICE_S = 1.5
+"""srun waits one second for the second Ctrl-C; both reach us through a loop of ours."""
+_LEAVES_TIME_S = 600.0
+"""For a program that saves a checkpoint when it is interrupted. One that still trains after it has taken no notice."""
+_SURE = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_FIRST_COUNTS = {"X", "disable-status", "q", "quit-on-interrupt"}
+"""srun's options with which the first Ctrl-C already reaches the tasks, or ends the step."""
+
+
+class Received(NamedTuple):
+    """A signal that srun has received, and when we heard of it, on the monotonic clock."""
+
+    number: int
+    at_s: float
+
+
+def user_end(
+    signals: Sequence[Received], now_s: float, options: Mapping[str, str], environment: Mapping[str, str]
+) -> str:
+    """The name of the signal by which the user ends the step; empty if nobody does.
+
+    `options` are srun's by name, and `now_s` is on the monotonic clock.
+    """
+    sure = next((s.number for s in signals if s.number in _SURE), 0)
+    if sure:
+        return signal.Signals(sure).name
+    interrupts = [s.at_s for s in signals if s.number == signal.SIGINT]
+    first_counts = bool(_FIRST_COUNTS & set(options)) or "SLURM_DISABLE_STATUS" in environment
+    pairs = [later for earlier, later in pairwise(interrupts) if later - earlier <= _TWICE_S]
+    telling = interrupts if first_counts else pairs
+    return "SIGINT" if telling and now_s - telling[-1] <= _LEAVES_TIME_S else ""

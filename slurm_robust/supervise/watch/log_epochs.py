@@ -1,0 +1,96 @@
+"""Epochs as progress, for logs that show no step: one line an epoch, or a bar that is only drawn when it is full.
+
+An epoch that is higher than any before it is progress whatever else a job prints: a hung job repeats its epoch. It
+counts only while no shape has read a step, and it does not number the steps of the training.
+"""
+
+from __future__ import annotations
+
+import re
+
+from slurm_robust.supervise.watch.log_shapes import CounterReading, Counts
+
+_EPOCH = re.compile(
+    r"\bepochs?['\"]?[\s:=#\[(]{0,6}(?P<epoch>\d{1,7})(?![\d%]|[.:]\d)(?:\s*(?:/|of)\s*(?P<total>\d{1,7}))?"
+)
+_PART = re.compile(r"['\"]?epoch['\"]?[\s:=]{1,3}['\"]?(?P<epoch>\d{1,7}\.\d{1,9})")
+"""A part of an epoch, as Hugging Face's Trainer prints it."""
+_METRIC = re.compile(
+    r"(?:loss|acc(?:uracy)?|ppl|perplexity|nll|mse|mae|rmse|auc|f1|dice|m?iou|psnr|bleu|wer|reward|elbo|err(?:or)?)"
+    r"\w*[^\w\n.]{0,12}(?:\w{1,8}[\s:=]{1,3})?-?\d+(?:\.\d+|e-?\d+)"
+)
+_WORK = re.compile(r"\b(?:step|iter|iteration|batch|it|update|sample|minibatch)s?\b[\s:=#\[(]{0,4}\d")
+_TABLE = re.compile(r"^\s*\|?\s*epoch\s*\|?\s+[a-z_|][a-z_| \t/()-]*(?:loss|acc|error|metric)[a-z_| \t/()-]*$")
+_ROW = re.compile(r"^\s*\|?\s*(?P<epoch>\d{1,7})\s*\|?\s+-?\d+\.\d+\s*\|?\s+-?\d+\.\d+")
+_BRACKET = re.compile(r"^[^|\d]{0,40}\[\s*(?P<epoch>\d{1,7})\s*/\s*(?P<total>\d{1,7})\s*\]")
+_FULL_BAR = re.compile(r"100%\|[^|]*\|\s*(?P<step>\d{1,9})/(?P<total>\d{1,9})\s*\[(?P<spent>[\d:]+)<")
+_LABELS = re.compile(r"^(?:\s*\d+: |\[rank\d+\]:? ?|\d{4}-\d\d-\d\d[ t][\d:.,]+ )+")
+EPOCHS = "epochs/"
+"""How the names of counters of epochs begin."""
+
+
+class EpochLines:
+    """Reads epochs in the lines of one attempt."""
+
+    def __init__(self) -> None:
+        self._highest = -1.0
+        self._header: int | None = None
+        """The epoch of the last line that shows an epoch and nothing else."""
+        self._table = False
+        self._bars: dict[str, tuple[int, int]] = {}
+        """Total of a bar → the seconds that the last full one took, and how many full ones there were."""
+        self._last_bar = ""
+
+    def read(self, low: str) -> CounterReading | None:
+        """The epoch of a line in lower case, if it is progress as far as this line shows; else None."""
+        low = _LABELS.sub("", low, count=1)
+        if "epoch" in low:
+            if _TABLE.match(low):
+                self._table = True
+                return None
+            return self._named(low)
+        row = _ROW.match(low) if self._table else None
+        if row is None and "[" in low and _METRIC.search(low) is not None and _WORK.search(low) is None:
+            row = _BRACKET.match(low)
+        return self._new(int(row["epoch"])) if row is not None else None
+
+    def _named(self, low: str) -> CounterReading | None:
+        if _WORK.search(low) is not None:
+            return None
+        trains = _METRIC.search(low) is not None
+        found = _EPOCH.search(low)
+        if found is None:
+            part = _PART.search(low) if trains else None
+            return self._new(float(part["epoch"]), Counts.OTHER) if part is not None else None
+        epoch = int(found["epoch"])
+        if trains:
+            return self._new(epoch)
+        before, self._header = self._header, epoch
+        # A single header may stand before the steps of its epoch.
+        return self._new(epoch) if before is not None and epoch > before else None
+
+    def _new(self, epoch: float, counts: Counts = Counts.EPOCH) -> CounterReading | None:
+        if epoch <= self._highest:
+            return None
+        self._highest = epoch
+        whole = int(epoch) if counts is Counts.EPOCH else int(epoch * 1_000_000)
+        return CounterReading(EPOCHS + counts.value, whole, counts=counts, learned=True)
+
+    def full_bar(self, low: str) -> int:
+        """How often the bar of this line has been full, if this is a new one; 0 if it is none, or the last one again.
+
+        A bar that is drawn again has spent more time. A new one has spent less, or another bar stood between them.
+        """
+        found = _FULL_BAR.search(low)
+        if found is None or found["step"] != found["total"]:
+            return 0
+        spent_s = 0
+        for part in found["spent"].split(":"):
+            spent_s = 60 * spent_s + int(part or 0)
+        total, last = found["total"], self._bars.get(found["total"])
+        again = last is not None and self._last_bar == total and spent_s >= last[0]
+        times = 1 if last is None else last[1] + (0 if again else 1)
+        if len(self._bars) < 64 or last is not None:
+            self._bars[total] = spent_s, times
+        self._last_bar = total
+        return 0 if again else times

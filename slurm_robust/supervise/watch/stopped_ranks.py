@@ -1,0 +1,139 @@
+"""A rank that a signal has stopped is no fault of its node. The gentlest way on is to continue it, once.
+
+If it stops again, the stacks decide as for any other silence (`policy.job.consequences`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from slurm_robust.supervise.agent.stopped_messages import ContinueRank, RankContinued
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.fleet import Fleet, RankInfo
+
+_ASK_AGAIN_S = 5.0
+_ASKED_AT_MOST = 3
+"""A request is lost if no agent of the node is there at that moment."""
+_UNTRACED = " and nobody traces it"
+
+
+@dataclass(frozen=True)
+class StoppedRank:
+    """The main process of a rank that is stopped.
+
+    Attributes:
+        stopped_s: For how long.
+        traced: A debugger holds it.
+    """
+
+    rank: int
+    node: str
+    pid: int
+    stopped_s: float
+    traced: bool = False
+
+
+def to_continue(
+    stopped: Collection[StoppedRank], ranks: int, silent_s: float, limit_s: float, faulty: Collection[str]
+) -> list[StoppedRank]:
+    """Which of the stopped ranks are to be continued.
+
+    None are if more than half of the job's ranks are stopped: then the job is suspended, by Slurm or by a person.
+
+    Args:
+        stopped: All stopped ranks.
+        ranks: How many ranks of the job live.
+        silent_s: For how long the job has made no progress.
+        limit_s: `supervise.continue_stopped_after_s`.
+        faulty: Nodes that have reported a fault.
+    """
+    if limit_s <= 0 or silent_s < limit_s or 2 * len(stopped) > ranks:
+        return []
+    return [one for one in stopped if not one.traced and one.stopped_s >= limit_s and one.node not in faulty]
+
+
+class StoppedRanks:
+    """Watches the stopped ranks of a job; each process is continued once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._fleet = session.fleet
+        self._last_sign_s = self._moved_at_s = 0.0
+        """The last sign of progress, and when it was new, on our monotonic clock."""
+        self._since_s: dict[tuple[int, int], float] = {}
+        """Rank and process → since when it is stopped."""
+        self._asked: dict[tuple[int, int], tuple[int, float]] = {}
+        """Rank and process → how often its agent was asked to continue it, and when last."""
+        self._answered: set[tuple[int, int]] = set()
+        self._continued_at_s: dict[int, float] = {}
+
+    def continued_since(self, at_s: float) -> list[int]:
+        """The ranks that were continued after this time, seconds since the epoch."""
+        return sorted(rank for rank, when_s in self._continued_at_s.items() if when_s >= at_s)
+
+    def poll(self, fleet: Fleet, last_sign_s: float) -> bool:
+        """Ask for the ranks that are to be continued; True if a rank has just been continued.
+
+        Args:
+            fleet: The ranks of the current attempt.
+            last_sign_s: The time of its last sign of progress.
+        """
+        now_s = self._session.clock.monotonic_s()
+        if fleet is not self._fleet:
+            self._fleet, self._moved_at_s = fleet, now_s
+            for table in (self._since_s, self._asked, self._answered, self._continued_at_s):
+                table.clear()
+        if last_sign_s != self._last_sign_s:
+            self._last_sign_s, self._moved_at_s = last_sign_s, now_s
+        answers, fleet.continued = fleet.continued, []
+        # Each answer is told: a list in which any() stops early would lose some.
+        continued = [answer for answer in answers if self._tell(answer, now_s)]
+        if self._session.srun_exit_code is None:
+            self._ask(self._stopped(fleet.stopped, now_s), len(fleet.alive), now_s)
+        return bool(continued)
+
+    def _stopped(self, infos: Iterable[RankInfo], now_s: float) -> list[StoppedRank]:
+        self._since_s = {(r.rank, r.pid): self._since_s.get((r.rank, r.pid), now_s) for r in infos}
+        return [
+            StoppedRank(r.rank, r.node, r.pid, now_s - self._since_s[r.rank, r.pid], traced=r.state == "t")
+            for r in infos
+        ]
+
+    def _ask(self, stopped: Collection[StoppedRank], ranks: int, now_s: float) -> None:
+        session = self._session
+        if not stopped:
+            return
+        limit_s = session.settings.continue_stopped_after_s
+        faulty = {signal.node for signal in session.node_faults.of({one.node for one in stopped})}
+        for one in to_continue(stopped, ranks, now_s - self._moved_at_s, limit_s, faulty):
+            key = one.rank, one.pid
+            times, asked_at_s = self._asked.get(key, (0, 0.0))
+            if key in self._answered or times >= _ASKED_AT_MOST or (times and now_s - asked_at_s < _ASK_AGAIN_S):
+                continue
+            self._asked[key] = times + 1, now_s
+            if session.acting:
+                session.agents.send(ContinueRank(one.node, one.rank, one.pid))
+                continue
+            self._answered.add(key)
+            text = f"{_held(one.rank, one.node, one.stopped_s)}{_UNTRACED}: mode act would continue it (SIGCONT)"
+            session.folder.log_event("note", text, node=one.node, rank=one.rank)
+
+    def _tell(self, answer: RankContinued, now_s: float) -> bool:
+        """Write an answer into the story; returns whether the rank was continued."""
+        key = answer.rank, answer.pid
+        if key not in self._asked or key in self._answered:
+            return False
+        self._answered.add(key)
+        held = _held(answer.rank, answer.node, now_s - self._since_s.get(key, now_s))
+        session, named = self._session, {"node": answer.node, "rank": answer.rank}
+        if answer.refused:
+            session.folder.log_event("note", f"{held}: it is not continued, {answer.refused}", **named)
+            return False
+        session.folder.log_event("continued", f"{held}{_UNTRACED}: it was continued (SIGCONT)", **named)
+        self._continued_at_s[answer.rank] = session.clock.now_s()
+        return True
+
+
+def _held(rank: int, node: str, stopped_s: float) -> str:
+    return f"rank {rank} on {node} was stopped by a signal for {stopped_s:.0f} s"
