@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from slurm_robust.nodecheck.catalogue import kernel_patterns, sxids, xids
-from slurm_robust.nodecheck.catalogue.xids import Grade
+from slurm_robust.nodecheck.catalogue.xids import XidGrade
 from slurm_robust.nodecheck.engine.finding import Status
 from slurm_robust.nodewatch import urgency
 from slurm_robust.nodewatch.urgency import NOTE, UrgencyRule
@@ -34,7 +34,7 @@ def as_markdown() -> str:
         "or a reboot, and `at_next_checkpoint` where it wants the GPU drained first.",
     ]
     lines += ["", "## SXIDs (errors of NVSwitches)", ""]
-    failing = (entry for code, entry in sorted(sxids.CATALOGUE.items()) if entry.grade is not Grade.NOTE)
+    failing = (entry for code, entry in sorted(sxids.CATALOGUE.items()) if entry.grade is not XidGrade.NOTE)
     by_rule: dict[UrgencyRule, list[str]] = {}
     for entry in failing:
         by_rule.setdefault(urgency.of_sxid(entry.code, entry.grade), []).append(str(entry.code))

@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.nodecheck.catalogue import remedies, sxids
-from slurm_robust.nodecheck.catalogue.xids import Grade
+from slurm_robust.nodecheck.catalogue.xids import XidGrade
 from slurm_robust.nodecheck.engine import registry
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.finding import Status
@@ -78,7 +78,7 @@ class KernelLines:
         for event in facts["new"]:
             verdict = check.judge({**facts, "new": [event], "latched": []}, self._settings[check.name])
             code, message = event["xid"], event["message"]
-            grade = {Status.FAIL: Grade.FAIL, Status.WARN: Grade.WARN}.get(verdict.status, Grade.NOTE)
+            grade = {Status.FAIL: XidGrade.FAIL, Status.WARN: XidGrade.WARN}.get(verdict.status, XidGrade.NOTE)
             of_switch = code >= sxids.FIRST_CODE
             rule = urgency.of_sxid(code, grade) if of_switch else urgency.of_xid(code, grade, message)
             gpus = () if of_switch else self._gpus.of([event["gpu"]])

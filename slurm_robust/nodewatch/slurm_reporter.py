@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_robust.fault_marker import MAX_AGE_S, FaultMarker
+from slurm_robust.node_findings import about_gpus
 from slurm_robust.nodecheck.catalogue import remedies
 from slurm_robust.nodecheck.engine.finding import shorten
 from slurm_robust.nodewatch.child import ChildSource, Message, Send
@@ -175,7 +176,9 @@ def marker_of(faults: Sequence[UnfitNode]) -> FaultMarker:
     sentence = "; ".join(dict.fromkeys(fault.text for fault in told))
     remedy = remedies.strongest(Remedy(fault.remedy) if fault.remedy else None for fault in told)
     at_s = int(max(fault.at_s for fault in told))
-    return FaultMarker(at_s, told[0].kind, gpus, sentence, remedy.value if remedy else "", spares_jobs=not urgent)
+    # A kind that is about GPUs alone would say that jobs without GPUs can go on.
+    kind = next((fault.kind for fault in told if not about_gpus(fault.kind, fault.gpus)), told[0].kind)
+    return FaultMarker(at_s, kind, gpus, sentence, remedy.value if remedy else "", spares_jobs=not urgent)
 
 
 def lacking(config: Config) -> str:

@@ -1,7 +1,7 @@
 """How urgent is a finding for the jobs on its node? One table: XIDs, SXIDs, kernel messages, checks; pure.
 
-Whether something is a fault is the catalogue's and the checks' own judgement (`Grade`, `Status`); here stands only what
-a running job should do about it. What is named in no row follows its grade.
+Whether something is a fault is the catalogue's and the checks' own judgement (`XidGrade`, `Status`); here stands only
+what a running job should do about it. What is named in no row follows its grade.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slurm_robust.node_findings import URGENCIES
 from slurm_robust.nodecheck.catalogue import xids
-from slurm_robust.nodecheck.catalogue.xids import FaultSource, Grade
+from slurm_robust.nodecheck.catalogue.xids import FaultSource, XidGrade
 from slurm_robust.nodecheck.engine.finding import Status
 
 NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE = URGENCIES
@@ -68,7 +68,7 @@ SXIDS: Mapping[str, UrgencyRule] = {
     "warn": UrgencyRule(AT_NEXT_CHECKPOINT, _PORT),
     "note": UrgencyRule(NOTE, _HARMLESS),
 }
-"""Grade of an SXID's line → how urgent it is."""
+"""XidGrade of an SXID's line → how urgent it is."""
 _SXID_NOTES = frozenset({10001, 10002, 10003, 11004, 20012})
 """Codes that warn, and cost no job anything: a switch's own housekeeping, packets that belong nowhere."""
 
@@ -125,7 +125,7 @@ _SOFT_FAILURES = ("remap_pending", "repair_pending", "recovery_drain_reset", "no
 ALL_RAILS = UrgencyRule(NOW, "ours: no RDMA port is left: the job waits for ever, or for its own timeout")
 
 
-def of_xid(code: int, grade: Grade, message: str = "") -> UrgencyRule:
+def of_xid(code: int, grade: XidGrade, message: str = "") -> UrgencyRule:
     """Of a line with this XID.
 
     Args:
@@ -133,14 +133,14 @@ def of_xid(code: int, grade: Grade, message: str = "") -> UrgencyRule:
         grade: What the catalogue (or the site) makes of this very line.
         message: The line's text: 154 names there what the driver wants.
     """
-    if grade is Grade.NOTE and code not in _NOTED_AS_HARMLESS:
+    if grade is XidGrade.NOTE and code not in _NOTED_AS_HARMLESS:
         return UrgencyRule(NOTE, _ENGINE)
-    if code == 154 and (grade is Grade.WARN or xids.recovery_action(message).lower().startswith("drain")):
+    if code == 154 and (grade is XidGrade.WARN or xids.recovery_action(message).lower().startswith("drain")):
         return UrgencyRule(AT_NEXT_CHECKPOINT, _DRIVER)
     named = XIDS.get(code)
-    if grade is Grade.FAIL:
+    if grade is XidGrade.FAIL:
         return named if named and named.name != NOTE else UrgencyRule(NOW, _GRADE_FAIL)
-    if grade is Grade.WARN and named and named.name == NOW:
+    if grade is XidGrade.WARN and named and named.name == NOW:
         return UrgencyRule(NOTE, _PERSON)  # of a family whose worse lines fail, one that calls itself not fatal
     if named:
         return named
@@ -151,9 +151,9 @@ def _hardware(code: int) -> bool:
     return xids.lookup(code).fault is FaultSource.HARDWARE
 
 
-def of_sxid(code: int, grade: Grade) -> UrgencyRule:
+def of_sxid(code: int, grade: XidGrade) -> UrgencyRule:
     """Of an NVSwitch's line with this code, by what the catalogue (or the site) makes of it."""
-    return SXIDS["note" if grade is Grade.WARN and code in _SXID_NOTES else grade.value]
+    return SXIDS["note" if grade is XidGrade.WARN and code in _SXID_NOTES else grade.value]
 
 
 def of_kernel(kind: str, status: Status, *, about_gpu: bool = False) -> UrgencyRule:

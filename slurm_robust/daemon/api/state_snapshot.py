@@ -146,7 +146,7 @@ def _state(daemon: Daemon) -> dict[str, Any]:
         "pid": os.getpid(),
         "account": context.account,
         "slurm_calls": context.calls,
-        "breaker": {"open": bool(daemon.breaker.why_open), "why": daemon.breaker.why_open},
+        "breaker": daemon.breaker.shown(),
         "lost_gres": list(lost_gres(readings.picture.gres_used.values())),
         "standby": [_pool(daemon, pool) for pool in daemon.standby_pools.pools],
         "jobs": [_job(daemon, j, supervised[i]) for i, j in readings.jobs.items() if i in supervised],

@@ -1,4 +1,4 @@
-"""The daemon's breaker: counts the drains with our prefix, opens, and is reset by a person through the journal."""
+"""The daemon's breaker: counts what we take out of service, opens, and is reset by a person through the journal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger
-from slurm_robust.policy.cluster.breaker import headroom, over_limit
+from slurm_robust.policy.cluster.breaker import (
+    CLAIM_WINDOW_S,
+    ClaimBounds,
+    ClaimedSuspects,
+    TakenOut,
+    headroom,
+    kept_for_claim,
+    over_limit,
+)
 from slurm_robust.slurm.client import Node
 from slurm_robust.text import shortened
 
@@ -40,6 +48,11 @@ class Breaker:
         """Why it is open, or an empty text where it is closed."""
         return self.context.journal.get(OPEN_KEY)
 
+    def shown(self) -> dict[str, Any]:
+        """For the snapshot: open or closed, why, and how many nodes are out of service now."""
+        out, held = self._taken().nodes_out, {q.node for q in self.ledger.quarantines()}
+        return {"open": bool(self.why_open), "why": self.why_open, "out": len(out), "quarantined": len(out & held)}
+
     def most(self) -> dict[str, int]:
         """For each node: the number of drained nodes from which prolog and health check may not drain it any more.
 
@@ -53,10 +66,30 @@ class Breaker:
         return {name: out + left.get(name, 0) + 1 for name in context.readings.nodes}
 
     def _judged(self, judge: Callable[..., T], **asked: Any) -> T:
-        """The answer of `headroom` or `over_limit` about the drains so far."""
-        context, reset_at_s = self.context, float(self.context.journal.get(RESET_KEY, "0"))
-        known = (self.ledger.drains(), context.picture.partitions, context.config.breaker)
-        return judge(*known, now_s=context.now_s(), reset_at_s=reset_at_s, **asked)
+        """The answer of `headroom` or `over_limit` about the nodes that are out so far."""
+        context = self.context
+        known = (self._taken().out, context.picture.partitions, context.config.breaker)
+        return judge(*known, now_s=context.now_s(), reset_at_s=self._reset_at_s, **asked)
+
+    def _taken(self) -> TakenOut:
+        return self.ledger.taken_out(self.context.now_s() - max(CLAIM_WINDOW_S, self.context.config.breaker.window_s))
+
+    @property
+    def _reset_at_s(self) -> float:
+        return float(self.context.journal.get(RESET_KEY, "0"))
+
+    def kept_for_claim(self, suspects: ClaimedSuspects) -> str:
+        """Why the suspects of a claim stay in service; empty if they may be taken out. The breaker never opens."""
+        context, config = self.context, self.context.config
+        if self.why_open:
+            return "the breaker is open"
+        most = config.quarantine.max_per_user_hour
+        bounds = ClaimBounds(context.picture.partitions, config.breaker, most, self._reset_at_s)
+        return kept_for_claim(suspects, self._taken(), bounds, context.now_s())
+
+    def room(self, nodes: frozenset[str]) -> bool:
+        """True where these may be taken out of service; unlike `allows`, it never opens the breaker."""
+        return not self.why_open and not self._judged(over_limit, more=nodes)
 
     def allows(self, nodes: frozenset[str]) -> bool:
         """True where these may be taken out of service; where that would be too many, the breaker opens."""

@@ -6,7 +6,8 @@ What happens to a claim between Comment and requeue, in this order:
 2. `_weigh` drops a claim of an earlier attempt, or one that was weighed before: each incident is weighed once.
 3. `_refusal` applies the rules of `policy.cluster.recovery_plan.check_claim` (the job's own nodes only, caps on seats).
 4. `_decide` reads Slurm again and calls `recovery_plan.plan`, which writes down every action of the recovery. While the
-   breaker is open, no action takes a suspect out of service: the job gets a seat without it, and nothing more.
+   breaker is open, where a bound on claims is reached, or for weak evidence, no action takes a suspect out of service:
+   the job gets a seat without it, and nothing more.
 5. A refusal is closed in the journal, and answered in `AdminComment`. In observe mode the plan is only written down.
 6. `Recoveries.start` writes the plan to the journal. From then on `recoveries` takes the steps that
    `policy.cluster.recovery_step.next_step` names: quarantine, seat, answer, requeue, and what follows.
@@ -29,7 +30,7 @@ from slurm_robust.daemon.jobs_together import JobsTogether
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow, Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.model import TIME_KEYS, Action, ActionKind, Attempt, Incident, Mode, Verdict
-from slurm_robust.policy.cluster.breaker import kept_in_service
+from slurm_robust.policy.cluster.breaker import ClaimedSuspects, kept_in_service
 from slurm_robust.policy.cluster.recovery_plan import (
     CLAIM,
     NODE_FAULT,
@@ -274,14 +275,12 @@ class ClaimIntake:
         usage = usage_of(context.journal, self.recoveries, job, context.now_s(), claim.step)
         return check_claim(job, claim, usage, context.config)
 
-    def _kept_in_service(self, claim: Claim) -> str:
-        """What is said where the breaker keeps the suspects in service; empty where they may be taken out."""
-        drains = self.context.config.quarantine.claims == "drain" and self.context.acting
-        if not claim.evict or not (self.breaker.why_open or drains):
+    def _kept_in_service(self, job: Job, claim: Claim) -> str:
+        """What is said where a claim's suspects stay in service; empty where they may be taken out."""
+        if not claim.evict:
             return ""
-        if not self.breaker.why_open and self.breaker.allows(frozenset(claim.evict)):
-            return ""
-        return kept_in_service(claim.evict)
+        why = self.breaker.kept_for_claim(ClaimedSuspects(frozenset(claim.evict), job.user, claim.grade))
+        return kept_in_service(claim.evict, why) if why else ""
 
     async def _decide(self, job: Job, claim: Claim) -> Recovery | Refusal:
         context = self.context
@@ -300,7 +299,7 @@ class ClaimIntake:
         await context.read_reservations(age_s)
         if refusal := self._refusal(now_job, claim):
             return refusal
-        kept = self._kept_in_service(claim)
+        kept = self._kept_in_service(now_job, claim)
         if kept:
             context.alert("claim.suspect_kept", f"job {job.ref.address}: {kept}", key=job.ref.address)
         request = RecoveryRequest(

@@ -105,7 +105,7 @@ class Lemons:
         for prefix in (context.config.seat.prefix, QUARANTINE_PREFIX, PAIR_PREFIX):
             taken |= in_reservations(readings.reservations.values(), prefix)
         lemon = choose(self._named, readings.nodes, taken, given)
-        if lemon is None or not self.breaker.allows(frozenset((lemon.node,))):
+        if lemon is None or not self.breaker.room(frozenset((lemon.node,))):
             return
         why = f"fails more often than chance explains: {lemon.why}"
         key = f"lemon.{lemon.node}.{int(now_s)}"

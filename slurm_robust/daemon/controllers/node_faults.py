@@ -27,13 +27,13 @@ from slurm_robust.policy.cluster.node_faults import (
     JobThere,
     SeenFault,
     Storm,
+    concerns,
     grown,
     in_question,
     in_storm,
     near,
     next_step,
     our_drains,
-    touches,
 )
 from slurm_robust.policy.cluster.node_states import foreign
 from slurm_robust.policy.cluster.recovery_plan import MAX_DRAIN_REASON_CHARS, NODE_FAULT
@@ -212,7 +212,7 @@ class MarkedFaults:
             recovering=self.recoveries.of_job(job_id) is not None,
             decided=self.context.journal.incident(incident_key(job, _name(node, fault.marker))) is not None,
         )
-        if fault.marker.gpus and in_question(there, fault):
+        if fault.marker.about_gpus and in_question(there, fault):
             return replace(there, gpus=await self._gpus_of(job, node))
         return there
 
@@ -248,8 +248,10 @@ class MarkedFaults:
         unasked.begin(context, self.intake, self.recoveries, asked)
 
     async def _concerns(self, job: Job, node: str, marker: FaultMarker) -> bool:
-        gpus = await self._gpus_of(job, node) if marker.gpus and not marker.spares_jobs else None
-        return not marker.spares_jobs and touches(marker.gpus, gpus)
+        if marker.spares_jobs:
+            return False
+        gpus = await self._gpus_of(job, node) if marker.about_gpus else None
+        return concerns(marker, job, gpus) is not False
 
     def _may_leave(self, name: str, marker: FaultMarker) -> bool:
         """True where the node is out of service, or may be taken out: otherwise the next job would start there."""

@@ -283,7 +283,7 @@ class PairTests:
         context.alert("pair_test.failed", f"{name} {why}")
         self.nodes.standby_not_checked(name, now_s, now_s + LATER_S, 0, why)
         self.nodes.standby_met(name, 0.0, why)
-        if not self.breaker.why_open:
+        if self.breaker.allows(frozenset((name,))):
             row = Quarantine(name, f"pair.{test.number}", 0, "", why, now_s, now_s, accused=why)
             self.nodes.quarantine(row)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.pair_tests import PairTests
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
@@ -39,14 +41,16 @@ class Proof:
         now_s, config = context.now_s(), context.config
         strikes = self.ledger.strikes(q.node, now_s - config.quarantine.strike_window_days * DAY_S)
         jobs = jobs_that_suspect(strikes, q.job_id, q.lineage)
-        suspect = CheckedSuspect(q.node, q.incident, q.checked_at_s or now_s, jobs, q.accused)
+        ends_s = q.since_s + config.quarantine.claim_limit_s if q.of_claim else math.inf
+        suspect = CheckedSuspect(q.node, q.incident, q.checked_at_s or now_s, jobs, q.accused, ends_s)
         wait_s = config.nodetest.proof_wait_h * HOUR_S
         step = next_step(suspect, self.tests.past(), self._company(node), now_s=now_s, wait_s=wait_s)
         if isinstance(step, Meet):
             self.tests.begin(q.node, step.partner, q.incident)
             self._note(q, f"passed its full check; is tested with {step.partner}")
         elif isinstance(step, StayInQuarantine):
-            self._note(q, f"{step.why}, for {config.nodetest.proof_wait_h:g} h at most")
+            minutes = max(0.0, step.until_s - suspect.checked_at_s) / 60.0
+            self._note(q, f"{step.why}, for {minutes:.0f} min at most")
         else:
             return step
         return None

@@ -122,8 +122,20 @@ class Quarantines:
             result = full_check.result_of(recheck, q.recheck_job, since_s, limit_s)
             if result is not None:
                 await self._result(q, result)
+        elif self._claimed_for_long(q, node):
+            await self._passed(q, f"could not be checked within {context.config.quarantine.claim_limit_s / 60:.0f} min")
         elif context.now_s() >= q.next_try_at_s:
             await self._begin(q, node)
+
+    def _claimed_for_long(self, q: Quarantine, node: Node) -> bool:
+        """True where a claim alone keeps a node that works from everyone, and its check does not come about.
+
+        A node that does not respond, or does not end a job, is in trouble by itself: it stays.
+        """
+        context = self.context
+        ending = any(job.completing and q.node in job.nodes for job in context.readings.jobs.values())
+        late = context.now_s() - q.since_s > context.config.quarantine.claim_limit_s
+        return q.of_claim and late and not ending and "NOT_RESPONDING" not in node.flags and node.state != "DOWN"
 
     async def _reserved(self, q: Quarantine) -> bool:
         """Create and renew the reservation; True where something was done, and Slurm must be read again first."""

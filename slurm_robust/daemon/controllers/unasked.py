@@ -9,7 +9,7 @@ from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake, incident_key, new_row, usage_of
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import IncidentRow
-from slurm_robust.model import Conclusion, Suspect, Verdict
+from slurm_robust.model import Conclusion, Grade, Suspect, Verdict
 from slurm_robust.policy.cluster.recovery_plan import Recovery, RecoveryRequest, Refusal, check_caps, plan
 from slurm_robust.remedy import Remedy
 from slurm_robust.slurm.client import Job
@@ -71,7 +71,7 @@ def _row(context: DaemonContext, intake: ClaimIntake, asked: Unasked, decision: 
     job = asked.job
     claim = intake.supervised.get(job.ref.job_id)
     suspects = tuple(Suspect(node, (), 1.0, asked.reason) for node in asked.nodes)
-    verdict = Verdict(Conclusion.CULPRIT, asked.reason, suspects, corroborated=True)
+    verdict = Verdict(Conclusion.CULPRIT, asked.reason, suspects, corroborated=True, grade=Grade.CERTAIN)
     times = {"fault": asked.fault_at_s, "accepted": context.now_s()}
     row = new_row(context, job, asked.name, verdict=verdict, decision=decision, times=times)
     return replace(row, kind=asked.kind, confidence=1.0, lineage=claim.lineage if claim else "")

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from slurm_robust.daemon.store.drain_history import past_drains
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.policy.cluster.breaker import Drain
+from slurm_robust.model import Mode
+from slurm_robust.policy.cluster.breaker import ClaimedNode, Drain, TakenOut
+from slurm_robust.policy.cluster.recovery_plan import CLAIM
 from slurm_robust.policy.cluster.standby_health import StandbyCheck
 from slurm_robust.policy.cluster.strikes import Strike
 
@@ -40,6 +42,16 @@ class Quarantine:
     user: str = ""
     accused: str = ""
     checked_at_s: float | None = None
+
+    @property
+    def of_claim(self) -> bool:
+        """True if a job's claim is all that speaks against the node: no test, no report and no repair put it here."""
+        return bool(self.job_id) and not self.accused
+
+    @property
+    def after_drain(self) -> bool:
+        """True if a repair put the node here: it was drained before."""
+        return not (self.job_id or self.lineage or self.accused)
 
 
 class NodeLedger:
@@ -176,6 +188,21 @@ class NodeLedger:
         """Drains with our prefix, also those that a person has ended."""
         rows = self.db.execute("SELECT node, at_s, ended_at_s FROM drains")
         return [Drain(r["node"], r["at_s"], r["ended_at_s"] is None) for r in rows]
+
+    def taken_out(self, since_s: float) -> TakenOut:
+        """Nodes that this project took out of service; those of claims since then."""
+        now = [Drain(q.node, q.since_s) for q in self.quarantines() if not q.after_drain]
+        return TakenOut(self.drains(), now, self._claimed(since_s))
+
+    def _claimed(self, since_s: float) -> list[ClaimedNode]:
+        """Nodes that accepted claims took out of service since then, as they were planned."""
+        query = (
+            "SELECT a.target AS node, i.user, i.opened_at_s AS at_s "
+            "FROM incidents i JOIN actions a ON a.incident = i.key WHERE i.opened_at_s > ? "
+            "AND i.kind = ? AND i.mode = ? AND a.planned AND a.kind IN ('quarantine', 'drain')"
+        )
+        rows = self.db.execute(query, (since_s, CLAIM, Mode.ACT.value))
+        return [ClaimedNode(**dict(r)) for r in rows]
 
     def open_drains(self) -> dict[str, str]:
         """Nodes that are out of service by our drains, and why."""

@@ -12,7 +12,7 @@ or where it calls itself nothing: the guide says that GPU access hangs after the
 
 from __future__ import annotations
 
-from slurm_robust.nodecheck.catalogue.xids import Act, FaultSource, Grade, Xid
+from slurm_robust.nodecheck.catalogue.xids import Act, FaultSource, Xid, XidGrade
 
 FIRST_CODE = 10_000
 """NVIDIA's driver numbers switch errors from here on, so that none is taken for an XID."""
@@ -109,27 +109,27 @@ _HARMLESS = {
 }
 
 
-def _entries(names: dict[int, str], act: Act, grade: Grade) -> dict[int, Xid]:
+def _entries(names: dict[int, str], act: Act, grade: XidGrade) -> dict[int, Xid]:
     return {code: Xid(code, name, FaultSource.HARDWARE, act, grade) for code, name in names.items()}
 
 
 CATALOGUE: dict[int, Xid] = {
-    **_entries(_ALWAYS_FATAL, Act.RESET_FABRIC, Grade.FAIL),
-    **_entries(_HANGS, Act.RESET_FABRIC, Grade.FAIL),
-    **_entries(_STOPPED, Act.REBOOT, Grade.FAIL),
-    **_entries(_FATAL_PORT, Act.LOOK, Grade.WARN),
-    **_entries(_LOOK, Act.LOOK, Grade.WARN),
-    **_entries(_HARMLESS, Act.NONE, Grade.NOTE),
+    **_entries(_ALWAYS_FATAL, Act.RESET_FABRIC, XidGrade.FAIL),
+    **_entries(_HANGS, Act.RESET_FABRIC, XidGrade.FAIL),
+    **_entries(_STOPPED, Act.REBOOT, XidGrade.FAIL),
+    **_entries(_FATAL_PORT, Act.LOOK, XidGrade.WARN),
+    **_entries(_LOOK, Act.LOOK, XidGrade.WARN),
+    **_entries(_HARMLESS, Act.NONE, XidGrade.NOTE),
 }
 """Every code whose class NVIDIA documents, and some whose name says it."""
 
 
 def lookup(code: int) -> Xid:
     """The code's entry; one that is not documented accuses nobody."""
-    return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's guide", FaultSource.NONE, Act.LOOK, Grade.WARN)
+    return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's guide", FaultSource.NONE, Act.LOOK, XidGrade.WARN)
 
 
-def grade(code: int, *, fatal: bool | None, message: str = "") -> Grade:
+def grade(code: int, *, fatal: bool | None, message: str = "") -> XidGrade:
     """What a line makes of the node.
 
     Args:
@@ -139,11 +139,11 @@ def grade(code: int, *, fatal: bool | None, message: str = "") -> Grade:
     """
     entry = lookup(code)
     if code in _HANGS or code in _STOPPED or (code == _TOO_HOT and _SHUTS_DOWN in message):
-        return Grade.FAIL
+        return XidGrade.FAIL
     if fatal:
         # A line that calls itself fatal is told, whatever the guide says of its code.
-        return Grade.WARN if entry.grade is Grade.NOTE else entry.grade
-    return entry.grade if code in _LOOK else Grade.NOTE
+        return XidGrade.WARN if entry.grade is XidGrade.NOTE else entry.grade
+    return entry.grade if code in _LOOK else XidGrade.NOTE
 
 
 _TOO_HOT, _SHUTS_DOWN = 10004, "Shutting Down"

@@ -38,7 +38,7 @@ class Act(str, enum.Enum):
     LOOK = "look into it"
 
 
-class Grade(str, enum.Enum):
+class XidGrade(str, enum.Enum):
     """What it makes of the node: `fail` latches, `warn` is told, `note` is only evidence."""
 
     FAIL = "fail"
@@ -54,13 +54,13 @@ class Xid:
     name: str
     fault: FaultSource
     act: Act
-    grade: Grade
+    grade: XidGrade
 
 
 _H, _D, _A, _N = FaultSource.HARDWARE, FaultSource.DRIVER, FaultSource.APPLICATION, FaultSource.NONE
-_FAIL, _WARN, _NOTE = Grade.FAIL, Grade.WARN, Grade.NOTE
+_FAIL, _WARN, _NOTE = XidGrade.FAIL, XidGrade.WARN, XidGrade.NOTE
 
-_ROWS: tuple[tuple[int, str, FaultSource, Act, Grade], ...] = (
+_ROWS: tuple[tuple[int, str, FaultSource, Act, XidGrade], ...] = (
     (8, "GPU stopped processing (channel idle timeout)", _A, Act.RESTART_APP, _NOTE),
     (11, "invalid or corrupted push buffer stream", _A, Act.RESTART_APP, _NOTE),
     (13, "graphics engine exception", _A, Act.RESTART_APP, _NOTE),
@@ -131,7 +131,7 @@ _ROWS: tuple[tuple[int, str, FaultSource, Act, Grade], ...] = (
 )
 
 # Codes that today's drivers name and never log ("unused" in the catalogue), and what older ones meant by them.
-_OLD_ROWS: tuple[tuple[tuple[int, ...], str, FaultSource, Act, Grade], ...] = (
+_OLD_ROWS: tuple[tuple[tuple[int, ...], str, FaultSource, Act, XidGrade], ...] = (
     ((*range(1, 8),), "invalid or corrupted push buffer stream (older drivers)", _A, Act.RESTART_APP, _NOTE),
     ((9, 10, 12), "graphics engine error (older drivers)", _A, Act.RESTART_APP, _NOTE),
     ((14, 17, 23, 91), "reserved by the driver", _N, Act.NONE, _NOTE),
@@ -194,7 +194,7 @@ _ASKS_FOR_RESET = 550
 
 def lookup(code: int) -> Xid:
     """The code's entry; one for a code that is not documented warns and accuses nobody."""
-    return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's catalogue", FaultSource.NONE, Act.LOOK, Grade.WARN)
+    return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's catalogue", FaultSource.NONE, Act.LOOK, XidGrade.WARN)
 
 
 def recovery_action(message: str) -> str:
@@ -211,31 +211,31 @@ def other_gpus_work(code: int, message: str) -> bool:
     return code in ONE_GPU_ONLY
 
 
-def _of_nvlink(message: str) -> Grade:
+def _of_nvlink(message: str) -> XidGrade:
     """What the seven registers of a 74 say (catalogue, WORKFLOW_NVLINK_ERR); a fault where they say nothing known."""
     match = _SEVEN.search(message)
     registers = [int(text, 16) for text in re.findall(r"0x[0-9a-fA-F]+", match[0])] if match else []
     if not any(registers) or any(bits & ~(_IGNORED[at] | _SECONDARY[at]) for at, bits in enumerate(registers)):
-        return Grade.FAIL
-    return Grade.WARN if any(bits & _SECONDARY[at] for at, bits in enumerate(registers)) else Grade.NOTE
+        return XidGrade.FAIL
+    return XidGrade.WARN if any(bits & _SECONDARY[at] for at, bits in enumerate(registers)) else XidGrade.NOTE
 
 
-def _of_nvlink5(message: str) -> Grade:
+def _of_nvlink5(message: str) -> XidGrade:
     """144–150 call themselves `Fatal` or `Nonfatal`; what 149 says of a link that software took down needs nothing."""
     if not _FATAL.search(_NON_FATAL.sub("", message)):
-        return Grade.WARN
+        return XidGrade.WARN
     down = _LINK_DOWN.search(message)
-    return Grade.WARN if down and int(down[1], 16) >> 20 & 0x3F in _TAKEN_DOWN else Grade.FAIL
+    return XidGrade.WARN if down and int(down[1], 16) >> 20 & 0x3F in _TAKEN_DOWN else XidGrade.FAIL
 
 
-def _of_rlw(message: str) -> Grade:
+def _of_rlw(message: str) -> XidGrade:
     """145: the unit and its error status, beside the word that it calls itself."""
     match = _RLW.search(message)
     unit, status = (match[1], int(match[2], 16)) if match else ("", 0)
-    if status & _RLW_RESET.get(unit, 0) or _of_nvlink5(message) is Grade.FAIL:
-        return Grade.FAIL
+    if status & _RLW_RESET.get(unit, 0) or _of_nvlink5(message) is XidGrade.FAIL:
+        return XidGrade.FAIL
     corrected = _RLW_NOTHING.get(unit, 0)
-    return Grade.NOTE if status and not status & ~corrected else Grade.WARN
+    return XidGrade.NOTE if status and not status & ~corrected else XidGrade.WARN
 
 
 def wants_peers_ended(code: int, message: str) -> bool:
@@ -243,15 +243,15 @@ def wants_peers_ended(code: int, message: str) -> bool:
     return code == 154 and recovery_action(message).lower() == "drain p2p"
 
 
-def _of_recovery(message: str) -> Grade:
+def _of_recovery(message: str) -> XidGrade:
     """154 names the action that the driver now wants, `None` among them."""
     action = recovery_action(message)
     if action.lower() == "none":
-        return Grade.NOTE
-    return Grade.FAIL if _WANTS_RESET.search(action) else Grade.WARN
+        return XidGrade.NOTE
+    return XidGrade.FAIL if _WANTS_RESET.search(action) else XidGrade.WARN
 
 
-_BY_MESSAGE: dict[int, Callable[[str], Grade]] = {
+_BY_MESSAGE: dict[int, Callable[[str], XidGrade]] = {
     74: _of_nvlink,
     154: _of_recovery,
     **dict.fromkeys(_NVLINK5, _of_nvlink5),
@@ -260,12 +260,12 @@ _BY_MESSAGE: dict[int, Callable[[str], Grade]] = {
 """Codes that say in their words or registers how bad it is."""
 
 
-def grade(code: int, message: str, driver: int = 0) -> Grade:
+def grade(code: int, message: str, driver: int = 0) -> XidGrade:
     """What this line makes of the node.
 
     `driver` is the major number of NVIDIA's driver, 0 where it is not known.
     """
     if code == 109 and 0 < driver < _ASKS_FOR_RESET:
-        return Grade.FAIL
+        return XidGrade.FAIL
     judge = _BY_MESSAGE.get(code)
     return judge(message) if judge else lookup(code).grade

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_robust.nodecheck.catalogue import sxids, xids
-from slurm_robust.nodecheck.catalogue.xids import Grade
+from slurm_robust.nodecheck.catalogue.xids import XidGrade
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.engine import check_state
 from slurm_robust.nodecheck.sources import shared_kernel_log, small_files
@@ -82,9 +82,9 @@ def events(texts: Iterable[str], driver: int = 0) -> list[dict[str, Any]]:
         said = _xid(text, driver) or _sxid(text)
         if said is None:
             lost, named = _lost(text, named)
-            if lost and (lost, _OFF, Grade.FAIL.value) not in found:
-                event = {"gpu": lost, "xid": _OFF, "grade": Grade.FAIL.value, "count": 1}
-                found[lost, _OFF, Grade.FAIL.value] = {**event, "message": text[:_MAX_TEXT_CHARS]}
+            if lost and (lost, _OFF, XidGrade.FAIL.value) not in found:
+                event = {"gpu": lost, "xid": _OFF, "grade": XidGrade.FAIL.value, "count": 1}
+                found[lost, _OFF, XidGrade.FAIL.value] = {**event, "message": text[:_MAX_TEXT_CHARS]}
             continue
         gpu, code, grade, message = said
         if code == 154:
