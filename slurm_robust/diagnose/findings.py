@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import regex
-
-from slurm_robust.diagnose.hints import hints
+from slurm_robust.diagnose.hints import BranchIndex, PatternBranch, branches, compiled, has_words, masked
 from slurm_robust.diagnose.lines import plain, unlabelled
-from slurm_robust.diagnose.log.interest import any_of
 from slurm_robust.diagnose.raised import BEGINS, Tracebacks
 from slurm_robust.diagnose.rulebook import ANY_EXCEPTION, MATCH_S, Rule, RuleBook, read, shipped
 from slurm_robust.diagnose.taxonomy import Blame, Category
@@ -29,7 +26,7 @@ _MILD = re.compile(
     r"non-fatal|attempt \d+|thrown while requesting (?:get|head)|trying to resume|going to /tmp instead)\b|\w+warning:"
 )
 _LEVEL = re.compile(r"\[[IW][ \d]|[IW]\d{4} |.{0,80}?(?<![=\w])(?:INFO|DEBUG)\b")
-_NOT_MILD = re.compile(r"NCCL WARN|\bXid\b")
+_NOT_MILD = re.compile(r"NCCL WARN|\bXid\b|[Ff]ault nodes are")
 _OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: ")
 """Our own lines in a job's output quote what others have printed."""
 _DETAIL = "Last error:"
@@ -38,9 +35,12 @@ _LINE_END = r"\n"
 _MAX_JOINED = 50_000
 _OTHER_FAILURES = "Failures:"
 _FIRST_FAILURE = "Root Cause (first observed failure)"
+OPENING = (_DETAIL, _OTHER_FAILURES, _FIRST_FAILURE)
+"""What lines say that only tell what the next ones are."""
 _OF_NCCL = re.compile("NCCL", re.IGNORECASE)
 _MESSAGE_LINES = 4
 _CACHE_LINES = 8192
+_SHORT_CHARS = 500
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,11 @@ class LogFinding:
         """Whose fault it is, by this line alone."""
         return self.rule.blame
 
+    @property
+    def may_open(self) -> bool:
+        """Whether a later line may turn out to say more of the same message."""
+        return self.header or self.text.endswith(":") or _OF_NCCL.search(self.text) is not None
+
 
 class Matcher:
     """Matches lines against a book of rules.
@@ -89,18 +94,8 @@ class Matcher:
     """
 
     def __init__(self, book: RuleBook) -> None:
-        self._patterns = {
-            order: (rule, regex.compile(rule.pattern, regex.IGNORECASE))
-            for order, rule in enumerate(book.rules)
-            if rule.pattern
-        }
-        by_word: dict[str, list[int]] = {}
-        for order, (rule, _) in self._patterns.items():
-            for word in hints(rule.pattern) or ("",):
-                by_word.setdefault(word, []).append(order)
-        self._by_word = list(by_word.items())
-        """Words, and the rules that a line with such a word may match: most lines have few, and few rules are tried."""
-        self._any_word = any_of(word.encode() for word in by_word) if "" not in by_word else None
+        self._rules = book.rules
+        self._branches = BranchIndex(branches_of(book))
         self._by_exception: dict[str, tuple[int, Rule]] = {}
         for number, rule in enumerate(book.rules):
             for name in rule.exceptions:
@@ -116,21 +111,42 @@ class Matcher:
     def _match_text(self, text: str) -> Rule | None:
         """The same of an unlabelled line."""
         number, by_name = self._exception(text)
-        low = text.lower()
-        if self._any_word is not None and self._any_word.search(low.encode(errors="replace")) is None:
-            return by_name
-        orders = {order for word, of_word in self._by_word if word in low for order in of_word}
-        for order in sorted(orders & self._patterns.keys()):
-            if by_name is not None and number < order:
+        low = masked(text)
+        for branch in self._branches.candidates(low):
+            if by_name is not None and number < branch.order:
                 return by_name
-            rule, pattern = self._patterns[order]
-            try:
-                if pattern.search(text, timeout=MATCH_S) is not None:
-                    return rule
-            except TimeoutError:
-                self.slow_rules.append(rule)
-                self._patterns.pop(order, None)
+            if has_words(branch, low) and self._matches(branch, text):
+                return self._rules[branch.order]
         return by_name
+
+    def match_key(self, key: str) -> tuple[Rule | None, bool]:
+        """The rule that recognises all lines with this key, which has each digit as 0; and whether they all have one.
+
+        False where rules may tell these lines apart by their digits.
+        """
+        number, by_name = self._exception(key)
+        low = key.lower()
+        for branch in self._branches.candidates(low):
+            if by_name is not None and number < branch.order:
+                return by_name, True
+            if has_words(branch, low):
+                if branch.digits:
+                    return None, False
+                if self._matches(branch, key):
+                    return self._rules[branch.order], True
+        return by_name, True
+
+    def _matches(self, branch: PatternBranch, text: str) -> bool:
+        rule = self._rules[branch.order]
+        if branch.literal or rule in self.slow_rules:
+            return branch.literal
+        # Watching the clock takes longer than most searches. The package's own patterns are known to be harmless.
+        timeout_s = None if rule.shipped and len(text) <= _SHORT_CHARS else MATCH_S
+        try:
+            return compiled(branch.pattern).search(text, timeout=timeout_s) is not None
+        except TimeoutError:
+            self.slow_rules.append(rule)
+            return False
 
     def of_exception(self, text: str) -> Rule | None:
         """The rule for a line that ends a traceback, whatever the name of its class."""
@@ -138,12 +154,26 @@ class Matcher:
         return rule or self._by_exception.get(ANY_EXCEPTION, (0, None))[1]
 
     def _exception(self, text: str) -> tuple[int, Rule | None]:
-        if not any(ending in text for ending in _ENDINGS):
+        name = raised_name(text)
+        if name is None:
             return 0, None
-        raised = _EXCEPTION.match(text) or _AFTER_TEXT.search(text)
-        if raised is None:
-            return 0, None
-        return self._by_exception.get(raised[1]) or self._by_exception.get(ANY_EXCEPTION) or (0, None)
+        return self._by_exception.get(name) or self._by_exception.get(ANY_EXCEPTION) or (0, None)
+
+
+def raised_name(text: str) -> str | None:
+    """The last part of the name of the exception that an unlabelled line reports; None if it reports none."""
+    for ending in _ENDINGS:
+        if ending in text:
+            break
+    else:
+        return None
+    raised = _EXCEPTION.match(text) or _AFTER_TEXT.search(text)
+    return raised[1] if raised is not None else None
+
+
+def branches_of(book: RuleBook) -> list[PatternBranch]:
+    """The alternatives of all patterns of a book."""
+    return [branch for order, rule in enumerate(book.rules) if rule.pattern for branch in branches(order, rule.pattern)]
 
 
 @functools.cache
@@ -173,44 +203,82 @@ def findings(
         rules: The package's own, unless given.
         first: The first line's number.
     """
-    rules = rules or matcher()
-    tracebacks = Tracebacks()
-    found: list[LogFinding] = []
-    message = _OpenedMessage()
-    for number, line in _plain_lines(lines, first):
+    reader = FindingsReader(rules or matcher(), rank)
+    for number, line in enumerate(lines, first):
+        reader.read(number, line)
+    reader.finish()
+    return reader.found
+
+
+class FindingsReader:
+    """Reads the lines of one stream in their order.
+
+    Attributes:
+        found: What the rules have recognised so far, in order.
+    """
+
+    def __init__(self, rules: Matcher, rank: int | None = None) -> None:
+        self.found: list[LogFinding] = []
+        self._rules = rules
+        self._rank = rank
+        self._tracebacks = Tracebacks()
+        self._message = _OpenedMessage()
+
+    def read(self, number: int, raw: str) -> None:
+        """Read a line; a traceback that a logger has put on one line is read as the lines that it was."""
+        if BEGINS in raw and _LINE_END in raw:
+            for part in raw[:_MAX_JOINED].split(_LINE_END):
+                self._read_line(number, plain(part))
+        else:
+            self._read_line(number, plain(raw))
+
+    def _read_line(self, number: int, line: str) -> None:
         bare = unlabelled(line)
         if _OURS.match(bare):
-            continue
-        text = tracebacks.read(bare, line)
-        if text is None or message.reads(text, number, found):
-            continue
+            return
+        tracebacks, message = self._tracebacks, self._message
+        text = tracebacks.read(bare, line, number)
+        if text is None or message.reads(text, number, self.found):
+            return
         ends = tracebacks.ends
-        rule = rules.of_exception(tracebacks.with_place(text)) if ends else rules.match_text(text)
+        rule = self._rules.of_exception(tracebacks.with_place(text)) if ends else self._rules.match_text(text)
         if rule is None:
-            continue
+            return
         mild = tracebacks.harmless or (not ends and _is_mild(line, text))
         # What is more telling than the exception that was being handled is no mere consequence of it.
         chained = ends and tracebacks.handled is not None
         followed = chained and (tracebacks.handled or 0) >= rule.weight
         place = tracebacks.place if ends else ""
         finding = LogFinding(
-            rule, line.strip(), number, rank, ends, chained, followed, mild, message.other_failures, place
+            rule, line.strip(), number, self._rank, ends, chained, followed, mild, message.other_failures, place
         )
-        message.closes(finding, found)
-        found.append(finding)
+        message.closes(finding, self.found)
+        self.found.append(finding)
         if ends:
             tracebacks.end(rule.weight)
-    return found
 
+    def finish(self) -> None:
+        """The log has ended: where nothing else says why, a traceback without its last line does as far as it goes."""
+        cut = self._tracebacks.cut
+        if cut is None or any(one.rule.weight and not one.mild for one in self.found):
+            return
+        rule = self._rules.of_exception(f"{cut.raises}: ")
+        if rule is not None:
+            text = cut.line.strip()
+            self.found.append(LogFinding(rule, text, cut.number, self._rank, place=cut.place))
 
-def _plain_lines(lines: Sequence[str], first: int) -> Iterator[tuple[int, str]]:
-    """Each line with its number; a traceback that a logger has put on one line, as the lines that it was."""
-    for number, raw in enumerate(lines, first):
-        if BEGINS in raw and _LINE_END in raw:
-            for part in raw[:_MAX_JOINED].split(_LINE_END):
-                yield number, plain(part)
-        else:
-            yield number, plain(raw)
+    def forget_repeated(self, most: int) -> None:
+        """Keep only the first findings of each kind, `most` of them; the root is among these."""
+        if self._message.waits:
+            return
+        times: dict[tuple[object, ...], int] = {}
+        kept = []
+        for one in self.found:
+            kind = (one.rule.id, one.in_traceback, one.chained, one.followed, one.mild, one.header)
+            times[kind] = times.get(kind, 0) + 1
+            if times[kind] <= most:
+                kept.append(one)
+        self.found = kept
 
 
 class _OpenedMessage:
@@ -221,6 +289,11 @@ class _OpenedMessage:
         """The lines are of torchelastic's table, before the failure that it saw first."""
         self._openers: list[int] = []
         self._until = -1
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next line may close a message."""
+        return bool(self._openers)
 
     def reads(self, text: str, number: int, found: Sequence[LogFinding]) -> bool:
         """Whether this line only says what the next ones are."""

@@ -1,46 +1,196 @@
-"""Logs of any size: what rules could match is taken from a compressed page, in one pass and bounded memory."""
+"""Logs of any size: one pass in bounded memory, in which the rules read only lines that may mean something.
+
+A log repeats itself: whether a line may mean something is decided once for all lines that differ in digits only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from slurm_robust.diagnose.findings import Matcher
-from slurm_robust.diagnose.hints import hints
-from slurm_robust.diagnose.log.compress import compress
-from slurm_robust.diagnose.log.interest import Interest
-from slurm_robust.diagnose.log.page import Page, Place
-from slurm_robust.diagnose.rulebook import RuleBook
+from slurm_robust.diagnose.findings import OPENING, FindingsReader, LogFinding, Matcher
+from slurm_robust.diagnose.lines import is_code, place_of, unlabelled
+from slurm_robust.diagnose.log.lines import Chunk, LogReader
+from slurm_robust.diagnose.log.prefix import strip_escapes
+from slurm_robust.diagnose.raised import BEGINS, MARKS
 
-_OF_EXCEPTIONS = (b"error", b"exception", b"interrupt", b"failure", b"expired", b"iteration")
-
-
-def interest_of(book: RuleBook, matcher: Matcher) -> Interest:
-    """What must not be lost: each line that a rule matches, by that rule's name."""
-    words = {word.encode() for rule in book.rules if rule.pattern for word in hints(rule.pattern)}
-
-    def accepts(line: str) -> str:
-        rule = matcher.match(line)
-        return rule.id if rule is not None else ""
-
-    return Interest((*sorted(words), *_OF_EXCEPTIONS), accepts)
-
-
-def read_large(files: Iterable[Path], book: RuleBook, matcher: Matcher) -> tuple[Page, list[tuple[Place, str]]]:
-    """The page of these files, and its lines that rules can read, in order of time, with their places."""
-    page = compress(files, interest_of(book, matcher))
-    return page, sorted(_lines(page), key=lambda found: _order(found[0]))
+_KEYS, _KEY_BYTES = 1 << 16, 400
+"""So many kinds of lines are remembered at a time, and none that is longer."""
+_RULES_READ = 4000
+_LINE_BYTES = 50_000
+_IN_TRACEBACK = 300
+"""So many lines after the beginning of a traceback are read: those of other ranks stand between its own."""
+_FINDINGS = 2000
+_OF_EACH_KIND = 4
+_ENDS = 4000
+"""Of the lines that were read, so many of the beginning and of the end are kept for who looks beyond the findings."""
+_OFTEN = 8
+"""So many lines with one key are read: the first ones decide, and those within a traceback are read anyway."""
+_PLACES = ('File "', "frame #")
+_MARKS = (*MARKS, *OPENING)
 
 
-def _lines(page: Page) -> Iterator[tuple[Place, str]]:
-    for entry in page.entries:
-        if entry.name and not entry.in_traceback:
-            yield entry.first, entry.line
-    for traceback in page.tracebacks:
-        for line in traceback.lines:
-            yield traceback.first, line
+@dataclass
+class ScannedLog:
+    """What rules have found in large files.
+
+    Attributes:
+        found: The first findings of each kind. Each is numbered by the place of its line in `lines`.
+        lines: File, line number and text: of all findings, and of the first and last lines that may mean something.
+        read: Each file that was read to its end, and how many lines it has.
+        problems: A sentence for each file that was not.
+    """
+
+    found: list[LogFinding] = field(default_factory=list)
+    lines: list[tuple[str, int, str]] = field(default_factory=list)
+    read: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
 
 
-def _order(place: Place) -> tuple[int, int]:
-    """As they stand in the files: their times may be of several clocks."""
-    return place.source, place.line
+class _Key:
+    """What is known of the lines that differ in digits only.
+
+    Attributes:
+        quiet: No rule can match one of them.
+        left: After so many more lines they are taken for quiet; -1 if each has to be read, because digits may matter.
+        place: They show a place of a stack.
+    """
+
+    __slots__ = ("left", "place", "quiet")
+
+    def __init__(self, *, quiet: bool, left: int, place: bool = False) -> None:
+        self.quiet = quiet
+        self.left = left
+        self.place = place
+
+
+_QUIET = _Key(quiet=True, left=-1)
+
+
+class _Scan:
+    """One pass over files."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self._reader = FindingsReader(matcher)
+        self._matcher = matcher
+        self._enough: set[str] = set()
+        """Rules of which a finding is known that no later one goes before, but for those within tracebacks."""
+        self._keys: dict[bytes, _Key] = {}
+        self._number = 0
+        """Of the first line of a chunk, in all files."""
+        self._place_at = -2
+        """The last line outside of tracebacks that shows a place."""
+        self._until = -1
+        """Lines up to this number are read, whatever is in them."""
+        self._first: list[_LogLine] = []
+        self._last: deque[_LogLine] = deque(maxlen=_ENDS)
+        self._of_findings: dict[int, _LogLine] = {}
+
+    def of(self, files: Iterable[Path]) -> ScannedLog:
+        """Read them all."""
+        scanned = ScannedLog()
+        for path in files:
+            log, lines = LogReader(path), 0
+            for chunk in log.chunks():
+                self._read_chunk(str(path), chunk)
+                lines += len(chunk.lines)
+            self._until = -1
+            if log.problem:
+                scanned.problems.append(f"{path}: {log.problem}")
+            else:
+                scanned.read[str(path)] = lines
+        return self._result(scanned)
+
+    def _read_chunk(self, path: str, chunk: Chunk) -> None:
+        find, lines, first = self._keys.get, chunk.lines, self._number
+        for index, key in enumerate(chunk.keys):
+            known = find(key) or self._learn(key)
+            if known.quiet and self._until < first + index:
+                continue
+            self._read(_LogLine(first + index, path, chunk.place(index)[0], _text(lines[index])), known)
+        self._number += len(lines)
+        if len(self._reader.found) > _FINDINGS:
+            self._forget_repeated()
+
+    def _learn(self, key: bytes) -> _Key:
+        """Look closely at the first line with this key."""
+        known = self._look(_text(key[:_RULES_READ]))
+        if len(key) <= _KEY_BYTES:
+            if len(self._keys) >= _KEYS:
+                self._keys.clear()
+            self._keys[key] = known
+        return known
+
+    def _look(self, text: str) -> _Key:
+        for mark in _MARKS:
+            if mark in text:
+                place = mark in _PLACES and place_of(unlabelled(text)) is not None
+                return _Key(quiet=False, left=-1, place=place)
+        rule, sure = self._matcher.match_key(unlabelled(text))
+        if not sure:
+            return _Key(quiet=False, left=-1)
+        return _QUIET if rule is None or rule.id in self._enough else _Key(quiet=False, left=_OFTEN)
+
+    def _read(self, line: _LogLine, known: _Key) -> None:
+        if self._until < line.number and self._shows_place(line, known):
+            return
+        reader, count = self._reader, len(self._reader.found)
+        reader.read(line.number, line.text)
+        if len(reader.found) > count:
+            self._of_findings[line.number] = line
+            newest = reader.found[-1]
+            if not (newest.mild or newest.in_traceback or newest.may_open):
+                self._enough.add(newest.rule.id)
+        if len(self._first) < _ENDS:
+            self._first.append(line)
+        else:
+            self._last.append(line)
+        if BEGINS in line.text:
+            self._until = line.number + _IN_TRACEBACK
+        if known.left > 0:
+            known.left -= 1
+            known.quiet = not known.left
+
+    def _shows_place(self, line: _LogLine, known: _Key) -> bool:
+        """Whether the line is a place of a stack that is no traceback, or the code there: it says nothing."""
+        if known.place or (line.number == self._place_at + 1 and is_code(unlabelled(line.text))):
+            self._place_at = line.number
+            return True
+        return False
+
+    def _forget_repeated(self) -> None:
+        self._reader.forget_repeated(_OF_EACH_KIND)
+        kept = {one.number for one in self._reader.found}
+        self._of_findings = {number: line for number, line in self._of_findings.items() if number in kept}
+
+    def _result(self, scanned: ScannedLog) -> ScannedLog:
+        self._reader.finish()
+        kept = {line.number: line for line in (*self._first, *self._last, *self._of_findings.values())}
+        scanned.found = [one for one in self._reader.found if one.number in kept]
+        order = sorted(kept)
+        place = {number: at for at, number in enumerate(order)}
+        scanned.lines = [(kept[number].path, kept[number].line, kept[number].text) for number in order]
+        scanned.found = [replace(one, number=place[one.number]) for one in scanned.found]
+        return scanned
+
+
+class _LogLine(NamedTuple):
+    """A line that may mean something: its place among all lines, and where it stands."""
+
+    number: int
+    path: str
+    line: int
+    text: str
+
+
+def scan(files: Iterable[Path], matcher: Matcher) -> ScannedLog:
+    """Read files of any size, as one stream in the order in which they are given."""
+    return _Scan(matcher).of(files)
+
+
+def _text(line: bytes) -> str:
+    text = line[:_LINE_BYTES].decode("utf-8", "replace")
+    return strip_escapes(line[:_LINE_BYTES]).decode("utf-8", "replace") if "\x1b" in text else text

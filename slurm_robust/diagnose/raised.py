@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from slurm_robust.diagnose.lines import is_code, place_of, speaker_of
 
 BEGINS = "Traceback (most recent call last)"
-CHAINED = re.compile("During handling of the above exception|The above exception was the direct cause")
-_HARMLESS = re.compile(r"Exception ignored in|Error in atexit\._run_exitfuncs|Error in sys\.excepthook")
+_CHAINS = ("During handling of the above exception", "The above exception was the direct cause")
+_REPORTS = ("Exception ignored in", "Error in atexit._run_exitfuncs", "Error in sys.excepthook")
+CHAINED = re.compile("|".join(_CHAINS))
+_HARMLESS = re.compile("|".join(map(re.escape, _REPORTS)))
+MARKS = (BEGINS, 'File "', "frame #", *_CHAINS, *_REPORTS)
+"""One of these is in each line that begins a traceback, belongs to it, or tells how it stands to others."""
 _NAMED = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Failure|Expired|Iteration|Timeout)(?::|\(|\s*$)"
 )
@@ -17,7 +22,7 @@ _AFTER_CODE = re.compile(r"^(?:(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*(?::\s|\s*$)|[A-Z]
 """Directly after a traceback's last place, any name of a class is the exception's."""
 _TELLING = re.compile(r'File "[^"]*?\b(multiprocessing/\w+\.py)"')
 """Libraries in which a usual exception means something else than elsewhere."""
-_RAISES = re.compile(r"^\s*raise [\w.]+\(?")
+_RAISES = re.compile(r"^\s*raise (?:\w+\.)*(\w+)\(?")
 _BOX = ("│", "╭", "╰", "└")
 """Rich and loguru draw code and values in boxes."""
 _DIGITS = re.compile(r"\d")
@@ -36,6 +41,23 @@ class _Traceback:
     chained: bool = False
     harmless: bool = False
     last_weight: int | None = None
+    cut: CutTraceback | None = None
+
+
+class CutTraceback(NamedTuple):
+    """A traceback of which the last line is missing.
+
+    Attributes:
+        line: The last one that is there.
+        number: Its number.
+        place: The innermost place that is the program's own; empty without one.
+        raises: The class that the code at its end raises; `Exception` if it shows none.
+    """
+
+    line: str
+    number: int
+    place: str
+    raises: str
 
 
 class Tracebacks:
@@ -50,28 +72,40 @@ class Tracebacks:
         self._now = _Traceback()
         self.ends = False
 
-    def read(self, text: str, line: str) -> str | None:
+    def read(self, text: str, line: str, number: int = 0) -> str | None:
         """The message in a line, None if it belongs to a traceback and says nothing by itself.
 
         Args:
             text: The line without the labels that launchers put before.
             line: The plain line.
+            number: Its number, for `cut`.
         """
         now = self._speaker(line[: len(line) - len(text)])
         self.ends = False
         if (begins := text.find(BEGINS)) >= 0:
             now.open, now.prefix, now.after_place, now.place, now.library = True, text[:begins], False, "", ""
+            now.cut = None
             return None
         if now.prefix and _same_shape(text[: len(now.prefix)], now.prefix):
             text = text[len(now.prefix) :]
         if not text.strip():
             now.after_place = False
             return None
-        if _shows_place(text, now) or _joins(text, now):
+        if _shows_place(text, now):
+            if now.open:
+                raises = _RAISES.match(text)
+                now.cut = CutTraceback(line, number, now.place, raises[1] if raises is not None else "Exception")
+            return None
+        if _joins(text, now):
             return None
         after, now.after_place = now.after_place, False
         self.ends = now.open and bool(_NAMED.match(text) or (after and _AFTER_CODE.match(text)))
         return text
+
+    @property
+    def cut(self) -> CutTraceback | None:
+        """The first traceback that is still open after the last line of all; None if all have ended."""
+        return min((t.cut for t in self._of.values() if t.open and t.cut and not t.harmless), default=None, key=_number)
 
     @property
     def place(self) -> str:
@@ -128,6 +162,10 @@ def _joins(text: str, now: _Traceback) -> bool:
         now.chained = now.last_weight is not None
     now.harmless = now.harmless or harmless
     return chained or harmless
+
+
+def _number(cut: CutTraceback) -> int:
+    return cut.number
 
 
 def _same_shape(one: str, other: str) -> bool:

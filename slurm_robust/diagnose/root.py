@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,19 @@ from slurm_robust.diagnose.taxonomy import Blame, Category
 UNKNOWN = "unknown"
 _SAYS_LITTLE = ("summary", "runtime")
 """Categories whose consequences come after all others."""
+_OF_DRIVER = ("gpu_driver", "gpu_lost", "gpu_ecc", "nvlink", "host_hardware")
+_FINDS_NO_GPU = re.compile(
+    r"No (?:CUDA|HIP) GPUs are available|no CUDA-capable device|CUDA is not available|(?:requires|needs) a GPU\b|"
+    r"not compiled with CUDA|No supported gpu backend|invalid device ordinal|device_count\(\) is 0|"
+    r"CUDA.*not (?:found|usable)",
+    re.IGNORECASE,
+)
+_WAITED = "comm_timeout"
+_ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (\d+)")
+_WATCHED_RANK = re.compile(r"\b[Rr]ank (\d+)\]|\[rank(\d+)\]")
+_GROUP = re.compile(r"\[PG (?:ID )?(\S+)")
+_PORT = re.compile(r"port (?:error|down)|[Ll]ink down|Cable error")
+_HOST = re.compile(r"^\s*(?:\d+: )?([\w.-]+):\d+:\d+ \[|\d\d:\d\d:\d\d ([\w.-]+) kernel: |^\s*([A-Za-z][\w.-]*\d): ")
 
 
 @dataclass(frozen=True)
@@ -24,6 +38,7 @@ class Diagnosis:
         blame: Whose fault it is.
         followed: What only followed from it, each rule once, in order.
         also: Other errors that may be roots of their own.
+        why: Which lines beside the root decide about it, as a sentence; empty where none do.
     """
 
     root: LogFinding | None
@@ -31,6 +46,7 @@ class Diagnosis:
     blame: Blame
     followed: tuple[LogFinding, ...] = ()
     also: tuple[LogFinding, ...] = ()
+    why: str = ""
 
 
 def diagnose(found: Sequence[LogFinding]) -> Diagnosis:
@@ -42,11 +58,58 @@ def diagnose(found: Sequence[LogFinding]) -> Diagnosis:
     if not found:
         unknown = shipped().categories[UNKNOWN]
         return Diagnosis(None, unknown, unknown.blame)
-    root = _raised(min(found, key=_rank), found)
+    root, why = _warned(_raised(min(found, key=_rank), found), found)
+    if not why:
+        root, why = _behind(root, found)
+    blame, shared = _of_several_nodes(root, found)
+    why = why or shared
     rest = each_rule_once(finding for finding in found if finding is not root and finding.rule is not root.rule)
     followed = tuple(f for f in rest if not f.rule.weight or f.followed)
     also = tuple(f for f in rest if f not in followed and not f.mild)
-    return Diagnosis(root, root.category, root.blame, followed, also)
+    return Diagnosis(root, root.category, blame, followed, also, why)
+
+
+def _warned(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, str]:
+    """Instead of an exception that finds no GPU, the driver's own words, which stood in a mere warning before it."""
+    if _FINDS_NO_GPU.search(root.text) is None:
+        return root, ""
+    told = [f for f in found if f.category.name in _OF_DRIVER and f.mild and f.number < root.number]
+    if not told:
+        return root, ""
+    return min(told, key=lambda f: (-f.rule.weight, f.number)), "the exception after it only finds no GPU"
+
+
+def _behind(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, str]:
+    """Of watchdogs that waited in vain, that of the rank that enqueued fewest operations: others waited for it."""
+    if root.category.name != _WAITED:
+        return root, ""
+    last: dict[str, dict[int, tuple[int, LogFinding]]] = {}
+    for one in found:
+        enqueued, rank = _ENQUEUED.search(one.text), _WATCHED_RANK.search(one.text)
+        if enqueued is not None and rank is not None:
+            group = _GROUP.search(one.text)
+            number = next(int(n) for n in rank.groups() if n is not None)
+            last.setdefault(group[1] if group is not None else "", {}).setdefault(number, (int(enqueued[1]), one))
+    for ranks in last.values():
+        fewest = min(count for count, _ in ranks.values())
+        late = sorted(rank for rank, (count, _) in ranks.items() if count == fewest)
+        if len(late) * 2 < len(ranks):
+            most = max(count for count, _ in ranks.values())
+            who = ", ".join(map(str, late[:8]))
+            why = f"rank {who} has enqueued {fewest} operations of its group, others up to {most}: they waited for it"
+            return ranks[late[0]][1], why
+    return root, ""
+
+
+def _of_several_nodes(root: LogFinding, found: Sequence[LogFinding]) -> tuple[Blame, str]:
+    """The root's blame; ports that fail on several nodes at once hang on something that these nodes share."""
+    if _PORT.search(root.text) is None or root.blame is not Blame.EITHER:
+        return root.blame, ""
+    told = (_HOST.search(f.text) for f in found if f.category is root.category and _PORT.search(f.text))
+    hosts = sorted({next(host for host in match.groups() if host) for match in told if match is not None})
+    if len(hosts) < 2:
+        return root.blame, ""
+    return Blame.SHARED, f"ports of {', '.join(hosts[:8])} report errors: these nodes share the cause"
 
 
 def _raised(root: LogFinding, found: Sequence[LogFinding]) -> LogFinding:

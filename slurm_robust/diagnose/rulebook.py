@@ -59,6 +59,11 @@ class Rule:
         """Whether its lines say too little to know the cause by them."""
         return self.weight < SPECIFIC_WEIGHT
 
+    @functools.cached_property
+    def shipped(self) -> bool:
+        """Whether it is one of the package's own."""
+        return self.place.startswith(f"{FOLDER}/")
+
 
 @dataclass(frozen=True)
 class RuleBook:

@@ -120,31 +120,46 @@ class LineFilter:
 
 
 def any_of(words: Iterable[bytes]) -> re.Pattern[bytes] | None:
-    """A pattern that finds any of these words, None for none.
+    """A pattern that finds any of these words, of those with one beginning the shortest; None for no words.
 
     Words with one beginning share it in the pattern: for hundreds of words that is ten times as fast as looking for one
     after the other, or as an alternation of whole words.
     """
+    tree = _tree(words)
+    return re.compile(_pattern(tree)) if tree else None
+
+
+def longest_at(words: Iterable[bytes]) -> re.Pattern[bytes] | None:
+    """A pattern whose group 1 is, at each place of a line, the longest of these words there; None for no words."""
+    tree = _tree(words)
+    return re.compile(b"(?=(" + _pattern(tree, longest=True) + b"))") if tree else None
+
+
+def _tree(words: Iterable[bytes]) -> dict[int, Any]:
     tree: dict[int, Any] = {}
     for word in words:
         node = tree
         for byte in word:
             node = node.setdefault(byte, {})
         node[_END] = {}
-    return re.compile(_pattern(tree)) if tree else None
+    return tree
 
 
-def _pattern(tree: dict[int, Any]) -> bytes:
-    if _END in tree:  # a longer word with this beginning finds nothing more
+def _pattern(tree: dict[int, Any], *, longest: bool = False) -> bytes:
+    may_end = _END in tree
+    if may_end and not (longest and len(tree) > 1):  # a longer word with this beginning finds nothing more
         return b""
     parts = []
     for byte, node in tree.items():
+        if byte == _END:
+            continue
         part, rest = bytes([byte]), node
         while len(rest) == 1 and _END not in rest:  # without branches no depth
             ((only, rest),) = rest.items()
             part += bytes([only])
-        parts.append(re.escape(part) + _pattern(rest))
-    return parts[0] if len(parts) == 1 else b"(?:" + b"|".join(parts) + b")"
+        parts.append(re.escape(part) + _pattern(rest, longest=longest))
+    pattern = parts[0] if len(parts) == 1 and not may_end else b"(?:" + b"|".join(parts) + b")"
+    return pattern + b"?" if may_end else pattern
 
 
 _END = -1
