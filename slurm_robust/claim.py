@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from slurm_robust.model import Conclusion, Plan, Road, Suspect, Verdict
+from slurm_robust.model import Conclusion, Grade, Plan, Road, Suspect, Verdict
 from slurm_robust.text import NODE_NAME, shortened
 
 PROTOCOL_VERSION = 1
@@ -66,6 +66,8 @@ class Claim:
             one's number (`step`), seconds that its steps stood still for checkpoints (`ckpt`) and took beyond their
             usual pace (`slow`), seconds of a usual step (`pace`), GPUs of the job (`gpus`), seconds between two reports
             (`every`). The first field to be left out where the Comment is too short.
+        grade: How sure the evidence against `evict` is (`certain`, `strong`, `weak`, `none`). Empty if it is not known;
+            claims of older versions have none, and daemons of older versions ignore it.
     """
 
     state: str
@@ -88,11 +90,13 @@ class Claim:
     failed: int = 0
     failed_since_s: float = 0.0
     progress: Mapping[str, float] = field(default_factory=dict)
+    grade: str = ""
 
     def verdict(self, suspects: Sequence[str]) -> Verdict:
         """The verdict that the claim reports, about these of its nodes."""
         named = tuple(Suspect(node, (), self.confidence, self.why) for node in suspects)
-        return Verdict(Conclusion.of(self.conclusion), self.why, named)
+        grade = next((known for known in Grade if known.value == self.grade), Grade.NONE)
+        return Verdict(Conclusion.of(self.conclusion), self.why, named, grade=grade)
 
     def step_now(self, restart: int) -> int:
         """The highest step reached, by the progress of this run of the job too; -1 where unknown."""

@@ -7,13 +7,15 @@ the daemon reads it with the nodes and removes it once that fault is dealt with.
 go on, only the node is to be drained. It stands in `Extra`, not in `Comment`,
 because the daemon writes the comments of many nodes at once (the drain permits), and would overwrite a marker that it
 has not read yet. What a person wrote there stays. Only root and Slurm's operators can write the field. Standard library
-only; nothing here acts.
+and `node_findings` only; nothing here acts.
 """
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
+
+from slurm_robust.node_findings import about_gpus
 
 MAX_AGE_S = 3600.0
 """An older marker is not acted on: whoever ran on the node then has ended, or goes on in spite of it."""
@@ -48,6 +50,11 @@ class FaultMarker(NamedTuple):
     sentence: str
     remedy: str = ""
     spares_jobs: bool = False
+
+    @property
+    def about_gpus(self) -> bool:
+        """Whether it concerns those jobs only that use GPUs."""
+        return about_gpus(self.kind, self.gpus)
 
 
 def parse(extra: str) -> FaultMarker | None:
@@ -87,15 +94,17 @@ def render(marker: FaultMarker, extra: str = "") -> str:
 def joined(new: FaultMarker, old: FaultMarker | None) -> FaultMarker:
     """One marker for two faults of a node: the newer one's words, the GPUs of both, and a remedy that both name.
 
-    Of two of which only one spares jobs, that one adds nothing.
+    Of two of which only one spares jobs, that one adds nothing. Of two of which one is about GPUs only, the other one
+    gives the kind: it concerns jobs without GPUs, too.
     """
     if old is None:
         return new
     if new.spares_jobs != old.spares_jobs:
         return old if new.spares_jobs else new
     gpus = tuple(sorted({*new.gpus, *old.gpus})) if new.gpus and old.gpus else ()
-    newest = new if new.at_s >= old.at_s else old
-    return newest._replace(gpus=gpus, remedy=new.remedy if new.remedy == old.remedy else "")
+    newest, other = (new, old) if new.at_s >= old.at_s else (old, new)
+    kind = other.kind if newest.about_gpus and not other.about_gpus else newest.kind
+    return newest._replace(kind=kind, gpus=gpus, remedy=new.remedy if new.remedy == old.remedy else "")
 
 
 def fresh(marker: FaultMarker, now_s: float, boot_at_s: float, seen_s: float) -> bool:

@@ -58,7 +58,17 @@ class NodeFinding(NamedTuple):
     @property
     def about_gpus(self) -> bool:
         """Whether it concerns those jobs only that use GPUs."""
-        return bool(self.gpus) or self.kind in ("xid", "sxid") or self.kind.startswith("gpu_")
+        return about_gpus(self.kind, self.gpus)
+
+
+def about_gpus(kind: str, gpus: Sequence[int]) -> bool:
+    """Whether a fault of this kind and these GPUs concerns those jobs only that use GPUs."""
+    return bool(gpus) or kind in ("xid", "sxid") or kind.startswith("gpu_")
+
+
+def about_rdma(kind: str) -> bool:
+    """Whether a fault of this kind concerns those jobs only that train over RDMA between nodes."""
+    return kind == "port" or kind.startswith("rdma_")
 
 
 def boot_id() -> str:

@@ -43,7 +43,8 @@ The page, native byte order, read by `read`:
     128     f64      seconds that the phase may take, NaN where not announced
     136     u64      changes of phase
     144     f64 x2   when the page was made: CLOCK_MONOTONIC, CLOCK_REALTIME
-    160     i64 f64  the first step that was reported, and when: CLOCK_REALTIME; 0.0 before it
+    160     i64      the first step that was reported
+    168     f64 x2   when: CLOCK_REALTIME, CLOCK_MONOTONIC; 0.0 before it, and the second one in older files
     256     u32 text length in bytes and JSON of the parallel layout, {"tp": 2, "pp": 4}
     768     u64      number of marks, 40 bytes each from 776 on: name (24 bytes, zero-padded), CLOCK_MONOTONIC,
                      CLOCK_REALTIME
@@ -54,6 +55,7 @@ The page, native byte order, read by `read`:
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import mmap
@@ -78,7 +80,7 @@ _LOSS_AT, _GRAD_AT, _VALUE = 64, 80, struct.Struct("@dq")
 _NONFINITE_AT = 96
 _PHASE_AT, _PHASE = 104, struct.Struct("@QdddQ")
 _MADE_AT, _MADE = 144, struct.Struct("@dd")
-_FIRST_AT, _FIRST = 160, struct.Struct("@qd")
+_FIRST_AT, _FIRST = 160, struct.Struct("@qdd")
 _LAYOUT_AT, _LAYOUT_MAX_BYTES = 256, 508
 _MARKS_AT, _MARK, _MARKS_MAX = 768, struct.Struct("@24sdd"), 32
 _TIMINGS_AT, _TIMING, _TIMINGS_MAX = 2056, struct.Struct("@qddd"), 48
@@ -87,6 +89,9 @@ _YAMA_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _PR_SET_PTRACER = 0x59616D61
 _MFD_CLOEXEC, _MFD_NOEXEC_SEAL = 1, 8
 _READ_TRIES = 50
+# Bound now, and not as time.time and time.monotonic: programs and their test libraries replace those.
+_monotonic_s = functools.partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+_now_s = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
 
 
 class StepTiming(NamedTuple):
@@ -103,7 +108,7 @@ class ProgressRecord(NamedTuple):
 
     `…_monotonic_s` are CLOCK_MONOTONIC of its machine, `…_at_s` seconds since the epoch; 0.0 where it has not happened.
     `step` is -1 before the first; `loss` and `grad_norm` are the last given, None where never given.
-    `phase_timeout_s` is None where it was not announced. `marks` gives each mark's seconds since the epoch.
+    `phase_timeout_s` is None if it was not announced. `marks` gives each mark's seconds since the epoch.
     """
 
     pid: int
@@ -133,6 +138,8 @@ class ProgressRecord(NamedTuple):
     """The last 48 of them, oldest first."""
     loss_call: int = 0
     """The call of step() that gave `loss`, counted like `calls`; 0 where none did."""
+    first_step_monotonic_s: float = 0.0
+    mark_monotonic_s: dict[str, float] | None = None
 
 
 class _Page:
@@ -163,7 +170,7 @@ class _Page:
             os.close(fd)
             raise
         self.fd = fd
-        now, at = time.monotonic(), time.time()
+        now, at = _monotonic_s(), _now_s()
         _STEP.pack_into(self.memory, _STEP_AT, 0, -1, 0.0, 0.0)
         _PHASE.pack_into(self.memory, _PHASE_AT, 0, now, at, math.nan, 0)
         _MADE.pack_into(self.memory, _MADE_AT, now, at)
@@ -187,7 +194,7 @@ class _Page:
         self.phase, self.timeout_s = phase, timeout_s
         self.changes += 1
         sequence = self.begin()
-        _PHASE.pack_into(self.memory, _PHASE_AT, phase, time.monotonic(), time.time(), timeout_s, self.changes)
+        _PHASE.pack_into(self.memory, _PHASE_AT, phase, _monotonic_s(), _now_s(), timeout_s, self.changes)
         self.end(sequence)
 
 
@@ -250,9 +257,10 @@ def step(n: int, loss: float | None = None, grad_norm: float | None = None) -> N
         _SEQ.pack_into(memory, _SEQ_AT, sequence)
         if not issubclass(type(n), int):  # still a sign of life, of an unknown step
             n = _STEP.unpack_from(memory, _STEP_AT)[1]
-        _STEP.pack_into(memory, _STEP_AT, calls, n, time.monotonic(), time.time())
+        now_s, at_s = _monotonic_s(), _now_s()
+        _STEP.pack_into(memory, _STEP_AT, calls, n, now_s, at_s)
         if calls == 1:  # a reader may attach some steps later
-            _FIRST.pack_into(memory, _FIRST_AT, n, time.time())
+            _FIRST.pack_into(memory, _FIRST_AT, n, at_s, now_s)
         # type() and not isinstance(): no code of the object runs. NaN - NaN and inf - inf are not 0.
         if loss is not None and issubclass(type(loss), (int, float)):
             _VALUE.pack_into(memory, _LOSS_AT, loss, calls)
@@ -368,7 +376,7 @@ def mark(name: str) -> None:
         at = _MARKS_AT + 8 + len(page.marks) * _MARK.size
         page.marks.add(name)
         sequence = page.begin()
-        _MARK.pack_into(page.memory, at, name.encode()[:24], time.monotonic(), time.time())
+        _MARK.pack_into(page.memory, at, name.encode()[:24], _monotonic_s(), _now_s())
         _SEQ.pack_into(page.memory, _MARKS_AT, len(page.marks))
         page.end(sequence)
     except Exception:  # noqa: BLE001 (as in _enable)
@@ -427,11 +435,15 @@ def _decode(page: bytes) -> ProgressRecord | None:
     loss, loss_call = _VALUE.unpack_from(page, _LOSS_AT)
     grad_norm, grad_call = _VALUE.unpack_from(page, _GRAD_AT)
     phase_index, phase_monotonic_s, phase_at_s, timeout_s, changes = _PHASE.unpack_from(page, _PHASE_AT)
-    first_step, first_step_at_s = _FIRST.unpack_from(page, _FIRST_AT)
-    marks = {}
+    made_monotonic_s, made_at_s = _MADE.unpack_from(page, _MADE_AT)
+    first_step, first_step_at_s, first_step_monotonic_s = _FIRST.unpack_from(page, _FIRST_AT)
+    if first_step_at_s > 0 and not first_step_monotonic_s:  # an older file wrote it
+        first_step_monotonic_s = min(made_monotonic_s + max(0.0, first_step_at_s - made_at_s), step_monotonic_s)
+    marks, mark_monotonic_s = {}, {}
     for i in range(min(_SEQ.unpack_from(page, _MARKS_AT)[0], _MARKS_MAX)):
-        name, _, at_s = _MARK.unpack_from(page, _MARKS_AT + 8 + i * _MARK.size)
-        marks[name.rstrip(b"\0").decode("ascii", "replace")] = at_s
+        raw_name, monotonic_s, at_s = _MARK.unpack_from(page, _MARKS_AT + 8 + i * _MARK.size)
+        name = raw_name.rstrip(b"\0").decode("ascii", "replace")
+        marks[name], mark_monotonic_s[name] = at_s, monotonic_s
     timed = _SEQ.unpack_from(page, _TIMINGS_AT)[0] if version >= 2 else 0
     slots = (i % _TIMINGS_MAX for i in range(max(0, timed - _TIMINGS_MAX), timed))
     size = min(struct.unpack_from("@I", page, _LAYOUT_AT)[0], _LAYOUT_MAX_BYTES)
@@ -457,8 +469,8 @@ def _decode(page: bytes) -> ProgressRecord | None:
         phase_at_s=phase_at_s,
         phase_timeout_s=timeout_s if timeout_s == timeout_s else None,  # noqa: PLR0124 (false for NaN alone)
         phase_changes=changes,
-        made_monotonic_s=_MADE.unpack_from(page, _MADE_AT)[0],
-        made_at_s=_MADE.unpack_from(page, _MADE_AT)[1],
+        made_monotonic_s=made_monotonic_s,
+        made_at_s=made_at_s,
         layout=sizes,
         marks=marks,
         first_step=first_step if first_step_at_s > 0 else -1,
@@ -466,6 +478,8 @@ def _decode(page: bytes) -> ProgressRecord | None:
         timed=timed,
         timings=tuple(StepTiming(*_TIMING.unpack_from(page, _TIMINGS_AT + 8 + i * _TIMING.size)) for i in slots),
         loss_call=loss_call,
+        first_step_monotonic_s=first_step_monotonic_s,
+        mark_monotonic_s=mark_monotonic_s or None,
     )
 
 

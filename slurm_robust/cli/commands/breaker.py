@@ -43,7 +43,10 @@ def _show(path: str | None, as_json: bool) -> None:
     elif breaker["open"]:
         click.echo(f"open: {breaker['why']}\nOnce the cause is known: srobust breaker reset")
     else:
-        click.echo(f"closed; it opens past {limits.max_drains} drains in {limits.window_s:.0f} s")
+        click.echo(
+            f"closed; {breaker.get('out', 0)} nodes are out of service, {breaker.get('quarantined', 0)} of them in "
+            f"quarantine; it opens past {limits.max_drains} nodes in {limits.window_s:.0f} s"
+        )
 
 
 @command.command(epilog=lesson(_EXAMPLES[1:], _RESET))

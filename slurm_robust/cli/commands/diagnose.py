@@ -139,7 +139,7 @@ def log(
     journal = journal_incidents(site)
     with failing("diagnose", NothingLeftError):
         subject = subject_of(words, lambda: connect(site.slurm), journal)
-    reading, diagnosis = read_subject(subject, book, matcher)
+    reading, diagnosis = read_subject(subject, matcher)
     for rule in matcher.slow_rules:
         click.echo(f"srobust diagnose: the rule {rule.id} ({rule.place}) took too long and was left out", err=True)
     resembles = _resembling(diagnosis, subject, journal)

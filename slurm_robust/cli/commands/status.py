@@ -40,6 +40,8 @@ def command(path: str | None, as_json: bool) -> None:
     click.echo()
     breaker = state["breaker"]
     breaker_text = f"open: {breaker['why']} (reset it with: srobust breaker reset)" if breaker["open"] else "closed"
+    if not breaker["open"] and breaker.get("out"):
+        breaker_text += f", {breaker['out']} nodes out ({breaker['quarantined']} in quarantine)"
     age = duration(now_s - state["at_s"])
     click.echo(f"cluster {state['cluster']}   mode {state['mode']}   as of {age} ago   breaker {breaker_text}")
     from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)

@@ -5,23 +5,22 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident
 from slurm_robust.cli.diagnosis.subject import Subject
 from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
-from slurm_robust.diagnose.large_files import read_large
+from slurm_robust.diagnose.large_files import scan
 from slurm_robust.diagnose.lines import unlabelled
 from slurm_robust.diagnose.node_faults import with_node_fault
 from slurm_robust.diagnose.root import Diagnosis, diagnose
-from slurm_robust.diagnose.rulebook import RuleBook
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE
 from slurm_robust.model import Signal
 
-WHOLE_BYTES = 8 << 20
-"""Larger logs are compressed to a page first."""
+WHOLE_BYTES = 2 << 20
+"""Of larger logs, only lines that may mean something are kept."""
 _MOST_RANKS = 64
 """Whose last words are read, the first that ended: all others only follow."""
 _RANK = re.compile(r"^\s*(?:\d+: )?\[?rank[ _]?(\d{1,7})\]?|^\s*(\d{1,7}): ")
@@ -63,7 +62,7 @@ class LinesRead:
     faults: str = ""
 
 
-def read_subject(subject: Subject, book: RuleBook, matcher: Matcher) -> tuple[LinesRead, Diagnosis]:
+def read_subject(subject: Subject, matcher: Matcher) -> tuple[LinesRead, Diagnosis]:
     """The root: of an incident by its last words, else by the output. What says no more than a consequence is no end.
 
     A job's output may hold earlier attempts' errors too, so an incident's own last words go first.
@@ -73,9 +72,9 @@ def read_subject(subject: Subject, book: RuleBook, matcher: Matcher) -> tuple[Li
     if subject.incident is not None:
         _add_last_words(reading, subject.incident, matcher)
         if _consequence(diagnose(reading.found)):
-            _add_files(reading, subject.files, book, matcher)
+            _add_files(reading, subject.files, matcher)
     else:
-        _add_files(reading, subject.files, book, matcher)
+        _add_files(reading, subject.files, matcher)
         if saved is not None and _consequence(diagnose(reading.found)):
             _add_last_words(reading, saved, matcher)
     diagnosis = diagnose(reading.found)
@@ -112,14 +111,15 @@ def _add(reading: LinesRead, lines: Sequence[str], matcher: Matcher, place: Line
     reading.read[place.file] = reading.read.get(place.file, 0) + len(lines)
 
 
-def _add_files(reading: LinesRead, files: Sequence[Path], book: RuleBook, matcher: Matcher) -> None:
+def _add_files(reading: LinesRead, files: Sequence[Path], matcher: Matcher) -> None:
     """All lines of output files, as one stream; of large ones, those that a rule may match."""
     first = len(reading.lines)
     if _size_bytes(files) > WHOLE_BYTES:
-        compressed, lines = read_large(files, book, matcher)
-        reading.notes += [f"{source.path}: {source.problem}" for source in compressed.sources if source.problem]
-        reading.read |= {source.path: source.lines for source in compressed.sources if not source.problem}
-        reading.lines += [(compressed.sources[place.source].path, place.line, text) for place, text in lines]
+        scanned = scan(files, matcher)
+        reading.notes += scanned.problems
+        reading.read |= scanned.read
+        reading.lines += scanned.lines
+        found = [replace(one, number=first + one.number) for one in scanned.found]
     else:
         for path in files:
             try:
@@ -130,9 +130,9 @@ def _add_files(reading: LinesRead, files: Sequence[Path], book: RuleBook, matche
             own = [(str(path), number, line) for number, line in enumerate(text.split("\n"), 1)]
             reading.read[str(path)] = len(own)
             reading.lines += own
-    new = reading.lines[first:]
-    reading.places += [LinePlace(path, number) for path, number, _ in new]
-    reading.found += findings([text for _, _, text in new], rules=matcher, first=first)
+        found = findings([text for _, _, text in reading.lines[first:]], rules=matcher, first=first)
+    reading.places += [LinePlace(path, number) for path, number, _ in reading.lines[first:]]
+    reading.found += found
 
 
 def _size_bytes(files: Sequence[Path]) -> int:

@@ -54,7 +54,7 @@ def as_json(
     return {
         "category": diagnosis.category.name,
         "blame": diagnosis.blame.value,
-        "blame_why": reading.faults,
+        "blame_why": reading.faults or diagnosis.why,
         "meaning": diagnosis.category.meaning,
         "urgency": diagnosis.category.urgency.value,
         "remedy": root.rule.remedy if root is not None else diagnosis.category.remedy,
@@ -77,6 +77,8 @@ def _root_text(diagnosis: Diagnosis, reading: LinesRead) -> list[str]:
     blame = _BLAME[diagnosis.blame.value]
     if reading.faults:
         blame = f"the node: {reading.faults}"
+    elif diagnosis.why:
+        blame = f"{blame}; {diagnosis.why}"
     lines = [
         f"{category.name}: {category.meaning}",
         *_titled("root:", [root.text[:300], _where(root, places)]),
