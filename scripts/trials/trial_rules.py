@@ -117,6 +117,14 @@ def _passing(f: Facts) -> list[str]:
     return doubts
 
 
+def _stopped(f: Facts) -> list[str]:
+    """No node is at fault if somebody stops a rank: it is continued, or at worst started once more."""
+    suffered = sorted({*f.evicted, *f.taken_out})
+    if suffered:
+        raise _Wrong(f"a rank was stopped by a signal, and {', '.join(suffered)} suffered for it")
+    return _goes_on(f) + (["it was started once more"] if f.launches else [])
+
+
 def _own_error(f: Facts) -> list[str]:
     """It stops with its own exit code, at the second time at the latest, and no node is blamed."""
     _no_node(f)
@@ -165,7 +173,7 @@ def _dead_node(f: Facts) -> list[str]:
 
 _RULES: dict[str, Callable[[Facts], list[str]]] = {
     "clean": _clean,
-    "stop": _passing,
+    "stop": _stopped,
     "kill": _passing,
     "loader": _passing,
     "error": _own_error,

@@ -37,16 +37,16 @@ def drawn(results: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(out)
 
 
-def fill(document: str, table: str) -> str:
+def fill(document: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     """The document with the table between its marks.
 
     Raises:
         ValueError: the marks are not there, once each.
     """
-    if document.count(BEGIN) != 1 or document.count(END) != 1:
-        raise ValueError(f"the document needs one line {BEGIN} and one line {END}")
-    head, rest = document.split(BEGIN)
-    return f"{head}{BEGIN}\n\n{table.strip()}\n\n{END}{rest.split(END)[1]}"
+    if document.count(begin) != 1 or document.count(end) != 1:
+        raise ValueError(f"the document needs one line {begin} and one line {end}")
+    head, rest = document.split(begin)
+    return f"{head}{begin}\n\n{table.strip()}\n\n{end}{rest.split(end)[1]}"
 
 
 def fill_file(path: Path, results: Path) -> None:
