@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_robust import claim
 from slurm_robust.claim import Claim, ClaimAnswer, ClaimError
-from slurm_robust.model import JobRef
+from slurm_robust.model import Grade, JobRef
 
 WORDS = st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=300).filter(
     lambda t: "[[srobust:" not in t
@@ -28,6 +28,7 @@ CLAIMS = st.builds(
     confidence=st.floats(0, 1),
     why=st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=500),
     step=st.integers(-1, 10**9),
+    grade=st.sampled_from(["", *(known.value for known in Grade), "newer"]),
     times=st.dictionaries(st.sampled_from(("fault", "decided", "stopped")), st.floats(0, 2e9), max_size=3),
 )
 
@@ -40,9 +41,27 @@ def test_what_is_written_is_read_again_beside_the_users_own_words(said: Claim, w
     read = claim.parse(text)
     assert read is not None
     assert claim.split(text)[0] == words.rstrip()
-    for name in ("state", "lineage", "restart", "incident", "evict", "confidence", "step"):
+    for name in ("state", "lineage", "restart", "incident", "evict", "confidence", "step", "grade"):
         assert getattr(read, name) == getattr(said, name)
     assert read.why == said.why or said.why.startswith(read.why.removesuffix("…"))
+
+
+@pytest.mark.parametrize(
+    ("said", "grade", "of_verdict"),
+    [
+        ("", "", Grade.NONE),
+        (',"grade":"weak"', "weak", Grade.WEAK),
+        (',"grade":"certain"', "certain", Grade.CERTAIN),
+        (',"grade":"newer","later":[7]', "newer", Grade.NONE),
+    ],
+    ids=["an older version's", "weak", "certain", "a newer version's"],
+)
+def test_claims_of_other_versions_are_read(said: str, grade: str, of_verdict: Grade) -> None:
+    """One without a grade has none, a grade that this version does not know is kept, other keys are ignored."""
+    read = claim.parse('[[srobust:1 {"state":"wants","lineage":"a","incident":"i1","evict":["n2"]' + said + "}]]")
+    assert read is not None
+    assert (read.grade, read.evict) == (grade, ("n2",))
+    assert read.verdict(("n2",)).grade is of_verdict
 
 
 def test_a_long_reason_is_cut_at_a_word() -> None:

@@ -93,6 +93,16 @@ def test_two_faults_of_a_node_are_one_marker() -> None:
     assert joined(mild, MARKER._replace(spares_jobs=True)).spares_jobs
 
 
+def test_a_fault_of_the_node_beside_one_of_a_gpu_concerns_jobs_without_gpus() -> None:
+    """Whichever came first, the marker has the kind of the fault that concerns all jobs."""
+    disk = FaultMarker(1_790_000_005, "disk_lost", (), "sda is gone")
+    later = MARKER._replace(at_s=disk.at_s + 5)
+    for new, old in ((disk, MARKER), (MARKER, disk), (later, disk), (disk, later)):
+        both = joined(new, old)
+        assert (both.kind, both.gpus, both.about_gpus) == ("disk_lost", (), False)
+    assert joined(later, MARKER).about_gpus
+
+
 def test_a_text_with_control_characters_can_be_written_again() -> None:
     """Slurm takes no line with one: the marker could neither be written nor removed."""
     written = render(MARKER, "rack 7\tshelf 2\x1b")

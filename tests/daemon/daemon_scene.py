@@ -188,11 +188,12 @@ class Scene:
         incident: str = "i1",
         why: str = "hangs",
         step: int = -1,
+        grade: str = "",
     ) -> float:
         """Let the job's wrapper ask; returns when it was told to."""
         path = self.box / f"{job_id}.{restart}.claim"
         said = {"evict": evict, "incident": incident, "why": why, "conclusion": "culprit", "confidence": 0.9}
-        said["step"] = step
+        said |= {"step": step, "grade": grade}
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(said))
         at_s = time.time()

@@ -1,8 +1,8 @@
 """The daemon killed with -9 right after one action of its plan, and never started again: lived through to the end.
 
 One small cluster for each point, so that several are lived through side by side. The job is a real `srobust run` whose
-second rank stops itself. Slurm's times are real but shortened (a requeue waits 21 s instead of 121); as a program, it
-runs all points, and with `--true-times` with nobody's time shortened:
+second rank stays in D state. Slurm's times are real but shortened (a requeue waits 21 s instead of 121); as a program,
+it runs all points, and with `--true-times` with nobody's time shortened:
 
     scripts/dead-for-good [--true-times] [--at-once 5] [POINT ...]
 """
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hung_rank
 from daemon_scene import Scene
 from helpers import wait_until
 
@@ -43,8 +44,10 @@ POINTS = (
 """Every action of a recovery with a passed recheck, in its order, and the moment after the plan was written."""
 
 NODES = 4
-RANK = """
-import os, signal, sys, time
+RANK = (
+    hung_rank.SOURCE
+    + """
+import os, sys
 from slurm_robust import progress
 
 first = not os.environ.get("SLURM_RESTART_COUNT")
@@ -53,9 +56,10 @@ for step in range(1, 41):
     progress.step(step)
     if first and step == 20:
         if os.environ["SLURM_PROCID"] == "1":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(1e6)
+            wait_in_the_kernel()
+        all_reduce(lambda: False)
 """
+)
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class Story:
 
 def spec(directory: Path, times: Times) -> Spec:
     """A cluster whose requeues wait as long as `times` says."""
-    supervise = {"suspicion_floor_s": 1.5, "corroborate_after_s": 2.2, "tick_s": 0.25}
+    supervise = {"suspicion_floor_s": 1.5, "corroborate_after_s": 2.2, "tick_s": 0.25, "strong_patience_s": 4.0}
     supervise |= {"answer_timeout_s": times.answer, "requeue_timeout_s": times.requeue}
     conf = f"AuthInfo=socket={directory}/munge/socket,cred_expire={times.requeue_delay - 1}\n"
     conf += "MinJobAge=3600\n"  # quarantines can outlive Slurm's memory of the job, five minutes else

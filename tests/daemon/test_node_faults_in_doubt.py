@@ -96,6 +96,7 @@ def test_an_old_plan_does_not_keep_the_job(fault_world: Make) -> None:
     """Its claim is written again and again, with the plan for another incident; also after the daemon's restart."""
     w = fault_world()
     w.slurm.run_job(("n1", "n2"))
+    w.slurm.gpus[1] = {"n1": frozenset({0})}
     watched(w, incident="i1", road="alert_only", mode="act", at_s=w.slurm.now_s)
     w.run(60)
     w.live()

@@ -86,6 +86,7 @@ def test_a_supervised_job_has_a_minute_to_leave_by_itself(fault_world: Make) -> 
     """Its claim is what happens; and only where it stays, the daemon acts in its place."""
     w = fault_world()
     w.slurm.run_job(("n1", "n2"))
+    w.slurm.gpus[1] = {"n1": frozenset({0}), "n2": frozenset({0})}
     w.claim(1, (), incident="", state="watching")  # type: ignore[arg-type]
     w.run(4)
     w.mark("n1")
@@ -95,6 +96,38 @@ def test_a_supervised_job_has_a_minute_to_leave_by_itself(fault_world: Make) -> 
     assert w.job().restart_count == 1
     assert "n1" not in w.job().nodes
     assert w.drained() == ["n1"]
+
+
+@pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "protected"])
+@pytest.mark.parametrize("gpus", [(), (0,)], ids=["it names none", "it names one"])
+def test_a_gpus_fault_moves_no_job_that_was_given_none(
+    fault_world: Make, supervised: bool, gpus: tuple[int, ...]
+) -> None:
+    """The node has GPUs, and other jobs use them: this one goes on to its end, and the node is drained under it."""
+    w = fault_world()
+    w.slurm.state.nodes = {name: replace(node, gres="gpu:h100:8") for name, node in w.slurm.state.nodes.items()}
+    w.daemon.context.readings.expire()
+    w.slurm.run_job(("n1",))
+    w.slurm.gpus[1] = {"n1": frozenset()}
+    if supervised:
+        w.claim(1, (), incident="", state="watching")  # type: ignore[arg-type]
+    w.run(4)
+    w.mark("n1", gpus=gpus)
+    w.run(100)
+    assert (w.job().state, w.job().restart_count, w.job().nodes) == ("RUNNING", 0, ("n1",))
+    assert (w.drained(), w.extra("n1")) == (["n1"], "")
+    assert w.slurm.acts.count("requeue 1") == 0
+
+
+def test_a_supervisor_that_knows_its_ranks_gpus_has_the_last_word(fault_world: Make) -> None:
+    """Slurm gives out no GPUs here: only the agents see that no rank has one open, and they told of no fault."""
+    w = fault_world()
+    w.slurm.run_job(("n1",))
+    w.claim(1, (), incident="", state="watching")  # type: ignore[arg-type]
+    w.run(4)
+    w.mark("n1")
+    w.run(100)
+    assert (w.job().restart_count, w.drained(), w.extra("n1")) == (0, ["n1"], "")
 
 
 def test_a_fault_that_waits_is_shown_among_the_nodes(fault_world: Make) -> None:

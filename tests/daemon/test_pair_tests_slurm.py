@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,9 @@ def two_jobs_suspect(scene: Scene, node: str) -> None:
     """What the journal holds after the claims of two jobs, the first of which came to a strike."""
     journal = Journal.open(scene.state_dir)
     ledger = NodeLedger(journal)
-    ledger.strike(Quarantine(node, "first", 901, "line-901", "hang", 1.0, 1.0, user="ann"), 4e9, "passed")
-    ledger.quarantine(Quarantine(node, "second", 902, "line-902", "hang", 1.0, 1.0, user="ann"))
+    now_s = time.time()  # a quarantine that only claims keep ends after a while
+    ledger.strike(Quarantine(node, "first", 901, "line-901", "hang", now_s, now_s, user="ann"), 4e9, "passed")
+    ledger.quarantine(Quarantine(node, "second", 902, "line-902", "hang", now_s, now_s, user="ann"))
     journal.close()
 
 

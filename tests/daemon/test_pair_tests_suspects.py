@@ -188,11 +188,26 @@ def test_a_suspect_of_two_jobs_does_not_wait_for_ever(tmp_path: Path) -> None:
     suspect(world, job_id=2)
     world.run(300)
     assert "2 jobs suspected it, and its full check passed: it waits for a free node" in word(world)
-    assert "for 0.1 h at most" in word(world)
+    assert "for 6 min at most" in word(world)
     world.run(120)
     assert gone(world)
     assert len(alerts(world, "suspect.unproven")) == 1
     assert len(NodeLedger(world.journal).strikes("n2", 0)) == 2
+    world.journal.close()
+
+
+def test_claims_alone_keep_a_node_from_everyone_for_minutes(tmp_path: Path) -> None:
+    """However many jobs named it: where no other node is free to meet it, it is back after a quarter of an hour."""
+    world = made(tmp_path, BREAKER, nodes=3)
+    suspect(world)
+    world.run(30)
+    world.slurm.run_job(("n1", "n3"))
+    suspect(world, job_id=2, user="ben")
+    world.run(840, step_s=1)
+    assert not gone(world)
+    world.run(90, step_s=1)
+    assert gone(world)
+    assert not world.slurm.state.nodes["n2"].drained
     world.journal.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import Config
+from slurm_robust.config import Config, parse
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 
 
@@ -69,7 +69,7 @@ def test_silent_node_in_quarantine_is_drained(world: World) -> None:
 def test_quarantine_is_renewed_while_the_daemon_lives(tmp_path: Path) -> None:
     """A quarantine longer than its reservation is kept up, never for longer than the seat's duration ahead."""
     slurm = FakeSlurm()
-    world = World(tmp_path, slurm, Config())
+    world = World(tmp_path, slurm, parse("quarantine: {claim_limit_s: 86400}"))
     slurm.run_job(("n2",), user="ben")  # the recheck waits for this job to end
     NodeLedger(world.journal).quarantine(Quarantine("n2", "k", 1, "l", "why", slurm.now_s, slurm.now_s))
     for _ in range(40):
@@ -77,6 +77,46 @@ def test_quarantine_is_renewed_while_the_daemon_lives(tmp_path: Path) -> None:
         held = slurm.state.reservations["srobust-quarantine-n2"]
         assert slurm.now_s < held.end_at_s <= slurm.now_s + 660
     world.journal.close()
+
+
+def test_a_claim_does_not_keep_a_node_while_others_jobs_run_on_it(world: World) -> None:
+    """The check waits for another job there, which may take days: after a quarter of an hour the node is back."""
+    slurm = world.slurm
+    slurm.run_job(("n2",), user="ben")
+    NodeLedger(world.journal).quarantine(Quarantine("n2", "k", 7, "l", "why", slurm.now_s, slurm.now_s, user="ann"))
+    world.run(860, step_s=5.0)
+    assert "srobust-quarantine-n2" in slurm.state.reservations
+    world.run(60, step_s=5.0)
+    assert "srobust-quarantine-n2" not in slurm.state.reservations
+    assert NodeLedger(world.journal).quarantines() == []
+    assert slurm.state.jobs[1].state == "RUNNING"
+
+
+def test_rechecks_that_cannot_tell_end_with_the_claims_limit(tmp_path: Path) -> None:
+    """Each waits ten minutes to start in vain: the second one is the last."""
+    slurm = FakeSlurm(recheck_exit="3:0")
+    world = World(tmp_path, slurm, parse("quarantine: {claim_limit_s: 30}"))
+    NodeLedger(world.journal).quarantine(Quarantine("n2", "k", 7, "l", "why", slurm.now_s, slurm.now_s, user="ann"))
+    world.run(120)
+    assert slurm.acts.count("submit") == 2
+    assert NodeLedger(world.journal).quarantines() == []
+    assert not slurm.state.nodes["n2"].drained
+
+
+@pytest.mark.parametrize("trouble", ["completing", "silent"])
+def test_a_node_in_trouble_by_itself_stays_in_quarantine(world: World, trouble: str) -> None:
+    """It does not end a job, or does not respond: that is more than a claim."""
+    slurm = world.slurm
+    job = slurm.run_job(("n2",), user="ben")
+    if trouble == "completing":
+        slurm.stuck.add("n2")
+        slurm.state.jobs[1] = replace(job, completing=True)
+    else:
+        node = slurm.state.nodes["n2"]
+        slurm.state.nodes["n2"] = replace(node, flags=frozenset(("NOT_RESPONDING",)))
+    NodeLedger(world.journal).quarantine(Quarantine("n2", "k", 7, "l", "why", slurm.now_s, slurm.now_s, user="ann"))
+    world.run(1500, step_s=5.0)
+    assert "srobust-quarantine-n2" in slurm.state.reservations
 
 
 def test_recheck_whose_quarantine_ended_under_it_is_not_waited_for(world: World) -> None:

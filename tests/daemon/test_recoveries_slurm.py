@@ -62,7 +62,10 @@ def test_claim_to_running_on_survivors_and_standby(scene: Scene, record_property
 
 
 def test_failed_recheck_drains_with_the_evidence_and_trips_the_breaker(scene: Scene) -> None:
-    """Unfit: drained with the check's sentence; past the breaker nothing is taken out, and jobs still move."""
+    """Unfit: drained with the check's sentence; past the bound nothing is taken out for a claim, and jobs still move.
+
+    A drain past the bound opens the breaker.
+    """
     scene.start(quarantine={"recheck_command": UNFIT}, breaker={"max_drains": 1})
     job = scene.submit("-N2", "--exclusive")
     suspect = scene.watched(job).nodes[0]
@@ -76,8 +79,13 @@ def test_failed_recheck_drains_with_the_evidence_and_trips_the_breaker(scene: Sc
     second = scene.watched(job, restart=1).nodes[1]
     scene.claim(job, [second], restart=1, incident="i2")
     scene.running(job, restart=2)
-    wait_until(lambda: "breaker.open" in scene.log.read_text(), 20, "the breaker opens instead of a second drain")
-    assert not scene.node(second).drained
+    assert f"{second} stays in service" in scene.await_incident(job, id="i2")["plan"]["reason"]
+    assert f"srobust-quarantine-{second}" not in scene.ours()
+    assert "breaker.open" not in scene.log.read_text()
+    scene.client.drain(second, "srobust: XID 79 on GPU 3")
+    wait_until(lambda: "breaker.open" in scene.log.read_text(), 20, "the breaker opens at the second drain")
+    scene.client.resume(second)
+    wait_until(lambda: scene.node(second).usable, 20, "a person has resumed the node")
     wait_until(lambda: "srobust-drain-permit" not in scene.node(second).comment, 10, "the permit is withdrawn")
     third = scene.watched(job, restart=2).nodes[0]
     scene.claim(job, [third], restart=2, incident="i3")
@@ -103,6 +111,30 @@ def test_strikes_of_different_users_jobs_drain(scene: Scene) -> None:
     scene.claim(job, [suspect])
     wait_until(lambda: scene.node(suspect).drained, 30, "drained by strikes")
     assert scene.node(suspect).reason.startswith("srobust: 2 strikes in 14 days, from different jobs (ann 1, root 1)")
+
+
+def test_a_claim_past_a_bound_moves_the_job_and_takes_no_node_out(scene: Scene) -> None:
+    """The first time for its weak evidence, then for the user's bound: the job goes on elsewhere, and is told why."""
+    scene.start(quarantine={"max_per_user_hour": 1, "recheck_command": ["/bin/sleep", "600"]})
+    jobs = [scene.submit("-N1", "--exclusive") for _ in range(2)]
+    first, second = (scene.watched(job).nodes[0] for job in jobs)
+    scene.claim(jobs[0], [first], grade="weak")
+    scene.running(jobs[0], restart=1)
+    wait_until(lambda: "first_new_step" in scene.await_incident(jobs[0])["times"], 20, "the job has told its times")
+    assert "evidence is weak" in scene.await_incident(jobs[0])["plan"]["reason"]
+    assert not [name for name in scene.ours() if "quarantine" in name]
+    scene.claim(jobs[1], [second], grade="strong")
+    scene.running(jobs[1], restart=1)
+    assert [name for name in scene.ours() if "quarantine" in name] == [f"srobust-quarantine-{second}"]
+    third = scene.watched(jobs[1], restart=1).nodes[0]
+    scene.claim(jobs[1], [third], restart=1, incident="i2", step=9)
+    after = scene.running(jobs[1], restart=2)
+    assert third not in after.nodes
+    answer = parse_answer(scene.job(jobs[1]).admin_comment)
+    assert answer is not None
+    assert f"quarantine.max_per_user_hour is 1: {third} stays in service" in answer.why
+    assert [name for name in scene.ours() if "quarantine" in name] == [f"srobust-quarantine-{second}"]
+    assert not scene.node(third).drained
 
 
 def test_array_task_leaves_its_siblings_alone(scene: Scene) -> None:

@@ -61,7 +61,9 @@ def test_other_failures_are_left_alone() -> None:
     assert with_node_fault(key, "n2", 100.0, [fault("Xid 79")]) == (key, "")
 
 
-@pytest.mark.parametrize("code", sorted(code for code, xid in xids.CATALOGUE.items() if xid.grade is xids.Grade.FAIL))
+@pytest.mark.parametrize(
+    "code", sorted(code for code, xid in xids.CATALOGUE.items() if xid.grade is xids.XidGrade.FAIL)
+)
 def test_each_xid_that_makes_a_node_unfit_is_the_nodes_here_too(code: int) -> None:
     """The node checks have the catalogue; the rules for logs must not say less."""
     told, why = with_node_fault(CUDA, "n2", 130.0, [fault(f"Xid {code} {xids.CATALOGUE[code].name}")])

@@ -28,7 +28,10 @@ from slurm_robust.slurm.factory import connect
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 # Quicker than a site would want it, so that a story takes seconds; the order of things is the same.
-SUPERVISE = {"suspicion_floor_s": 1.5, "corroborate_after_s": 2.2, "recapture_s": 4.0, "tick_s": 0.25}
+SUPERVISE = {
+    "suspicion_floor_s": 1.5, "corroborate_after_s": 2.2, "recapture_s": 4.0, "tick_s": 0.25,
+    "strong_patience_s": 4.0, "weak_patience_s": 8.0,
+}  # fmt: skip
 SMALL = "--layers 1 --width 16 --heads 2 --context 16 --batch 2 --eval-every 0 --checkpoint-every 5"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hung_rank
 import pytest
 from conftest import Submit  # type: ignore[import-not-found]
 from helpers import quick_torch, wait_until
@@ -21,7 +22,9 @@ from slurm_robust.devcluster.cluster import DevCluster, Spec
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
 ROOT = Path(__file__).resolve().parents[2]
 
-PROGRAM = """
+PROGRAM = (
+    hung_rank.SOURCE
+    + """
 import gc, json, os, signal, socket, struct, sys, time
 sys.path.insert(0, sys.argv[1])
 import torch, torch.distributed as dist
@@ -58,7 +61,7 @@ for step in range(first, wanted.get("steps", 12) + 1):
         say(f"last: {json.dumps([step, saver.last_sealed, before == persister(), saver.link.by_agent])}")
         break
     if rank == 1 and step == 8 and first == 1 and "fault" in wanted:
-        os.kill(os.getpid(), wanted["fault"])
+        os.kill(os.getpid(), wanted["fault"]) if wanted["fault"] else wait_in_the_kernel()
     if step == 5:
         say("step 5")
     time.sleep(wanted.get("pause_s", 0))
@@ -69,6 +72,7 @@ del model, optimizer, state, saver
 gc.collect()
 dist.destroy_process_group()
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +155,7 @@ def test_the_last_save_on_the_way_out(
 
 
 def test_memory_is_written_before_a_requeue(cluster: Callable[..., DevCluster], submit: Submit, tmp_path: Path) -> None:
-    """A rank is stopped, its node goes, the job is requeued: eight steps were in memory only.
+    """A rank waits in the kernel, its node goes, the job is requeued: eight steps were in memory only.
 
     Agents end with the first run, and memory with them: the ninth step is the next, from what they wrote before.
     """
@@ -160,7 +164,7 @@ def test_memory_is_written_before_a_requeue(cluster: Callable[..., DevCluster], 
     folder.mkdir()
     (folder / "program.py").write_text(PROGRAM)
     folder.chmod(0o777)
-    run = command(fault=19, every={"shared": 1000}, steps=10, pause_s=0.1)
+    run = command(fault=0, every={"shared": 1000}, steps=10, pause_s=0.1)
     job = submit(dev, nodes=2, command=f"{run} #")
     assert job.hears("decided")["road"] == "seat", job.everything()
     ended = job.ends()

@@ -50,14 +50,14 @@ def test_a_pause_costs_a_capture_at_most(cluster: Cluster, submit: Submit, fault
 def test_stacks_and_attach_work_on_a_job_that_was_never_wrapped(cluster: Cluster, submit: Submit) -> None:
     """Plain `srun python train.py`: merged stacks on demand; a watch beside it tells of a hang and changes nothing."""
     dev = cluster(nodes=3, standby=0)
-    job = submit(dev, nodes=2, steps=400, fault={"kind": "stop", "rank": 1, "step": 60}, command="srun")
+    job = submit(dev, nodes=2, steps=400, fault={"kind": "dead_mount", "rank": 1, "step": 60}, command="srun")
     wait_until(lambda: "step 3/" in job.output(), 60, "training")
     shown = dev.run(["srobust", "stacks", job.id])
     assert "Trainer.train" in shown.stdout
     assert "0-1" in shown.stdout
     as_json = json.loads(dev.run(["srobust", "stacks", job.id, "--json"]).stdout)
     assert sorted(as_json["nodes"]) == ["n1", "n2"]
-    wait_until(lambda: "fault: stop" in job.output(), 60, "the hang: whoever attaches comes after it")
+    wait_until(lambda: "fault: dead_mount" in job.output(), 60, "the hang: whoever attaches comes after it")
     log = job.folder / "attach.log"
     dev.run(["bash", "-c", f"nohup srobust attach {job.id} > {log} 2>&1 & echo $! > {job.folder}/pid"])
     suspect = job.hears("suspect", 60)
@@ -70,13 +70,13 @@ def test_stacks_and_attach_work_on_a_job_that_was_never_wrapped(cluster: Cluster
 
 
 def test_torchrun_ranks_are_told_apart(cluster: Cluster, submit: Submit) -> None:
-    """One task a node, two workers each: four ranks, and the stopped one is named by its RANK."""
+    """One task a node, two workers each: four ranks, and the one in D state is named by its RANK."""
     dev = cluster(nodes=3, standby=0)
     torchrun = (
         "srobust run --robust=observe python -m torch.distributed.run --nnodes=2 --nproc-per-node=2 "
         f"--rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{free_port()} --rdzv-id=$SLURM_JOB_ID --no-python"
     )
-    job = submit(dev, nodes=2, fault={"kind": "stop", "rank": 3, "step": 12}, command=torchrun)
+    job = submit(dev, nodes=2, fault={"kind": "dead_mount", "rank": 3, "step": 12}, command=torchrun)
     suspect = job.hears("suspect", 90)
     assert suspect["ranks"] == [3]
     assert "4 ranks" in job.told("training")[0]["text"]

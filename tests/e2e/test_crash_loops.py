@@ -88,8 +88,8 @@ for step in range(first, 60):
         if step % 10 == 9:
             saved.write_text(str(step))
     time.sleep(0.15)
-    if rank == 1 and step == 25 and not (here / "died").exists():
-        (here / "died").touch()
+    if step == 25 and not (here / f"died{rank}").exists():
+        (here / f"died{rank}").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 """
 SCRIPT = "FROM=--init_from=scratch\n[ -f {folder}/ckpt.pt ] && FROM=--init_from=resume\nsrobust run {saves} $FROM #"

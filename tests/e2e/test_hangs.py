@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
 Cluster = Callable[..., DevCluster]
 
 
-def test_a_stopped_rank_moves_the_job_to_the_standby_and_the_node_passes_its_recheck(
+def test_a_rank_in_d_state_moves_the_job_to_the_standby_and_the_node_passes_its_recheck(
     cluster: Cluster, submit: Submit
 ) -> None:
     """The reference story: suspected, captured, still, node in quarantine, seats held, resumed; back with a strike.
@@ -25,7 +25,7 @@ def test_a_stopped_rank_moves_the_job_to_the_standby_and_the_node_passes_its_rec
     Meanwhile another job waits for the very nodes, with a higher priority: it must not get the seats.
     """
     dev = cluster()
-    job = submit(dev, fault={"kind": "stop", "rank": 1, "step": 13})
+    job = submit(dev, fault={"kind": "dead_mount", "rank": 1, "step": 13})
     suspect = job.hears("suspect")["node"]
     # Three nodes are never free beside this job: the fifth, and the suspect once it has passed its recheck.
     competitor = dev.run(["sbatch", "--parsable", "-N3", "--exclusive", "--nice=-1000", "--wrap", "sleep 1"]).stdout
@@ -87,35 +87,48 @@ def assert_the_journal_tells_its_times(job: Training, times: dict[str, float]) -
     assert "unknown" not in parts, spans
 
 
+def test_a_rank_that_a_signal_stopped_is_continued_and_training_goes_on(cluster: Cluster, submit: Submit) -> None:
+    """SIGSTOP of one rank, and nothing against its node: no restart and no word against the node, and exit code 0."""
+    dev = cluster(nodes=3, standby=0, supervise={"continue_stopped_after_s": 4.0, "weak_patience_s": 90.0})
+    job = submit(dev, nodes=2, fault={"kind": "stop", "rank": 1, "step": 13})
+    continued = job.hears("continued")
+    assert (continued["rank"], continued["node"]) == (1, job.rank_node(1))
+    assert "nobody traces it: it was continued" in continued["text"]
+    assert "rank 1 had been stopped by a signal" in job.hears("cleared")["text"], job.everything()
+    ended = job.ends()
+    assert (ended.state, ended.exit_code, ended.restart_count) == ("COMPLETED", "0:0", 0), job.everything()
+    for kind in ("decided", "claimed", "relaunched"):
+        assert job.told(kind) == [], job.everything()
+    assert job.output().count("resumed from step") == 0
+
+
 @pytest.mark.variant
-def test_a_data_loader_that_hangs_is_restarted_in_place_and_moves_the_job_when_it_hangs_again(
+def test_a_data_loader_that_hangs_twice_is_restarted_in_place_once_and_costs_no_node(
     cluster: Cluster, submit: Submit
 ) -> None:
-    """Nothing below Python says that the node is at fault: the rank's the first time, the node's the second time.
+    """A healthy loader may wait, too: weak evidence restarts the attempt once, and names no node the second time.
 
-    The fault belongs to the node: where the job goes then, it does not come. The second time it comes before the
-    attempt has a step time of its own, so that quiet captures find it.
+    Without tests (`ladder.tests` is empty here) the job is requeued then, and no node is left out. The second time the
+    loader hangs before the attempt has a step time of its own, so that quiet captures find it.
     """
     dev = cluster(supervise={"quiet_capture_interval_s": 4.0})
     job = submit(dev, fault={"kind": "loader_hang", "rank": 1, "step": 13, "node": "n2"}, again=True)
     first = job.hears("decided", 90)
-    assert first["road"] == "restart_in_place", job.everything()
-    assert first["evict"] == []
-    assert job.hears("suspect")["node"] == "n2", job.everything()
+    assert (first["road"], first["evict"]) == ("restart_in_place", []), job.everything()
+    assert "weak evidence costs no node" in first["text"]
     again = job.hears("decided", 90, 2)
-    assert again["evict"] == ["n2"], job.everything()
-    assert "the same failure again on n2" in again["text"]
-    ended = job.ends(120)
-    assert (ended.state, ended.restart_count) == ("COMPLETED", 1), job.everything()
-    assert "n2" not in ended.nodes
-    job.assert_clean_slurm()
+    assert again["evict"] == [], job.everything()
+    assert again["road"] in ("seat", "plain_requeue"), job.everything()
+    dev.run(["scancel", job.id])
+    assert all(not node.drained for node in job.client.nodes())
+    assert not job.reservations("srobust-quarantine")
 
 
 @pytest.mark.variant
 def test_a_hang_on_a_node_with_a_fault_drains_it_with_the_evidence(cluster: Cluster, submit: Submit) -> None:
     """The same, and the node's kernel log holds an XID 79: its recheck finds it."""
     dev = cluster()
-    job = submit(dev, fault={"kind": "stop", "rank": 2, "step": 8})
+    job = submit(dev, fault={"kind": "dead_mount", "rank": 2, "step": 8})
     job.hears("training")
     node = job.rank_node(2)
     dev.add_kmsg(node, "NVRM: Xid (PCI:0000:3b:00): 79, pid=0, GPU has fallen off the bus.")
@@ -129,14 +142,14 @@ def test_a_hang_on_a_node_with_a_fault_drains_it_with_the_evidence(cluster: Clus
 
 
 @pytest.mark.variant
-def test_a_stopped_rank_of_an_array_task_leaves_its_siblings_alone(cluster: Cluster, submit: Submit) -> None:
-    """SIGSTOP of one rank in task 2 of an array; task 1 runs on, pending task 3 is not touched."""
+def test_a_hang_of_an_array_task_leaves_its_siblings_alone(cluster: Cluster, submit: Submit) -> None:
+    """D state of one rank in task 2 of an array; task 1 runs on, pending task 3 is not touched."""
     dev = cluster()
     keep = dev.directory / "work" / "go"
     job = submit(
         dev,
         nodes=2,
-        fault={"kind": "stop", "rank": 1, "step": 8},
+        fault={"kind": "dead_mount", "rank": 1, "step": 8},
         sbatch=("--array=1-3",),
         command=(
             f'[ "$SLURM_ARRAY_TASK_ID" = 2 ] || {{ while [ ! -e {keep} ]; do sleep 0.2; done; exit 0; }}; '
@@ -167,7 +180,7 @@ def test_a_spare_is_taken_without_a_requeue_and_other_steps_are_left_alone(clust
     job = submit(
         dev,
         nodes=3,
-        fault={"kind": "stop", "rank": 1, "step": 25},
+        fault={"kind": "dead_mount", "rank": 1, "step": 25},
         command=(
             f'{side} sleep 3333 & {side} sh -c "{fails_in_training}" & '
             'srobust run --robust-checkpoint-dir="$PWD/ck" -N2 -n2'
@@ -190,7 +203,7 @@ def test_a_spare_is_taken_without_a_requeue_and_other_steps_are_left_alone(clust
 def test_the_requeue_leaves_nothing_of_ours_behind_under_linuxproc(cluster: Cluster, submit: Submit) -> None:
     """Where Slurm tracks processes by parentage alone, wrapper and supervisor of the old attempt end all the same."""
     dev = cluster(proctrack="linuxproc")
-    job = submit(dev, nodes=2, fault={"kind": "stop", "rank": 1, "step": 8})
+    job = submit(dev, nodes=2, fault={"kind": "dead_mount", "rank": 1, "step": 8})
     job.hears("claimed")
     assert job.hears("resumed")["resume_step"] == 5
     assert "started anew; the training was not touched" not in job.output()
@@ -214,7 +227,7 @@ def command_line(pid: int) -> bytes:
 def test_a_corrupt_latest_checkpoint_is_passed_over(cluster: Cluster, submit: Submit) -> None:
     """The newest checkpoint is damaged while the rank hangs: the one before is used."""
     dev = cluster()
-    job = submit(dev, fault={"kind": "stop", "rank": 1, "step": 18})
+    job = submit(dev, fault={"kind": "dead_mount", "rank": 1, "step": 18})
     job.hears("suspected")
     newest = max((job.folder / "ck").glob("step-*"))
     assert newest.name == "step-00000015"
@@ -238,7 +251,7 @@ def test_without_a_daemon_the_job_requeues_itself_and_asks_to_leave_the_suspect_
     busy cores it may come too late. What reaches Slurm is asserted from outside a job, in the contract tests.
     """
     dev = cluster(daemon=False, standby=0, supervise={"answer_timeout_s": 1.0})
-    job = submit(dev, fault={"kind": "stop", "rank": 1, "step": 8})
+    job = submit(dev, fault={"kind": "dead_mount", "rank": 1, "step": 8})
     suspect = job.hears("suspect")["node"]
     assert f"leave {suspect} out" in job.hears("unanswered")["text"]
     wait_until(lambda: job.job().state == "PENDING", 30, "the requeue")

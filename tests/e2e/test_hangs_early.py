@@ -19,30 +19,30 @@ LINES_ONLY = 'SROBUST_PROGRESS=0 srobust run --robust-checkpoint-dir="$PWD/ck"'
 
 @pytest.mark.variant
 def test_our_own_story_in_the_jobs_output_is_no_progress(cluster: Cluster, submit: Submit) -> None:
-    """A rank is stopped, and our story, which names steps, is written into the very file that we read.
+    """A rank stays in D state, and our story, which names steps, is written into the very file that we read.
 
     The incident must end in an action, and never in "training moves again".
     """
     dev = cluster(standby=0)
-    job = submit(dev, nodes=2, fault={"kind": "stop", "rank": 1, "step": 18}, command=LINES_ONLY)
+    job = submit(dev, nodes=2, fault={"kind": "dead_mount", "rank": 1, "step": 18}, command=LINES_ONLY)
     job.hears("suspected")
     assert "srobust: " in job.output(), "the story does not stand in the job's output: this test tests nothing"
     decided = job.hears("decided", 90)
     assert "rank 1" in decided["text"], job.everything()
-    # Before the stop a busy machine may have paused for longer than the limit; after it nothing can have moved.
-    stopped = re.search(r"fault: stop at step \d+ at ([\d.]+)", job.output())
-    assert stopped is not None, job.everything()
-    assert not [line for line in job.told("cleared") if line["at_s"] > float(stopped[1])], job.everything()
-    assert decided["at_s"] - float(stopped[1]) < 90, job.everything()
+    # Before the fault a busy machine may have paused for longer than the limit; after it nothing can have moved.
+    struck = re.search(r"fault: dead_mount at step \d+ at ([\d.]+)", job.output())
+    assert struck is not None, job.everything()
+    assert not [line for line in job.told("cleared") if line["at_s"] > float(struck[1])], job.everything()
+    assert decided["at_s"] - float(struck[1]) < 90, job.everything()
     job.hears("resumed", 90)
     assert job.ends(120).state == "COMPLETED", job.everything()
 
 
 @pytest.mark.parametrize("command", ["", pytest.param(LINES_ONLY, marks=pytest.mark.variant)])
-def test_a_stop_in_the_first_steps_is_acted_on_at_once(cluster: Cluster, submit: Submit, command: str) -> None:
-    """Three steps say nothing about how long one takes, but a stopped process proves a hang by itself."""
-    dev = cluster(standby=0)
-    job = submit(dev, nodes=2, fault={"kind": "stop", "rank": 1, "step": 3}, command=command)
+def test_a_dead_mount_in_the_first_steps_is_acted_on(cluster: Cluster, submit: Submit, command: str) -> None:
+    """Three steps say nothing about how long one takes, but D state is strong evidence by itself."""
+    dev = cluster(standby=0, supervise={"quiet_capture_interval_s": 4.0})
+    job = submit(dev, nodes=2, fault={"kind": "dead_mount", "rank": 1, "step": 3}, command=command)
     assert "rank 1" in job.hears("decided", 90)["text"], job.everything()
     job.hears("resumed", 90)
     assert job.ends(120).state == "COMPLETED", job.everything()

@@ -1,4 +1,4 @@
-"""The SPANK plugin's stories: untouched scripts with a plain srun under `sbatch --robust`, whose ranks stop or die."""
+"""The SPANK plugin's stories: untouched scripts with a plain srun under `sbatch --robust`, whose ranks hang or die."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def with_plugin(cluster: Cluster, plugstack: Path) -> DevCluster:
     return cluster(slurm_conf_extra=f"PlugStackConfig={plugstack}", slurmd_timeout_s=10)
 
 
-def test_an_untouched_script_lives_through_a_stopped_rank(cluster: Cluster, submit: Submit, plugstack: Path) -> None:
+def test_an_untouched_script_lives_through_a_hung_rank(cluster: Cluster, submit: Submit, plugstack: Path) -> None:
     """`sbatch --robust train.sbatch` with a plain srun in it: suspected, named, requeued without the node, resumed."""
     dev = with_plugin(cluster, plugstack)
-    job = submit(dev, command="srun", fault={"kind": "stop", "rank": 1, "step": 30}, sbatch=ROBUST)
+    job = submit(dev, command="srun", fault={"kind": "dead_mount", "rank": 1, "step": 30}, sbatch=ROBUST)
     suspect = job.hears("suspect", 90)["node"]
     job.hears("claimed")
     resumed = job.hears("resumed", 90)

@@ -86,12 +86,11 @@ def test_a_warm_process_that_was_killed_or_frozen_costs_nothing(
 
 
 def test_an_attempt_of_another_shape_starts_cold(cluster: Cluster, submit: Submit) -> None:
-    """A stopped rank's node is left for the spare one: the warm step has no process there."""
+    """A node that loses a GPU is left for the spare one: the warm step has no process there."""
     dev = cluster(standby=0, nodes=3)
     job = submit(dev, nodes=3, steps=100_000, options="-N2 -n2 --robust-warm")
     warm = ready(job)
-    pid = next(p for p, env in of_job(job, "record") if env["SLURM_PROCID"] == "1")
-    os.kill(pid, signal.SIGSTOP)
+    dev.add_kmsg(job.rank_node(1), "NVRM: Xid (PCI:0000:3b:00): 79, pid=0, GPU has fallen off the bus.")
     assert job.hears("decided", 90)["road"] == "spare_in_allocation", job.everything()
     job.hears("resumed", 90)
     assert any("another shape" in line["text"] for line in job.told("warm")), job.everything()

@@ -18,10 +18,11 @@ from helpers import wait_until
 STEPS = "24"
 STORY = (
     r"a Slurm of 6 nodes",
+    r"strong evidence is acted on after 5 s here \(75 s by default\)",
     r"node n\d is the standby",
     r"job \d+ submitted",
     r"training at step \d+, 4 ranks",
-    r"the fault strikes: stop at step 10",
+    r"the fault strikes: dead_mount at step 10",
     r"silence suspected",
     r"stacks of 4 ranks taken",
     r"still, and why: rank 2 on n3",

@@ -95,6 +95,7 @@ USER = frames(*MAIN, "augment /home/u/train.py:31")
 USER_LOCK = frames(*MAIN, "drain /home/u/train.py:31", "Condition.wait threading.py:327")
 EVALUATE = frames(*MAIN, "evaluate /home/u/train.py:40")
 SAVE = frames(*MAIN, "save torch/serialization.py:1003", "_save torch/serialization.py:1259")
+SHUTDOWN = frames("_shutdown threading.py:1590", "join threading.py:1147")
 IMPORT = (*frames("<module> /home/u/train.py:1"), StackFrame("_find_and_load", "<frozen importlib._bootstrap>", 1178))
 FEEDER = CapturedThread(
     frames("Thread._bootstrap threading.py:1002", "Thread.run threading.py:982",

@@ -77,6 +77,7 @@ def test_what_the_agent_writes(tmp_path: Path) -> None:
     assert found.ranks[0].progress == Progress(7, "train", 0.5)
     process = found.ranks[0].processes[0]
     assert (process.pid, process.state, process.os_threads, process.error) == (victim.pid, "S", 1, "")
+    assert process.net_bytes == 0, "it has no connection"
     assert process.cpu_s >= 0
     assert process.io_bytes > 0
     assert process.threads[0].main

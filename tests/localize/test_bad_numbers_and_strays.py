@@ -108,7 +108,7 @@ def test_frames_that_are_no_utf8(stacks: Path) -> None:
     assert any("n9.r2.json.gz" in problem for problem in told["problems"])
 
 
-@pytest.mark.parametrize("field", ["pid", "ppid", "io_bytes", "os_threads"])
+@pytest.mark.parametrize("field", ["pid", "ppid", "io_bytes", "os_threads", "net_bytes"])
 def test_an_archives_numbers_have_bounds(field: str) -> None:
     """A process id of 400 digits is none."""
     with pytest.raises(ArchiveError):

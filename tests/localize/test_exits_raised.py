@@ -4,7 +4,20 @@ from dataclasses import replace
 
 import pytest
 from exit_scenes import NCCL_TIMEOUT, NODES, died, raised
-from localize_scenes import WORKER_LOCK, capture, evidence, in_loader, process, rank, repeated, signal, waiting
+from localize_scenes import (
+    ALL_REDUCE,
+    SHUTDOWN,
+    USER,
+    WORKER_LOCK,
+    capture,
+    evidence,
+    in_loader,
+    process,
+    rank,
+    repeated,
+    signal,
+    waiting,
+)
 
 from slurm_robust.localize.evidence import Evidence, RaisedException, RankExit
 from slurm_robust.localize.judge import judge
@@ -27,22 +40,28 @@ def test_an_error_of_a_rank_that_has_not_ended_yet_is_the_root() -> None:
 
 def test_a_rank_that_raised_and_hangs_in_its_teardown_is_the_programs() -> None:
     """Nobody has ended. The others wait for it, which by the stacks alone would be its node's fault."""
-    blamed = repeated(waiting(0), in_loader(1, process(WORKER_LOCK)), waiting(2), waiting(3))
-    assert [s.node for s in judge(blamed).suspects] == ["n1"]
-    verdict = judge(replace(blamed, raised=at("TypeError: boom")))
+    hung = repeated(waiting(0), rank(1, process(SHUTDOWN)), waiting(2), waiting(3))
+    verdict = judge(replace(hung, raised=at("TypeError: boom")))
     assert (verdict.conclusion, verdict.corroborated) == (Conclusion.USER_CODE, True)
 
 
-def still(*exits: RankExit, nodes: tuple[int, ...] = (0, 1, 2, 3)) -> Evidence:
-    """Nothing moves in two captures."""
-    ranks = [waiting(n) for n in nodes]
+@pytest.mark.parametrize("exception", ["TypeError: boom", "RuntimeError: CUDA error: unspecified launch failure"])
+def test_a_rank_that_raised_and_still_stands_in_its_program_has_not_ended(exception: str) -> None:
+    """Some handler printed the exception and went on: what the stacks say counts, as if nothing had been printed."""
+    hung = repeated(waiting(0), in_loader(1, process(WORKER_LOCK)), waiting(2), waiting(3))
+    assert judge(replace(hung, raised=at(exception))) == judge(hung)
+
+
+def still(*exits: RankExit, nodes: tuple[int, ...] = (0, 1, 2, 3), ends: tuple[int, ...] = ()) -> Evidence:
+    """Nothing moves in two captures; the interpreters of the ranks that `ends` names shut down."""
+    ranks = [waiting(n, SHUTDOWN if n in ends else ALL_REDUCE) for n in nodes]
     looks = [capture(1000.0, *ranks), capture(1005.0, *ranks)]
     return evidence(*looks, exits=list(exits), nodes=NODES)
 
 
 def test_an_error_of_a_device_that_was_raised_and_hangs_names_its_node() -> None:
     """A broken node and a wrong program both cause it: restarted in place at first."""
-    verdict = judge(replace(still(), raised=at("RuntimeError: CUDA error: unspecified launch failure")))
+    verdict = judge(replace(still(ends=(1,)), raised=at("RuntimeError: CUDA error: unspecified launch failure")))
     assert [(s.node, s.infrastructure) for s in verdict.suspects] == [("n1", False)]
     assert verdict.corroborated
     assert "has not ended" in verdict.reason
@@ -50,7 +69,7 @@ def test_an_error_of_a_device_that_was_raised_and_hangs_names_its_node() -> None
 
 def test_an_outage_that_was_raised_and_hangs_is_settled() -> None:
     """Nothing is gained by waiting for the action limit."""
-    verdict = judge(replace(still(), raised=at("OSError: [Errno 116] Stale file handle")))
+    verdict = judge(replace(still(ends=(1,)), raised=at("OSError: [Errno 116] Stale file handle")))
     assert (verdict.conclusion, verdict.suspects, verdict.corroborated) == (Conclusion.UNDETERMINED, (), True)
     assert "what nodes share is not available" in verdict.reason
 
@@ -68,7 +87,7 @@ def test_what_a_living_rank_only_followed_is_no_end(exception: str) -> None:
 def test_an_exception_that_was_caught_stops_nothing() -> None:
     """Some handlers print it with the rank's label: whoever moves has gone on."""
     moving = [
-        capture(1000.0 + 5 * i, *(rank(n, process((), cpu_s=2.0 * i), step=20 + i) for n in range(4))) for i in (0, 1)
+        capture(1000.0 + 5 * i, *(rank(n, process(USER, cpu_s=2.0 * i), step=20 + i) for n in range(4))) for i in (0, 1)
     ]
     looks = evidence(*moving, nodes=NODES)
     assert judge(replace(looks, raised=at("ValueError: bad sample 17, skipped"))).conclusion is Conclusion.NONE
@@ -133,7 +152,6 @@ def test_a_service_that_was_logged_is_no_reason_for_lost_peers() -> None:
             "slurmstepd: error: pyxis: nvidia-container-cli: initialization error: nvml error",
             "slurmstepd: error: pyxis: couldn't start container",
         ),
-        ("slurmstepd: error: execve(): /lustre/env/bin/python: No such file or directory",),
         ("srun: error: Unable to create step for job 12: Requested nodes are busy",),
         ("srun: error: Task launch for StepId=12.0 failed on node n2: Communication connection failure",),
     ],
@@ -142,3 +160,38 @@ def test_a_step_that_could_not_begin_is_tried_again(lines: tuple[str, ...]) -> N
     """Container, mount or node may have been at fault: the program has not run."""
     verdict = judge(Evidence(0, {}, exits=(RankExit(-1, "", 100.0, 1, 0, lines),)))
     assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
+
+
+NO_PROGRAM = "slurmstepd-n{}: error: execve(): /home/u/trian.py: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        NO_PROGRAM.format(0),
+        "slurmstepd: error: execve(): /home/u/train.py: Permission denied",
+        "bash: line 1: trian: command not found",
+        "python: can't open file '/home/u/trian.py': [Errno 2] No such file or directory",
+        "srun: error: Unable to create step for job 12: Requested node configuration is not available",
+    ],
+)
+def test_what_can_be_started_nowhere_is_the_command_lines(line: str) -> None:
+    """A program that does not exist, or a step that cannot be: a second try would end in the same way."""
+    verdict = judge(Evidence(0, {}, exits=(RankExit(-1, "", 100.0, 2, 0, (line,)),)))
+    assert (verdict.conclusion, verdict.suspects) == (Conclusion.USER_CODE, ())
+    assert "no node is at fault" in verdict.reason
+
+
+def test_a_program_that_one_node_alone_lacks_may_be_that_nodes_mount() -> None:
+    """All ranks of one node cannot be started while others can: it is tried again; on all nodes it is not."""
+    line = NO_PROGRAM.format(0)
+    lacks = [RankExit(n, f"n{n}", 100.0, 2, shared_lines=(line,)) for n in range(4)]
+    one = judge(Evidence(4, NODES, exits=(lacks[0],)))
+    assert [s.node for s in one.suspects] == ["n0"]
+    assert judge(Evidence(4, NODES, exits=tuple(lacks))).conclusion is Conclusion.USER_CODE
+
+
+def test_one_program_that_is_missing_does_not_explain_the_end_of_another() -> None:
+    """A rank was killed: whatever could not be started beside it."""
+    exits = (died(3, 100.0, None, 9), RankExit(0, "n0", 100.5, 2, shared_lines=(NO_PROGRAM.format(0),)))
+    assert [s.node for s in judge(Evidence(4, NODES, exits=exits)).suspects] == ["n3"]

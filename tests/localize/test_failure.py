@@ -34,12 +34,12 @@ def test_a_death_is_named_by_its_cause() -> None:
         assert (failure.nodes, failure.cause) == (("n1",), cause)
 
 
-def test_a_stopped_process_is_the_nodes() -> None:
-    """Coming again elsewhere does not make it the program's."""
+def test_a_stopped_process_is_not_the_nodes() -> None:
+    """Somebody has stopped it: the program, or a person."""
     found = repeated(waiting(0), waiting(2), rank(1, process((), state="T")))
     failure = failure_of(found, judge(found))
     assert failure is not None
-    assert failure.cause is FailureCause.NODE
+    assert failure.cause is FailureCause.EITHER
 
 
 def test_nothing_failed() -> None:

@@ -27,7 +27,7 @@ from localize_scenes import (
 
 from slurm_robust.localize.evidence import Evidence, RankCapture, RankExit
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Signal, SignalKind
+from slurm_robust.model import Conclusion, Grade, Signal, SignalKind
 
 
 def test_loader_deadlock_twice() -> None:
@@ -78,11 +78,12 @@ def test_lost_item() -> None:
     ids=["rank", "without a stack", "its loader", "frozen by a cgroup", "in a checkpoint"],
 )
 def test_stopped(suspect: RankCapture) -> None:
-    """A stopped process in a rank's tree, in both captures: whatever its stack is."""
+    """A stopped process in a rank's tree, in both captures, whatever its stack is: the rank is named, weakly."""
     verdict = judge(repeated(*with_peers(suspect)))
     assert named(verdict) == [("n1", (1,))]
     assert verdict.corroborated
-    assert verdict.suspects[0].infrastructure
+    assert verdict.grade is Grade.WEAK
+    assert not verdict.suspects[0].infrastructure
 
 
 def test_stopped_once_is_not_enough() -> None:
@@ -99,13 +100,14 @@ def test_lone_rank_stopped() -> None:
     assert judge(repeated(rank(0, process(USER, state="T")))).corroborated
 
 
-def test_uninterruptible_for_as_long_as_the_kernel_calls_hung() -> None:
-    """D state outside storage code for 130 s is a fault; for 5 s it may be a slow read."""
+def test_uninterruptible_in_three_captures() -> None:
+    """D state that lasts is strong evidence; for 5 s it may be a slow read."""
     suspect = rank(1, process(USER, state="D", wchan="os_acquire_rwlock"))
-    short, long = repeated(*with_peers(suspect)), repeated(*with_peers(suspect), times=3, every_s=65.0)
+    short, long = repeated(*with_peers(suspect)), repeated(*with_peers(suspect), times=3, every_s=5.0)
     assert named(judge(short)) == named(judge(long)) == [("n1", (1,))]
     assert not judge(short).corroborated
     assert judge(long).corroborated
+    assert judge(long).grade is Grade.STRONG
 
 
 def test_whole_node_outside() -> None:

@@ -36,7 +36,7 @@ from slurm_robust.localize.judge import judge
 from slurm_robust.localize.layout import fit, groups_of
 from slurm_robust.localize.ras import CommunicatorMember, Lag, RasView
 from slurm_robust.localize.recorder.dump import ProcessGroup, RankDump
-from slurm_robust.model import Conclusion, SignalKind, Verdict
+from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 
 FOUR = {n: f"n{n}" for n in range(4)}
 LOST = ("RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:41234",)
@@ -135,6 +135,20 @@ def gone(*numbers: int) -> list[RankCapture]:
     return [rank(n, node="n1") for n in numbers]
 
 
+def left_behind() -> dict[int, RankDump]:
+    """All of four enqueued one reduction, and three have completed it."""
+    sizes = {WORLD: [0, 1, 2, 3]}
+    return {**{r: dump(r, [], {0: (5, 5)}, sizes) for r in (0, 1, 2)}, 3: dump(3, [entry(10, 5)], {0: (5, 4)}, sizes)}
+
+
+def computing(*signals: Signal) -> Evidence:
+    """One computes at one line for seventy seconds, and all others wait for it."""
+    looks = (capture(1000.0 + t, *others(1), rank(1, process(USER, state="R", cpu_s=t))) for t in range(0, 80, 10))
+    return evidence(*looks, signals=signals)
+
+
+RENDEZVOUS = frames("main /home/u/train.py:9", "init_process_group torch/distributed/distributed_c10d.py:1800")
+STARTING = tuple(capture(1000.0 + 10 * t, *(waiting(n, RENDEZVOUS) for n in range(3))) for t in range(3))
 XID = [signal(SignalKind.NODE_FAULT, "n2", "XID 79")]
 STOPPED = rank(1, process(USER, state="T"))
 HANGS = in_loader(1, process(WORKER_LOCK))
@@ -173,6 +187,12 @@ RIGHT: dict[str, Scene] = {
         replace(evidence_of(job(BYTEROBUST)), exits=tuple(replace(e, node="m00") for e in victims())),
         UNDETERMINED,
     ),
+    # Three wait in the rendezvous for one that has no process.
+    "judge_never_started": (evidence(*STARTING, nodes=FOUR), names("n3")),
+    # It uses a processor in one function for more than a minute, and no recorder was there.
+    "judge_endless_work": (computing(), names("n1")),
+    # All stand at one place, and one has not completed what the others have.
+    "judge_left_behind": (replace(repeated(*others()), recorder=left_behind()), names("n3")),
     # The recorders show a circle: where the stacks' waiting seems to end is not the beginning of it.
     "judge_recorder_undecided": (replace(evidence_of(job(BYTEROBUST)), recorder=circle()), UNDETERMINED),
     # NCCL counts who is behind and names nobody: the group in which the stacks' waiting seems to end may be another.
@@ -218,6 +238,12 @@ WRONG: dict[str, Scene] = {
     "judge_faults": (repeated(*others(1), HANGS, times=3, signals=XID), names("n1")),
     # All that ended were victims, and one that did not end is stopped.
     "judge_lost_peers": (evidence(*(capture(t, STOPPED) for t in (1000.0, 1005.0)), exits=victims()[1:]), names("n1")),
+    # Three wait in the rendezvous for one that has no process; a node has fallen off its bus meanwhile.
+    "judge_never_started": (evidence(*STARTING, nodes=FOUR, signals=XID), names("n2")),
+    # The same: it may compute because its peer's GPU is gone.
+    "judge_endless_work": (computing(*XID), names("n2")),
+    # The link of another node is broken, so that one is left behind.
+    "judge_left_behind": (replace(repeated(*others(), signals=XID), recorder=left_behind()), names("n2")),
     # The one that all wait for has left no dump, and its stack tells.
     "judge_recorder_undecided": (replace(repeated(*others(1), HANGS, times=3), recorder=without_dump(1)), names("n1")),
     # The recorders know who it is that NCCL only counts.

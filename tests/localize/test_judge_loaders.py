@@ -1,4 +1,4 @@
-"""A data loader that hangs: the rank's the first time, the node's when it comes again there or the kernel shows it."""
+"""A data loader that hangs is weak evidence: its node is only left if the kernel or the node itself says more."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def planned(evidence: Evidence, *earlier: Failure) -> tuple[Plan, Failure | None
     """What is done about it, and the failure that is remembered."""
     verdict = judge(evidence)
     failure = failure_of(evidence, verdict)
-    return decide(Situation(verdict, NODES, 4, NODES, failure=failure, earlier_failures=earlier)), failure
+    known = Situation(verdict, NODES, 4, NODES, failure=failure, earlier_failures=earlier)
+    return decide(replace(known, restarts_in_place=len(earlier))), failure
 
 
 @pytest.mark.parametrize(
@@ -55,12 +56,13 @@ def test_without_evidence_below_python_it_is_the_ranks(worker: CapturedProcess) 
     assert not plan.evict
 
 
-def test_when_it_comes_again_there_it_is_the_nodes() -> None:
-    """The same hang on the same node: that node is left."""
+def test_when_it_comes_again_there_it_is_still_no_nodes() -> None:
+    """The same hang on the same node: weak evidence stays weak, and the job is requeued with no node named."""
     _, failure = planned(hangs(process(WORKER_LOCK)))
     assert failure is not None
     plan, _ = planned(hangs(process(WORKER_LOCK)), failure)
-    assert plan.evict == ("n1",)
+    assert plan.road is Road.SEAT
+    assert plan.evict == ()
 
 
 def test_when_it_comes_again_elsewhere_it_is_the_programs() -> None:
@@ -76,14 +78,20 @@ def test_when_it_comes_again_elsewhere_it_is_the_programs() -> None:
     "worker",
     [
         process(WORKER_NATIVE, wchan="folio_wait_bit_common"),
-        process(WORKER_NATIVE, state="D", wchan="nfs_wait_bit_killable"),
         process(WORKER_NATIVE, state="T"),
     ],
-    ids=["page", "D state", "stopped"],
+    ids=["page", "stopped"],
 )
-def test_what_the_kernel_shows_is_the_nodes(worker: CapturedProcess) -> None:
-    """Storage that does not answer, or a stopped worker: its node is left at once."""
+def test_slow_storage_and_a_stopped_worker_cost_no_node(worker: CapturedProcess) -> None:
+    """The storage may answer, and a program may stop its own worker: the step is restarted in place."""
     plan, _ = planned(hangs(worker))
+    assert plan.road is Road.RESTART_IN_PLACE
+    assert plan.evict == ()
+
+
+def test_a_worker_in_d_state_is_the_nodes() -> None:
+    """The kernel itself shows that it waits: its node is left once that has lasted."""
+    plan, _ = planned(hangs(process(WORKER_NATIVE, state="D", wchan="nfs_wait_bit_killable")))
     assert plan.evict == ("n1",)
 
 

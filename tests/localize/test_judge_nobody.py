@@ -23,20 +23,25 @@ from localize_scenes import (
 
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion
+from slurm_robust.model import Conclusion, Grade
 
 
 def test_all_in_the_same_collective() -> None:
-    """A link fault leaves every rank there; stacks cannot name a node, and the verdict says what would."""
+    """A link fault leaves every rank there; stacks cannot name a node, and the verdict says what would.
+
+    That nobody works is strong evidence of a hang all the same: the nodes are tested.
+    """
     verdict = judge(repeated(*[waiting(n) for n in range(4)], times=4, every_s=60.0))
-    assert_nobody(verdict, Conclusion.UNDETERMINED)
+    assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
+    assert (verdict.corroborated, verdict.grade) == (True, Grade.STRONG)
     assert any("flight recorder" in what for what in verdict.missing)
 
 
 def test_wrong_order_of_collectives() -> None:
     """One rank in a barrier, the others in an all-reduce: code, or a lost message; no node."""
     verdict = judge(repeated(*with_peers(waiting(1, BARRIER)), times=4))
-    assert_nobody(verdict, Conclusion.UNDETERMINED)
+    assert (verdict.conclusion, verdict.suspects) == (Conclusion.UNDETERMINED, ())
+    assert (verdict.corroborated, verdict.grade) == (True, Grade.STRONG)
 
 
 def test_progress_is_innocence() -> None:

@@ -33,7 +33,7 @@ from localize_scenes import (
 
 from slurm_robust.localize.evidence import CapturedProcess, CapturedThread, Evidence, RankCapture, StackFrame
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion
+from slurm_robust.model import Conclusion, Grade
 
 
 def _unmoved(suspect: RankCapture, minutes: int = 10) -> Evidence:
@@ -44,17 +44,11 @@ def _unmoved(suspect: RankCapture, minutes: int = 10) -> Evidence:
     "suspect",
     [
         rank(1, process(SAVE)),
-        rank(1, process(SAVE, state="D", wchan="folio_wait_bit_common")),
         rank(1, process((*SAVE, StackFrame("write", "/home/u/store.py", 9)), wchan="hrtimer_nanosleep")),
         rank(1, process(EVALUATE)),
         rank(1, process(EVALUATE, wchan="futex_do_wait")),
         rank(1, process((*EVALUATE, *frames("wait threading.py:327")))),
         rank(1, process(IMPORT)),
-        rank(1, process(IMPORT, state="D", wchan="rpc_wait_bit_killable")),
-        rank(1, process(USER, wchan="hrtimer_nanosleep")),
-        rank(1, process(USER, wchan="futex_do_wait")),
-        rank(1, process(frames(*MAIN, "fetch /home/u/a.py:3", "get requests/api.py:73", "readinto socket.py:706"))),
-        rank(1, process(frames(*MAIN, "sync /home/u/a.py:3", "Popen._wait subprocess.py:2000"), wchan="do_wait")),
         rank(1, process(frames(*MAIN, "download_weights /home/u/a.py:3", "result concurrent/futures/_base.py:451"))),
         rank(1, process(frames(*MAIN, "_compile torch/_dynamo/convert_frame.py:9", "wait threading.py:327"))),
         rank(1, process(USER_LOCK), phase="checkpoint"),
@@ -63,13 +57,30 @@ def _unmoved(suspect: RankCapture, minutes: int = 10) -> Evidence:
         rank(1, process(None)),
         in_loader(1, process(None, command="pt_data_worker")),
     ],
-    ids=["save", "save in D state", "sleeping store", "evaluate", "evaluate in C++", "evaluate with a pool", "import",
-         "import over NFS", "retry sleep", "native pool", "http", "child process", "download", "compile",
+    ids=["save", "sleeping store", "evaluate", "evaluate in C++", "evaluate with a pool", "import",
+         "download", "compile",
          "announced checkpoint", "announced evaluation", "debugger", "no stack", "loader without a stack"],
 )  # fmt: skip
 def test_never_by_stacks_alone(suspect: RankCapture) -> None:
-    """Checkpoints, evaluation, start-up and the program's own calls may stand still for ten minutes."""
+    """Checkpoints, evaluation and start-up may stand still for ten minutes."""
     assert not judge(_unmoved(suspect)).corroborated
+
+
+@pytest.mark.parametrize(
+    "suspect",
+    [
+        rank(1, process(USER, wchan="hrtimer_nanosleep")),
+        rank(1, process(USER, wchan="futex_do_wait")),
+        rank(1, process(frames(*MAIN, "fetch /home/u/a.py:3", "get requests/api.py:73", "readinto socket.py:706"))),
+        rank(1, process(frames(*MAIN, "sync /home/u/a.py:3", "Popen._wait subprocess.py:2000"), wchan="do_wait")),
+    ],
+    ids=["retry sleep", "native pool", "http", "child process"],
+)
+def test_the_programs_own_calls_are_weak_evidence(suspect: RankCapture) -> None:
+    """A rank that stands in a call of its own is named, and its node is not blamed, however long it stands."""
+    verdict = judge(_unmoved(suspect))
+    assert (verdict.corroborated, verdict.grade) == (True, Grade.WEAK)
+    assert not verdict.suspects[0].infrastructure
 
 
 @pytest.mark.parametrize(
@@ -84,7 +95,7 @@ def test_never_by_stacks_alone(suspect: RankCapture) -> None:
         (process(WORKER_NATIVE, wchan="folio_wait_bit_common"), 120),
         (process(WORKER_NATIVE, wchan="fuse_dev_do_read"), 120),
         (process(WORKER_HTTP), 120),
-        (process(WORKER_NATIVE, state="D", wchan="nfs_wait_bit_killable"), 120),
+        (process(WORKER_NATIVE, state="D", wchan="nfs_wait_bit_killable"), 8),
         (process((*WORKER_NATIVE, StackFrame("download_shard", "/home/u/data.py", 9))), 120),
     ],
     ids=["lock", "native", "sleep", "plain lock", "futex", "native pool", "page", "fuse", "http", "nfs", "download"],

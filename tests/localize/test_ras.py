@@ -15,7 +15,7 @@ from localize_scenes import ALL_REDUCE, capture, evidence, process, rank, repeat
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.ras import CommunicatorMember, Lag, RasError, RasView, read, read_json, read_text
 from slurm_robust.localize.votes.nccl_ras import judge_ras
-from slurm_robust.model import Conclusion
+from slurm_robust.model import Conclusion, Grade
 
 NODES = {n: f"n{n}" for n in range(4)}
 PIDS = {100 + n: (n,) for n in range(4)}
@@ -134,7 +134,7 @@ def test_with_stacks_that_cannot_tell_the_judge_follows_nccl() -> None:
     found = judge(replace(scene, ras=tuple(views(lag(2)))))
     assert found.conclusion is Conclusion.CULPRIT
     assert [s.node for s in found.suspects] == ["n2"]
-    assert not found.corroborated, "counts alone are not acted on before the action limit"
+    assert (found.corroborated, found.grade) == (True, Grade.STRONG), "two answers between which nothing moved"
     assert judge(replace(repeated(waiting(0), waiting(1)), ras=())).conclusion is Conclusion.UNDETERMINED
 
 

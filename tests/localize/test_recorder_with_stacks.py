@@ -126,7 +126,7 @@ def test_a_batch_that_takes_long_on_hosts_is_not_blamed() -> None:
 
 
 def test_stopped_and_another_that_never_joined() -> None:
-    """Of two that are held one is stopped, and the other has no stack: both are named, the second one's node stays."""
+    """Of two that are held one is stopped, and the other has no stack: both are named, and both nodes stay."""
     nodes = {n: f"n{n}" for n in range(5)}
     sizes = {WORLD: [0, 1], TENSOR: [2, 3]}
     pairs = {
@@ -137,7 +137,7 @@ def test_stopped_and_another_that_never_joined() -> None:
     }
     looks = [capture(t, waiting(0), rank(1, process(USER, state="T")), waiting(2)) for t in (0.0, 5.0)]
     found = judge(replace(evidence(*looks, nodes=nodes), recorder=pairs))
-    assert [(s.node, s.infrastructure) for s in found.suspects] == [("n1", True), ("n3", False)]
+    assert [(s.node, s.infrastructure) for s in found.suspects] == [("n1", False), ("n3", False)]
     assert found.corroborated
 
 

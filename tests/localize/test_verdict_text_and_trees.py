@@ -97,7 +97,7 @@ def test_json_of_the_design() -> None:
 def test_text_names_node_rank_and_reason() -> None:
     """What an on-call reads first."""
     first = to_text(judge(repeated(*RANKS))).splitlines()[0]
-    assert first.startswith("culprit, corroborated: rank 2 on n2: its data loader")
+    assert first.startswith("culprit, weak evidence, corroborated: rank 2 on n2: its data loader")
 
 
 def test_command(tmp_path: Path) -> None:

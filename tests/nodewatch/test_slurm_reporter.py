@@ -170,6 +170,8 @@ def test_the_marker_has_the_urgent_faults_and_all_of_their_gpus() -> None:
     assert marker_of([mild, first, second]) == FaultMarker(9, "xid", (0, 1), "XID 79; XID 48")
     whole = marker_of([first, second._replace(gpus=())])
     assert whole.gpus == ()
+    disk = UnfitNode("disk_lost", 9.0, "sda is gone", True)
+    assert marker_of([second, disk]) == FaultMarker(9, "disk_lost", (), "XID 48; sda is gone"), "it concerns all jobs"
 
 
 def test_where_slurms_commands_are_missing_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

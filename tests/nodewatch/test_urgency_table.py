@@ -9,7 +9,7 @@ import pytest
 
 from slurm_robust.node_findings import URGENCIES
 from slurm_robust.nodecheck.catalogue import kernel_patterns, sxids, xids
-from slurm_robust.nodecheck.catalogue.xids import Grade
+from slurm_robust.nodecheck.catalogue.xids import XidGrade
 from slurm_robust.nodecheck.checks.network import nic_log
 from slurm_robust.nodecheck.engine import registry
 from slurm_robust.nodecheck.engine.finding import Status
@@ -21,8 +21,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "nodewatch.md"
 def test_every_failing_code_is_more_than_a_note() -> None:
     """Those of the catalogue, and every other code that a site or a line's own words make a failure."""
     codes = [*xids.CATALOGUE, 999]
-    assert [c for c in codes if urgency.of_xid(c, Grade.FAIL, "GPU Reset Required").name == "note"] == []
-    assert [c for c in sxids.CATALOGUE if urgency.of_sxid(c, Grade.FAIL).name == "note"] == []
+    assert [c for c in codes if urgency.of_xid(c, XidGrade.FAIL, "GPU Reset Required").name == "note"] == []
+    assert [c for c in sxids.CATALOGUE if urgency.of_sxid(c, XidGrade.FAIL).name == "note"] == []
     kinds = [*kernel_patterns.KINDS, *nic_log._KINDS]
     assert [k for k in kinds if urgency.of_kernel(k, Status.FAIL, about_gpu=True).name == "note"] == []
     assert [n for n in registry.NAMES if urgency.of_check(n, "anything", Status.FAIL).name == "note"] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_robust.model import Conclusion, Road, Suspect, Verdict
+from slurm_robust.model import Conclusion, Grade, Road, Suspect, Verdict
 from slurm_robust.policy.job.situation import Situation
 
 NODES = tuple(f"n{n}" for n in range(1, 6))
@@ -13,10 +13,13 @@ NODES = tuple(f"n{n}" for n in range(1, 6))
 REQUEUES = (Road.SEAT, Road.OWNER_REQUEUE, Road.PLAIN_REQUEUE)
 
 
-def culprit(*nodes: str, infrastructure: bool = True, corroborated: bool = True) -> Verdict:
+def culprit(
+    *nodes: str, infrastructure: bool = True, corroborated: bool = True, grade: Grade = Grade.STRONG
+) -> Verdict:
     """A verdict that names these nodes."""
-    suspects = tuple(Suspect(node, (0,), 0.9, f"rank 0 on {node} is stopped", infrastructure) for node in nodes)
-    return Verdict(Conclusion.CULPRIT, "; ".join(s.why for s in suspects), suspects, corroborated=corroborated)
+    suspects = tuple(Suspect(node, (0,), 0.9, f"rank 0 on {node} is in D state", infrastructure) for node in nodes)
+    reason = "; ".join(s.why for s in suspects)
+    return Verdict(Conclusion.CULPRIT, reason, suspects, corroborated=corroborated, grade=grade)
 
 
 UNDETERMINED = Verdict(Conclusion.UNDETERMINED, "all ranks wait at the same place", missing=("pairwise tests",))

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import NODES, REQUEUES
 
-from slurm_robust.model import Conclusion, Failure, FailureCause, Mode, Road, Suspect, Verdict
+from slurm_robust.model import Conclusion, Failure, FailureCause, Grade, Mode, Road, Suspect, Verdict
+from slurm_robust.policy.job.consequences import FIRST_STEP, Pauses, Silence
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.eviction import max_evictions
 from slurm_robust.policy.job.situation import JobFacts, Situation
@@ -25,6 +26,15 @@ verdicts = st.builds(
     st.sampled_from(["", "a reason"]),
     st.lists(suspects, max_size=6).map(tuple),
     corroborated=st.booleans(),
+    grade=st.sampled_from(Grade),
+)
+
+
+silences = st.builds(
+    Silence,
+    st.floats(0, 4000),
+    st.sampled_from([FIRST_STEP, "train", "evaluate"]),
+    st.builds(Pauses, st.dictionaries(st.sampled_from([FIRST_STEP, "train", "evaluate"]), st.floats(0, 900))),
 )
 
 
@@ -64,6 +74,7 @@ situations = st.builds(
     resumes=st.sampled_from([True, False, None]),
     at_stake=st.booleans(),
     faulty_nodes=st.dictionaries(names, st.just("it reports a fault"), max_size=3),
+    silence=st.none() | silences,
 )
 
 
@@ -87,10 +98,11 @@ def test_whatever_the_situation(s: Situation) -> None:
         assert plan.road not in REQUEUES
     if s.outside:
         assert plan.road is not Road.RESTART_IN_PLACE
-    if s.verdict.conclusion is not Conclusion.CULPRIT:
+    if s.verdict.conclusion is not Conclusion.CULPRIT or s.verdict.grade in (Grade.WEAK, Grade.NONE):
         assert set(plan.evict) <= {*s.dead_nodes, *s.faulty_nodes}
     if s.verdict.conclusion is Conclusion.USER_CODE:
-        assert plan.road in (Road.STOP, Road.ALERT_ONLY)
+        lost_each_other = s.verdict.grade is Grade.STRONG and not s.ended and not s.fruitless
+        assert plan.road in (Road.STOP, Road.ALERT_ONLY) or lost_each_other
         assert plan.evict == ()
     refused_launch = s.failure is not None and s.failure.cause is FailureCause.SLURM and s.ended
     if not s.resumes and s.at_stake and s.job.requeueable:

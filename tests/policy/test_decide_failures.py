@@ -105,7 +105,7 @@ def test_fruitless_attempts_stop() -> None:
     """Three without a new step: exit 93, and what the last one was."""
     plan = decide(situation(culprit("n2"), fruitless=3))
     assert (plan.road, plan.exit_code) == (Road.STOP, 93)
-    assert "stopped" in plan.reason
+    assert "D state" in plan.reason
 
 
 def test_launches_of_the_job_that_come_to_nothing_stop_it() -> None:
@@ -153,21 +153,38 @@ def test_an_error_that_goes_where_the_job_goes_is_no_nodes() -> None:
     assert decide(replace(again, older_failures=(error,))).evict == ("n3",)
 
 
-def test_a_bare_exit_code_of_somebody_elses_step_is_left_to_the_script() -> None:
-    """Over before any new step, with nothing but an exit code: the script may have its own next line for it."""
-    prepared = situation(
-        culprit("n2", infrastructure=False),
-        outside=True,
-        ended=True,
-        over=True,
-        exit_code=3,
-        fruitless=1,
-        failure=Failure("died: exit 3", ("n2",), FailureCause.PROGRAM),
-    )
-    plan = decide(prepared)
+SILENT = situation(
+    culprit("n2", infrastructure=False),
+    ended=True,
+    exit_code=3,
+    failure=Failure("died: exit 3", ("n2",), FailureCause.PROGRAM),
+)
+"""A rank ended with 3, and nothing says why."""
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("over", [False, True])
+@pytest.mark.parametrize("fruitless", [0, 1, 3])
+def test_a_bare_exit_code_is_passed_on(outside: bool, over: bool, fruitless: int) -> None:
+    """The script may have its own next line for it: whoever launched the step, and whether it has trained or not."""
+    plan = decide(replace(SILENT, outside=outside, over=over, fruitless=fruitless))
     assert (plan.road, plan.exit_code, plan.evict) == (Road.STOP, 3, ())
-    assert "left to the script" in plan.reason
-    killed = Failure("died: SIGKILL", ("n2",))
-    for more in ({"over": False}, {"fruitless": 0}, {"failure": killed}, {"failure": None}, {"dead_nodes": ("n2",)}):
-        assert decide(replace(prepared, **more)).road in REQUEUES, more  # type: ignore[arg-type]
-    assert decide(replace(prepared, outside=False)).road is Road.RESTART_IN_PLACE
+    assert "nothing is started again" in plan.reason
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        {"failure": Failure("died: SIGKILL", ("n2",))},
+        {"failure": Failure("died: connection reset", ("n2",), FailureCause.WORDS)},
+        {"failure": None},
+        {"dead_nodes": ("n2",)},
+        {"faulty_nodes": {"n2": "n2 reports XID 79"}},
+        {"verdict": culprit("n2")},
+    ],
+)
+def test_a_signal_words_or_a_fault_of_a_node_are_more_than_an_exit_code(evidence: dict[str, object]) -> None:
+    """Then the end may be no wish of the program's, and training goes on."""
+    assert decide(replace(SILENT, **evidence)).road is not Road.STOP  # type: ignore[arg-type]
+    attached = replace(SILENT, outside=True, healthy_spares=())
+    assert decide(replace(attached, **evidence)).road in REQUEUES  # type: ignore[arg-type]

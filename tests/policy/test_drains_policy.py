@@ -44,6 +44,22 @@ def test_only_our_drain_of_a_node_that_the_job_has_to_itself_moves_it(
 )
 def test_a_job_has_a_node_to_itself_with_all_gpus_or_all_cpus(gres: str, gpus: int, cpus: int, whole: bool) -> None:
     """Where there are GPUs they decide: one that another job, or none, uses may be the broken one."""
-    node = Node("n1", "ALLOCATED", gres=gres, cpus=64)
+    node = Node("n1", "ALLOCATED", gres=gres, cpus=64, reason="srobust: suspect of job 7")
     assert whole_nodes([node], {"n1": range(gpus)}, {"n1": cpus}) == ({"n1"} if whole else set())
     assert whole_nodes([node, Node("n2", "ALLOCATED")], {}, {}) == set(), "nothing is known"
+
+
+@pytest.mark.parametrize(
+    ("reason", "gres", "whole"),
+    [
+        ("srobust: XID 79 on GPU 0", "", False),
+        ("srobust: gpu_count: 7 GPUs of 8 are there", "", False),
+        ("srobust: SXid 20034 of an NVSwitch", "nic:8", False),
+        ("srobust: XID 79 on GPU 0", "gpu:8", True),
+        ("srobust: /scratch is not mounted", "", True),
+    ],
+)
+def test_a_drain_for_a_gpu_moves_no_job_of_which_slurm_knows_no_gpu(reason: str, gres: str, whole: bool) -> None:
+    """All CPUs of a node do not make its GPUs the job's: the agents tell of the faults that concern its ranks."""
+    node = Node("n1", "ALLOCATED", DRAIN, reason, gres=gres, cpus=64)
+    assert whole_nodes([node], {"n1": range(8 if gres == "gpu:8" else 0)}, {"n1": 64}) == ({"n1"} if whole else set())

@@ -20,12 +20,12 @@ from slurm_robust.policy.cluster.node_faults import (
     SeenFault,
     Storm,
     Stormy,
+    concerns,
     grown,
     in_storm,
     near,
     next_step,
     started_later,
-    touches,
 )
 from slurm_robust.slurm.client import Job, Node
 
@@ -110,17 +110,28 @@ def test_late_faults_make_a_storm_no_longer_unless_they_are_too_many() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "job", "wanted"),
+    ("kind", "fault", "job", "wanted"),
     [
-        *[((), (0,), True), ((), (), True), ((0,), None, True), ((0,), (0, 1), True)],
-        *[((0,), (), False), ((0,), (1,), False), ((2, 3), (0, 1), False)],
+        *[("xid", (), (0,), True), ("xid", (), (), False), ("gpu_count", (), (), False), ("xid", (), None, None)],
+        *[("xid", (0,), None, None), ("xid", (0,), (0, 1), True), ("xid", (3,), (0, 1), False)],
+        *[("xid", (0,), (), False), ("sxid", (2, 3), (0, 1), False)],
+        *[("disk_lost", (), (), True), ("disk_lost", (), None, True)],
     ],
 )
-def test_a_fault_concerns_a_job_unless_both_are_known_and_differ(
-    fault: tuple[int, ...], job: tuple[int, ...] | None, wanted: bool
+def test_a_gpus_fault_concerns_the_jobs_that_have_it(
+    kind: str, fault: tuple[int, ...], job: tuple[int, ...] | None, wanted: bool | None
 ) -> None:
-    """A job may have none at all."""
-    assert touches(fault, job) is wanted
+    """One that names no GPU concerns every job with a GPU there, and none without; other faults concern all jobs."""
+    marker = MARKER._replace(kind=kind, gpus=fault)
+    assert concerns(marker, JOB, None if job is None else frozenset(job)) is wanted
+
+
+@pytest.mark.parametrize(("nodes", "wanted"), [(("n1",), False), (("n1", "n2"), None)])
+def test_a_link_that_nodes_share_concerns_no_job_of_one_node(nodes: tuple[str, ...], wanted: bool | None) -> None:
+    """Whether a job of several nodes trains over RDMA, only its supervisor knows."""
+    for kind in ("port", "rdma_ports"):
+        marker = MARKER._replace(kind=kind, gpus=())
+        assert concerns(marker, replace(JOB, nodes=nodes), frozenset({0})) is wanted
 
 
 @pytest.mark.parametrize(
@@ -132,7 +143,10 @@ def test_a_fault_concerns_a_job_unless_both_are_known_and_differ(
         (JobThere(JOB, protected=True, gpus=frozenset({1})), LATER_S, False, False),
         (JobThere(JOB, protected=True, gpus=frozenset({0, 1})), LATER_S, True, False),
         (JobThere(JOB, protected=True, supervised=True), LATER_S, False, True),
-        (JobThere(JOB, protected=True, supervised=True), SUPERVISOR_S, True, False),
+        (JobThere(JOB, protected=True, supervised=True), SUPERVISOR_S, False, False),
+        (JobThere(JOB, protected=True, supervised=True, gpus=frozenset({0})), LATER_S, False, True),
+        (JobThere(JOB, protected=True, supervised=True, gpus=frozenset({0})), SUPERVISOR_S, True, False),
+        (JobThere(JOB, protected=True, supervised=True, gpus=frozenset()), LATER_S, False, False),
         (JobThere(JOB, supervised=True), SUPERVISOR_S, False, False),
         (JobThere(JOB, protected=True, supervised=True, stays=True), LATER_S, False, True),
         (JobThere(JOB, protected=True, supervised=True, stays=True), SUPERVISOR_S, False, False),

@@ -65,6 +65,19 @@ def test_a_suspect_of_two_jobs_waits_for_a_node_then_goes_back_with_a_word() -> 
     assert late.why == "2 jobs suspected it, and its full check passed; no test with another node could tell in time"
 
 
+def test_claims_alone_keep_a_suspect_no_longer_than_their_limit() -> None:
+    """A suspect that has failed a test with another node waits for the whole time."""
+    claimed = replace(TWO_JOBS, claim_ends_at_s=NOW_S + 10)
+    waits = step(claimed, company=Company())
+    assert isinstance(waits, StayInQuarantine)
+    assert waits.until_s == NOW_S + 10
+    assert isinstance(step(claimed, company=Company(), now_s=NOW_S + 10), BackToService)
+    together = met("p", PairResult.TOGETHER)
+    waits = step(claimed, together, company=Company(), now_s=NOW_S + 10)
+    assert isinstance(waits, StayInQuarantine)
+    assert waits.until_s == claimed.checked_at_s + WAIT_S
+
+
 @pytest.mark.parametrize("suspect", [ONE_JOB, TWO_JOBS, ACCUSED])
 def test_a_pass_proves_and_an_own_failure_condemns(suspect: CheckedSuspect) -> None:
     """However it came there."""

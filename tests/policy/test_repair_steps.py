@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.config import RepairConfig
 from slurm_robust.policy.cluster.repair import (
     TRIED,
     RepairStep,
@@ -19,6 +18,7 @@ from slurm_robust.policy.cluster.repair import (
     prospect,
 )
 from slurm_robust.remedy import Remedy, remedy_of
+from slurm_robust.repair_config import RepairConfig
 from slurm_robust.slurm.client import Node
 
 NOW_S = 1_000_000.0

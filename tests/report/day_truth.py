@@ -9,10 +9,14 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import hung_rank
+
 from slurm_robust.spent_time import Spent
 
-RANK = '''
-import json, os, signal, sys, time
+RANK = (
+    hung_rank.SOURCE
+    + '''
+import json, os, sys
 from slurm_robust import progress
 
 box, rank, world = sys.argv[1], int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
@@ -27,15 +31,14 @@ def tell(what, step=-1):
 
 def others_are_at(step):
     """Steps are made together: nobody begins one before all have made the one before."""
-    for other in range(world):
-        while other != rank:
-            try:
-                with open(f"{box}/{run}.{other}") as f:
-                    if int(f.read() or -1) >= step:
-                        break
-            except FileNotFoundError:
-                pass
-            time.sleep(0.01)
+    def is_there(other):
+        try:
+            with open(f"{box}/{run}.{other}") as f:
+                return int(f.read() or -1) >= step
+        except FileNotFoundError:
+            return False
+
+    all_reduce(lambda: all(is_there(other) for other in range(world) if other != rank))
 
 progress.mark("imports_done")
 saved = int(open(f"{box}/saved").read()) if os.path.exists(f"{box}/saved") else 0
@@ -55,7 +58,9 @@ for step in range(saved + 1, plan["steps"] + 1):
         tell("struck", step)
         if strikes[launch][1] == "raise":
             raise TypeError("'NoneType' object is not subscriptable")
-        os.kill(os.getpid(), {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}[strikes[launch][1]])
+        if strikes[launch][1] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        wait_in_the_kernel()
     if step % plan["every"] == 0:
         begun = time.time()
         if plan["stall_s"]:
@@ -68,6 +73,7 @@ for step in range(saved + 1, plan["steps"] + 1):
         told.write(json.dumps([time.time(), "stall", time.time() - begun]) + "\\n")
 tell("end")
 '''
+)
 """Every rank: lock-step steps, a checkpoint every so often, and the strike that the plan has for this launch."""
 
 

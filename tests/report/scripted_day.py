@@ -42,7 +42,10 @@ STEP_S = 0.3
 """Ranks stamp their first step; the supervisor may have seen one rank alone, and the others are a step apart."""
 STOPPED = (Spent.DETECTION, Spent.DIAGNOSIS, Spent.RESTART)
 """Ranks cannot tell them apart: they stand still."""
-SUPERVISE = {"suspicion_floor_s": 1.5, "corroborate_after_s": 2.2, "recapture_s": 4.0, "tick_s": 0.25}
+SUPERVISE = {
+    "suspicion_floor_s": 1.5, "corroborate_after_s": 2.2, "recapture_s": 4.0, "tick_s": 0.25,
+    "strong_patience_s": 4.0, "weak_patience_s": 8.0,
+}  # fmt: skip
 RECHECK = (
     "test ! -e {work}/unfit-$SLURMD_NODENAME || {{ scontrol update jobid=$SLURM_JOB_ID "
     "comment='srobust-check: unfit: XID 79 on GPU 3'; exit 1; }}"
@@ -54,7 +57,7 @@ class Act:
     """One supervised training of the day.
 
     Attributes:
-        strikes: Step and kind (`stop`, `kill`, `raise`) of what its rank 1 does in each launch, one after the other.
+        strikes: Step and kind (`hang`, `kill`, `raise`) of what its rank 1 does in each launch, one after the other.
         every: Steps between two checkpoints.
         stall_s: How long each of them stands still.
         roads: What its incidents have to say: road and outcome.
@@ -311,7 +314,11 @@ def day_on(directory: Path, nodes: int, *, slurmd_timeout_s: int = 10) -> Iterat
         "supervise": SUPERVISE,
         "ladder": {"tests": []},
         "daemon": {"idle_interval_s": 0.25},
-        "quarantine": {"recheck_command": ["/bin/sh", "-c", RECHECK.format(work=directory / "work")]},
+        # A day of one user's faults within minutes.
+        "quarantine": {
+            "recheck_command": ["/bin/sh", "-c", RECHECK.format(work=directory / "work")],
+            "max_per_user_hour": 100,
+        },
     }
     spec = Spec(
         nodes=nodes, gpus_per_node=2, standby=1, daemon=True, directory=directory, robust_yaml=yaml, prolog=False,
@@ -324,14 +331,14 @@ def day_on(directory: Path, nodes: int, *, slurmd_timeout_s: int = 10) -> Iterat
         cluster.down()
 
 
-HANG = Act("hang", steps=50, strikes=((36, "stop"),), roads=(("seat", "resumed"),), states=("REQUEUED", "COMPLETED"))
+HANG = Act("hang", steps=50, strikes=((36, "hang"),), roads=(("seat", "resumed"),), states=("REQUEUED", "COMPLETED"))
 CRASH = Act("crash", steps=50, strikes=((36, "kill"),), roads=(("restart_in_place", "resumed"),))
 UNFIT = Act(
-    "unfit", strikes=((36, "stop"),), roads=(("seat", "resumed"),), states=("REQUEUED", "COMPLETED"), unfit=True
+    "unfit", strikes=((36, "hang"),), roads=(("seat", "resumed"),), states=("REQUEUED", "COMPLETED"), unfit=True
 )
 PROGRAM = Act("program", strikes=((36, "raise"),), roads=(("stop", "stopped"),), states=("FAILED",))
 TWICE = Act(
-    "twice", steps=80, strikes=((36, "kill"), (56, "stop")), states=("REQUEUED", "COMPLETED"),
+    "twice", steps=80, strikes=((36, "kill"), (56, "hang")), states=("REQUEUED", "COMPLETED"),
     roads=(("restart_in_place", "resumed"), ("seat", "resumed")),
 )  # fmt: skip
 LOST = Act("lost", roads=(("seat", "resumed"),), states=("NODE_FAIL", "COMPLETED"), lose_node=36)

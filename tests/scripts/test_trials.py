@@ -24,16 +24,17 @@ import trial_table  # noqa: E402
 from trial_rules import ACCEPTABLE, RIGHT, WRONG, Facts, judge  # noqa: E402
 
 CLEAN = Facts("ddp", "clean", "run", state="COMPLETED", exit_code="0:0")
-STOP = Facts(
-    "ddp", "stop", "run", fault_node="n2", fault_rank=1, fault_step=24, acted=True, road="seat", blamed=("n2",),
+KILL = Facts(
+    "ddp", "kill", "run", fault_node="n2", fault_rank=1, fault_step=24, acted=True, road="seat", blamed=("n2",),
     evicted=("n2",), taken_out=("n2",), launches=1, begun_at=(21,), first_new_step_s=25.0, nodes_after=("n1", "n3"),
     state="COMPLETED", exit_code="0:0", waited_s=34.0, suspected_s=2.6, decided_s=11.0,
 )  # fmt: skip
-ERROR = replace(STOP, fault="error", blamed=(), evicted=(), taken_out=(), launches=0, begun_at=(), strikes=1)
+STOP = replace(KILL, fault="stop", road="", acted=False, evicted=(), taken_out=(), launches=0, begun_at=())
+ERROR = replace(KILL, fault="error", blamed=(), evicted=(), taken_out=(), launches=0, begun_at=(), strikes=1)
 ERROR = replace(ERROR, first_new_step_s=None, state="FAILED", exit_code="1:0", road="stop")
-CUDA = replace(STOP, fault="cuda", strikes=2, launches=2)
+CUDA = replace(KILL, fault="cuda", strikes=2, launches=2)
 DISK = replace(ERROR, fault="disk", fault_node="", messages="no space left on device below ckpt")
-DEAD = replace(STOP, fault="node")
+DEAD = replace(KILL, fault="node")
 
 
 @pytest.mark.parametrize(
@@ -43,19 +44,23 @@ DEAD = replace(STOP, fault="node")
         (replace(CLEAN, acted=True), WRONG, "nothing was broken"),
         (replace(CLEAN, taken_out=("n1",)), WRONG, "n1"),
         (replace(CLEAN, state="FAILED"), WRONG, "did not complete"),
+        (KILL, RIGHT, ""),
+        (replace(KILL, struck=False), WRONG, "never came about"),
+        (replace(KILL, first_new_step_s=None, acted=False), WRONG, "nothing was done"),
+        (replace(KILL, evicted=("n2", "n3")), WRONG, "n3 suffered"),
+        (replace(KILL, taken_out=("n3",)), WRONG, "n3 suffered"),
+        (replace(KILL, blamed=("n3",), evicted=(), taken_out=()), WRONG, "n3 was named"),
+        (replace(KILL, blamed=("n2", "n3")), ACCEPTABLE, "n3 was named, too"),
+        (replace(KILL, blamed=(), evicted=(), taken_out=()), ACCEPTABLE, "n2 was not named"),
+        (replace(KILL, begun_at=(1,)), WRONG, "began at step 1"),
+        (replace(KILL, begun_at=(1,), fault_step=8), RIGHT, ""),
+        (replace(KILL, first_new_step_s=200.0), ACCEPTABLE, "200 s"),
+        (replace(KILL, launches=2), ACCEPTABLE, "2 launches"),
+        (replace(KILL, state="FAILED"), WRONG, "did not complete"),
         (STOP, RIGHT, ""),
-        (replace(STOP, struck=False), WRONG, "never came about"),
-        (replace(STOP, first_new_step_s=None, acted=False), WRONG, "nothing was done"),
-        (replace(STOP, evicted=("n2", "n3")), WRONG, "n3 suffered"),
-        (replace(STOP, taken_out=("n3",)), WRONG, "n3 suffered"),
-        (replace(STOP, blamed=("n3",), evicted=(), taken_out=()), WRONG, "n3 was named"),
-        (replace(STOP, blamed=("n2", "n3")), ACCEPTABLE, "n3 was named, too"),
-        (replace(STOP, blamed=(), evicted=(), taken_out=()), ACCEPTABLE, "n2 was not named"),
-        (replace(STOP, begun_at=(1,)), WRONG, "began at step 1"),
-        (replace(STOP, begun_at=(1,), fault_step=8), RIGHT, ""),
-        (replace(STOP, first_new_step_s=200.0), ACCEPTABLE, "200 s"),
-        (replace(STOP, launches=2), ACCEPTABLE, "2 launches"),
-        (replace(STOP, state="FAILED"), WRONG, "did not complete"),
+        (replace(STOP, launches=1), ACCEPTABLE, "once more"),
+        (replace(STOP, taken_out=("n2",)), WRONG, "n2 suffered"),
+        (replace(STOP, first_new_step_s=None), WRONG, "nothing was done"),
         (ERROR, RIGHT, ""),
         (replace(ERROR, launches=1), ACCEPTABLE, "once more"),
         (replace(ERROR, launches=2), WRONG, "2 times more"),
@@ -195,7 +200,7 @@ def result(facts: Facts) -> dict[str, Any]:
 
 def test_table() -> None:
     """A cell that was done again counts as it came out last, and stands in the document between the marks."""
-    lines = [json.dumps(result(one)) for one in (replace(STOP, acted=False, first_new_step_s=None), CLEAN, STOP)]
+    lines = [json.dumps(result(one)) for one in (replace(KILL, acted=False, first_new_step_s=None), CLEAN, KILL)]
     drawn = trial_table.drawn(trial_table.newest(lines))
     assert drawn.startswith("2 trials: 2 right, 0 acceptable, 0 wrong; 78 not done.")
     row = next(line for line in drawn.splitlines() if "25.0 s" in line)

@@ -311,7 +311,7 @@ def test_how_a_task_ended_is_known_without_sruns_words(plugin: Path, spank_clust
         assert len(files) == 2
         wait_until(lambda: set(files) <= opened(spank_cluster, job), 60, "the agents, which have found the ranks")
         (folder / "go").touch()
-        wait_until(lambda: says("ended with exit code 7"), 30, f"the story: {folder}")
+        wait_until(lambda: says("rank 1 ended badly"), 30, f"the story: {folder}")
     finally:
         run(spank_cluster, "scancel", job)
     wait_until(lambda: not spank_cluster.processes(int(job)), 60, "the job's end")

@@ -27,11 +27,29 @@ from slurm_robust.supervise.job import SupervisedJob
 from slurm_robust.supervise.launch.channel import Channel
 from slurm_robust.supervise.launch.messages import LaunchSrun, StartedEarly, WarmEnded, WarmOrder
 from slurm_robust.supervise.launch.srun_command import parse
+from slurm_robust.supervise.launch.user_end import Received
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState
 
 NODES = ("n1", "n2")
+WAITS = {
+    "waits": [
+        {
+            "name": "MainThread",
+            "main": True,
+            "os_thread_id": 1,
+            "frames": [["main", "/home/u/train.py", 9], ["all_reduce", "torch/distributed/distributed_c10d.py", 3252]],
+        }
+    ]
+}
+"""The stacks of an archive in which a rank waits for its peers."""
+
+
+def in_d_state(rank: int) -> list[dict[str, Any]]:
+    """The processes of a rank, of which rank 1 is in D state, and the others wait for it; see `WAITS`."""
+    process = {"pid": 100 + rank, "cpu_s": 1.0, "io_bytes": 1}
+    return [{**process, "state": "D"} if rank == 1 else {**process, "state": "S", "stack": "waits"}]
 
 
 class FakeClock(Clock):
@@ -79,6 +97,8 @@ class FakeAgents(Agents):
         """Node → processes that it cannot kill."""
         self.processes: Callable[[int], list[dict[str, Any]]] = lambda rank: []
         """Rank → its processes, as an archive has them."""
+        self.stacks: dict[str, Any] = WAITS
+        """The stacks that these processes refer to."""
         self.warm: Callable[[str, AskWarm], WarmAnswer] = lambda node, ask: WarmAnswer(node, ask.request_id)
         """What a node answers about its warm processes."""
 
@@ -115,7 +135,7 @@ class FakeAgents(Agents):
         for node in sorted(nodes - set(self.silent)):
             if isinstance(message, messages.TakeCapture):
                 ranks = [{"rank": r.rank, "processes": self.processes(r.rank)} for r in fleet.alive if r.node == node]
-                body = {"v": 1, "at_s": 1.0, "round": 1, "ranks": ranks, "stacks": {}, "node": node}
+                body = {"v": 1, "at_s": 1.0, "round": 1, "ranks": ranks, "stacks": self.stacks, "node": node}
                 blob = base64.b64encode(zlib.compress(json.dumps(body).encode())).decode()
                 self._session.receive(from_agent({"t": "cap", "n": node, "id": message.capture_id, "blob": blob}))
             elif isinstance(message, messages.CleanUp):
@@ -134,6 +154,7 @@ class FakeChannel(Channel):
         self.early: StartedEarly | None = None
         self.evicted: tuple[str, ...] = ()
         self.ended: int | None = None
+        self.signals: list[Received] = []
         self.launched: list[tuple[list[str], dict[str, str], str]] = []
         self.orders: list[str] = []
         self.warm_ended: WarmEnded | None = None
@@ -243,7 +264,7 @@ class World:
     def steps(self, step: int, *, ranks: int = 2, phase: str = "train") -> None:
         """All ranks report this step."""
         for rank in range(ranks):
-            entry = [rank, step, phase, self.clock.at_s, step + 1, None, None, None]
+            entry = [rank, step, phase, 0.0, step + 1, None, None, None]
             self.session.receive(from_agent({"t": "p", "n": f"n{rank + 1}", "r": [entry]}))
 
     def trains(self, steps: int = 20, *, each_s: float = 1.0) -> None:

@@ -32,6 +32,27 @@ def test_another_steps_exit_is_not_ours_while_our_ranks_are_still_to_be_found(tm
     assert early.exits == {}
 
 
+def test_a_line_about_a_task_that_the_step_does_not_have_is_no_death(attempt: AttemptState, clock: FakeClock) -> None:
+    """All four ranks are known, in the tasks 0 and 1: a program, or another step, has printed the line."""
+    prints(attempt, "srun: error: n1: task 7: Exited with exit code 3")
+    clock.at_s += 60
+    attempt.confirm_exits()
+    attempt.confirm_exits(ended=True)
+    assert attempt.exits == {}
+
+
+def test_a_report_that_its_rank_outlives_is_forgotten(attempt: AttemptState, clock: FakeClock) -> None:
+    """A line about another step's task 1 does not become our own death when our task 1 ends well, an hour later."""
+    prints(attempt, "srun: error: n2: task 1: Exited with exit code 3")
+    clock.at_s += 60
+    attempt.fleet.feed(from_agent({"t": "hb", "n": "n2"}), clock.at_s)
+    attempt.confirm_exits()
+    for rank in (2, 3):
+        loses(attempt, rank)
+    attempt.confirm_exits(ended=True)
+    assert attempt.exits == {}
+
+
 def test_a_task_that_died_before_it_was_found_is_believed_dead(tmp_path: Path, clock: FakeClock) -> None:
     """Agents have found its neighbour, and not the task itself for ten seconds; those of the neighbour wait for it."""
     early = attempt_of(tmp_path / "slurm-5.out", clock)
@@ -86,6 +107,50 @@ def test_only_the_end_of_this_step_counts_as_cancelled(attempt: AttemptState, li
     """Another step's end, or a lost node, is no wish of a person."""
     prints(attempt, line)
     assert attempt.cancelled is cancelled
+
+
+ABORTED = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish."
+
+
+@pytest.mark.parametrize("line", [ABORTED, "srun: forcing job termination"])
+def test_sruns_own_word_on_a_cancellation_stands_in_for_slurmstepds(attempt: AttemptState, line: str) -> None:
+    """Slurmstepd's line was lost; srun said before the first task's end that its step is ended."""
+    prints(attempt, line)
+    assert not attempt.cancelled, "it names no step, and nothing has ended"
+    prints(attempt, "srun: error: n2: task 1: Killed")
+    attempt.confirm_exits(ended=True)
+    assert attempt.cancelled
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "srun: error: n2: task 1: Killed",
+        "srun: error: Node failure on n2",
+        "srun: error: step_launch_notify_io_failure: aborting, io error with slurmstepd on node 1",
+        "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO NODE FAILURE, SEE SLURMCTLD LOG",
+    ],
+)
+def test_what_srun_aborts_after_a_fault_is_no_cancellation(attempt: AttemptState, before: str) -> None:
+    """It ends the other tasks because of what it has just reported."""
+    prints(attempt, before)
+    prints(attempt, ABORTED)
+    prints(attempt, "srun: error: n1: task 0: Killed")
+    attempt.confirm_exits(ended=True)
+    assert not attempt.cancelled
+
+
+def test_a_rank_that_crashes_while_another_step_is_aborted_has_crashed(attempt: AttemptState, clock: FakeClock) -> None:
+    """Srun's word names no step: it counts for ends by SIGKILL and SIGTERM, and for two minutes."""
+    prints(attempt, ABORTED)
+    prints(attempt, "srun: error: n2: task 1: Segmentation fault")
+    attempt.confirm_exits(ended=True)
+    assert not attempt.cancelled
+    attempt.exits.clear()
+    clock.at_s += 600
+    prints(attempt, "srun: error: n1: task 0: Killed")
+    attempt.confirm_exits(ended=True)
+    assert not attempt.cancelled
 
 
 def test_a_rank_that_the_agents_miss_counts_once_it_does_not_come_back(attempt: AttemptState, clock: FakeClock) -> None:
@@ -182,6 +247,29 @@ def test_torchruns_own_restart_is_no_death(attempt: AttemptState, clock: FakeClo
     attempt.confirm_exits(ended=True)
     attempt.add_last_lines()
     assert "ECC" not in " ".join(attempt.exits[0].last_lines)
+
+
+def test_the_same_rank_in_two_tasks_is_two_runs_and_no_restart(tmp_path: Path, clock: FakeClock) -> None:
+    """Each node runs a torchrun of its own: nothing was restarted, and while one of them runs something does."""
+    attempt = attempt_of(tmp_path / "slurm-5.out", clock)
+
+    def tells(kind: str, task: int, rank: int) -> None:
+        said = {"t": kind, "n": f"n{task + 1}", "rank": rank, "pid": 200 + 10 * task + rank, "step_id": "0", "world": 2}
+        attempt.fleet.feed(from_agent({**said, "task": task, "at": 1.0, "ranked": True}), clock.at_s)
+
+    for task in (0, 1):
+        for rank in (0, 1):
+            tells("rank", task, rank)
+    clock.at_s += 10
+    assert attempt.restarted_inside() == []
+    assert set(attempt.fleet.rank_nodes.values()) == {"n1"}
+    for rank in (0, 1):
+        tells("gone", 0, rank)
+    assert attempt.fleet.alive == []
+    assert attempt.fleet.runs
+    for rank in (0, 1):
+        tells("gone", 1, rank)
+    assert not attempt.fleet.runs
 
 
 def test_a_rank_whose_task_is_known_to_have_finished_has_its_exit_code(attempt: AttemptState, clock: FakeClock) -> None:

@@ -18,6 +18,7 @@ from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent import messages as m
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.agent.packing import pack
+from slurm_robust.supervise.agent.stopped_messages import RankContinued
 from slurm_robust.supervise.watch import watch_step
 from slurm_robust.supervise.watch.watch_step import WatchStep
 
@@ -31,6 +32,7 @@ SENT = [
     m.RankStart("n1", 0, {"imports_done": 1e6}, {"dp": 2}, m.FirstStep(3, 1e6)),
     m.RankState("n1", 0, "D", 101),
     m.TaskEnded("n1", "0", 0, 1, 9, 0.25),
+    RankContinued("n1", 0, 100, "process 100 is no longer stopped"),
     m.CaptureTaken("n1", 4, pack({"v": 1})),
     m.Cleaned("n1", 5, (7, 8)),
     m.NodeFindings("n1", (FINDING,), problem="owned by user 1000"),

@@ -26,8 +26,8 @@ def test_the_fleet_follows_what_agents_report() -> None:
     fleet = Fleet("1.0.1")
     rank(fleet, 0, "n1")
     rank(fleet, 1, "n2", 200)
-    fleet.feed(from_agent({"t": "p", "n": "n1", "r": [[0, 9, "train", 5.0, 10, 0.5, None, None]]}), 5.0)
-    fleet.feed(from_agent({"t": "p", "n": "n2", "r": [[1, 8, "train", 5.0, 9, "nan", None, None]]}), 5.0)
+    fleet.feed(from_agent({"t": "p", "n": "n1", "r": [[0, 9, "train", 0.0, 10, 0.5, None, None]]}), 5.0)
+    fleet.feed(from_agent({"t": "p", "n": "n2", "r": [[1, 8, "train", 0.5, 9, "nan", None, None]]}), 5.0)
     assert (fleet.step, fleet.last_sign_s, fleet.rank_nodes, fleet.step_ids) == (8, 5.0, {0: "n1", 1: "n2"}, ["0"])
     fleet.feed(from_agent({"t": "gone", "n": "n2", "rank": 1, "pid": 200, "at": 6.0}), 6.0)
     assert [r.rank for r in fleet.alive] == [0]
@@ -42,10 +42,10 @@ def test_the_first_new_step_is_what_the_ranks_say() -> None:
     for number, at_s in ((0, 5.0), (1, 5.5)):
         rank(fleet, number, f"n{number + 1}")
         fleet.feed(
-            from_agent({"t": "marks", "n": "n1", "rank": number, "marks": {}, "layout": {}, "first": [21, at_s]}),
+            from_agent({"t": "marks", "n": "n1", "rank": number, "marks": {}, "layout": {}, "first": [21, 0.0]}),
             at_s,
         )
-        fleet.feed(from_agent({"t": "p", "n": "n1", "r": [[number, 23, "train", 7.0, 3, None, None, None]]}), 7.0)
+        fleet.feed(from_agent({"t": "p", "n": "n1", "r": [[number, 23, "train", 0.0, 3, None, None, None]]}), 7.0)
     assert fleet.step == 23
     assert fleet.first_step(20) == (21, 5.5)
     assert fleet.first_step(-1) == (21, 5.5)
@@ -62,7 +62,7 @@ def test_a_watch_that_comes_after_the_hang_knows_how_long_a_step_takes() -> None
             from_agent({"t": "marks", "n": "n1", "rank": number, "marks": {}, "layout": {}, "first": [10, 100.0]}),
             200.0,
         )
-        fleet.feed(from_agent({"t": "p", "n": "n1", "r": [[number, 60, "train", 150.0, 51, None, None, None]]}), 200.0)
+        fleet.feed(from_agent({"t": "p", "n": "n1", "r": [[number, 60, "train", 50.0, 51, None, None, None]]}), 200.0)
     silent = [info.progress for info in fleet.ranks.values() if info.progress is not None]
     assert fleet.garbled == 0
     assert fleet.steps.p99_s() == pytest.approx(1.0)
@@ -112,3 +112,18 @@ def test_a_node_that_was_heard_once_and_fell_silent_is_told() -> None:
     fleet.feed(from_agent({"t": "hb", "n": "n1"}), 10.0)
     assert fleet.silent_nodes(("n1", "n2"), 20.0, 5.0) == ["n1"]
     assert fleet.silent_nodes(("n1", "n2"), 12.0, 5.0) == []
+
+
+def test_the_nodes_times_of_day_do_not_count() -> None:
+    """A node may be 40 minutes behind or ahead: agents tell how long ago something was, our clock tells when."""
+    fleet = Fleet("1.0.1")
+    rank(fleet, 0, "n1")
+    fleet.feed(from_agent({"t": "p", "n": "n1", "r": [[0, 9, "train", 2.5, 10, None, None, None]]}), 9000.0)
+    assert fleet.last_sign_s == 8997.5
+    start = {"t": "marks", "n": "n1", "rank": 0, "layout": {}}
+    fleet.feed(from_agent({**start, "marks": {"imports_done": 100.0}, "first": [-1, 0.0]}), 9000.0)
+    assert (fleet.mark("imports_done"), fleet.ranks[0].first_step_at_s) == (8900.0, 0.0)
+    fleet.feed(from_agent({**start, "marks": {"imports_done": 101.0}, "first": [0, 50.0]}), 9001.0)
+    assert (fleet.mark("imports_done"), fleet.first_step(-1)) == (8900.0, (0, 8951.0))
+    fleet.feed(from_agent({"t": "p", "n": "n1", "r": [[0, 9, "train", -60.0, 10, None, None, None]]}), 9002.0)
+    assert fleet.last_sign_s == 9002.0, "nothing comes from the future"

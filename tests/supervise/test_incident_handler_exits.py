@@ -126,7 +126,7 @@ def test_the_page_says_what_the_log_says(parts: Parts) -> None:
     parts.world.channel.ended = 1
     asyncio.run(parts.handler.step_failed(parts.attempt, parts.start, 1))
     cause = parts.log.incident.cause
-    assert (cause["category"], cause["blame"]) == ("address_in_use", "either")
+    assert (cause["category"], cause["blame"]) == ("address_in_use", "program")
     text = page(parts.log.incident)
     assert "## What broke" in text
     assert "EADDRINUSE" in text

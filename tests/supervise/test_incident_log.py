@@ -70,13 +70,13 @@ def test_the_page_is_written_before_its_line_of_the_story(tmp_path: Path) -> Non
     log, attempt, store = opened(world, 1990.0), world.attempt(), LineageStore(world.session)
     world.finds_ranks(1)
     world.session.receive(
-        from_agent({"t": "marks", "n": "n1", "rank": 0, "marks": {}, "layout": {}, "first": [6, 2000.0]})
+        from_agent({"t": "marks", "n": "n1", "rank": 0, "marks": {}, "layout": {}, "first": [6, 10.0]})
     )
     world.steps(6, ranks=1)
     start = AttemptStart(world.session, attempt, store)
     asyncio.run(Resumption(world.session, attempt, start, store, log).close_incident(6))
     now_s = world.clock.at_s
-    assert seen == [{"fault": 1990.0, "suspected": now_s, "first_new_step": 2000.0}]
+    assert seen == [{"fault": 1990.0, "suspected": now_s, "first_new_step": now_s - 10.0}]
     assert log.current is None
 
 

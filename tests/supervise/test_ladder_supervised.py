@@ -36,6 +36,7 @@ class Hangs:
     Attributes:
         hang: How many launches do.
         loss: Step → the loss that ranks report.
+        loss_of: The same for single ranks.
         loss_every: After how many steps they report another one.
         launches: How many were seen.
         saved: The step of the newest checkpoint.
@@ -44,6 +45,7 @@ class Hangs:
     def __init__(self, folder: Path, tests: FakeTests, *, hang: int = 1, **changes: Any) -> None:
         self.tests, self.hang, self.launches, self.step, self.saved = tests, hang, 0, 0, 10
         self.loss: Callable[[int], float | str | None] = lambda step: None
+        self.loss_of: dict[int, Callable[[int], float | str | None]] = {}
         self.loss_every = 1
         checkpoint.save(folder / "ck", 10, {"x": 1})
         changes = {"ladder": {"tests": ALL}, "supervise": {"action_limit_s": 60.0}, **changes}
@@ -71,9 +73,8 @@ class Hangs:
             return
         self.step += 1
         for rank in range(4):
-            at_s, loss = world.clock.at_s, self.loss(self.step)
-            given = self.step - self.step % self.loss_every
-            entry = [rank, self.step, "train", at_s, self.step + 1, loss, None, None, given + 1]
+            loss, given = self.loss_of.get(rank, self.loss)(self.step), self.step - self.step % self.loss_every
+            entry = [rank, self.step, "train", 0.0, self.step + 1, loss, None, None, given + 1]
             world.session.receive(from_agent({"t": "p", "n": world.session.fleet.ranks[rank].node, "r": [entry]}))
 
     def ends(self) -> int:
@@ -313,6 +314,27 @@ def test_a_single_nan_of_a_program_that_seldom_reports_its_loss_is_one_report(tm
     assert job.ends() == 0
     assert (job.tested, job.excluded) == ([], [])
     assert "suspected" not in job.world.kinds
+
+
+@pytest.mark.parametrize("last_stage", [2.0, "nan"], ids=["a last stage has one", "nobody has one"])
+def test_a_rank_that_never_had_a_finite_loss_is_only_announced(tmp_path: Path, last_stage: float | str) -> None:
+    """Of a pipeline's ranks only those of the last stage have a loss; the others report NaN from the first step on."""
+    job = Hangs(tmp_path, FakeTests(), hang=0)
+    job.loss = lambda step: "nan"
+    job.loss_of = {3: lambda step: last_stage}
+    assert job.ends() == 0
+    assert (job.tested, job.excluded) == ([], [])
+    assert "suspected" not in job.world.kinds
+    assert job.world.kinds.count("loss") == (1 if last_stage == "nan" else 0)
+
+
+def test_a_last_stage_whose_loss_turns_nan_is_acted_on(tmp_path: Path) -> None:
+    """The other stages never had a loss."""
+    job = Hangs(tmp_path, FakeTests(), hang=0)
+    job.loss = lambda step: "nan"
+    job.loss_of = {3: lambda step: "nan" if step >= 15 and job.launches == 1 else 2.0}
+    assert job.ends() == 0
+    assert job.tested[0] == ("alignment",)
 
 
 def test_an_observing_supervisor_only_reports_a_lost_loss(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Training:
 
     async def reports(self, step: int, loss: float | str | None) -> None:
         """An agent reports it, and it is taken."""
-        entry = [0, step, "train", 1.0, step, loss, None, None]
+        entry = [0, step, "train", 0.0, step, loss, None, None]
         self.attempt.fleet.feed(from_agent({"t": "p", "n": "n1", "r": [entry]}), 1.0)
         self.losses.take(self.attempt)
         if self.losses._work is not None:

@@ -41,6 +41,20 @@ def test_a_rail_that_the_job_does_not_use_moves_nobody(
     assert [signal.evidence["urgency"] for signal in attempt.signals] == ["if_repeated" if left else "note"] * 2
 
 
+@pytest.mark.parametrize("kind", ["rdma_ports", "rdma_errors"])
+def test_a_check_of_rdma_moves_no_job_of_one_node(tmp_path: Path, kind: str) -> None:
+    """Neither now nor after its next checkpoint."""
+    world = World(tmp_path, nodes=NODES)
+    attempt = world.attempt()
+    world.finds_ranks(nodes=("n2", "n2"))
+    finding = NodeFinding(1, world.clock.at_s, "poll", kind, "at_next_checkpoint", "mlx5_0/1 is down")
+    world.session.receive(NodeFindings("n2", (finding,)))
+    faults = world.session.node_faults
+    faults.pass_on(attempt.signals, world.session.folder)
+    assert faults.faulty(NODES, NODES).all == {}
+    assert [signal.evidence["urgency"] for signal in attempt.signals] == ["note"]
+
+
 def test_what_a_job_was_seen_to_use_is_known_in_its_next_attempt(tmp_path: Path) -> None:
     """Its first minute has no count yet."""
     world = World(tmp_path, nodes=NODES)

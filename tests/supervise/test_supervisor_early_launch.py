@@ -56,7 +56,7 @@ def test_srun_is_taken_over_and_not_started_again(tmp_path: Path) -> None:
     assert "started anew" not in world.text("note"), "no supervisor was there before"
 
 
-@pytest.mark.parametrize(("how", "cancelled"), [("Killed", True), ("Exited with exit code 3", False)])
+@pytest.mark.parametrize(("how", "cancelled"), [("Killed", True), ("Segmentation fault", False)])
 def test_a_step_that_is_cancelled_before_agents_have_seen_it_stays_so(
     tmp_path: Path, how: str, cancelled: bool
 ) -> None:
@@ -69,7 +69,7 @@ def test_a_step_that_is_cancelled_before_agents_have_seen_it_stays_so(
         f"an earlier step's\nslurmstepd-n1: error: *** STEP {number}.0 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***\n"
         f"srun: error: n1: task 0: {how}\nsrun: error: n2: task 1: {how}\n"
     )
-    world.channel.ended = 137 if cancelled else 3
+    world.channel.ended = 137 if cancelled else 139
     world.clock.on_sleep = lambda: setattr(world.channel, "ended", 0) if world.channel.launched else None
     code = asyncio.run(Supervisor(world.session).run())
     assert (code, len(world.channel.launched)) == ((137, 0) if cancelled else (0, 1))

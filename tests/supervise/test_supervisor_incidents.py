@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from supervised import World
+from supervised import World, in_d_state
 
 from slurm_robust import checkpoint
 from slurm_robust.claim import STATE_DONE, STATE_WANTS_REQUEUE, Claim
 from slurm_robust.config import Config
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Mode
 from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.launch.user_end import Received
 from slurm_robust.supervise.recover import lineage_store
 from slurm_robust.supervise.recover.lineage import Lineage, Tally
 from slurm_robust.supervise.supervisor import Supervisor
@@ -21,13 +23,8 @@ from slurm_robust.supervise.supervisor import Supervisor
 NODES = ("n1", "n2", "n3")
 
 
-def stopped(rank: int) -> list[dict[str, Any]]:
-    """The processes of a rank: rank 1's is stopped."""
-    return [{"pid": 100 + rank, "state": "T" if rank == 1 else "S", "cpu_s": 1.0, "io_bytes": 1}]
-
-
 class Story:
-    """A training on n1 and n2 with the spare n3, whose rank 1 is stopped at step 20 of its first launch.
+    """A training on n1 and n2 with the spare n3, whose rank 1 is in D state from step 20 on of its first launch.
 
     Attributes:
         launches: How many launches were seen.
@@ -35,7 +32,7 @@ class Story:
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.world = World(folder / "story", command="-N2 python train.py", nodes=NODES, **changes)
-        self.world.agents.processes = stopped
+        self.world.agents.processes = in_d_state
         self.launches = self.step = 0
         self.last_step = 24
         self.world.clock.on_sleep = self.goes_on
@@ -51,7 +48,6 @@ class Story:
         if channel.ended is not None or not self.launches:
             return
         if self.launches == 1 and self.step >= 20:
-            world.session.receive(from_agent({"t": "state", "n": "n2", "rank": 1, "s": "T", "pid": 101}))
             return
         if self.step >= self.last_step:
             channel.ended = 0
@@ -170,3 +166,89 @@ def test_who_only_watches_writes_no_memory(tmp_path: Path) -> None:
     Supervisor(world.session)
     assert (tmp_path / "lineage.json").read_bytes() == before
     assert "update 1" not in world.slurm.acts
+
+
+def test_what_the_user_ends_is_not_started_again(tmp_path: Path) -> None:
+    """SIGTERM for srun, whose ranks are then killed: its exit code is returned, and nothing is judged or launched."""
+    world = World(tmp_path / "story", command="python train.py")
+    channel = world.channel
+    assert channel is not None
+
+    def killed() -> None:
+        if world.clock.sleeps == 3:
+            world.finds_ranks()
+            channel.signals.append(Received(signal.SIGTERM, world.clock.at_s))
+        if world.clock.sleeps == 40:
+            channel.ended = 137
+
+    world.clock.on_sleep = killed
+    assert asyncio.run(Supervisor(world.session).run()) == 137
+    assert len(channel.launched) == 1
+    assert world.kinds == ["cancelled"]
+    assert world.text("cancelled") == "the user ended the step (SIGTERM); exit code 137"
+
+
+def test_a_plan_that_the_user_overtakes_is_not_carried_out(tmp_path: Path) -> None:
+    """A rank was killed, and while that is judged the user presses Ctrl-C twice: nothing is started again."""
+    world = World(tmp_path / "story", command="python train.py")
+    channel = world.channel
+    assert channel is not None
+
+    def interrupts() -> None:
+        if world.clock.sleeps == 3:
+            world.finds_ranks()
+            channel.ended = 137
+        if channel.ended is not None and world.clock.sleeps > 6 and not channel.signals:
+            channel.signals += [Received(signal.SIGINT, world.clock.at_s)] * 2
+
+    world.clock.on_sleep = interrupts
+    assert asyncio.run(Supervisor(world.session).run()) == 137
+    assert len(channel.launched) == 1
+    assert "relaunched" not in world.kinds
+    assert world.incidents[0]["outcome"] == "The user ended the step (SIGINT) before anything was done."
+
+
+def test_a_task_that_fails_alone_leaves_the_others_their_time(tmp_path: Path) -> None:
+    """Two separate runs in one step: the first ends with 3, the other one trains on, and srun's code is passed on."""
+    world = World(tmp_path / "story", command="python search.py")
+    channel = world.channel
+    assert channel is not None
+
+    def one_fails() -> None:
+        sleeps = world.clock.sleeps
+        if sleeps == 3:
+            world.finds_ranks()
+        if sleeps == 20:
+            told = {"t": "exit", "n": "n2", "step_id": "0", "task": 1, "code": 3, "sig": 0, "age_s": 0.1}
+            world.session.receive(from_agent(told))
+            world.loses(1)
+        if 3 < sleeps < 600:
+            world.steps(sleeps, ranks=1)
+        if sleeps == 600:
+            world.loses(0)
+            channel.ended = 3
+
+    world.clock.on_sleep = one_fails
+    assert asyncio.run(Supervisor(world.session).run()) == 3
+    assert len(channel.launched) == 1
+    assert world.clock.sleeps >= 600, "the other run was not ended"
+    assert "relaunched" not in world.kinds
+    assert "kill" not in channel.orders
+
+
+def test_an_attempt_that_reports_no_step_is_not_said_to_have_made_one(tmp_path: Path) -> None:
+    """Its predecessor was killed; this one ends well: the incident is closed, and no step -1 is named."""
+    world = World(tmp_path / "story", command="python train.py")
+    channel = world.channel
+    assert channel is not None
+
+    def once_killed() -> None:
+        if channel.launched and channel.ended is None:
+            world.finds_ranks()
+            channel.ended = 137 if len(channel.launched) == 1 else 0
+
+    world.clock.on_sleep = once_killed
+    assert asyncio.run(Supervisor(world.session).run()) == 0
+    assert len(channel.launched) == 2
+    assert world.text("resumed").startswith("the attempt that followed ended well; it reported no step")
+    assert "-1" not in world.text("resumed")

@@ -26,9 +26,7 @@ def finds(world: World, rank: int) -> None:
     """An agent finds this rank of four, at step 7."""
     node = f"n{rank // 2 + 1}"
     world.finds(rank, node, world=4)
-    world.session.receive(
-        from_agent({"t": "p", "n": node, "r": [[rank, 7, "train", world.clock.at_s, 7, None, None, None]]})
-    )
+    world.session.receive(from_agent({"t": "p", "n": node, "r": [[rank, 7, "train", 0.0, 7, None, None, None]]}))
 
 
 def test_ranks_are_counted_when_all_are_found(world: World) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+import pytest
+
 from slurm_robust.config import SuperviseConfig
-from slurm_robust.supervise.watch.suspicion import RankProgress, SilenceLevel, StepTimes, assess
+from slurm_robust.supervise.watch.suspicion import LogLines, RankProgress, SilenceLevel, StepTimes, assess
 
 CONFIG = SuperviseConfig()
 
@@ -61,10 +64,15 @@ def test_an_announced_limit_is_the_programs_word() -> None:
     assert assess(ranks, steps_of(0.5), 2061.0, CONFIG).level is SilenceLevel.OVERDUE
 
 
-def test_one_silent_rank_among_moving_ones_is_named() -> None:
-    """Only the silent one is listed."""
-    ranks = [RankProgress(0, 50, "train", 2019.9), RankProgress(1, 40, "train", 2000.0)]
-    assert assess(ranks, steps_of(0.5), 2020.0, CONFIG).ranks == (1,)
+def test_a_rank_that_moves_speaks_for_the_job() -> None:
+    """A rank that has nothing to do, and one whose part has no steps, are silent while the others train."""
+    ranks = [RankProgress(0, 50, "train", 2019.9), RankProgress(1, 40, "train", 1000.0)]
+    found = assess(ranks, steps_of(0.5), 2020.0, CONFIG)
+    assert (found.level, found.ranks) == (SilenceLevel.QUIET, ())
+    assert found.silent_s == pytest.approx(0.1)
+    later = assess(ranks, steps_of(0.5), 2024.9, CONFIG)
+    assert (later.level, later.ranks) == (SilenceLevel.SUSPECT, (0, 1))
+    assert later.silent_s == pytest.approx(5.0), "since the last step of any rank"
 
 
 def test_a_long_step_raises_the_limit_for_the_next() -> None:
@@ -101,19 +109,20 @@ def test_log_lines_are_judged_by_their_own_interval() -> None:
     steps = StepTimes()
     for i in range(8):
         steps.saw(-1, 1000 * i, 200.0 * i)
-    line = RankProgress(-1, 7000, "train", 1400.0)
-    assert assess([line], steps, 1400.0 + 500, CONFIG).level is SilenceLevel.QUIET
-    assert assess([line], steps, 1400.0 + 700, CONFIG).level is SilenceLevel.SUSPECT
+    lines = LogLines(1400.0, steps)
+    assert assess([], StepTimes(), 1400.0 + 500, CONFIG, lines).level is SilenceLevel.QUIET
+    assert assess([], StepTimes(), 1400.0 + 700, CONFIG, lines).level is SilenceLevel.SUSPECT
     slow = StepTimes()
     for i in range(8):
         slow.saw(-1, i, 3000.0 * i)
-    late = RankProgress(-1, 7, "train", 21000.0)
-    assert assess([late], slow, 21000.0 + CONFIG.action_limit_s + 60, CONFIG).level is SilenceLevel.QUIET
+    now_s = 21000.0 + CONFIG.action_limit_s + 60
+    assert assess([], StepTimes(), now_s, CONFIG, LogLines(21000.0, slow)).level is SilenceLevel.QUIET
 
 
 def test_a_first_line_does_not_end_the_patience_of_the_start() -> None:
-    """`Preprocessing step 1: …`, then half an hour of nothing: still within the start-up limit."""
+    """`Preprocessing step 1: …`, then a long time of nothing: still within the start-up limit."""
+    config = msgspec.structs.replace(CONFIG, startup_limit_s=2 * CONFIG.action_limit_s)
     steps = StepTimes()
     steps.saw(-1, 1, 10.0)
-    line = RankProgress(-1, 1, "train", 10.0)
-    assert assess([line], steps, 10.0 + CONFIG.action_limit_s + 60, CONFIG).level is SilenceLevel.QUIET
+    now_s = 10.0 + config.action_limit_s + 60
+    assert assess([], StepTimes(), now_s, config, LogLines(10.0, steps)).level is SilenceLevel.QUIET

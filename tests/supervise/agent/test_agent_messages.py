@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent import messages as m
+from slurm_robust.supervise.agent.mount_messages import CheckMounts, MountsChecked
 from slurm_robust.supervise.agent.packing import pack
+from slurm_robust.supervise.agent.stopped_messages import ContinueRank, RankContinued
 from slurm_robust.supervise.agent.warm_messages import AskWarm, WarmAnswer
 
 SENT: list[m.FromAgent] = [
@@ -39,6 +41,9 @@ SENT: list[m.FromAgent] = [
     m.PortTraffic("n1", 60.0, 2**50),
     WarmAnswer("n1", 6, (0, 1), "x opens /dev/nvidia0", "x", 900, 3.5, 2**28, 2**35, pack("m\tx\t/x")),
     WarmAnswer("n1", 6),
+    RankContinued("n1", 3, 101),
+    RankContinued("n1", 3, 101, "process 101 is held by a debugger"),
+    MountsChecked("n1", 7, ("/data",), ("/home",)),
     m.Flushing("n1"),
     m.Flushed("n1"),
 ]
@@ -47,7 +52,9 @@ ASKED: list[m.ToAgent] = [
     m.TakeCapture(4, 2, 5.0, "n1", with_recorder=False),
     m.CleanUp(5, "1.0.1", 3.0, ("0", "1")),
     m.CleanUp(0),
+    ContinueRank("n1", 3, 101),
     AskWarm(6, "1.0.2", "prepare", pack({"record": ""}), "n1"),
+    CheckMounts(7, ("/data",), "n2"),
 ]
 
 

@@ -13,6 +13,7 @@ import pytest
 from helpers import wait_until
 
 from slurm_robust.node_findings import NodeFinding
+from slurm_robust.supervise.agent import gpu_use as gpu_use_module
 from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.gpu_use import GpuUse
 from slurm_robust.supervise.agent.ranks import Rank, StepProcess
@@ -100,6 +101,22 @@ def test_a_job_without_gpus_is_told_of_none(start: Start, tmp_path: Path) -> Non
         assert use.concerns(lost(kind="disks"))
     assert gpu_use(tmp_path, start(None, 1)).concerns(lost(kind="gpu_count"))
     assert gpu_use(tmp_path, start((0,))).concerns(lost(kind="gpu_count"))
+
+
+def test_a_rank_whose_files_nobody_may_list_has_the_gpus_that_slurm_names(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Slurm names none either, nothing says that the fault is its own."""
+
+    def refused(path: str) -> list[str]:
+        raise PermissionError(path)
+
+    ranks = {given: start(given, 0) for given in ((2,), None)}
+    monkeypatch.setattr(gpu_use_module.os, "listdir", refused)
+    assert concerned(gpu_use(tmp_path, ranks[(2,)])) == [2]
+    use = gpu_use(tmp_path, ranks[None])
+    assert not use.concerns(lost(0))
+    assert not use.concerns(lost())
 
 
 def test_a_rank_that_has_ended_counts_by_what_it_had_open(start: Start, tmp_path: Path) -> None:

@@ -33,3 +33,11 @@ def test_an_orphaned_loader_stays_with_its_rank() -> None:
     """Its parent died and it was adopted by init: it joins the rank instead of becoming one."""
     ranks = group([member(10, 1, 0), member(15, 1, 0)])
     assert [(r.rank, r.main.pid, len(r.tree)) for r in ranks] == [(0, 10, 2)]
+
+
+def test_runs_with_the_same_rank_are_named_by_their_tasks() -> None:
+    """Four separate runs in one step, each with RANK=0 in a world of its own: four ranks, and none joins another."""
+    members = [member(10 + task, 1, task, 0)._replace(alone=True) for task in range(4)]
+    members.append(member(30, 12, 2, 0)._replace(alone=True))
+    ranks = group(members)
+    assert [(r.rank, [m.pid for m in r.tree]) for r in ranks] == [(0, [10]), (1, [11]), (2, [12, 30]), (3, [13])]

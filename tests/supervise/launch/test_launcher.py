@@ -203,13 +203,16 @@ open("supervisors", "a").write(str(os.getpid()) + "\\n"); f.readline()
 
 COUNTS = """
 f.readline(); launch("trap 'echo x >> got' INT QUIT; touch up; while [ ! -e stop ]; do sleep 0.02; done; exit 12")
-f.readline(); code = json.loads(f.readline())["code"]; say(do="exit", code=code); f.readline()
+f.readline()
+while (told := json.loads(f.readline()))["ev"] == "signalled":
+    print(told["attempt"], told["number"], file=open("told", "a"))
+say(do="exit", code=told["code"]); f.readline()
 """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
 def test_an_interrupt_sent_to_the_launcher_alone_reaches_the_command(tmp_path: Path, number: int) -> None:
-    """A wrapper's `kill -INT PID` is no key on a terminal: srun has not heard of it, and is told once."""
+    """A wrapper's `kill -INT PID` is no key on a terminal: srun and the supervisor are told of it, once each."""
     process = start(tmp_path, COUNTS)
     wait_until((tmp_path / "up").exists, timeout_s=10, what="the command")
     process.send_signal(number)
@@ -218,10 +221,43 @@ def test_an_interrupt_sent_to_the_launcher_alone_reaches_the_command(tmp_path: P
     process.communicate(timeout=20)
     assert process.returncode == 12
     assert (tmp_path / "got").read_text() == "x\n"
+    assert (tmp_path / "told").read_text() == f"1.0.1 {int(number)}\n"
+
+
+def test_a_supervisor_that_is_started_anew_is_told_how_the_step_is_ended(tmp_path: Path) -> None:
+    """Its predecessor knew of the SIGTERM and was killed; the next one must not start the training again."""
+    supervisor = """
+first = json.loads(f.readline())
+if first["ev"] == "ready":
+    launch("trap '' TERM; touch up; while [ ! -e stop ]; do sleep 0.02; done; exit 12"); f.readline(); f.readline()
+    os.kill(os.getpid(), 9)
+open("told", "w").write(f.readline()); code = json.loads(f.readline())["code"]; say(do="exit", code=code); f.readline()
+"""
+    process = start(tmp_path, supervisor)
+    wait_until((tmp_path / "up").exists, timeout_s=10, what="the command")
+    process.send_signal(signal.SIGTERM)
+    wait_until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text(), 10, "the second supervisor")
+    (tmp_path / "stop").touch()
+    process.communicate(timeout=20)
+    assert process.returncode == 12
+    told = json.loads((tmp_path / "told").read_text())
+    assert told == {"ev": "signalled", "attempt": "1.0.1", "number": int(signal.SIGTERM)}
+
+
+def test_an_interrupt_after_the_commands_end_leaves_it_its_exit_code(tmp_path: Path) -> None:
+    """One Ctrl-C too many: the command had ended by then, and its own exit code is returned, as srun's would be."""
+    supervisor = """
+f.readline(); launch('exit 9'); f.readline(); f.readline(); open("ended", "w").close(); f.readline()
+"""
+    process = start(tmp_path, supervisor)
+    wait_until((tmp_path / "ended").exists, timeout_s=10, what="the command's end")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 9
 
 
 def test_a_key_on_the_terminal_reaches_the_command_once(tmp_path: Path) -> None:
-    """Ctrl-C: the terminal has told srun already."""
+    """Ctrl-C: the terminal has told srun already, and the supervisor hears of it all the same."""
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(tmp_path)
@@ -235,6 +271,7 @@ def test_a_key_on_the_terminal_reaches_the_command_once(tmp_path: Path) -> None:
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 12
     assert (tmp_path / "got").read_text() == "x\n"
+    assert (tmp_path / "told").read_text() == f"1.0.1 {int(signal.SIGINT)}\n"
 
 
 def test_a_launcher_in_the_background_is_deaf_between_two_launches(tmp_path: Path) -> None:

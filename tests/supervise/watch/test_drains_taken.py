@@ -84,7 +84,7 @@ def test_without_gpus_all_cpus_are_the_whole_node(tmp_path: Path, cpus: str, job
         job.shows(node, gres="")
     number = str(job_id or job.world.job.job_id)
     job.world.session.environment = {"SLURM_JOB_ID": number, "SLURM_JOB_CPUS_PER_NODE": cpus}
-    job.drains("n2")
+    job.drains("n2", "srobust: /scratch is not mounted")
     assert set(job.reads()) == left
 
 
@@ -95,7 +95,7 @@ def test_an_environment_that_tells_nothing(tmp_path: Path, junk: str) -> None:
     job.shows("n2", gres="")
     environment = {"SLURM_JOB_ID": str(job.world.job.job_id), "SLURM_JOB_CPUS_PER_NODE": junk}
     job.world.session.environment = environment
-    job.drains("n2")
+    job.drains("n2", "srobust: /scratch is not mounted")
     assert job.reads() == {}
 
 

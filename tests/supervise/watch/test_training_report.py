@@ -46,7 +46,7 @@ class Told:
                     start = {"t": "marks", "n": f"n{rank + 1}", "rank": rank, "marks": {}, "layout": {}}
                     info = self.world.session.fleet.ranks[rank]
                     if info.first_step < 0:
-                        self.world.session.receive(from_agent({**start, "first": [step, self.world.clock.at_s]}))
+                        self.world.session.receive(from_agent({**start, "first": [step, 0.0]}))
                 self.world.steps(step)
                 self.report.poll(calm=calm)
                 await asyncio.gather(*self.world.job._tasks)

@@ -1,0 +1,158 @@
+"""What other lines decide about a root: warnings, watchdogs of other ranks, ports of other nodes, a cut log."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_robust.diagnose.findings import findings
+from slurm_robust.diagnose.root import Diagnosis, diagnose
+from slurm_robust.diagnose.taxonomy import Blame
+
+
+def of(*lines: str) -> Diagnosis:
+    """The diagnosis of these lines."""
+    return diagnose(findings(lines))
+
+
+WARNED = (
+    "/opt/env/lib/python3.11/site-packages/torch/cuda/__init__.py:129: UserWarning: CUDA initialization: Unexpected "
+    "error from cudaGetDeviceCount(). Error 802: system not yet initialized (Triggered internally at ...)"
+)
+NO_GPU = ("Traceback (most recent call last):", '  File "train.py", line 8, in main', "    model.cuda()")
+
+
+def test_a_driver_that_failed_in_a_warning_is_the_root_of_an_exception_that_finds_no_gpu() -> None:
+    """The exception alone could be the program's."""
+    found = of(WARNED, "starting", *NO_GPU, "RuntimeError: No CUDA GPUs are available")
+    assert (found.category.name, found.blame) == ("gpu_driver", Blame.NODE)
+    assert found.root is not None
+    assert "Error 802" in found.root.text
+    assert "finds no GPU" in found.why
+
+
+def test_a_warning_is_no_root_of_what_has_nothing_to_do_with_it() -> None:
+    """A program that went on without a GPU may fail for reasons of its own."""
+    found = of(WARNED, "starting on CPU", *NO_GPU, "KeyError: 'labels'")
+    assert (found.category.name, found.blame) == ("key", Blame.PROGRAM)
+
+
+def watchdog(rank: int, enqueued: int) -> str:
+    """A watchdog's line of this rank."""
+    return (
+        f"[rank{rank}]:[E501 10:00:00.1 ProcessGroupNCCL.cpp:684] [Rank {rank}] Watchdog caught collective operation "
+        f"timeout: failure detected by watchdog at work sequence id: 91 PG status: last enqueued work: {enqueued}, "
+        "last completed work: 90"
+    )
+
+
+def test_the_rank_that_enqueued_fewest_is_named() -> None:
+    """The first watchdog to complain is one of those that waited."""
+    found = of(*(watchdog(rank, 90 if rank == 2 else 93) for rank in range(4)))
+    assert found.category.name == "comm_timeout"
+    assert found.blame is Blame.EITHER
+    assert found.root is not None
+    assert "[Rank 2]" in found.root.text
+    assert found.why.startswith("rank 2 has enqueued 90 operations of its group, others up to 93")
+
+
+def test_watchdogs_that_agree_or_differ_by_half_name_nobody() -> None:
+    """Ranks may be an operation apart without fault."""
+    for enqueued in ((91, 91, 91, 91), (91, 92, 91, 92)):
+        found = of(*(watchdog(rank, count) for rank, count in enumerate(enqueued)))
+        assert found.why == ""
+        assert found.root is not None
+        assert "[Rank 0]" in found.root.text
+
+
+def port(node: str) -> str:
+    """A port's error on this node."""
+    return f"{node}:811:950 [0] transport/net_ib.cc:94 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
+
+
+def test_ports_that_fail_on_several_nodes_share_the_cause() -> None:
+    """One node's port may be its own; those of several hang on a switch."""
+    assert of(port("n1"), port("n1")).blame is Blame.EITHER
+    found = of(port("n1"), port("n2"), port("n3"))
+    assert found.blame is Blame.SHARED
+    assert found.why == "ports of n1, n2, n3 report errors: these nodes share the cause"
+
+
+@pytest.mark.parametrize(
+    ("last", "category", "blame"),
+    [
+        ('    raise ValueError(f"shard {shard} is empty")', "value", Blame.PROGRAM),
+        ("    out = self.layer(x)", "runtime", Blame.EITHER),
+    ],
+)
+def test_a_traceback_without_its_last_line_tells_as_far_as_it_goes(last: str, category: str, blame: Blame) -> None:
+    """The log was cut; where something else was said, that counts."""
+    lines = (
+        "step 3 loss 2.1",
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "train.py", line 8, in main',
+    )
+    found = of(*lines, f"[rank1]: {last}")
+    assert (found.category.name, found.blame) == (category, blame)
+    assert found.root is not None
+    assert found.root.text.endswith(last.strip())
+    assert found.root.place == "train.py:main"
+    assert of("RuntimeError: CUDA error: unspecified launch failure", *lines, last).category.name == "cuda_error"
+
+
+@pytest.mark.parametrize(
+    ("line", "category", "blame"),
+    [
+        ("OSError: [Errno 98] Address already in use", "address_in_use", Blame.PROGRAM),
+        (
+            "slurmstepd: error: pyxis:     [ERROR] No such file or directory: /img/a.sqsh",
+            "launch_failed",
+            Blame.PROGRAM,
+        ),
+        ("docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "launch_failed", Blame.NODE),
+        ("docker: Error response from daemon: toomanyrequests: slow down", "remote_service", Blame.SHARED),
+        ("RuntimeError: CUDA error: invalid device ordinal", "argument", Blame.PROGRAM),
+        ("n1:8:9 [0] net.cc:334 NCCL WARN Error: network AWS Libfabric not found.", "import", Blame.PROGRAM),
+        (
+            "the node(s) n3_9_0 have been removed from the rendezvous 'a' since they had no heartbeat.",
+            "node_check",
+            Blame.EITHER,
+        ),
+        ("dlrover.python.NodeCheckFailedError: This node is down.", "node_check", Blame.NODE),
+        (
+            "[2026-05-01 10:00:00,1] [INFO] [training.py:771:run] Fault nodes are: [3]  and stragglers are: [].",
+            "node_check",
+            Blame.NODE,
+        ),
+        ("RuntimeError: Distributed package doesn't have NCCL built in", "version", Blame.PROGRAM),
+        ("RuntimeError: assigned grad has data of a different type", "runtime", Blame.PROGRAM),
+        ("RuntimeError: Found dtype Float but expected BFloat16", "runtime", Blame.PROGRAM),
+        ("amdgpu 0000:44:00.0: amdgpu: GPU reset(4) failed", "gpu_lost", Blame.NODE),
+        ("ERROR  TDRV:tdrv_get_dev_info     No neuron device available", "gpu_driver", Blame.EITHER),
+        (
+            "XlaRuntimeError: INTERNAL: Accelerator device halted prematurely, perhaps due to a check",
+            "cuda_error",
+            Blame.EITHER,
+        ),
+        ("RuntimeError: synStatus=8 [Device not found] Device acquire failed.", "gpu_driver", Blame.EITHER),
+        (
+            "EI0006: 2026-08-05 Getting socket times out. Reason: Remote Rank did not send the data",
+            "comm_timeout",
+            Blame.EITHER,
+        ),
+        ('details = "Socket closed"', "peer_lost", Blame.EITHER),
+    ],
+)
+def test_what_a_line_decides(line: str, category: str, blame: Blame) -> None:
+    """The category and the blame of a log that says no more."""
+    found = of("step 3 loss 2.1", line)
+    assert (found.category.name, found.blame) == (category, blame)
+
+
+def test_an_interrupt_that_is_only_printed_gives_way_to_the_time_limit() -> None:
+    """A program prints the exception that it was ended with, and goes on to end."""
+    found = of(
+        "stopping: KeyboardInterrupt()",
+        "error: KeyboardInterrupt()",
+        "slurmstepd: error: *** JOB 123 ON n1 CANCELLED AT 2026-02-02T03:04:05 DUE TO TIME LIMIT ***",
+    )
+    assert (found.category.name, found.blame) == ("time_limit", Blame.NOBODY)

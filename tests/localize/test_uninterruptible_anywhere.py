@@ -1,0 +1,63 @@
+"""D state is D state wherever the rank stands: in a save, in an import, in an announced checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from localize_scenes import ALL_REDUCE, IMPORT, SAVE, USER, process, rank, repeated, waiting
+from recorder_dumps import WORLD, dump, entry
+
+from slurm_robust.localize.evidence import Evidence, RankCapture
+from slurm_robust.localize.judge import judge
+from slurm_robust.model import Conclusion, Grade
+
+
+def stuck(number: int, stack: tuple[object, ...] = SAVE, phase: str = "train") -> RankCapture:
+    """A rank that waits in the kernel."""
+    return rank(number, process(stack, state="D", wchan="nfs_wait_bit_killable"), phase=phase)  # type: ignore[arg-type]
+
+
+def scene(*ranks: RankCapture, over_s: float = 130.0) -> Evidence:
+    """These, with the others of six in a collective, in four captures."""
+    others = [waiting(n) for n in range(6) if n not in {r.rank for r in ranks}]
+    return repeated(*others, *ranks, times=4, every_s=over_s / 3)
+
+
+@pytest.mark.parametrize(
+    "suspect",
+    [stuck(2), stuck(2, IMPORT), stuck(2, ALL_REDUCE[:2], "checkpoint"), stuck(2, USER)],
+    ids=["save", "import", "announced checkpoint", "program"],
+)
+def test_its_node_is_named_the_first_time(suspect: RankCapture) -> None:
+    """Strong, of infrastructure, and sure after two minutes in which nothing moved."""
+    found = judge(scene(suspect))
+    assert [(s.node, s.infrastructure) for s in found.suspects] == [("n2", True)]
+    assert found.suspects[0].confidence == 0.9
+    assert found.grade is Grade.STRONG
+    assert found.corroborated
+
+
+@pytest.mark.parametrize("stack", [SAVE, IMPORT], ids=["save", "import"])
+def test_a_slow_write_is_given_its_time(stack: tuple[object, ...]) -> None:
+    """One write of a large file to slow storage may take a minute in which no byte is counted."""
+    assert not judge(scene(stuck(2, stack), over_s=60.0)).corroborated
+
+
+def test_most_nodes_show_it() -> None:
+    """What most nodes wait for is storage that they share: no node."""
+    found = judge(scene(*(stuck(n) for n in range(4))))
+    assert found.conclusion is Conclusion.UNDETERMINED
+    assert not found.suspects
+
+
+@pytest.mark.parametrize(("over_s", "corroborated"), [(60.0, False), (130.0, True)])
+def test_the_recorder_says_the_same(over_s: float, corroborated: bool) -> None:
+    """It never joined because it saves; that it saves is no excuse once it hangs in the kernel for two minutes."""
+    six = {WORLD: list(range(6))}
+    dumps = {r: dump(r, [entry(10, 5)], {0: (5, 4)}, six) for r in range(6)}
+    dumps[2] = dump(2, [entry(9, 4, state="completed")], {0: (4, 4)}, six)
+    found = judge(replace(scene(stuck(2), over_s=over_s), recorder=dumps, recorder_before=dumps))
+    assert [s.node for s in found.suspects] == ["n2"]
+    assert found.grade is Grade.STRONG
+    assert found.corroborated is corroborated

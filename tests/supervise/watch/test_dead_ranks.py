@@ -1,0 +1,155 @@
+"""A rank has ended badly while others run: when is that acted on?"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "localize"))
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from localize_scenes import USER, capture, process, rank, waiting  # type: ignore[import-not-found]
+from supervised import World
+
+from slurm_robust.localize.evidence import Capture, RankCapture, RankExit
+from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.session import Session
+from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.dead_ranks import CAPTURES_AFTER_S, DeadRanks
+
+NODES = ("n0", "n1", "n2", "n3")
+
+
+class Scene:
+    """Four ranks on four nodes, of which rank 1 has ended with 1; each look takes a fifth of a second."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World(folder, nodes=NODES)
+        self.attempt = self.world.attempt()
+        for number, node in enumerate(NODES):
+            self.world.finds(number, node, world=4)
+        self.captured: list[float] = []
+        self.shows: Callable[[int], RankCapture] = waiting
+        """What a rank does when it is looked at."""
+        self.dead = DeadRanks(self.world.session, self.attempt, self.investigate)
+        self.ends(1)
+
+    def ends(self, number: int) -> None:
+        """This rank ends with exit code 1."""
+        self.attempt.fleet.ranks[number].gone_at_s = self.world.clock.at_s
+        self.attempt.exits[number] = RankExit(number, NODES[number], self.world.clock.at_s, 1)
+
+    def investigate(self, session: Session, attempt: AttemptState) -> Investigation:
+        """Captures that show what the scene says, at once."""
+        scene = self
+
+        class Shown(Investigation):
+            async def capture(self, *, keep: bool = True, within_s: float = 0.0) -> Capture:
+                assert not keep, "a quiet capture"
+                now_s = scene.world.clock.at_s
+                scene.captured.append(now_s)
+                self.rounds += 1
+                self.captures.append(capture(now_s, *(scene.shows(r.rank) for r in attempt.fleet.alive)))
+                return self.captures[-1]
+
+        return Shown(session, attempt)
+
+    def steps(self) -> None:
+        """The ranks that run make a step."""
+        for r in self.attempt.fleet.alive:
+            entry = [r.rank, len(self.captured), "train", 0.0, 1 + len(self.captured)]
+            self.world.session.receive(from_agent({"t": "p", "n": r.node, "r": [[*entry, None, None, None]]}))
+
+    def after(self, within_s: float, *, stepping: bool = False) -> float | None:
+        """How long it took until the deaths are to be handled; None where they are not, within so long."""
+        began_s = self.world.clock.at_s
+        while self.world.clock.at_s - began_s <= within_s:
+            if stepping:
+                self.steps()
+            if asyncio.run(self.dead.decide_now()):
+                return self.world.clock.at_s - began_s
+            self.world.clock.at_s += 0.2
+        return None
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """The others wait in a collective, unless a test says otherwise."""
+    return Scene(tmp_path)
+
+
+def at_work(number: int) -> RankCapture:
+    """A rank in code of its own, where the clock of its processor runs."""
+    at_work.cpu_s += 5.0  # type: ignore[attr-defined]
+    return rank(number, process(USER, cpu_s=at_work.cpu_s), step=None)  # type: ignore[attr-defined]
+
+
+at_work.cpu_s = 0.0  # type: ignore[attr-defined]
+
+
+def test_a_death_that_the_others_wait_for_is_handled_within_seconds(scene: Scene) -> None:
+    """Two captures, two seconds apart, show all of them in a collective."""
+    took_s = scene.after(20)
+    assert took_s is not None
+    assert took_s < 3.0
+    assert len(scene.captured) == 2
+
+
+def test_tasks_that_go_on_without_the_dead_one_are_left_alone(scene: Scene) -> None:
+    """A search: said once, looked at now and then for a few minutes, and nothing is done."""
+    scene.shows = at_work
+    assert scene.after(600) is None
+    assert len(scene.captured) == len(CAPTURES_AFTER_S)
+    assert scene.world.kinds == ["note"]
+    assert "rank 1 ended badly, others run" in scene.world.text("note")
+
+
+def test_a_second_death_is_looked_at_anew(scene: Scene) -> None:
+    """Others may wait for that one."""
+    scene.shows = at_work
+    assert scene.after(300) is None
+    scene.ends(2)
+    scene.shows = waiting
+    took_s = scene.after(20)
+    assert took_s is not None
+    assert took_s < 3.0
+
+
+def test_ranks_that_train_on_in_collectives_wait_for_nobody(scene: Scene) -> None:
+    """A monitor has died: each capture finds the others in a collective, and each time another step is done."""
+    assert scene.after(60, stepping=True) is None
+
+
+def test_others_that_stand_still_without_a_step_are_given_a_while(scene: Scene) -> None:
+    """They train no more, and what they wait for is not a collective: the patience of weak evidence, not 2 s."""
+    scene.steps()
+    scene.world.clock.at_s += 1.0
+    scene.shows = lambda number: rank(number, process(USER, cpu_s=1.0), step=None)
+    took_s = scene.after(600)
+    assert took_s is not None
+    assert 299 <= took_s < 380
+
+
+def test_without_steps_standing_still_proves_nothing(scene: Scene) -> None:
+    """A task of a search may sleep for minutes."""
+    scene.shows = lambda number: rank(number, process(USER, cpu_s=1.0), step=None)
+    assert scene.after(300) is None
+
+
+def test_nothing_is_waited_for_where_nothing_else_runs(scene: Scene) -> None:
+    """All ranks have ended, and srun has not yet."""
+    for number in (0, 2, 3):
+        scene.ends(number)
+    assert scene.after(0) == 0
+    assert scene.captured == []
+
+
+def test_the_death_of_a_rank_whose_node_is_silent_is_handled_at_once(scene: Scene) -> None:
+    """The node may be gone: it is no task's own end."""
+    scene.world.session.allocation.silent_nodes = ["n1"]
+    assert scene.after(0) == 0
