@@ -1,18 +1,29 @@
 """What broke, by logs of public failures with a labelled root: how often is the diagnosis right?
 
     python benchmarks/diagnose.py [--half report|choose] [--wrong] [--json] [--nvrx PYTHON]
+    python benchmarks/diagnose.py --speed MIB
 
 The cases stand in benchmarks/causes, a file each with its public source, retold: error lines as the software prints
 them, everything else shortened or made anew. Rules were written with the half `choose`; `report` is only counted.
 Baselines in the same run: the first line that looks like an error, what `localize` makes of the log as one rank's last
 lines, and NVRx's log analysis without its language model, where `--nvrx` names an interpreter that has it (`nvrx.py`).
+
+`--speed` writes a log of so many MiB in which all lines differ and have words of errors, and compares the processor
+time of the rules with that of `grep -c` over the same file, in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import re
+import resource
+import statistics
+import string
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,9 +34,11 @@ import yaml
 from campaign.score import Share
 from rich.console import Console
 
-from slurm_robust.diagnose.findings import findings, matcher
+from slurm_robust.diagnose.findings import Matcher, findings, matcher
+from slurm_robust.diagnose.large_files import scan
 from slurm_robust.diagnose.lines import unlabelled
 from slurm_robust.diagnose.root import diagnose
+from slurm_robust.diagnose.rulebook import shipped
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.exit_causes import Cause, exit_causes
 
@@ -179,6 +192,56 @@ def wrong(cases: Sequence[Case]) -> list[str]:
     return found
 
 
+_HOSTILE = (
+    "2026-05-01 10:{m:02d}:{s:02d},123 - {a} - ERROR - failed to handle {b}: {c} timed out ({d})",
+    "[rank{r}]: worker {a} error while reading /data/{b}/{c}.tar: invalid record {d}",
+    "WARNING: {a} could not allocate {b} for {c}, the exception was ignored, {d}",
+    "{a} error: cannot open {b}: {c} is missing {d}",
+    "I0501 10:{m:02d}:{s:02d}.1234 99 {a}.cc:12] retry {b} after failure of {c} {d}",
+)
+_ROUNDS = 5
+_GREP = ("grep", "-ciE", "error|fail|exception|fatal|killed|timed out|cannot|invalid")
+
+
+def write_hostile(path: Path, size_bytes: int) -> int:
+    """Write a log of distinct lines with words of errors; returns the number of its lines."""
+    chance = random.Random(7)
+    words = ["".join(chance.choices(string.ascii_lowercase, k=chance.randint(3, 9))) for _ in range(size_bytes // 50)]
+    lines = written = 0
+    with path.open("w", encoding="utf-8") as file:
+        while written < size_bytes:
+            a, b, c, d = chance.choices(words, k=4)
+            shape = chance.choice(_HOSTILE)
+            written += file.write(
+                shape.format(a=a, b=b, c=c, d=d, m=lines // 60 % 60, s=lines % 60, r=lines % 8) + "\n"
+            )
+            lines += 1
+    return lines
+
+
+def show_speed(size_mib: int) -> None:
+    """Print the processor time of the rules on a hostile log, and of `grep -c` beside it."""
+    matcher()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "hostile.log"
+        lines = write_hostile(path, size_mib << 20)
+        ours_s, grep_s = [], []
+        for _ in range(_ROUNDS):
+            began_s = time.process_time()
+            scan([path], Matcher(shipped()))
+            ours_s.append(time.process_time() - began_s)
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            # With /dev/null as its output, grep would stop at the first match.
+            subprocess.run([*_GREP, str(path)], capture_output=True, check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            grep_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    ratio = statistics.median(a / b for a, b in zip(ours_s, grep_s, strict=True))
+    print(
+        f"{size_mib} MiB, {lines} distinct lines with words of errors: rules {statistics.median(ours_s):.2f} s, "
+        f"grep -ciE {statistics.median(grep_s):.2f} s of processor time, ratio {ratio:.1f} (medians of {_ROUNDS} pairs)"
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Show all ways side by side."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -186,7 +249,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--wrong", action="store_true", help="show what is wrong; only for the half `choose`")
     parser.add_argument("--json", action="store_true", help="figures for tools")
     parser.add_argument("--nvrx", metavar="PYTHON", help="an interpreter that has NVRx's log analysis, as a baseline")
+    parser.add_argument("--speed", metavar="MIB", type=int, help="only how fast a log of this size is read")
     args = parser.parse_args(argv)
+    if args.speed:
+        show_speed(args.speed)
+        return 0
     if args.wrong and args.half != "choose":
         parser.error("--wrong shows cases to write rules from: only with --half choose")
     cases = read_cases(args.half)

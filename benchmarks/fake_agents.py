@@ -26,7 +26,7 @@ def line(message: dict[str, object]) -> str:
 def introduce(agent: int, ranks: int, world: int, now_s: float) -> str:
     """What an agent says when it starts."""
     node = f"node{agent:04d}"
-    marks = dict.fromkeys(("imports_done", "process_groups_ready", "checkpoint_loaded"), round(now_s, 3))
+    marks = dict.fromkeys(("imports_done", "process_groups_ready", "checkpoint_loaded"), 0.0)
     out = [line({"t": "hello", "n": node, "pid": 1000, "v": 1})]
     for rank in range(agent * ranks, (agent + 1) * ranks):
         out.append(
@@ -39,11 +39,10 @@ def introduce(agent: int, ranks: int, world: int, now_s: float) -> str:
     return "".join(out)
 
 
-def progress(agent: int, ranks: int, step: int, phase: str, now_s: float) -> str:
+def progress(agent: int, ranks: int, step: int, phase: str) -> str:
     """An agent's word about all its ranks."""
-    at_s = round(now_s, 3)
     entries = [
-        [rank, step, phase, at_s, step, 2.3456789, 1.2345678, 600.0 if phase == "checkpoint" else None]
+        [rank, step, phase, 0.0, step, 2.3456789, 1.2345678, 600.0 if phase == "checkpoint" else None]
         for rank in range(agent * ranks, (agent + 1) * ranks)
     ]
     return line({"t": "p", "n": f"node{agent:04d}", "r": entries})
@@ -71,10 +70,9 @@ def main() -> None:
     while True:
         if part == 0:
             step += 1
-        now_s = time.time()
         speakers = range(part, agents, SLICES)
         told = "train" if phase == "timed" else phase
-        sys.stdout.write("".join(progress(a, ranks, step, told, now_s) for a in speakers))
+        sys.stdout.write("".join(progress(a, ranks, step, told) for a in speakers))
         if phase == "timed":
             sys.stdout.write("".join(timings(a, ranks, step) for a in speakers if (step + a) % 5 == 0))
         sys.stdout.flush()

@@ -6,7 +6,8 @@ Each case is a training of its own, a process a rank, with the supervisor's own 
 the ranks in /proc, py-spy takes the stacks, and `localize` judges what came. Nodes are names, and suspicion comes two
 seconds after the fault. With `--slurm` each case is a job of its own on a cluster of this machine: `srobust run` starts
 the ranks, suspects by itself and judges. In `exact` all struck nodes are named and no other; a class whose fault is the
-program's own names its node or nobody.
+program's own names its node or nobody. The table also counts each class's verdicts by grade, and those that are
+corroborated: these two are what `policy/` acts on.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from real.cases import CASES, QUICK, Case
 from real.stage import Outcome, Stage
 from real.under_slurm import SlurmStage, bring_up
 from rich.console import Console
+
+from slurm_robust.model import Grade
 
 StageOf = Callable[[Case], Stage | SlurmStage]
 OUTCOMES = ("exact", "rightly none", "missed", "wrong")
@@ -63,10 +66,14 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         counted = Counter(o.how for o in here)
         table[kind] = {"cases": len(here), **{how: counted[how] for how in OUTCOMES}}
         table[kind]["wrong and acted on"] = sum(o.how == "wrong" and o.acted_on for o in here)
+        graded = Counter(o.verdict.grade for o in here)
+        sure = Counter(o.verdict.grade for o in here if o.verdict.corroborated)
+        table[kind]["grades"] = {g.value: {"cases": graded[g], "corroborated": sure[g]} for g in Grade if graded[g]}
     return {
         "classes": table,
         "cases": [
             {"case": o.case.name, "class": o.case.kind, "outcome": o.how, "named": o.named, "told": o.told,
+             "grade": o.verdict.grade.value, "corroborated": o.verdict.corroborated,
              "acted_on": o.acted_on, "took_s": round(o.took_s, 1)}
             for o in outcomes
         ],
@@ -78,8 +85,10 @@ def show(console: Console, found: dict[str, Any]) -> None:
     rows = []
     for kind, counted in found["classes"].items():
         right = Share(counted["exact"] + counted["rightly none"], counted["cases"])
-        rows.append((kind, counted["cases"], *(counted[how] for how in OUTCOMES), right))
-    lib.show_table(console, "Real ranks over gloo", ("class", "cases", *OUTCOMES, "right"), rows)
+        grades = (f"{n['corroborated']} of {n['cases']} {grade}" for grade, n in counted["grades"].items())
+        rows.append((kind, counted["cases"], *(counted[how] for how in OUTCOMES), right, ", ".join(grades)))
+    columns = ("class", "cases", *OUTCOMES, "right", "corroborated, by grade")
+    lib.show_table(console, "Real ranks over gloo", columns, rows)
     for case in found["cases"]:
         if case["outcome"] in ("wrong", "missed"):
             console.print(f"{case['case']}: {case['outcome']}, named {case['named'] or 'nobody'}: {case['told']}")
@@ -121,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(report.to_json())
     else:
-        console = Console()
+        console = Console(width=None if sys.stdout.isatty() else 200)
         show(console, report.figures)
         report.show(console)
     return int(bool(failed) or any(o.how == "wrong" for o in outcomes))

@@ -2,8 +2,9 @@
 
     python benchmarks/nodewatch.py [--json] [--quick] [--only live,sources,rest,flood]
 
-* `live`: on a devcluster a rank stops, as one whose GPU has left the bus does. At that moment its node's kernel log
-  says so (XID 79), or says nothing: then the hang is found by the silence of the ranks. Rounds of both alternate.
+* `live`: on a devcluster a rank stays in D state, as one whose GPU has left the bus does. At that moment its node's
+  kernel log says so (XID 79), or says nothing: then the hang is found by the silence of the ranks. Rounds of both
+  alternate.
 * `sources`: from an event to the file of findings: a line of the kernel log, a link that the kernel takes away, GPUs
   that NVML does not find any more. No job.
 * `rest`, `flood`: processor time and memory of one service, at rest and while 10⁶ lines come.
@@ -22,6 +23,7 @@ from typing import Any
 import nodewatch_service as service
 from lib import Report, Target, first_job_id, machine, show_table, spread, wait_for
 from rich.console import Console
+from roads import PATIENCE
 from training import Training
 
 from slurm_robust.devcluster.cluster import DevCluster, Spec
@@ -31,7 +33,7 @@ RANKS = 3
 STEPS = 100_000
 FAULT_STEP = 13
 PATIENCE_S = 120.0
-_STOP = {"kind": "stop", "rank": 1, "step": FAULT_STEP}
+_DEAD_MOUNT = {"kind": "dead_mount", "rank": 1, "step": FAULT_STEP}
 _FORGOTTEN_S = 6.0
 """A job that starts sooner on the node that was left is told of the fault before it: it has no other prolog here."""
 BYTEROBUST = {"kmsg": 2.0, "nvml": 10.0, "link": 30.0}
@@ -47,7 +49,7 @@ def one_round(cluster: DevCluster, number: int, *, told: bool, whole: bool) -> d
     """
     job = Training(cluster, f"{'told' if told else 'silent'}-{number}")
     own = f"-N{RANKS} -n{RANKS} --robust-checkpoint-dir={job.folder}/ck"
-    job.submit(f"srobust run {own} {job.program(STEPS)}", RANKS + 1, fault=_STOP, gpus=2)
+    job.submit(f"srobust run {own} {job.program(STEPS)}", RANKS + 1, fault=_DEAD_MOUNT, gpus=2)
     try:
         wait_for(lambda: "\nfault: " in job.output(), PATIENCE_S, "the fault", poll_s=0.01)
         victim, at_s = job.state()[1][1], time.time()
@@ -77,7 +79,14 @@ def live(count: int, baseline: int, console: Console) -> dict[str, Any]:
     """Rounds of both kinds, in turn."""
     keys = ("signal_s", "decided_s", "stopped_s", "resumed_s")
     told, silent = list[dict[str, float]](), list[dict[str, float]]()
-    spec = Spec(nodes=RANKS + 1, gpus_per_node=2, nodewatch=True, prolog=False, slurm_conf_extra=first_job_id())
+    spec = Spec(
+        nodes=RANKS + 1,
+        gpus_per_node=2,
+        nodewatch=True,
+        prolog=False,
+        slurm_conf_extra=first_job_id(),
+        robust_yaml={"supervise": PATIENCE},
+    )
     cluster = DevCluster.up(spec)
     try:
         for number in range(count):
@@ -100,6 +109,7 @@ def measure(parts: set[str], folder: Path, console: Console, *, quick: bool) -> 
     report.notes.append(
         f"The kernel log of `live` is a plain file, looked at every {POLL_OF_A_FILE_S:g} s: /dev/kmsg wakes at once."
     )
+    report.notes.append(f"A silence is acted on after {PATIENCE['strong_patience_s']:g} s here, after 75 s by default.")
     figures = report.figures
     if "sources" in parts:
         figures["sources"] = {

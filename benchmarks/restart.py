@@ -10,8 +10,9 @@
   not run at allocation (`no_alloc`: PrologFlags without Alloc, as Slurm has it by default).
 
 Every cluster is a devcluster: a real slurmctld, a real slurmd for each node, real torch ranks (gloo), all on this
-machine. The fault is a SIGSTOP of one rank. Times are the incident's own, as in incident.json and `srobust incidents
---json`; `ranks_started` is the last rank's first instruction, which the ranks write down themselves.
+machine. The fault is one rank in D state; strong and weak evidence is acted on after 5 s (by default 75 and 300 s).
+Times are the incident's own, as in incident.json and `srobust incidents --json`; `ranks_started` is the last rank's
+first instruction, which the ranks write down themselves.
 
 Our own share is what we add beyond suspicion and corroboration: from the decision to the last rank's first instruction,
 less a bare `srun` start of the same program. It contains what Slurm needs to end the job and start it again. Imports,

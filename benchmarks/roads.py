@@ -19,11 +19,13 @@ from slurm_robust.devcluster.cluster import CommandError, DevCluster, Spec
 STEPS = 100_000
 """More than any run here comes to: what was measured is cancelled."""
 FAULT_STEP = 13
-_STOP = {"kind": "stop", "rank": 1, "step": FAULT_STEP}
+_DEAD_MOUNT = {"kind": "dead_mount", "rank": 1, "step": FAULT_STEP}
 _LATER_STEP = 400
 """Time enough for warm processes to be ready, also on a busy machine."""
 _HANG = {"kind": "loader_hang", "rank": 1, "step": _LATER_STEP}
 _PATIENCE_S = 200.0
+PATIENCE = {"strong_patience_s": 5.0, "weak_patience_s": 5.0}
+"""Shorter than the defaults (75 and 300 s), which would be added to each time from the fault to the decision."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Setting:
     Attributes:
         ranks: Nodes that train, a rank each.
         repeats: Of everything but the plain requeue.
-        supervise: Over robust.yaml's `supervise`; empty for the defaults, which is what figures are taken with.
+        supervise: Over robust.yaml's `supervise` and `PATIENCE`; empty for what figures are taken with.
     """
 
     ranks: int = 3
@@ -58,7 +60,11 @@ def cluster_for(setting: Setting, *, standby: int = 1, alloc: bool = True, **wan
         extra += f"Prolog={folder}/etc/prolog\nEpilog={folder}/etc/epilog\n"
         wanted |= {"prolog": False, "directory": folder}
     # Tests of the nodes would add their own time.
-    yaml = {"supervise": dict(setting.supervise), "ladder": {"tests": []}, "quarantine": {"strikes_to_drain": 1000}}
+    yaml = {
+        "supervise": {**PATIENCE, **setting.supervise},
+        "ladder": {"tests": []},
+        "quarantine": {"strikes_to_drain": 1000},
+    }
     spec = Spec(
         nodes=setting.ranks + 1 + standby,
         gpus_per_node=2,
@@ -130,10 +136,10 @@ class Run:
 
 
 def seat(cluster: DevCluster, setting: Setting, name: str, *, freeze: bool = False, **env: str) -> Run:
-    """A rank stops (or its node freezes): claim, daemon, standby, seat, requeue, RUNNING, training again."""
+    """A rank stays in D state (or its node freezes): claim, daemon, standby, seat, requeue, RUNNING, training again."""
     job = Training(cluster, name)
     script = f"srobust run --robust-checkpoint-dir={job.folder}/ck {job.program(STEPS)}"
-    job.submit(script, setting.ranks, fault=None if freeze else _STOP, **env)
+    job.submit(script, setting.ranks, fault=None if freeze else _DEAD_MOUNT, **env)
     frozen_at_s, node = None, ""
     if freeze:
         wait_for(lambda: f"step {FAULT_STEP}/" in job.output(), 90, f"step {FAULT_STEP}")
@@ -153,10 +159,10 @@ def seat(cluster: DevCluster, setting: Setting, name: str, *, freeze: bool = Fal
 
 
 def in_allocation(cluster: DevCluster, setting: Setting, name: str) -> Run:
-    """A rank stops, and the allocation holds a spare node: the step starts anew, the job itself goes on."""
+    """A rank stays in D state, and the allocation holds a spare node: the step starts anew, the job itself goes on."""
     job = Training(cluster, name)
     own = f"-N{setting.ranks} -n{setting.ranks} --robust-checkpoint-dir={job.folder}/ck"
-    job.submit(f"srobust run {own} {job.program(STEPS)}", setting.ranks + 1, fault=_STOP)
+    job.submit(f"srobust run {own} {job.program(STEPS)}", setting.ranks + 1, fault=_DEAD_MOUNT)
     job.hears("resumed", _PATIENCE_S)
     run = Run(job.times(restart=0), job.suspicion_limit_s())
     job.cancel()

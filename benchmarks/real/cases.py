@@ -22,6 +22,7 @@ class Case:
         where: Where the fault strikes (`rank`).
         world: Ranks.
         per_node: Of them on each node.
+        every_s: From one capture to the next, without Slurm.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Case:
     where: str = "step"
     world: int = 4
     per_node: int = 1
+    every_s: float = 2.5
 
     def node(self, rank: int) -> str:
         """Where a rank runs."""
@@ -84,6 +86,8 @@ CASES = (
     Case("gil-sleep", "held by the program", "sleep_with_the_gil", right=EITHER),
     Case("gil-regex", "held by the program", "endless_regex", right=EITHER),
     Case("loop", "held by the program", "endless_loop", right=EITHER),
+    Case("gil-regex-for-long", "endless work", "endless_regex", every_s=7.5),
+    Case("loop-for-long", "endless work", "endless_loop", every_s=21.0),
     Case("child", "held by the program", "waiting_for_a_child", right=EITHER),
     Case("retries", "held by the program", "retries", right=EITHER),
     Case("breakpoint", "held by the program", "debugger_prompt", right=EITHER),

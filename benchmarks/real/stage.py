@@ -43,7 +43,7 @@ RANK = Path(__file__).with_name("rank.py")
 STRIKES_WITHIN_S = 90.0
 SUSPECTED_AFTER_S = 2.0
 """From the fault to the first capture: what suspicion takes, about."""
-CAPTURES, EVERY_S = 4, 2.5
+CAPTURES = 4
 """Until then nearly every verdict has its final form; what is still missing for an action is time."""
 _AGENT = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
@@ -218,7 +218,7 @@ class Stage:
                 verdict = self.investigation.judge()
                 if verdict.corroborated or not self.fleet.alive:
                     break
-                await asyncio.sleep(EVERY_S)
+                await asyncio.sleep(self.case.every_s)
             took_s = time.monotonic() - struck_s
         return outcome_of(self.case, verdict, took_s, self.folder)
 
