@@ -10,6 +10,7 @@ yet, so it does not recur after a restart; otherwise it strikes in every attempt
 
 kind               what happens to the rank at that step
 loader_hang        a data-loader worker locks itself out; the rank waits for its batch for ever
+dead_mount         its process waits in the kernel for ever (D state), as on a file server that does not answer
 stop               SIGSTOP to itself
 kill               SIGKILL to itself
 exception          TypeError in the training code
@@ -27,6 +28,7 @@ sleep_outside      sleeps `seconds` between two steps
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -38,6 +40,7 @@ import torch.distributed as dist
 
 KINDS = (
     "loader_hang",
+    "dead_mount",
     "stop",
     "kill",
     "exception",
@@ -100,6 +103,8 @@ class Fault:
 
     def before_step(self, step: int) -> None:
         """Between two steps."""
+        if self.strikes("dead_mount", step):
+            wait_in_the_kernel()
         if self.strikes("stop", step):
             os.kill(os.getpid(), signal.SIGSTOP)
         if self.strikes("kill", step):
@@ -139,6 +144,21 @@ class Fault:
     def loss(self, step: int, value: float) -> float:
         """The loss of this step as it is reported."""
         return float("nan") if self.strikes("nan", step, lasting=True) else value
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def wait_in_the_kernel() -> None:
+    """D state: the parent of a `vfork` waits in the kernel until its child calls exec, which this child never does.
+
+    The child ends with its parent. It shares the parent's memory, and so it only makes system calls.
+    """
+    libc = ctypes.PyDLL(None)
+    if libc.vfork() == 0:
+        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        while True:
+            libc.pause()
 
 
 def compute(seconds: float) -> int:

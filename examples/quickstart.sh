@@ -11,7 +11,8 @@ Shows what slurm_robust does when a training job hangs, on a real Slurm that run
   1. installs what is missing: Debian's packages of Slurm and MUNGE (as root or with sudo), and a virtual
      environment with this package in .venv, or in $SROBUST_VENV; the first time takes a minute or more
   2. starts six slurmds, slurmctld and the control daemon srobustd in a folder of their own; one node is the standby
-  3. submits examples/train.sbatch, a small GPT on four nodes, and stops a rank's process (SIGSTOP)
+  3. submits examples/train.sbatch, a small GPT on four nodes; a rank's process then waits in the kernel for ever
+     (D state), as on a mount that does not answer
   4. shows the story as it happens: suspicion, stacks of all ranks, suspect, quarantine, seat, requeue, resumption;
      an XID 79 is injected into the suspect's kernel log, so the checks of its node drain it
   5. prints the incident's times and where its report is, and ends the cluster
@@ -22,7 +23,7 @@ log says that a GPU has fallen off the bus, and the job leaves that node before 
 It takes about a minute once everything is installed. It touches no other Slurm of this machine, ends only processes
 that it started, and may be run again and again. Ctrl-C ends it at any time and leaves nothing running.
 
-  --act ACT          what goes wrong: hang (a rank stops; the default) or fault (a node loses a GPU)
+  --act ACT          what goes wrong: hang (a dead mount; the default) or fault (a node loses a GPU)
   --keep             leave the cluster up, and say how to use it and how to end it
   --steps N          steps of the training, 24 or more (60)
   --report-dir DIR   keep the report below this folder (the temporary directory)

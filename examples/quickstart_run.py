@@ -20,10 +20,13 @@ from types import FrameType
 from quickstart_screen import BOLD, Screen
 from quickstart_story import ACTS, ASTRAY, POLL_S, Event, Story
 
+from slurm_robust.config import SuperviseConfig
 from slurm_robust.devcluster.cluster import DevCluster, DevClusterError, Spec
 
 EXAMPLES = Path(__file__).resolve().parent
 NODES, RANK = 6, 2
+PATIENCE_S = 5.0
+"""So long the evidence of a dead mount has to last here: nobody wants to watch a default of more than a minute."""
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=0, GPU has fallen off the bus."
 STANDBY_S = 30.0
 LONGEST_BASE = 40
@@ -86,10 +89,22 @@ class Quickstart:
         self.screen.moving("starting Slurm …")
         # The name is chosen before the folder is made, so an interrupted run knows what to remove.
         self.directory = Path(self.base) / f"srobust-quickstart-{secrets.token_hex(4)}"
-        spec = Spec(nodes=NODES, standby=1, daemon=True, mode="act", directory=self.directory, nodewatch=self.lost_gpu)
+        yaml = {"supervise": {"strong_patience_s": PATIENCE_S}}
+        spec = Spec(
+            nodes=NODES,
+            standby=1,
+            daemon=True,
+            mode="act",
+            directory=self.directory,
+            nodewatch=self.lost_gpu,
+            robust_yaml=yaml,
+        )
         self.cluster = cluster = DevCluster.up(spec, timeout_s=60)
         ours = "srobustd, and srobust nodewatch on each node," if self.lost_gpu else "srobustd"
         self.screen.now("up", f"a Slurm of {NODES} nodes and {ours} run in {self.directory}")
+        if not self.lost_gpu:
+            usual = f"{SuperviseConfig().strong_patience_s:g} s by default"
+            self.screen.now("note", f"note: strong evidence is acted on after {PATIENCE_S:g} s here ({usual})")
         for notice in cluster.notices:
             self.screen.now("note", f"note: {notice}")
         self.screen.moving("waiting for the standby node …")
@@ -113,7 +128,7 @@ class Quickstart:
         work, steps = cluster.layout.work, self.args.steps
         every = max(2, steps // 6)
         strike = 2 * every + every // 2
-        hang = {"kind": "stop", "rank": RANK, "step": strike, "once_file": str(work / "struck")}
+        hang = {"kind": "dead_mount", "rank": RANK, "step": strike, "once_file": str(work / "struck")}
         (work / "tmp").mkdir()
         env = {
             "STEPS": str(steps),
@@ -136,7 +151,7 @@ class Quickstart:
         ]
         job = cluster.run(words, env=env, cwd=EXAMPLES).stdout.strip().partition(";")[0]
         text = f"job {job} submitted: train.sbatch, 4 nodes, {steps} steps, a checkpoint every {every}"
-        what = "its node is to lose a GPU after" if self.lost_gpu else f"rank {RANK} is to be stopped (SIGSTOP) at"
+        what = "its node is to lose a GPU after" if self.lost_gpu else f"rank {RANK} is to meet a dead mount at"
         self.screen.now("submitted", f"{text}; {what} step {strike}")
         return Story(cluster, job, ACTS[self.args.act], self.script_xid, strike if self.lost_gpu else 0)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 WIDTH, LEFT, RIGHT = 900, 132, 22
-BEGIN_S, END_S = -3.0, 25.0
+BEGIN_S, END_S = -3.0, 35.0
 LABELS_TOP, LABEL_HEIGHT = 68, 19
 LANE_HEIGHT, BAR_HEIGHT = 34, 24
 CHARACTER_WIDTH = 6.7
@@ -58,7 +58,7 @@ def marks_of(story: dict[str, Any]) -> list[Mark]:
     """The moments with labels, in order of time."""
     at, steps = story["incident_s"], story["steps"]
     return [
-        Mark(at["fault"], f"fault: a rank is stopped after step {steps['last']}"),
+        Mark(at["fault"], f"fault: a dead mount after step {steps['last']}"),
         Mark(at["suspected"], "suspected"),
         Mark(at["captured"], "captured: stacks of all ranks"),
         Mark(at["localised"], "localised: rank 2 on n3"),
