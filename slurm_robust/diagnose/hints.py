@@ -57,10 +57,13 @@ class BranchIndex:
 
     def __init__(self, found: Iterable[PatternBranch]) -> None:
         self._everywhere: list[PatternBranch] = []
+        self._place: dict[PatternBranch, int] = {}
+        """Where a branch stands: rules in their order, and the alternatives of one as they are written."""
         self._by_part: dict[str, list[PatternBranch]] = {}
         self._parts: set[str] = set()
         """What the words of all branches consist of, between blanks."""
         for branch in found:
+            self._place.setdefault(branch, len(self._place))
             if not branch.words:
                 self._everywhere.append(branch)
             for word in branch.words[0] if branch.words else ():
@@ -102,7 +105,7 @@ class BranchIndex:
         found = {
             branch for branch in likely if all(any(parts.issuperset(_parts(w)) for w in some) for some in branch.words)
         }
-        self._of_parts[parts] = tuple(sorted({*self._everywhere, *found}, key=lambda branch: branch.order))
+        self._of_parts[parts] = tuple(sorted({*self._everywhere, *found}, key=self._place.__getitem__))
         return self._of_parts[parts]
 
 
