@@ -264,24 +264,25 @@ def node_states(now: ClusterRecord, timeout_s: float) -> dict[str, str]:
 
 def down(directory: Path, *, keep: bool) -> None:
     """As `DevCluster.down`."""
-    settings = None
-    if ClusterPaths(directory).record.exists():
-        now = record.read(directory)
-        settings = now.settings
-        left = process.end(lambda: members.everything(now))
-    elif not directory.is_dir():
+    now = record.read(directory) if ClusterPaths(directory).record.exists() else None
+    if now is None and not directory.is_dir():
         return
-    elif files.is_left_over(directory):
-        # Somebody removed the record. What still runs has our mark in its environment.
-        left = process.end(lambda: members.marked(directory))
-    else:
+    if now is None and not files.is_left_over(directory):
         raise DevClusterError(f"{directory}: not a devcluster's folder; nothing in it was changed")
-    if left:
-        raise DevClusterError(f"{directory}: still running after SIGKILL: {[p.pid for p in left]}; try again")
-    if keep:
-        return
-    if remains := files.remove(directory, settings):
-        raise DevClusterError(f"could not be removed: {', '.join(remains)}")
+
+    def find() -> set[ClusterProcess]:
+        # Where somebody removed the record, what still runs has our mark in its environment.
+        return members.marked(directory) if now is None else members.everything(now)
+
+    remains: list[str] = []
+    for _ in range(2):
+        # Twice: a process whose program is just being started has no environment to find it by, and may write later.
+        if left := process.end(find):
+            raise DevClusterError(f"{directory}: still running after SIGKILL: {[p.pid for p in left]}; try again")
+        remains = [] if keep else files.remove(directory, now.settings if now is not None else None)
+        if not remains:
+            return
+    raise DevClusterError(f"could not be removed: {', '.join(remains)}")
 
 
 def _tail(path: Path, lines: int) -> str:

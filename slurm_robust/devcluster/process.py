@@ -197,13 +197,16 @@ def end(
     began_s = time.monotonic()
     asked: set[ClusterProcess] = set()
     seen: set[ClusterProcess] = set()
+    none_left = False
     while True:
         # A process seen once stays in the set: an orphan with a wiped environment is found only while its parent lives.
         seen |= set(find())
         left = [process for process in seen if process.alive]
         spent_s = time.monotonic() - began_s
-        if not left or spent_s > grace_s + timeout_s:
+        # Looked at twice: a process whose program is just being started has no environment to be found by.
+        if (not left and none_left) or spent_s > grace_s + timeout_s:
             return left
+        none_left = not left
         for process in left:
             if spent_s >= grace_s:
                 process.signal(signal.SIGKILL)

@@ -7,6 +7,7 @@ counts as silent, and no second child is started for it.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 
@@ -25,15 +26,21 @@ _TYPES = frozenset(
         *("afs", "ocfs2", "gfs2", "virtiofs"),
     }
 )
+_OWNER = re.compile(r"\buser_id=(\d+)")
+"""Among the options of a FUSE file system: who mounted it."""
 
 
 def network_mounts(mountinfo: str) -> tuple[str, ...]:
-    """The mount points of network file systems in the text of /proc/PID/mountinfo; of several on one, one."""
+    """The mount points of network file systems in the text of /proc/PID/mountinfo; of several on one, one.
+
+    A FUSE file system that an ordinary user mounted is left out: its server is that user's program, no part of the node.
+    """
     found: dict[str, None] = {}
     for line in mountinfo.splitlines():
         place, _, rest = line.partition(" - ")
         kind, words = rest.partition(" ")[0], place.split(" ")
-        if len(words) > 4 and (kind in _TYPES or kind.startswith("fuse.")):
+        owner = _OWNER.search(rest)
+        if len(words) > 4 and (kind in _TYPES or kind.startswith("fuse.")) and (owner is None or owner[1] == "0"):
             # Blanks, tabs, newlines and backslashes in a path are written as octal numbers.
             path = words[4]
             for octal, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
@@ -81,8 +88,11 @@ class MountProbe:
         return found
 
     def answer(self, node: str, request: CheckMounts) -> MountsChecked:
-        """Check the mounts that are asked for, or all network mounts of this node."""
-        mounts = request.mounts[:_MAX_MOUNTS] or network_mounts(procfs.mountinfo())
+        """Check all network mounts of this node, or those of them that are asked for.
+
+        A path that is not mounted here answers at once, and would make another node's mount look like that node's fault.
+        """
+        mounts = tuple(m for m in network_mounts(procfs.mountinfo()) if not request.mounts or m in request.mounts)
         silent = self.silent(mounts)
         return MountsChecked(node, request.request_id, silent, tuple(m for m in mounts if m not in silent))
 

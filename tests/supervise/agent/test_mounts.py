@@ -22,6 +22,8 @@ MOUNTINFO = r"""22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 31 22 0:31 / /data\040one rw,relatime - lustre mgs@o2ib:/scratch rw
 32 22 0:32 / /sys/fs/fuse/connections rw - fusectl fusectl rw
 33 22 0:33 / /mnt/s3 rw - fuse.goofys bucket rw
+36 22 0:36 / /mnt/mine rw - fuse.sshfs me@host: rw,user_id=1000,group_id=1000
+37 22 0:37 / /mnt/ours rw - fuse.sshfs root@host: rw,user_id=0,group_id=0,allow_other
 34 22 0:34 / /home rw - nfs4 server:/home2 rw
 garbage
 35
@@ -48,10 +50,30 @@ while probe.silent((sys.argv[2],)) and time.monotonic() < deadline_s:
 print(json.dumps([sys.argv[2] in mounts, first, again, took_s, probe.silent((sys.argv[2],))]))
 """
 
+ANSWERS = """
+import ctypes, json, os, sys
+sys.path.insert(0, sys.argv[1])
+from slurm_robust.supervise.agent.mount_messages import CheckMounts
+from slurm_robust.supervise.agent.mounts import MountProbe
+dead, well, elsewhere = sys.argv[2:]
+fds = [os.open("/dev/fuse", os.O_RDWR) for _ in range(2)]
+for fd, place in zip(fds, (dead, well)):
+    options = f"fd={fd},rootmode=40000,user_id=0,group_id=0".encode()
+    assert ctypes.CDLL(None, use_errno=True).mount(b"x", place.encode(), b"fuse", 0, options) == 0
+os.close(fds[1])  # without a server a mount answers with an error
+print(json.dumps(MountProbe().answer("n1", CheckMounts(7, (dead, well, elsewhere)))), flush=True)
+os.close(fds[0])
+"""
+
+needs_mounts = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/dev/fuse").exists() or shutil.which("unshare") is None,
+    reason="needs root, /dev/fuse and unshare",
+)
+
 
 def test_network_file_systems_are_told_from_local_ones() -> None:
-    """By their type, each mount point once, with blanks in its path; a line that is none is left out."""
-    assert network_mounts(MOUNTINFO) == ("/home", "/data one", "/mnt/s3")
+    """By their type, each mount point once, with blanks in its path; not what an ordinary user mounted."""
+    assert network_mounts(MOUNTINFO) == ("/home", "/data one", "/mnt/s3", "/mnt/ours")
 
 
 def test_a_mount_that_answers_is_not_silent(tmp_path: Path) -> None:
@@ -59,8 +81,7 @@ def test_a_mount_that_answers_is_not_silent(tmp_path: Path) -> None:
     assert MountProbe().silent(("/", str(tmp_path), str(tmp_path / "gone"))) == ()
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not Path("/dev/fuse").exists(), reason="needs root and /dev/fuse")
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare")
+@needs_mounts
 def test_a_mount_that_never_answers_is_silent(tmp_path: Path) -> None:
     """Asked in children that hang in its place, within the time; once it answers (with an error), it is not silent."""
     command = ["unshare", "--mount", sys.executable, "-c", FROZEN, str(ROOT), str(tmp_path)]
@@ -71,12 +92,23 @@ def test_a_mount_that_never_answers_is_silent(tmp_path: Path) -> None:
     assert took_s < 30
 
 
-def test_an_agent_answers_which_mounts_are_silent(stage: AgentStage, tmp_path: Path) -> None:
-    """Of those that it is asked for; a question to another node is not its own."""
+def test_an_agent_answers_for_network_mounts_of_its_own_node_alone(stage: AgentStage, tmp_path: Path) -> None:
+    """A path that is no network mount here proves nothing about a mount elsewhere; another node's question is ignored."""
     stage.start_agent()
     stage.receive(Hello)
     stage.send(CheckMounts(6, (str(tmp_path),), only="n2"))
-    stage.send(CheckMounts(7, (str(tmp_path),)))
+    stage.send(CheckMounts(7, (str(tmp_path), "/")))
     began_s = time.monotonic()
-    assert stage.receive(MountsChecked) == MountsChecked("n1", 7, (), (str(tmp_path),))
+    assert stage.receive(MountsChecked) == MountsChecked("n1", 7)
     assert time.monotonic() - began_s < 15
+
+
+@needs_mounts
+def test_a_network_mount_that_answers_is_told_apart_from_one_that_does_not(tmp_path: Path) -> None:
+    """Of those asked for, those that this node has: one has answered, one is silent, a third is another node's."""
+    folders = [tmp_path / name for name in ("dead", "well", "elsewhere")]
+    for folder in folders:
+        folder.mkdir()
+    command = ["unshare", "--mount", sys.executable, "-c", ANSWERS, str(ROOT), *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    assert json.loads(done.stdout) == ["n1", 7, [str(folders[0])], [str(folders[1])]]
