@@ -12,7 +12,8 @@ PLAIN, RUN, ROBUST = "plain", "run", "robust"
 WAYS: Final = {PLAIN: "plain `srun`", RUN: "`srobust run`", ROBUST: "`sbatch --robust`"}
 UNTOUCHED, ANNOUNCED, HARMED = "untouched", "announced", "harmed"
 
-_OURS: Final = re.compile(rb"^srobust(\[\w+\])?: ")
+_OURS: Final = re.compile(rb"srobust(\[\w+\])?: [^\n]*\n")
+_ANOTHER_AGENT: Final = b"is silent; starting another one there"
 _SLURMS: Final = re.compile(rb"^(srun|slurmstepd|slurmd): ")
 _STRANGERS: Final = b"Invalid IO init header signature"
 """srun says so if a process that is none of its step connects to its port, as one of another test's may."""
@@ -73,7 +74,7 @@ def judge(plain: Facts, other: Facts, noise: Sequence[str] = ()) -> Judgement:
         harms.append(f"started again: {next(iter(more))} and {more.total() - 1} more")
     if other.ended and not other.requeues and (fewer := Counter(plain.starts) - Counter(other.starts)):
         harms.append(f"never started: {next(iter(fewer))}")
-    if other.steps > 2 * plain.steps:
+    if other.steps > 2 * plain.steps + other.output.count(_ANOTHER_AGENT):
         harms.append(f"{other.steps} steps, for {plain.steps} of the script and as many that watch")
     if other.cut:
         pass
@@ -100,7 +101,7 @@ def judge_alone(plain: Facts, code: int) -> Judgement:
 def difference(plain: bytes, other: bytes, noise: Sequence[str] = ()) -> str:
     """Say which line one of two outputs lacks; empty if they are equal but for their order and noise.
 
-    Lines of ours are announcements. Slurm's lines are compared without numbers, and each counts once: they name nodes
+    Lines of ours are announcements, and may part a long line of the program's. Slurm's lines are compared without numbers, and each counts once: they name nodes
     and jobs, and tasks that end together share a line. The order of lines of several tasks is chance.
     """
     left, right = _counted(plain, noise), _counted(other, noise)
@@ -113,8 +114,8 @@ def difference(plain: bytes, other: bytes, noise: Sequence[str] = ()) -> str:
 def _counted(output: bytes, noise: Sequence[str]) -> Counter[bytes]:
     declared = [re.compile(pattern.encode()) for pattern in noise]
     counted: Counter[bytes] = Counter()
-    for line in output.split(b"\n"):
-        if _OURS.match(line) or _STRANGERS in line or any(pattern.search(line) for pattern in declared):
+    for line in _OURS.sub(b"", output + b"\n").split(b"\n"):
+        if _STRANGERS in line or any(pattern.search(line) for pattern in declared):
             continue
         if _SLURMS.match(line):
             counted[_without_numbers(line)] = 1

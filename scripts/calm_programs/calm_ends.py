@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from calm_kit import DIR, RANK, by_sockets, by_torch, entry, nap, program, say, script, train
+from calm_kit import DIR, RANK, TRACEBACK, by_sockets, by_torch, entry, nap, program, say, script, train
 
 
 def _trains_and_ends_with(code: int) -> None:
@@ -104,7 +104,7 @@ script(
 )  # fmt: skip
 script(
     "time-boxed", "ends", "`timeout` ends the program after 40 s, with exit code 124.", 0,
-    "$launch timeout $(scaled 40) $me trains-until-it-is-ended", code=124, least_scale=0.1,
+    "$launch timeout $(scaled 40) $me trains-until-it-is-ended", code=124, least_scale=0.1, noise=TRACEBACK,
 )  # fmt: skip
 script(
     "loops-until-done", "ends",

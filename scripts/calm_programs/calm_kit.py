@@ -67,6 +67,9 @@ class Program:
     least_scale: float = 0.0
 
 
+TRACEBACK: Final = ("^Traceback", "^  File ", "^    ", r"^\w+Error")
+"""Noise of ranks that are ended one after the other: those that still run may lose their connection first."""
+
 PROGRAMS: Final[dict[str, Program]] = {}
 ENTRIES: Final[dict[str, Callable[[], None]]] = {}
 

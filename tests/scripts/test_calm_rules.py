@@ -67,6 +67,19 @@ def test_slurms_lines_are_compared_without_nodes_but_with_codes() -> None:
     assert difference(left, together.replace(b"code 3", b"code 4"))
 
 
+def test_a_line_of_ours_amid_a_line_of_the_program_is_taken_out() -> None:
+    """Both write to one file, and a long line of the program is written in pieces."""
+    assert difference(b"sample 0: ok\nend\n", b"samsrobust: stacks of 2 ranks taken\nple 0: ok\nend\n") == ""
+    assert difference(b"sample 0: ok\n", b"samsrobust: stacks of 2 ranks taken\nple 1: ok\n")
+
+
+def test_an_agent_that_was_started_again_is_no_step_that_works() -> None:
+    """On a busy machine an agent is silent for a while, and a second one is started beside it."""
+    said = SUPERVISED.output + b"srobust: the agent of n2 is silent; starting another one there\n"
+    assert judge(PLAIN, replace(SUPERVISED, steps=3, output=said)).word == UNTOUCHED
+    assert judge(PLAIN, replace(SUPERVISED, steps=4, output=said)).word == HARMED
+
+
 def test_declared_noise_is_not_compared() -> None:
     """A program says which of its lines differ from run to run."""
     assert difference(b"took 3 s\n", b"took 4 s\n", ["^took"]) == ""
