@@ -102,7 +102,8 @@ def difference(plain: bytes, other: bytes, noise: Sequence[str] = ()) -> str:
     """Say which line one of two outputs lacks; empty if they are equal but for their order and noise.
 
     Lines of ours are announcements, and may part a long line of the program's. Slurm's lines are compared without
-    numbers, and each counts once: they name nodes and jobs, and tasks that end together share a line. The order of lines of several tasks is chance.
+    numbers, and each counts once: they name nodes and jobs, and tasks that end together share a line. The order
+    of lines of several tasks is chance.
     """
     left, right = _counted(plain, noise), _counted(other, noise)
     for word, lines in (("lacks", left - right), ("has more", right - left)):
