@@ -216,6 +216,7 @@ class FakeSlurm:
 
     def settings(self) -> dict[str, str]:
         """As a new Slurm would answer."""
+        self._ask()
         shown = {"ClusterName": self.cluster_name(), "SLURM_VERSION": "24.11.5", "PrologFlags": "Alloc"}
         return shown | {"RebootProgram": self.reboot_program}
 

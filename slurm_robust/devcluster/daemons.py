@@ -270,7 +270,7 @@ def down(directory: Path, *, keep: bool) -> None:
     if now is None and not files.is_left_over(directory):
         raise DevClusterError(f"{directory}: not a devcluster's folder; nothing in it was changed")
 
-    def find() -> set[ClusterProcess]:
+    def find() -> set[process.ClusterProcess]:
         # Where somebody removed the record, what still runs has our mark in its environment.
         return members.marked(directory) if now is None else members.everything(now)
 

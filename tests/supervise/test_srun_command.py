@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from slurm_robust.supervise.launch.srun_command import (
     UsageError,
+    death_patience_s,
     first_launch,
     labels_lines,
     named_hosts,
@@ -123,3 +126,25 @@ def test_a_named_host_is_seen(words: list[str], env: dict[str, str], found: str)
 def test_whether_lines_are_labelled(words: list[str], env: dict[str, str], labelled: bool) -> None:
     """By option, bundled or not, or by environment."""
     assert labels_lines(parse(words), env) is labelled
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "settings", "patience_s"),
+    [
+        ([], {}, {}, math.inf),
+        ([], {}, {"KillOnBadExit": "0", "WaitTime": "0 sec"}, math.inf),
+        ([], {}, {"KillOnBadExit": "1"}, 0.0),
+        ([], {"SLURM_KILL_BAD_EXIT": "0"}, {"KillOnBadExit": "1"}, math.inf),
+        ([], {"SLURM_KILL_BAD_EXIT": "1"}, {}, 0.0),
+        (["-K0"], {"SLURM_KILL_BAD_EXIT": "1"}, {"KillOnBadExit": "1"}, math.inf),
+        ([], {}, {"WaitTime": "30 sec"}, 30.0),
+        ([], {"SLURM_WAIT": "5"}, {"WaitTime": "30 sec"}, 5.0),
+        (["-W0"], {}, {"WaitTime": "30 sec"}, math.inf),
+        ([], {"SLURM_WAIT": "soon"}, {}, math.inf),
+    ],
+)
+def test_how_long_srun_would_wait_after_a_death(
+    options: list[str], environment: dict[str, str], settings: dict[str, str], patience_s: float
+) -> None:
+    """The option counts, then the variable, then the site; an option that the user gave is left to srun."""
+    assert death_patience_s(parse([*options, "train"]), environment, settings) == patience_s

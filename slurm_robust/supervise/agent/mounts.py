@@ -33,7 +33,8 @@ _OWNER = re.compile(r"\buser_id=(\d+)")
 def network_mounts(mountinfo: str) -> tuple[str, ...]:
     """The mount points of network file systems in the text of /proc/PID/mountinfo; of several on one, one.
 
-    A FUSE file system that an ordinary user mounted is left out: its server is that user's program, no part of the node.
+    A FUSE file system that an ordinary user mounted is left out: its server is a program of that user's, and no part of
+    the node.
     """
     found: dict[str, None] = {}
     for line in mountinfo.splitlines():
@@ -90,7 +91,8 @@ class MountProbe:
     def answer(self, node: str, request: CheckMounts) -> MountsChecked:
         """Check all network mounts of this node, or those of them that are asked for.
 
-        A path that is not mounted here answers at once, and would make another node's mount look like that node's fault.
+        A path that is not mounted here answers at once. To count that would make a mount that one node alone has look
+        like a fault of that node.
         """
         mounts = tuple(m for m in network_mounts(procfs.mountinfo()) if not request.mounts or m in request.mounts)
         silent = self.silent(mounts)

@@ -22,7 +22,7 @@ from slurm_robust.localize.recorder.dump import DumpPairs, RankDump
 from slurm_robust.localize.stacks import archive
 from slurm_robust.localize.stacks.blocking import LIKELY, SURE
 from slurm_robust.localize.stacks.merge import render_tree
-from slurm_robust.localize.stacks.motion import moving, spinning
+from slurm_robust.localize.stacks.motion import moving, spinning, stillness
 from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.model import Conclusion, Failure, Signal, SignalKind, Verdict
 from slurm_robust.supervise.agent import messages
@@ -180,20 +180,26 @@ class Investigation:
     def dead_are_waited_for(self) -> bool:
         """Whether the ranks that run wait for those that have ended badly.
 
-        Two captures show all of them in a collective, without a step since. Where the job reports steps and makes none,
-        it is enough that all stand still, or only spin, for the patience of weak evidence, whatever they wait for.
+        Two captures show all of them in a collective, without a step since. Otherwise it is enough that all stand
+        still for the patience of weak evidence, whatever they wait for. If the job reports steps, ranks that only spin
+        count as still, and the patience is counted from the last step. If it reports nothing, its tasks may be
+        independent and sleep for minutes: after a death that was not by a signal, the patience is the action limit.
         """
-        attempt, ended = self._attempt, set(self._attempt.exits)
+        attempt, ended, settings = self._attempt, set(self._attempt.exits), self._session.settings
         since = tuple(c for c in self.captures if not attempt.reports or c.at_s > attempt.last_sign_s)
         if others_wait(replace(self.evidence, captures=since), ended, SURE.span_s):
             return True
-        silent_s = self._session.clock.now_s() - attempt.last_sign_s
-        if not attempt.reports or silent_s < self._session.settings.weak_patience_s:
-            return False
         if len(since) < LIKELY.captures or since[-1].at_s - since[0].at_s < LIKELY.span_s:
             return False
         others = {rank.rank for rank in since[-1].ranks} - ended
-        return not set(moving(since, others)) - spinning(since, others)
+        now_s, patience_s = self._session.clock.now_s(), settings.weak_patience_s
+        if attempt.reports:
+            still = not set(moving(since, others)) - spinning(since, others)
+            return still and now_s - attempt.last_sign_s >= patience_s
+        # To compute for long at one place looks like spinning, and no step tells it apart: here only rest counts.
+        if not any(e.signal for e in attempt.exits.values()):
+            patience_s = settings.action_limit_s
+        return all(still.span_s >= patience_s for still in stillness(since, others).values())
 
     def _in_doubt(self, verdict: Verdict) -> Verdict:
         """The same verdict; where ranks run that do not wait for the dead ones, it is not yet sure."""

@@ -5,6 +5,7 @@ Options are read, never rewritten. A relaunch adds a few at the end: for srun th
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -129,6 +130,25 @@ def first_launch(command: SrunCommand, *, keep_evidence: bool = True) -> list[st
     if not {"wait", "W"} & set(command.values):
         extra.append("--wait=0")
     return ["srun", *extra, *_exporting(command), "--", *command.command]
+
+
+def death_patience_s(command: SrunCommand, env: Mapping[str, str], settings: Mapping[str, str]) -> float:
+    """How long plain srun would let the others run after a task has ended badly, seconds; infinite if for ever.
+
+    `first_launch` takes that choice away from srun unless the user has given the option.
+
+    Args:
+        command: The user's own.
+        env: The environment that srun starts from.
+        settings: Slurm's configuration, by key; empty if it is not known.
+    """
+    kills = env.get("SLURM_KILL_BAD_EXIT", settings.get("KillOnBadExit", "0")).strip()
+    if not {"kill-on-bad-exit", "K"} & set(command.values) and not kills.startswith("0"):
+        return 0.0
+    waits = re.match(r"\s*(\d+)", env.get("SLURM_WAIT", settings.get("WaitTime", "0")))
+    if {"wait", "W"} & set(command.values) or waits is None or int(waits[1]) == 0:
+        return math.inf
+    return float(waits[1])
 
 
 def _exporting(command: SrunCommand) -> list[str]:

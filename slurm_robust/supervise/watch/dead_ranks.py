@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from slurm_robust.localize.ranks import name
+from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.launch.srun_command import death_patience_s
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.fault_watch import nodes_in_use
 
 CAPTURES_AFTER_S = (0.0, 2.2, 4.2, 10.0, 30.0, 60.0, 60.0, 60.0, 60.0, 60.0)
-"""From one capture after a death to the next; then silence decides. The first two show who waits in a collective."""
+"""From one capture after a death to the next. The first two show who waits in a collective."""
+_LATER_S = 300.0
+"""From one capture to the next after those."""
 
 
 class DeadRanks:
@@ -28,14 +33,16 @@ class DeadRanks:
         self._investigate = investigate
         self._known: set[int] = set()
         self._next_at_s = 0.0
+        self._patience_s: float | None = None
+        """What plain srun would wait; None before a death."""
         self.investigation: Investigation | None = None
         """The captures since the last death; None before there is one, or where nobody was captured."""
 
     async def decide_now(self) -> bool:
         """Whether the deaths have to be handled now. Takes the capture that is due, if any.
 
-        They have to where nothing else runs, where the others wait for the dead, and where the node of a dead rank is
-        silent or has reported a fault.
+        They have to be if nothing else runs, if the others wait for the dead, if plain srun would end the step now, or
+        if the node of a dead rank is silent or has reported a fault.
         """
         attempt, session = self._attempt, self._session
         if not attempt.exits:
@@ -43,7 +50,7 @@ class DeadRanks:
         nodes = session.allocation.nodes
         faulty = session.node_faults.faulty(nodes, nodes_in_use(session, attempt)).all
         struck = {e.node for e in attempt.exits.values()} & {*session.allocation.silent_nodes, *faulty}
-        if not attempt.fleet.runs or struck:
+        if not attempt.fleet.runs or struck or await self._is_the_end():
             return True
         new = set(attempt.exits) - self._known
         if new:
@@ -52,9 +59,23 @@ class DeadRanks:
             text = f"{name(new)} ended badly, others run: nothing is done unless they wait for it, or stop"
             session.folder.log_event("note", text, ranks=sorted(new))
         found, now_s = self.investigation, session.clock.now_s()
-        if found is None or found.rounds >= len(CAPTURES_AFTER_S) or now_s < self._next_at_s:
+        if found is None or now_s < self._next_at_s:
             return False
         await found.capture(keep=False)
-        rest = CAPTURES_AFTER_S[found.rounds :]
-        self._next_at_s = session.clock.now_s() + (rest[0] if rest else 0.0)
+        pause_s = (*CAPTURES_AFTER_S, _LATER_S)[min(found.rounds, len(CAPTURES_AFTER_S))]
+        self._next_at_s = session.clock.now_s() + pause_s
         return found.dead_are_waited_for()
+
+    async def _is_the_end(self) -> bool:
+        """Whether plain srun would have ended the step by now, because of the first death."""
+        session = self._session
+        if session.command is None:
+            return False
+        if self._patience_s is None:
+            try:
+                settings = await asyncio.to_thread(session.job.client.settings)
+            except SlurmError:
+                settings = {}
+            self._patience_s = death_patience_s(session.command, session.environment, settings)
+        first_at_s = min(e.at_s for e in self._attempt.exits.values())
+        return session.clock.now_s() - first_at_s >= self._patience_s

@@ -93,7 +93,7 @@ def test_a_mount_that_never_answers_is_silent(tmp_path: Path) -> None:
 
 
 def test_an_agent_answers_for_network_mounts_of_its_own_node_alone(stage: AgentStage, tmp_path: Path) -> None:
-    """A path that is no network mount here proves nothing about a mount elsewhere; another node's question is ignored."""
+    """A path that is no network mount here proves nothing about other nodes. Another node's question is ignored."""
     stage.start_agent()
     stage.receive(Hello)
     stage.send(CheckMounts(6, (str(tmp_path),), only="n2"))

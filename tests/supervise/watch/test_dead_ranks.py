@@ -18,6 +18,7 @@ from supervised import World
 from slurm_robust.localize.evidence import Capture, RankCapture, RankExit
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.launch.srun_command import parse
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.dead_ranks import CAPTURES_AFTER_S, DeadRanks
@@ -39,10 +40,11 @@ class Scene:
         self.dead = DeadRanks(self.world.session, self.attempt, self.investigate)
         self.ends(1)
 
-    def ends(self, number: int) -> None:
-        """This rank ends with exit code 1."""
+    def ends(self, number: int, *, killed: bool = False) -> None:
+        """This rank ends with exit code 1, or by SIGKILL."""
         self.attempt.fleet.ranks[number].gone_at_s = self.world.clock.at_s
-        self.attempt.exits[number] = RankExit(number, NODES[number], self.world.clock.at_s, 1)
+        how = (None, 9) if killed else (1, 0)
+        self.attempt.exits[number] = RankExit(number, NODES[number], self.world.clock.at_s, *how)
 
     def investigate(self, session: Session, attempt: AttemptState) -> Investigation:
         """Captures that show what the scene says, at once."""
@@ -104,7 +106,7 @@ def test_tasks_that_go_on_without_the_dead_one_are_left_alone(scene: Scene) -> N
     """A search: said once, looked at now and then for a few minutes, and nothing is done."""
     scene.shows = at_work
     assert scene.after(600) is None
-    assert len(scene.captured) == len(CAPTURES_AFTER_S)
+    assert len(CAPTURES_AFTER_S) <= len(scene.captured) <= len(CAPTURES_AFTER_S) + 1
     assert scene.world.kinds == ["note"]
     assert "rank 1 ended badly, others run" in scene.world.text("note")
 
@@ -135,10 +137,56 @@ def test_others_that_stand_still_without_a_step_are_given_a_while(scene: Scene) 
     assert 299 <= took_s < 380
 
 
-def test_without_steps_standing_still_proves_nothing(scene: Scene) -> None:
-    """A task of a search may sleep for minutes."""
+def test_without_steps_standing_still_proves_nothing_for_long(scene: Scene) -> None:
+    """A task of a search may sleep for minutes; after the action limit (30 min) it counts as waiting."""
     scene.shows = lambda number: rank(number, process(USER, cpu_s=1.0), step=None)
-    assert scene.after(300) is None
+    took_s = scene.after(3000)
+    assert took_s is not None
+    assert 1800 <= took_s < 2400
+
+
+def test_a_rank_that_was_killed_is_waited_for_by_those_that_stand_still(scene: Scene) -> None:
+    """Also where the job never reports anything: the patience of weak evidence."""
+    scene.ends(1, killed=True)
+    scene.shows = lambda number: rank(number, process(USER, cpu_s=1.0), step=None)
+    took_s = scene.after(600)
+    assert took_s is not None
+    assert 300 <= took_s < 380
+
+
+def test_independent_tasks_that_compute_outlive_one_that_was_killed(scene: Scene) -> None:
+    """They stay at one place and use a processor, as a long call does."""
+    scene.ends(1, killed=True)
+    scene.shows = at_work
+    assert scene.after(3000) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "settings", "within_s"),
+    [
+        (["train"], {}, {"KillOnBadExit": "1"}, 0.0),
+        (["train"], {"SLURM_KILL_BAD_EXIT": "1"}, {"KillOnBadExit": "0"}, 0.0),
+        (["train"], {}, {"KillOnBadExit": "0", "WaitTime": "30 sec"}, 30.2),
+    ],
+)
+def test_where_plain_srun_would_end_the_step_its_end_is_handled_then(
+    scene: Scene, words: list[str], environment: dict[str, str], settings: dict[str, str], within_s: float
+) -> None:
+    """We keep srun from killing, for the sake of evidence; the step then ends as it would have."""
+    scene.shows = at_work
+    session = scene.world.session
+    session.command, session.environment = parse(words), environment
+    session.job.client.settings = lambda: settings  # type: ignore[method-assign]
+    took_s = scene.after(60)
+    assert took_s == pytest.approx(within_s, abs=0.01)
+
+
+def test_slurm_that_does_not_tell_its_settings_changes_nothing(scene: Scene) -> None:
+    """It is asked once; then the ranks that run are left alone."""
+    scene.shows = at_work
+    scene.world.session.command = parse(["train"])
+    scene.world.slurm.down = True
+    assert scene.after(60) is None
 
 
 def test_nothing_is_waited_for_where_nothing_else_runs(scene: Scene) -> None:
