@@ -15,8 +15,8 @@ UNTOUCHED, ANNOUNCED, HARMED = "untouched", "announced", "harmed"
 _OURS: Final = re.compile(rb"srobust(\[\w+\])?: [^\n]*\n")
 _ANOTHER_AGENT: Final = b"is silent; starting another one there"
 _SLURMS: Final = re.compile(rb"^(srun|slurmstepd|slurmd): ")
-_STRANGERS: Final = b"Invalid IO init header signature"
-"""srun says so if a process that is none of its step connects to its port, as one of another test's may."""
+_CHANCE: Final = (b"Invalid IO init header signature", b"step creation temporarily disabled", b": Step created for")
+"""srun says so if a process of another step connects to its port, or if an earlier step has not ended everywhere."""
 _LOOKS: Final = frozenset({"suspected", "captured", "verdict", "suspect", "observed", "announced"})
 """Kinds of story lines that say that somebody looked, and changed nothing."""
 
@@ -116,7 +116,7 @@ def _counted(output: bytes, noise: Sequence[str]) -> Counter[bytes]:
     declared = [re.compile(pattern.encode()) for pattern in noise]
     counted: Counter[bytes] = Counter()
     for line in _OURS.sub(b"", output + b"\n").split(b"\n"):
-        if _STRANGERS in line or any(pattern.search(line) for pattern in declared):
+        if any(words in line for words in _CHANCE) or any(pattern.search(line) for pattern in declared):
             continue
         if _SLURMS.match(line):
             counted[_without_numbers(line)] = 1

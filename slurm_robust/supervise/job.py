@@ -113,6 +113,13 @@ class SupervisedJob:
         """The job's output file, where Slurm knows its path."""
         return Path(self.info.std_out) if self.info.std_out.startswith("/") and "%" not in self.info.std_out else None
 
+    async def slurm_settings(self) -> Mapping[str, str]:
+        """Slurm's configuration, by key; empty if Slurm does not tell it."""
+        try:
+            return await asyncio.to_thread(self.client.settings)
+        except SlurmError:
+            return {}
+
     async def write_claim(self, **changes: object) -> bool:
         """Write the claim with these changes; False where Slurm did not take it (training goes on)."""
         async with self._writing:

@@ -80,6 +80,12 @@ def test_an_agent_that_was_started_again_is_no_step_that_works() -> None:
     assert judge(PLAIN, replace(SUPERVISED, steps=4, output=said)).word == HARMED
 
 
+def test_that_a_step_had_to_wait_for_the_one_before_it_is_chance() -> None:
+    """A line of srun's that comes now and then, supervised or not."""
+    waits = b"srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\n"
+    assert difference(waits + b"srun: Step created for StepId=7.1\nend\n", b"end\n") == ""
+
+
 def test_declared_noise_is_not_compared() -> None:
     """A program says which of its lines differ from run to run."""
     assert difference(b"took 3 s\n", b"took 4 s\n", ["^took"]) == ""

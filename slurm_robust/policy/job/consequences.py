@@ -19,7 +19,8 @@ from slurm_robust.model import Grade
 
 FIRST_STEP = "startup"
 """The kind of the pause before the first step. The other kinds are the phases that `slurm_robust.progress` knows."""
-_ANNOUNCED = ("evaluate", "checkpoint", "idle")
+PATIENT_PHASES = ("evaluate", "checkpoint", "idle")
+"""Pauses that a program announces, by the names of `slurm_robust.progress`."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def patience_s(grade: Grade, silence: Silence) -> float:
     if grade is Grade.NONE:
         return math.inf
     learnt_s = silence.pauses.longest_s.get(silence.kind)
-    if learnt_s is None and silence.kind in _ANNOUNCED:
+    if learnt_s is None and silence.kind in PATIENT_PHASES:
         return math.inf
     first = learnt_s is None and silence.kind == FIRST_STEP
     least_s = silence.weak_patience_s if grade is Grade.WEAK or first else silence.strong_patience_s

@@ -141,12 +141,7 @@ def _outage(s: Situation) -> Plan | None:
     reason = f"{finding(s)}. Wait {pause_s:g} s{so_far}"
     if s.outside and not s.job.requeueable:
         return alert_only(finding(s))
-    lost = "the step is not ours to start" if s.outside else lost_inside(s)
-    plan = (
-        by_requeue(s, reason, f", no node named: {lost}")
-        if lost
-        else Plan(Road.RESTART_IN_PLACE, f"{reason}, then restart in place")
-    )
+    plan = _in_place(s, reason, ", then restart in place")
     # The outage blames no node, but a node with a fault of its own is not used again.
     return replace((leave_at_fault(s) if s.faulty_nodes else None) or plan, pause_s=pause_s)
 
@@ -161,9 +156,7 @@ def _other_code(s: Situation) -> Plan | None:
     if chosen is None:
         return None
     reason = f"{chosen.reason}. No node is blamed; {finding(s)}"
-    plan = Plan(Road.RESTART_IN_PLACE, f"{reason}: restart in place")
-    if lost := lost_inside(s):
-        plan = by_requeue(s, reason, f", no node named: {lost}")
+    plan = _in_place(s, reason, ": restart in place")
     # A node that has reported a fault of its own is not used again, for that reason alone.
     reported = leave_at_fault(replace(s, verdict=replace(s.verdict, suspects=()))) if s.faulty_nodes else None
     plan = replace(reported or plan, code=chosen.number)
@@ -180,9 +173,7 @@ def _weak(s: Situation) -> Plan | None:
         return Plan(Road.ALERT_ONLY, f"{why}. Nothing is done: the step is not ours to start")
     if s.restarts_tried > 0:
         return None  # it has come again: the nodes are tested
-    if lost := lost_inside(s):
-        return by_requeue(s, why, f", no node named: {lost}")
-    return Plan(Road.RESTART_IN_PLACE, f"{why}. Restart in place, once")
+    return _in_place(s, why, ". Restart in place, once")
 
 
 def _own_code(s: Situation) -> Plan | None:
@@ -247,11 +238,7 @@ def _bad_loss(s: Situation) -> Plan | None:
 def _own_end(s: Situation) -> Plan | None:
     if s.verdict.conclusion is Conclusion.USER_CODE:
         if _met_by_chance(s):
-            lost = lost_inside(s)
-            why = f"{finding(s)}; no node is blamed"
-            if lost:
-                return by_requeue(s, why, f", no node named: {lost}")
-            return Plan(Road.RESTART_IN_PLACE, f"{why}. It trained before: restart in place, once")
+            return _in_place(s, f"{finding(s)}; no node is blamed", ". It trained before: restart in place, once")
         return Plan(Road.STOP, f"{finding(s)}; no node is blamed", exit_code=own_code(s))
     if s.ended and s.verdict.conclusion is Conclusion.NONE and not blamed(s):
         code = EXIT_STOPPED_FOR_GOOD if s.exit_code is None else s.exit_code
@@ -297,6 +284,14 @@ def _no_node(s: Situation) -> Plan:
         return by_requeue(s, f"{why}, and a restart in place did not help", ", no node named")
     reason = f"{why}, and {s.restarts_tried} restarts in place did not help"
     return Plan(Road.STOP, reason, exit_code=own_code(s))
+
+
+def _in_place(s: Situation, why: str, then: str) -> Plan:
+    """A restart in place, or a requeue where that could not work or would lose something."""
+    lost = "the step is not ours to start" if s.outside else lost_inside(s)
+    if lost:
+        return by_requeue(s, why, f", no node named: {lost}")
+    return Plan(Road.RESTART_IN_PLACE, f"{why}{then}")
 
 
 def _missing(s: Situation) -> str:

@@ -13,7 +13,7 @@ from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize import ranks as rank_names
 from slurm_robust.localize.evidence import RaisedException, RankExit
 from slurm_robust.model import Signal, SignalKind
-from slurm_robust.policy.job.consequences import FIRST_STEP, Pauses
+from slurm_robust.policy.job.consequences import FIRST_STEP, PATIENT_PHASES, Pauses
 from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
@@ -24,7 +24,6 @@ from slurm_robust.supervise.watch.log_steps import Counters
 from slurm_robust.supervise.watch.output import OutputFile
 from slurm_robust.supervise.watch.stopped_ranks import StoppedRanks
 from slurm_robust.supervise.watch.suspicion import (
-    PATIENT_PHASES,
     Assessment,
     LogLines,
     StepTimes,

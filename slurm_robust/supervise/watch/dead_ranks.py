@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from slurm_robust.localize.ranks import name
-from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.launch.srun_command import death_patience_s
 from slurm_robust.supervise.session import Session
@@ -72,10 +70,7 @@ class DeadRanks:
         if session.command is None:
             return False
         if self._patience_s is None:
-            try:
-                settings = await asyncio.to_thread(session.job.client.settings)
-            except SlurmError:
-                settings = {}
+            settings = await session.job.slurm_settings()
             self._patience_s = death_patience_s(session.command, session.environment, settings)
         first_at_s = min(e.at_s for e in self._attempt.exits.values())
         return session.clock.now_s() - first_at_s >= self._patience_s

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_robust.config import SuperviseConfig
+from slurm_robust.policy.job.consequences import PATIENT_PHASES
 
 _SAMPLES = 512
 _QUANTILE = 0.99
-PATIENT_PHASES = ("evaluate", "checkpoint", "idle")
-"""Announced pauses: only their own limit, or the action limit, counts."""
 
 
 class SilenceLevel(enum.IntEnum):
@@ -128,7 +127,7 @@ def limits(rank: RankProgress, steps: StepTimes, config: SuperviseConfig) -> tup
     own = own_limit_s(steps, config)
     if rank.phase == "startup" or rank.step < 0:
         return config.startup_limit_s, config.startup_limit_s
-    if rank.phase in PATIENT_PHASES or own is None:
+    if rank.phase in PATIENT_PHASES or own is None:  # an announced pause has its own limit, or none but the site's
         return action, action
     return min(action, own), action
 
