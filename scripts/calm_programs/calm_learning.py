@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import select
 import socket
 import subprocess
 import sys
@@ -135,6 +136,36 @@ def notebook() -> None:
         say(f"Executing cell {number + 1}/3")
     peer.shutdown(socket.SHUT_RDWR)
     child.wait()
+
+
+def _late_client(name: str) -> subprocess.Popen[bytes]:
+    """Start a client that connects to a socket file after 400 s and says one word."""
+    code = "import socket,sys,time; time.sleep(float(sys.argv[2])); s=socket.socket(socket.AF_UNIX)\n"
+    code += "s.connect(sys.argv[1]); s.sendall(b'go')"
+    return subprocess.Popen([sys.executable, "-c", code, f"{name}.{LAUNCH}", str(seconds(400))])
+
+
+@program(400, tasks=1, nodes=1)
+def idle_notebook() -> None:
+    """A kernel waits for its user's next cell for longer than weak evidence is given; nothing was ever printed."""
+    server = listening("cells")
+    client = _late_client("cells")
+    select.select([server], [], [])
+    receive(server.accept()[0], 2)
+    client.wait()
+
+
+@program(400)
+def idle_service() -> None:
+    """An inference service: rank 0 waits for a request in select, the other one in a collective for rank 0."""
+    meet = by_torch()
+    if RANK == 0:
+        server = listening("requests")
+        client = _late_client("requests")
+        select.select([server], [], [])
+        receive(server.accept()[0], 2)
+        client.wait()
+    meet()
 
 
 @program(60, tasks=3)

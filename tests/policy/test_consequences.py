@@ -48,12 +48,16 @@ def test_defaults_keep_the_promise() -> None:
         (silent(0, checkpoint=200.0), 75, 300),
         (silent(0, "checkpoint"), math.inf, math.inf),
         (silent(0, "checkpoint", checkpoint=10.0), 75, 300),
-        (silent(0, FIRST_STEP), 300, 300),
+        (silent(0, FIRST_STEP), 300, 1800),
+        (silent(0, FIRST_STEP, train=1.0), 300, 300),
         (silent(0, FIRST_STEP, **{FIRST_STEP: 30.0}), 90, 300),
     ],
 )
 def test_patience_is_learnt_by_kind(silence: Silence, strong_s: float, weak_s: float) -> None:
-    """Three times the longest healthy pause of the kind; an announced kind that has never ended is not cut short."""
+    """Three times the longest healthy pause of the kind; an announced kind that has never ended is not cut short.
+
+    A job that has never reported a step may be an idle service: weak evidence is given the time of the start-up.
+    """
     assert patience_s(Grade.STRONG, silence) == strong_s
     assert patience_s(Grade.WEAK, silence) == weak_s
 

@@ -44,7 +44,8 @@ CONSEQUENCES: Mapping[Grade, Consequence] = {
         "it is announced and captured at once. Then the attempt is restarted in place, once. If the same is seen "
         "again, the nodes are tested. Only a node that fails a test is left: weak evidence evicts, quarantines, "
         "strikes or drains nobody, however often it comes",
-        "the restart after `supervise.weak_patience_s` (5 min) without progress",
+        "the restart after `supervise.weak_patience_s` (5 min) without progress. If the training has never reported "
+        "any, after `supervise.startup_limit_s` (30 min)",
     ),
     Grade.NONE: Consequence(
         "it is captured. A step that completes cancels everything that is due",
@@ -88,6 +89,7 @@ class Silence:
         pauses: The healthy pauses of this training.
         strong_patience_s: `supervise.strong_patience_s`.
         weak_patience_s: `supervise.weak_patience_s`.
+        startup_limit_s: `supervise.startup_limit_s`.
         pause_factor: `supervise.healthy_pause_factor`.
     """
 
@@ -96,20 +98,22 @@ class Silence:
     pauses: Pauses = field(default_factory=Pauses)
     strong_patience_s: float = 75.0
     weak_patience_s: float = 300.0
+    startup_limit_s: float = 1800.0
     pause_factor: float = 3.0
 
     @classmethod
     def of(cls, silent_s: float, kind: str, pauses: Pauses, config: SuperviseConfig) -> Silence:
         """With the site's choices."""
-        strong_s, weak_s = config.strong_patience_s, config.weak_patience_s
-        return cls(silent_s, kind, pauses, strong_s, weak_s, config.healthy_pause_factor)
+        strong_s, weak_s, startup_s = config.strong_patience_s, config.weak_patience_s, config.startup_limit_s
+        return cls(silent_s, kind, pauses, strong_s, weak_s, startup_s, config.healthy_pause_factor)
 
 
 def patience_s(grade: Grade, silence: Silence) -> float:
     """After how many seconds of silence something is done about this grade; infinite for `NONE`.
 
-    Before the first step there is no pause to learn from, so that strong evidence is given the patience of weak one. An
-    announced pause is only cut short if one of its kind was seen to end.
+    Before the first step there is no pause to learn from, so that strong evidence is given the patience of weak one. A
+    job that has never reported a step may be no training (an idle service, a notebook): then weak evidence is given the
+    time of the start-up. An announced pause is only cut short if one of its kind was seen to end.
     """
     if grade is Grade.CERTAIN:
         return 0.0
@@ -119,6 +123,8 @@ def patience_s(grade: Grade, silence: Silence) -> float:
     if learnt_s is None and silence.kind in PATIENT_PHASES:
         return math.inf
     first = learnt_s is None and silence.kind == FIRST_STEP
+    if first and grade is Grade.WEAK and not silence.pauses.longest_s:
+        return max(silence.weak_patience_s, silence.startup_limit_s)
     least_s = silence.weak_patience_s if grade is Grade.WEAK or first else silence.strong_patience_s
     return max(least_s, silence.pause_factor * (learnt_s or 0.0))
 
