@@ -14,10 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import acting
 import lib
 from campaign import adapter, baselines, score, tables
 from campaign.cases import BLAMELESS, BY_EVICTION, CLASSES, Case, make_case
@@ -39,13 +41,20 @@ BASELINES: dict[str, Method] = {
 }
 
 
-def judged(kind: str, max_ranks: int, ablated: range, seed: int) -> dict[str, Answer]:
-    """What every method says of one case; with each vote left out, where its seed is one of `ablated`."""
+def judged(kind: str, max_ranks: int, ablated: range, timed: range, seed: int) -> dict[str, Answer]:
+    """What every method says of one case; with each vote left out, where its seed is one of `ablated`.
+
+    Where it is one of `timed`, the job is also watched for longer, to see when it is acted on.
+    """
     case = make_case(kind, seed, max_ranks)
     evidence = adapter.evidence_of(case)
     verdict = adapter.verdict_of(evidence)
     named = adapter.evicted_of if kind in BY_EVICTION else adapter.nodes_of
-    answers = {OURS: _answer(case, named(verdict), adapter.confidence_of(verdict))}
+    ours = _answer(case, named(verdict), adapter.confidence_of(verdict))
+    if seed in timed:
+        watched = adapter.verdict_of(adapter.evidence_of(make_case(kind, seed, max_ranks, longer=True)))
+        ours = replace(ours, acted_on_s=acting.acted_on_s(watched))
+    answers = {OURS: ours}
     answers.update((name, _answer(case, method(case))) for name, method in BASELINES.items())
     if seed in ablated:
         answers[OURS_AGAIN] = answers[OURS]
@@ -66,7 +75,8 @@ def campaign(args: argparse.Namespace) -> dict[str, list[Answer]]:
     ablated = range(args.seed, args.seed + args.ablate)
     # Class by class within a seed, so that a run that is cut short has all classes.
     wanted = [(kind, seed) for seed in range(args.seed, args.seed + args.cases) for kind in args.classes]
-    for found in _all(partial(_judged_of, args.max_ranks, ablated), wanted, args.jobs):
+    timed = range(args.seed, args.seed + args.timed)
+    for found in _all(partial(_judged_of, args.max_ranks, ablated, timed), wanted, args.jobs):
         for method, answer in found.items():
             answers.setdefault(method, []).append(answer)
         done = len(answers[OURS])
@@ -76,8 +86,8 @@ def campaign(args: argparse.Namespace) -> dict[str, list[Answer]]:
     return answers
 
 
-def _judged_of(max_ranks: int, ablated: range, which: tuple[str, int]) -> dict[str, Answer]:
-    return judged(which[0], max_ranks, ablated, which[1])
+def _judged_of(max_ranks: int, ablated: range, timed: range, which: tuple[str, int]) -> dict[str, Answer]:
+    return judged(which[0], max_ranks, ablated, timed, which[1])
 
 
 def _all(
@@ -106,6 +116,7 @@ def figures(answers: dict[str, list[Answer]]) -> dict[str, Any]:
                 },
                 "located": score.located(here).hits,
                 "evicted_a_case": score.evicted(here),
+                "acted_on_s": acting.counted([a.acted_on_s for a in here if a.acted_on_s is not None]),
             }
         found[method] = classes
     found["calibration"] = [
@@ -181,6 +192,11 @@ def show(console: Console, answers: dict[str, list[Answer]]) -> None:
             rows.append((kind, len(here), *shown, f"{score.evicted(here):.2f}"))
         lib.show_table(console, method, columns, rows)
     kinds = list(dict.fromkeys(a.kind for a in answers[OURS]))
+    rows = [
+        (kind, acting.told([a.acted_on_s for a in answers[OURS] if a.kind == kind and a.acted_on_s is not None]))
+        for kind in kinds
+    ]
+    lib.show_table(console, "From the last step to the action, default settings", ("class", "cases"), rows)
     rows = []
     for method in [m for m in answers if m not in (OURS, *BASELINES)]:
         right = [[a.right for a in answers[method] if a.kind == kind] for kind in kinds]
@@ -219,6 +235,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--classes", nargs="+", default=list(CLASSES), choices=CLASSES, metavar="CLASS")
     parser.add_argument("--ablate", type=int, default=0, metavar="N", help="the first N of each class also with each "
                         "vote left out")  # fmt: skip
+    parser.add_argument("--timed", type=int, default=50, metavar="N", help="the first N of each class are also watched "
+                        "for a minute longer, to see when they are acted on (default: %(default)s)")  # fmt: skip
     parser.add_argument(
         "--save", type=Path, metavar="FILE", help="also write the figures there; FILE with .part has them while it runs"
     )

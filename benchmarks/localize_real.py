@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import acting
 import lib
 from campaign.score import Share
 from real.cases import CASES, QUICK, Case
@@ -68,6 +69,7 @@ def figures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         table[kind]["wrong and acted on"] = sum(o.how == "wrong" and o.acted_on for o in here)
         graded = Counter(o.verdict.grade for o in here)
         sure = Counter(o.verdict.grade for o in here if o.verdict.corroborated)
+        table[kind]["acted_on_s"] = [round(acting.acted_on_s(o.verdict, o.took_s)) for o in here]
         table[kind]["grades"] = {g.value: {"cases": graded[g], "corroborated": sure[g]} for g in Grade if graded[g]}
     return {
         "classes": table,
@@ -86,8 +88,9 @@ def show(console: Console, found: dict[str, Any]) -> None:
     for kind, counted in found["classes"].items():
         right = Share(counted["exact"] + counted["rightly none"], counted["cases"])
         grades = (f"{n['corroborated']} of {n['cases']} {grade}" for grade, n in counted["grades"].items())
-        rows.append((kind, counted["cases"], *(counted[how] for how in OUTCOMES), right, ", ".join(grades)))
-    columns = ("class", "cases", *OUTCOMES, "right", "corroborated, by grade")
+        when = acting.told(counted["acted_on_s"])
+        rows.append((kind, counted["cases"], *(counted[how] for how in OUTCOMES), right, ", ".join(grades), when))
+    columns = ("class", "cases", *OUTCOMES, "right", "corroborated, by grade", "from the last step to the action")
     lib.show_table(console, "Real ranks over gloo", columns, rows)
     for case in found["cases"]:
         if case["outcome"] in ("wrong", "missed"):

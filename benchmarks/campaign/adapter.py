@@ -76,12 +76,12 @@ def _dump(seen: RecorderView, groups: Mapping[str, ProcessGroup]) -> RankDump:
     return RankDump(seen.rank, groups, seen.counters, seen.numbers, pending, EPOCH_S + seen.last_at_s)
 
 
-def _recorders(case: Case) -> dict[int, RankDump]:
-    if not case.recorders:
+def _recorders(case: Case, recorders: Sequence[RecorderView]) -> dict[int, RankDump]:
+    if not recorders:
         return {}
     made = {g.name: ProcessGroup(g.name, g.kind, g.ranks) for g in case.layout.all_groups()}
     found = {}
-    for seen in case.recorders:
+    for seen in recorders:
         mine = {group.name: made[group.name] for group in case.layout.groups_of(seen.rank)}
         found[seen.rank] = _dump(seen, mine)
     return found
@@ -101,14 +101,16 @@ def _signal(report: NodeReport) -> Signal:
 def evidence_of(case: Case) -> Evidence:
     """What the localiser is given of a case: everything that was seen, nothing of the truth."""
     layout = case.layout
+    before = _recorders(case, case.recorders) if case.recorders_later else {}
     return Evidence(
         layout.world,
         {rank: layout.node(rank) for rank in range(layout.world)},
-        tuple(_capture(scene, case) for scene in case.scenes),
+        tuple(_capture(scene, case) for scene in (*case.scenes, *case.later)),
         tuple(RankExit(e.rank, layout.node(e.rank), EPOCH_S + e.at_s, e.code, e.signal, e.lines) for e in case.exits),
         tuple(_signal(report) for report in case.reports),
         dict(case.told_layout),
-        _recorders(case),
+        _recorders(case, case.recorders_later or case.recorders),
+        recorder_before=before,
     )
 
 

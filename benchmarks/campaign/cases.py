@@ -40,6 +40,7 @@ _KINDS = {
     "unidentifiable": ("link", "device", "collective", "p2p", "gil"),
 }
 _TRIES = 60
+_LATER, _LATER_S = 4, 15.0
 _RAISED = (
     "Traceback (most recent call last):",
     '  File "/home/u/train.py", line 57, in main',
@@ -72,6 +73,9 @@ class Case:
     eyes: Eyes
     scenes: tuple[Scene, ...] = ()
     recorders: tuple[RecorderView, ...] = ()
+    later: tuple[Scene, ...] = ()
+    """Further looks, of a job that was watched for longer."""
+    recorders_later: tuple[RecorderView, ...] = ()
     exits: tuple[ExitView, ...] = ()
     reports: tuple[NodeReport, ...] = ()
     told_layout: Mapping[str, int] = field(default_factory=dict)
@@ -89,28 +93,30 @@ class Case:
         return f"{self.kind}/{self.what} seed {self.seed}: {shape}; {had}; truth {sorted(self.truth.nodes) or 'nobody'}"
 
 
-def make_case(kind: str, seed: int, max_ranks: int = 4096, *, whole: bool = False) -> Case:
+def make_case(kind: str, seed: int, max_ranks: int = 4096, *, whole: bool = False, longer: bool = False) -> Case:
     """The case of this class and seed. With `whole` each rank is simulated, which gives the same case, slowly.
+
+    With `longer` the job is looked at again, as its supervisor would go on doing; everything else is the same.
 
     Raises:
         LookupError: no job was found in which the fault strikes and the evidence fits the class.
     """
     for attempt in range(_TRIES):
         rng = random.Random(f"{kind}/{seed}/{attempt}")
-        case = _try(kind, seed, rng, max_ranks, whole=whole)
+        case = _try(kind, seed, rng, max_ranks, whole=whole, longer=longer)
         if case is not None:
             return case
     raise LookupError(f"{kind} {seed}: no case in {_TRIES} tries")
 
 
-def _try(kind: str, seed: int, rng: random.Random, max_ranks: int, *, whole: bool) -> Case | None:
+def _try(kind: str, seed: int, rng: random.Random, max_ranks: int, *, whole: bool, longer: bool) -> Case | None:
     what = rng.choice(_KINDS[kind])
     if kind == "no fault":
         pause = draw_pause(rng)
         job = draw_job(rng, max_ranks, pauses=(pause,))
         world = _world(job, None, whole=whole)
         world.run(rng.uniform(500, 800))
-        return _seen(Case(seed, kind, pause.place, job, Truth(), _eyes(rng, job)), world, None, rng)
+        return _seen(Case(seed, kind, pause.place, job, Truth(), _eyes(rng, job)), world, None, rng, longer=longer)
     job = draw_job(rng, max_ranks, framework="megatron" if what == "p2p" or kind == "code like a group" else "")
     if kind == "code like a group":
         job = replace(job, depth=0)  # hosts sleep in their collectives: their stacks show what each waits in
@@ -128,7 +134,7 @@ def _try(kind: str, seed: int, rng: random.Random, max_ranks: int, *, whole: boo
         return None
     world.run(world.now_s + rng.uniform(30, 300))
     settle(world, fault)
-    case = _seen(Case(seed, kind, what, job, Truth(), _eyes(rng, job)), world, fault, rng)
+    case = _seen(Case(seed, kind, what, job, Truth(), _eyes(rng, job)), world, fault, rng, longer=longer)
     case = replace(case, truth=truth_of(case.job, world, fault, case))
     # Where the evidence cannot tell, nobody may be named: those cases are a class of their own.
     wanted = kind != "unidentifiable"
@@ -196,7 +202,7 @@ def _eyes(rng: random.Random, job: Job) -> Eyes:
     return Eyes(half, lost - half, undumped, source, rng.random() < 0.4, rng.randint(5, 90_000), busy)
 
 
-def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> Case:
+def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random, *, longer: bool) -> Case:
     looks: dict[int, Look] = fault.looks if fault is not None else {}
     gathered = rng.choices(("stacks", "both", "recorder"), (4, 5, 1))[0]
     if case.job.depth == 0:
@@ -214,6 +220,10 @@ def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> 
     for number in range(rounds):
         world.run(first_s + number * every_s)
         scenes.append(look_at(world, case.job, looks, case.eyes))
+    later, recorders_later = (), ()
+    if longer and gathered != "recorder":
+        later = tuple(_looked_again(case, world, looks))
+        recorders_later = tuple(recorders_of(world, [r.rank for r in recorders], case.eyes))
     exits = _exits(fault, rng)
     if gathered == "recorder" or (exits and fault is not None and fault.kind == "raise"):
         scenes = []
@@ -221,11 +231,21 @@ def _seen(case: Case, world: World, fault: Fault | None, rng: random.Random) -> 
         case,
         scenes=tuple(scenes),
         recorders=recorders if case.what != "raise" else (),
+        later=later,
+        recorders_later=recorders_later if case.what != "raise" else (),
         exits=exits,
         reports=_reports(case, fault, first_s, rng),
         told_layout=_told(case.layout, rng),
         progress=rng.random() < 0.8,
     )
+
+
+def _looked_again(case: Case, world: World, looks: dict[int, Look]) -> Iterator[Scene]:
+    """Further looks, as many and as far apart as a verdict needs that rests on time."""
+    began_s = world.now_s
+    for number in range(1, _LATER + 1):
+        world.run(began_s + number * _LATER_S)
+        yield look_at(world, case.job, looks, case.eyes)
 
 
 def _exits(fault: Fault | None, rng: random.Random) -> tuple[ExitView, ...]:

@@ -19,7 +19,11 @@ BINS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.01)
 
 @dataclass(frozen=True)
 class Answer:
-    """What one method said of one case."""
+    """What one method said of one case.
+
+    Attributes:
+        acted_on_s: From the last step to the action, with default settings; None if that was not asked.
+    """
 
     kind: str
     what: str
@@ -28,6 +32,7 @@ class Answer:
     evicted: int
     confidence: float = 0.0
     ranks: int = 0
+    acted_on_s: float | None = None
 
     @property
     def right(self) -> bool:
