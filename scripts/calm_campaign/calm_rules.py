@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,7 +12,7 @@ PLAIN, RUN, ROBUST = "plain", "run", "robust"
 WAYS: Final = {PLAIN: "plain `srun`", RUN: "`srobust run`", ROBUST: "`sbatch --robust`"}
 UNTOUCHED, ANNOUNCED, HARMED = "untouched", "announced", "harmed"
 
-_OURS: Final = re.compile(rb"srobust(\[\w+\])?: [^\n]*\n")
+_OURS: Final = re.compile(rb"srobust(\[\w+\])?: ")
 _ANOTHER_AGENT: Final = b"is silent; starting another one there"
 _SLURMS: Final = re.compile(rb"^(srun|slurmstepd|slurmd): ")
 _CHANCE: Final = (b"Invalid IO init header signature", b"step creation temporarily disabled", b": Step created for")
@@ -105,18 +105,36 @@ def difference(plain: bytes, other: bytes, noise: Sequence[str] = ()) -> str:
     numbers, and each counts once: they name nodes and jobs, and tasks that end together share a line. The order
     of lines of several tasks is chance.
     """
-    left, right = _counted(plain, noise), _counted(other, noise)
+    left = _counted(plain.split(b"\n"), noise)
+    right = _counted(_whole(other.split(b"\n"), left), noise)
     for word, lines in (("lacks", left - right), ("has more", right - left)):
         if lines:
             return f"output {word}: {min(lines)[:100]!r}"
     return ""
 
 
-def _counted(output: bytes, noise: Sequence[str]) -> Counter[bytes]:
+def _whole(lines: Sequence[bytes], known: Container[bytes]) -> Iterator[bytes]:
+    """The lines, and those whole again that a line of ours parts in two; `known` are the lines of the plain run."""
+    waiting = iter(lines)
+    for line in waiting:
+        ours = _OURS.search(line)
+        if ours is not None and ours.start() and line not in known:
+            rest = next(waiting, b"")
+            joined = line[: ours.start()] + rest
+            yield from [joined] if joined in known else [line, rest]
+        else:
+            yield line
+
+
+def _counted(lines: Iterable[bytes], noise: Sequence[str]) -> Counter[bytes]:
     declared = [re.compile(pattern.encode()) for pattern in noise]
     counted: Counter[bytes] = Counter()
-    for line in _OURS.sub(b"", output + b"\n").split(b"\n"):
-        if any(words in line for words in _CHANCE) or any(pattern.search(line) for pattern in declared):
+    for line in lines:
+        if (
+            _OURS.match(line)
+            or any(words in line for words in _CHANCE)
+            or any(pattern.search(line) for pattern in declared)
+        ):
             continue
         if _SLURMS.match(line):
             counted[_without_numbers(line)] = 1

@@ -70,6 +70,8 @@ def test_slurms_lines_are_compared_without_nodes_but_with_codes() -> None:
 def test_a_line_of_ours_amid_a_line_of_the_program_is_taken_out() -> None:
     """Both write to one file, and a long line of the program is written in pieces."""
     assert difference(b"sample 0: ok\nend\n", b"samsrobust: stacks of 2 ranks taken\nple 0: ok\nend\n") == ""
+    quotes = b"0: srobust: restarted in place\n[srobust] asked the daemon\n"
+    assert difference(quotes, b"[srobust] asked the daemon\n0: srobust: restarted in place\n") == ""
     assert difference(b"sample 0: ok\n", b"samsrobust: stacks of 2 ranks taken\nple 1: ok\n")
 
 
