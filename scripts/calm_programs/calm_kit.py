@@ -80,7 +80,7 @@ def program(pause_s: float, **more: Any) -> Callable[[Callable[[], None]], Calla
     def register(function: Callable[[], None]) -> Callable[[], None]:
         name = function.__name__.replace("_", "-")
         what = " ".join((function.__doc__ or "").split())
-        kind = function.__module__.removeprefix("calm_").replace("_", " ")
+        kind = function.__module__.removeprefix("calm_").split("_")[0]
         body = more.pop("body", f"$launch $me {name}")
         PROGRAMS[name] = Program(name, kind, what, pause_s, body, **more)
         ENTRIES[name] = function
@@ -114,6 +114,13 @@ def seconds(at_scale_1: float) -> float:
 def nap(at_scale_1: float) -> None:
     """Sleep in the rank's own thread."""
     time.sleep(seconds(at_scale_1))
+
+
+def until(found: Callable[[], bool]) -> None:
+    """Ask again and again, for at most 20 minutes."""
+    until_s = time.monotonic() + 1200
+    while not found() and time.monotonic() < until_s:
+        time.sleep(0.1)
 
 
 def say(*words: object) -> None:
@@ -155,19 +162,24 @@ def amid_training(odd: Callable[[], object], *, on: int = 1, meet: Meet | None =
 
 def by_sockets(name: str = "meet") -> Meet:
     """Connect all ranks to rank 0; the result waits until all have called it."""
-    if RANK == 0:
+    return among(name, range(SIZE))
+
+
+def among(name: str, ranks: Sequence[int]) -> Meet:
+    """Connect some ranks to the first of them; the result waits until all of these have called it."""
+    if ranks[0] == RANK:
         server = listening(name)
-        peers = [server.accept()[0] for _ in range(SIZE - 1)]
+        peers = [server.accept()[0] for _ in ranks[1:]]
     else:
         peers = [connected(name)]
 
     def meet() -> None:
-        if RANK == 0:
+        if ranks[0] == RANK:
             for peer in peers:
                 receive(peer, 8)
         for peer in peers:
             peer.sendall(struct.pack("d", 1.0))
-        if RANK:
+        if ranks[0] != RANK:
             receive(peers[0], 8)
 
     return meet

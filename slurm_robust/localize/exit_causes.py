@@ -177,7 +177,7 @@ def _exit_cause(ended: RankExit, own: Sequence[LogFinding], shared: ExitCause | 
     read = _from_own([f for f in own if f.blame in (Blame.NODE, Blame.EITHER)] if at_once else own)
     if read is None and not at_once:
         read = shared
-    if read is not None:
+    if read is not None and not _chosen(ended.exit_code, read):
         return read
     if number:
         cause = Cause.ENDED_FROM_OUTSIDE if number in _FROM_OUTSIDE else Cause.SIGNAL
@@ -185,6 +185,16 @@ def _exit_cause(ended: RankExit, own: Sequence[LogFinding], shared: ExitCause | 
     if ended.exit_code is None:
         return ExitCause(Cause.VANISHED, "no exit code was seen", "vanished")
     return ExitCause(Cause.FAILED, f"exit code {ended.exit_code}", f"exit {ended.exit_code}")
+
+
+def _chosen(exit_code: int | None, read: ExitCause) -> bool:
+    """Whether the program chose its exit code itself, whatever it has printed.
+
+    Python ends with 1 after an exception that nobody catches. With another code, an exception of which no rule knows
+    more was caught, or something around it ended the program: `timeout` (124), a handler, a shell.
+    """
+    vague = read.cause is Cause.FAILED and read.finding is not None and read.finding.in_traceback
+    return vague and exit_code not in (None, 1) and not 128 < (exit_code or 0) < 128 + 65
 
 
 def in_words(finding: ExitCause) -> bool:

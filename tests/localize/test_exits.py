@@ -58,6 +58,7 @@ from slurm_robust.model import Conclusion, SignalKind
         ),
         (died(0, 0, 1, 0, "OSError: [Errno 28] No space left on device: '/scratch/x'"), Cause.DISK_FULL),
         (died(0, 0, 1, 0, "RuntimeError: something new"), Cause.FAILED),
+        (died(0, 0, 3, 0, *raised("RuntimeError: CUDA error: unspecified launch failure")), Cause.EITHER),
         (died(0, 0, 1, 0, "RuntimeError: DataLoader worker (pid(s) 1234) exited unexpectedly"), Cause.FAILED),
         (
             died(0, 0, 1, 0, "RuntimeError: PytorchStreamReader failed reading zip archive: invalid header"),
@@ -79,6 +80,15 @@ from slurm_robust.model import Conclusion, SignalKind
 def test_cause(ended: RankExit, cause: Cause) -> None:
     """Exit code, signal and last lines say why; the first exception of a chain is the root."""
     assert exit_causes([ended])[0][1].cause is cause
+
+
+@pytest.mark.parametrize(("code", "worded"), [(1, True), (134, True), (124, False), (42, False)])
+def test_an_unknown_exception_explains_no_code_that_was_chosen(code: int, worded: bool) -> None:
+    """Python ends with 1 after an exception; with 124 or 42, `timeout` or a handler has chosen the code."""
+    words = raised("ConnectionError: the other rank has ended")
+    (_, found), _ = exit_causes([died(0, 0, code, 0, *words), died(1, 0, code, 0, *words)])
+    assert (found.finding is not None) is worded
+    assert found.signature == f"exit {code}" or worded
 
 
 def test_a_taken_port_is_the_first_failure_and_no_lost_peer() -> None:
