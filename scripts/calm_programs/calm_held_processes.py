@@ -83,7 +83,7 @@ def exec_chain_end() -> None:
 
 @program(15)
 def chaos_drill() -> None:
-    """A fault-tolerance test: agents kill workers of their own (SIGKILL, SIGSEGV), the others hang, all are replaced."""
+    """A fault-tolerance test: agents kill workers of their own (SIGKILL, SIGSEGV), others hang, all are replaced."""
     if worker := os.environ.get("CALM_ROUND"):
         meet = by_sockets(f"round-{worker}")
         train(12, meet, show="" if worker == "1" else "step {} loss {:.4f}")

@@ -16,7 +16,7 @@ def handled_exception() -> None:
 
     def odd() -> None:
         try:
-            raise RuntimeError("corrupt sample 1234, it is skipped")  # noqa: TRY301 (handled by design)
+            raise RuntimeError("corrupt sample 1234, it is skipped")
         except RuntimeError:
             for line in traceback.format_exc().splitlines():
                 say(f"[rank{RANK}]: {line}")

@@ -73,6 +73,17 @@ def test_a_shell_starts_the_pythons_that_it_names(text: str, tmp_path: Path) -> 
         assert given(words, old, tmp_path).keys() >= OLD_NAMES
 
 
+@pytest.mark.parametrize("around", ["timeout 40", "unshare --pid --fork", "nsys profile -o out", "env -u X numactl -l"])
+def test_a_program_around_it_starts_the_python_that_it_names(around: str, tmp_path: Path) -> None:
+    """Its options come first; a Python in its own first word would not be the ranks'."""
+    new, old = python_with_torch(tmp_path / "new", "2.13.0"), python_with_torch(tmp_path / "old", "2.4.1")
+    words = [*around.split(), "python", "train.py"]
+    assert not given(words, new, tmp_path).keys() & OLD_NAMES
+    assert given(words, old, tmp_path).keys() >= OLD_NAMES
+    changed = ["env", "PATH=/elsewhere", "python", "train.py"]
+    assert given(changed, new, tmp_path).keys() >= OLD_NAMES
+
+
 @pytest.mark.parametrize(
     "text",
     ["source venv/bin/activate; python t.py", "module load torch; python t.py", "PATH=/x:$PATH python t.py", "./train"],

@@ -24,6 +24,11 @@ _TORCH = ("lib*/python3*/site-packages", "lib/python3*/dist-packages", "local/li
 _SHEBANG_BYTES = 512
 _SCRIPT_BYTES = 1 << 16
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+_AROUND = (
+    "chrt", "env", "ionice", "ncu", "nice", "nohup", "nsys", "numactl", "perf", "setsid", "stdbuf", "strace", "taskset",
+    "time", "timeout", "unshare",
+)  # fmt: skip
+"""Programs that start the command behind their own options."""
 _LAUNCHERS = r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed))(?=\s|$)"
 _CHANGES_PYTHON = (
     r"\bactivate\b|\bmodule\s|\bconda\b|\bmamba\b|\bPATH=|\b(?:apptainer|singularity|docker|podman|enroot)\b"
@@ -116,11 +121,12 @@ def only_new_names(command: SrunCommand | None, env: Mapping[str, str]) -> bool:
 
 
 def _programs_of(command: Sequence[str]) -> list[str]:
-    """The programs that may load PyTorch: the first word, or what a shell starts; empty where that is not known."""
-    if not command or Path(command[0]).name not in _SHELLS:
+    """The programs that may load PyTorch: the first word, or what it starts; empty if that is not known."""
+    first = Path(command[0]).name if command else ""
+    if first not in _SHELLS and first not in _AROUND:
         return list(command[:1])
     text = " ".join(command[1:])
-    if "-c" not in command:
+    if first in _SHELLS and "-c" not in command:
         script = next((word for word in command[1:] if not word.startswith("-")), "")
         text = os.fsdecode(_head(Path(script), _SCRIPT_BYTES))
     return [] if re.search(_CHANGES_PYTHON, text) else re.findall(_LAUNCHERS, text)
