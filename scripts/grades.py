@@ -33,10 +33,14 @@ The time of a grade is its *patience*. It counts from the newest sign of progres
 
 * A training keeps the longest pause of each kind that has ended by itself: before the first step, between steps, and
   in each phase that the program announces (`evaluate`, `checkpoint`, `idle`). It keeps them over restarts and
-  requeues. A pause that ended because we did something is not kept.
+  requeues. The time between the first two steps counts as start-up, too. A pause that ended because we did something
+  is not kept.
 * Nothing is done before {factor:g} × the longest pause of the same kind (`supervise.healthy_pause_factor`), however
   short the patience of the grade is. A training whose checkpoints have taken {pause_s:g} s is not acted on in a
   checkpoint before {learnt_s:g} s.
+* The action limit, too, is never shorter than that. Only a limit that the program itself has announced is.
+* If an attempt was restarted on weak evidence, its pause may have been a healthy one that nobody let end: weak evidence
+  of the next one is given {factor:g} × as long.
 * In an announced phase of which none has ended so far nothing is done on strong or weak evidence: only the action
   limit, or the limit that the program announced.
 * Before the first step there is no pause to learn from. Strong evidence then has the patience of weak evidence

@@ -48,7 +48,7 @@ class Ground(enum.Enum):
         "one member's device holds an operation that the others completed: the device, or a link of any of them",
     )
     NEVER_STARTED = (Grade.WEAK, "a rank has no process on its node, and all others wait for it in the start-up")
-    NEVER_FINITE = (Grade.WEAK, "the loss is NaN on a rank that never had a finite one")
+    NEVER_FINITE = (Grade.NONE, "the loss is NaN on a rank that never had a finite one; that is announced")
     NOTHING = (Grade.NONE, "training moves; all ranks are stopped or suspended; or no evidence explains the silence")
 
     def __init__(self, grade: Grade, meaning: str) -> None:

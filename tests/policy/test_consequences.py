@@ -12,7 +12,16 @@ from situations import culprit, situation
 
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.model import Conclusion, Grade, Road, TestName, Verdict
-from slurm_robust.policy.job.consequences import CONSEQUENCES, FIRST_STEP, Pauses, Silence, due, may_evict, patience_s
+from slurm_robust.policy.job.consequences import (
+    CONSEQUENCES,
+    FIRST_STEP,
+    Pauses,
+    Silence,
+    due,
+    learnt_limit_s,
+    may_evict,
+    patience_s,
+)
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.ladder import LadderOptions
 
@@ -60,6 +69,19 @@ def test_patience_is_learnt_by_kind(silence: Silence, strong_s: float, weak_s: f
     """
     assert patience_s(Grade.STRONG, silence) == strong_s
     assert patience_s(Grade.WEAK, silence) == weak_s
+
+
+def test_a_pause_that_was_cut_on_weak_evidence_has_three_times_as_long_the_next_time() -> None:
+    """It may have been healthy: a rank that waits six minutes in each epoch is restarted once and not stopped for good.
+
+    Strong evidence does not wait longer for it, another kind of pause neither, and the start-up has its own limits.
+    """
+    cut = Pauses().after_cut("train", 300.0).after_cut(FIRST_STEP, 1800.0)
+    next_time = Silence.of(0, "train", cut, SuperviseConfig())
+    assert patience_s(Grade.WEAK, next_time) == 900
+    assert patience_s(Grade.STRONG, next_time) == 75
+    assert patience_s(Grade.WEAK, replace(next_time, kind=FIRST_STEP)) == 300
+    assert learnt_limit_s("train", cut, SuperviseConfig()) == 0.0
 
 
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.floats(0, 5000))), st.sampled_from(KINDS), st.floats(0, 5000))

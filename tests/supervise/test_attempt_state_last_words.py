@@ -57,6 +57,33 @@ def test_sruns_own_labels_name_the_task(tmp_path: Path, clock: FakeClock) -> Non
         assert ["ECC" in own[rank] for rank in (0, 1)] == [False, labelled]
 
 
+def test_an_error_that_training_has_survived_is_no_reason_for_its_end(attempt: AttemptState, clock: FakeClock) -> None:
+    """Rank 2 printed a CUDA error and went on for minutes; what it said in its last half minute counts."""
+    prints(attempt, "step 10 loss 2.0")
+    prints(attempt, "[rank2]: RuntimeError: CUDA error: an illegal memory access was encountered")
+    for step in range(11, 20):
+        clock.at_s += 20.0
+        prints(attempt, f"step {step} loss 2.0")
+    prints(attempt, "[rank2]: stopping, the target is reached")
+    prints(attempt, "srun: error: n2: task 1: Exited with exit code 42")
+    attempt.confirm_exits(ended=True)
+    attempt.add_last_lines()
+    said = " ".join(" ".join((*e.last_lines, *e.shared_lines)) for e in attempt.exits.values())
+    assert "target is reached" in said
+    assert "CUDA" not in said
+
+
+def test_the_last_words_before_a_silence_count(attempt: AttemptState, clock: FakeClock) -> None:
+    """Nothing was survived: no step came after them, however long ago they were."""
+    prints(attempt, "step 10 loss 2.0")
+    prints(attempt, "[rank2]: RuntimeError: CUDA error: an illegal memory access was encountered")
+    clock.at_s += 900.0
+    prints(attempt, "srun: error: n2: task 1: Exited with exit code 1")
+    attempt.confirm_exits(ended=True)
+    attempt.add_last_lines()
+    assert any("CUDA" in line for e in attempt.exits.values() for line in e.last_lines)
+
+
 BOTH = "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Exited with exit code 1\n"
 
 

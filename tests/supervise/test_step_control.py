@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from supervised import FakeAgents, World
 
-from slurm_robust.claim import ClaimAnswer, render
-from slurm_robust.model import Incident, Plan, Road
+from slurm_robust.claim import ClaimAnswer, parse, render
+from slurm_robust.model import Conclusion, Incident, Plan, Road, Verdict
+from slurm_robust.policy.job.ladder import Rung
 from slurm_robust.slurm.errors import SlurmRefusedError, SlurmTimeoutError
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.recover.step_control import clear_nodes, requeue
@@ -41,6 +42,17 @@ def test_a_daemon_that_dies_after_its_yes_does_not_cost_the_job(world: World) ->
     assert "requeue 1 without n2" in slurm.acts
     assert slurm.state.jobs[1].restart_count == 1
     assert world.kinds[:3] == ["claimed", "accepted", "unanswered"]
+
+
+@pytest.mark.parametrize(("rung", "grade"), [("", "certain"), (Rung.LEAVE_GROUP.value, "none")])
+def test_a_claim_says_how_sure_the_evidence_is(world: World, rung: str, grade: str) -> None:
+    """Nodes that no verdict names are known to be bad, but for a group that the site has chosen to leave as a whole."""
+    verdict = Verdict(Conclusion.UNDETERMINED, "all wait")
+    plan = Plan(Road.SEAT, "a group stands apart", ("n1", "n2"), rung=rung)
+    asyncio.run(requeue(world.session, Incident("i1", "1", "1.0.1", 1.0, verdict=verdict), plan))
+    written = parse(world.slurm.state.jobs[1].comment)
+    assert written is not None
+    assert written.grade == grade
 
 
 @pytest.mark.parametrize("answer", [None, ClaimAnswer("refused", "i1", why="seat.max_active")])

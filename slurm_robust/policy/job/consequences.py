@@ -50,9 +50,11 @@ CONSEQUENCES: Mapping[Grade, Consequence] = {
     Grade.NONE: Consequence(
         "it is captured. A step that completes cancels everything that is due",
         "nothing before `supervise.action_limit_s` (30 min) or, before the first step, `supervise.startup_limit_s` "
-        "(30 min)",
+        "(30 min), nor before 3 × the longest pause of the kind",
     ),
 }
+_CUT = "{kind}, cut short"
+"""The kind of pauses that were ended on weak evidence: they may have been healthy."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,13 @@ class Pauses:
         if pause_s <= self.longest_s.get(kind, 0.0):
             return self
         return replace(self, longest_s={**self.longest_s, kind: round(pause_s, 3)})
+
+    def after_cut(self, kind: str, pause_s: float) -> Pauses:
+        """Once a pause was ended on weak evidence: the next one is given time to prove that it is healthy.
+
+        Nobody knows how long it would have lasted. The start-up is left out: it has limits of its own.
+        """
+        return self if kind == FIRST_STEP else self.after(_CUT.format(kind=kind), pause_s)
 
     def merged(self, other: Pauses) -> Pauses:
         """The longest of both."""
@@ -119,14 +128,21 @@ def patience_s(grade: Grade, silence: Silence) -> float:
         return 0.0
     if grade is Grade.NONE:
         return math.inf
-    learnt_s = silence.pauses.longest_s.get(silence.kind)
+    longest_s = silence.pauses.longest_s
+    learnt_s = longest_s.get(silence.kind)
     if learnt_s is None and silence.kind in PATIENT_PHASES:
         return math.inf
     first = learnt_s is None and silence.kind == FIRST_STEP
-    if first and grade is Grade.WEAK and not silence.pauses.longest_s:
+    if first and grade is Grade.WEAK and not longest_s:
         return max(silence.weak_patience_s, silence.startup_limit_s)
     least_s = silence.weak_patience_s if grade is Grade.WEAK or first else silence.strong_patience_s
-    return max(least_s, silence.pause_factor * (learnt_s or 0.0))
+    cut_s = longest_s.get(_CUT.format(kind=silence.kind), 0.0) if grade is Grade.WEAK else 0.0
+    return max(least_s, silence.pause_factor * max(learnt_s or 0.0, cut_s))
+
+
+def learnt_limit_s(kind: str, pauses: Pauses, config: SuperviseConfig) -> float:
+    """Before how many seconds of such a pause nothing is done, whatever the site's limits; 0 if none was learnt."""
+    return config.healthy_pause_factor * pauses.longest_s.get(kind, 0.0)
 
 
 def due(grade: Grade, silence: Silence | None) -> bool:

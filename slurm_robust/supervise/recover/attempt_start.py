@@ -69,6 +69,7 @@ class AttemptStart:
         self._relaunched = relaunched
         self._judged = False
         self.started_over = -1
+        attempt.pauses = self.pauses
 
     @property
     def last_old_step(self) -> int:

@@ -18,7 +18,7 @@ from dataclasses import replace
 import msgspec
 
 from slurm_robust.claim import Claim
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Road
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Grade, Road
 from slurm_robust.policy.job import climb
 from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.consequences import Pauses
@@ -94,7 +94,11 @@ class LineageStore:
         if not excused:
             self._tally = self._tally.after(before, step, self._session.clock.now_s())
         in_place, waited = plan.road is Road.RESTART_IN_PLACE, plan.pause_s > 0
-        self.lineage = before.after(step, offered, order.failure, in_place=in_place, waited=waited, excused=excused)
+        known = before.after(step, offered, order.failure, in_place=in_place, waited=waited, excused=excused)
+        silence = order.situation.silence if order.situation is not None else None
+        if silence is not None and order.verdict.grade is Grade.WEAK:
+            known = replace(known, pauses=known.pauses.after_cut(silence.kind, silence.silent_s))
+        self.lineage = known
         self._save(self.lineage)
 
     def _faults_known(self, faults: FaultMemory) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from slurm_robust import claim
 from slurm_robust.model import EXIT_REQUEUE_WANTED, Grade, Incident, Plan, Road, Verdict
+from slurm_robust.policy.job.ladder import Rung
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.recover import requeue_wait
@@ -132,8 +133,11 @@ async def requeue(session: Session, incident: Incident, plan: Plan) -> int:
 def _grade(verdict: Verdict | None, plan: Plan) -> Grade:
     """How sure the evidence against the nodes of a claim is. Those that the verdict does not name are known to be bad.
 
-    They are dead, have reported a fault, or still have processes after SIGKILL.
+    They are dead, have reported a fault, or still have processes after SIGKILL; all but the rest of a group that is
+    left as a whole.
     """
+    if verdict is not None and plan.rung == Rung.LEAVE_GROUP:
+        return verdict.grade
     named = {suspect.node for suspect in verdict.suspects} if verdict else set()
     return verdict.grade if verdict is not None and set(plan.evict) <= named else Grade.CERTAIN
 

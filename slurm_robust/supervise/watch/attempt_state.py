@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import structs
+
 from slurm_robust.config import SuperviseConfig
 from slurm_robust.localize import ranks as rank_names
 from slurm_robust.localize.evidence import RaisedException, RankExit
 from slurm_robust.model import Signal, SignalKind
-from slurm_robust.policy.job.consequences import FIRST_STEP, PATIENT_PHASES, Pauses
+from slurm_robust.policy.job.consequences import FIRST_STEP, PATIENT_PHASES, Pauses, learnt_limit_s
 from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
@@ -108,6 +110,8 @@ class AttemptState:
         self.pauses = Pauses()
         self._pause: tuple[float, str] = (self.began_at_s, FIRST_STEP)
         """The pause that goes on now: when it began, and its kind."""
+        self._trained = False
+        """Whether a pause between two steps has ended."""
         self._log_step: tuple[int, float] | None = None
         """The step that the last line with progress told, and when it was read."""
         self._line_times = StepTimes()
@@ -238,7 +242,13 @@ class AttemptState:
         since_s = min((e.at_s for e in self.exits.values()), default=math.inf) - _LAST_WORDS_S
         kept = [item for output in self._outputs for item in output.lines]
         oldest = len(kept) - _LAST_LINES
-        lines = [line for number, (at_s, line) in enumerate(kept) if at_s >= since_s or number >= oldest]
+        # Training went on after an older line: whatever it reports was survived.
+        survived_s = self.last_sign_s - _SETTLE_S if self.reports else -math.inf
+        lines = [
+            line
+            for number, (at_s, line) in enumerate(kept)
+            if at_s >= since_s or (number >= oldest and at_s >= survived_s)
+        ]
         self._last_words.add_to(self.exits, lines)
 
     @property
@@ -299,16 +309,21 @@ class AttemptState:
         """The kind of a pause that goes on now: a phase that some rank has announced, or `FIRST_STEP`."""
         phases = {r.progress.phase for r in self.fleet.alive if r.progress is not None}
         announced = next((phase for phase in PATIENT_PHASES if phase in phases), "")
-        return announced or ("train" if self.step >= 0 else FIRST_STEP)
+        trains = self.step >= 0 or any(r.progress.step >= 0 for r in self.fleet.alive if r.progress is not None)
+        return announced or ("train" if trains else FIRST_STEP)
 
     def note_pauses(self) -> None:
         """Remember how long the pause was that a sign of progress has just ended."""
         began_s, kind = self._pause
-        sign_s = self.last_sign_s
+        now_kind, sign_s = self.pause_kind, self.last_sign_s
         if sign_s > began_s:
-            self.pauses = self.pauses.after(kind, sign_s - began_s)
+            if not (kind == now_kind == FIRST_STEP):  # the start-up ends with a step, not with the first sign of life
+                # Many programs are compiled again in their second step, which is no measure of the later ones.
+                learnt_as = FIRST_STEP if kind == "train" and not self._trained else kind
+                self._trained |= kind == "train"
+                self.pauses = self.pauses.after(learnt_as, sign_s - began_s)
             began_s = sign_s
-        self._pause = began_s, self.pause_kind
+        self._pause = began_s, now_kind
 
     def leave_out_pause(self) -> None:
         """The pause that goes on now is no healthy one: it will not end by itself, and nothing is learnt from it."""
@@ -336,6 +351,10 @@ class AttemptState:
         """Judge the silence now."""
         ranks = [r.progress for r in self.fleet.alive if r.progress is not None]
         lines = LogLines(self._log_step[1], self._line_times) if self._log_step is not None else None
+        if (least_s := learnt_limit_s(self.pause_kind, self.pauses, config)) > 0:
+            # Nothing is overdue before that, but for a limit that the program itself has announced.
+            action_s, startup_s = max(config.action_limit_s, least_s), max(config.startup_limit_s, least_s)
+            config = structs.replace(config, action_limit_s=action_s, startup_limit_s=startup_s)
         return assess(ranks, self.fleet.steps, self._clock.now_s(), config, lines)
 
 
