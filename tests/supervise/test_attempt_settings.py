@@ -80,6 +80,9 @@ def test_a_program_around_it_starts_the_python_that_it_names(around: str, tmp_pa
     words = [*around.split(), "python", "train.py"]
     assert not given(words, new, tmp_path).keys() & OLD_NAMES
     assert given(words, old, tmp_path).keys() >= OLD_NAMES
+    script = tmp_path / "bind.sh"
+    script.write_text('#!/usr/bin/env bash\nexport NCCL_IB_HCA=mlx5_$SLURM_LOCALID\nexec "$@"\n')
+    assert not given([str(script), *words], new, tmp_path).keys() & OLD_NAMES
     changed = ["env", "PATH=/elsewhere", "python", "train.py"]
     assert given(changed, new, tmp_path).keys() >= OLD_NAMES
 

@@ -122,14 +122,23 @@ def only_new_names(command: SrunCommand | None, env: Mapping[str, str]) -> bool:
 
 def _programs_of(command: Sequence[str]) -> list[str]:
     """The programs that may load PyTorch: the first word, or what it starts; empty if that is not known."""
-    first = Path(command[0]).name if command else ""
-    if first not in _SHELLS and first not in _AROUND:
+    first, rest = (Path(command[0]), " ".join(command[1:])) if command else (Path(), "")
+    if first.name in _AROUND or (first.name in _SHELLS and "-c" in command):
+        text = rest
+    elif first.name in _SHELLS:
+        text = os.fsdecode(_head(Path(next((word for word in command[1:] if word[:1] != "-"), "")), _SCRIPT_BYTES))
+    elif (script := _shell_script(first)) is not None:
+        text = f"{script}\n{rest}" if '"$@"' in script else script
+    else:
         return list(command[:1])
-    text = " ".join(command[1:])
-    if first in _SHELLS and "-c" not in command:
-        script = next((word for word in command[1:] if not word.startswith("-")), "")
-        text = os.fsdecode(_head(Path(script), _SCRIPT_BYTES))
     return [] if re.search(_CHANGES_PYTHON, text) else re.findall(_LAUNCHERS, text)
+
+
+def _shell_script(program: Path) -> str | None:
+    """The text of a script for a shell; None if it is none."""
+    line, _, text = os.fsdecode(_head(program, _SCRIPT_BYTES)).partition("\n")
+    words = [Path(word).name for word in line.removeprefix("#!").split()]
+    return text if line.startswith("#!") and set(words) & set(_SHELLS) else None
 
 
 def _python_of(program: Path) -> Path | None:
