@@ -77,6 +77,27 @@ def metrics(t: float) -> RankCapture:
     return rank(3, process(ALL_REDUCE, side=[side]))
 
 
+def with_helper(look: Look, *, cpu_a_s: float = 0.0, bytes_a_s: float = 0.0, moves: bool = False) -> Look:
+    """The same with a child of its own, which works as much meanwhile."""
+
+    def both(t: float) -> RankCapture:
+        found = look(t)
+        line = int(t) + 1 if moves else 9
+        child = process(
+            frames("<module> /home/u/gpu_logger.py:3", f"sample /home/u/gpu_logger.py:{line}"),
+            pid=101, cpu_s=1 + t * cpu_a_s, io_bytes=int(1e4 + t * bytes_a_s), command="python gpu_logger.py",
+        )  # fmt: skip
+        return replace(found, processes=(*found.processes, child))
+
+    return both
+
+
+def short_lived(t: float) -> RankCapture:
+    """In a collective, beside a child that is another one each time."""
+    child = process(None, pid=200 + int(t), cpu_s=0.2, command="nvidia-smi-like")
+    return replace(waits(3)(t), processes=(*waits(3)(t).processes, child))
+
+
 def with_dumps(given: Evidence, *, before: int = 5, after: int = 5) -> Evidence:
     """The same with two dumps of each rank: which operation was open then, and which is open now."""
     old, new = ({r: dump(r, [entry(10, n)], {0: (n, n - 1)}, FOUR) for r in range(4)} for n in (before, after))
@@ -92,6 +113,12 @@ DEAD = {
     "hosts spin behind open operations": replace(seen(*PEERS, spins(3)), recorder=pending(3)),
     "all hosts spin behind open operations": replace(seen(*map(spins, range(4))), recorder=pending(0, 1, 2, 3)),
     "a host sleeps behind an open operation": replace(seen(*PEERS, in_place(3, USER)), recorder=pending(3)),
+    "loggers use five percent": seen(*(with_helper(waits(n), cpu_a_s=0.05, moves=True) for n in range(4))),
+    "loggers write some KB": seen(*(with_helper(waits(n), cpu_a_s=0.1, bytes_a_s=2e4) for n in range(4))),
+    "children come and go": seen(*PEERS, short_lived),
+    "a host spins behind an open operation, beside a logger": replace(
+        seen(*PEERS, with_helper(spins(3), cpu_a_s=0.1)), recorder=pending(3)
+    ),
     "no progress is reported": replace(
         DEADLOCK,
         captures=tuple(replace(c, ranks=tuple(replace(r, progress=None) for r in c.ranks)) for c in DEADLOCK.captures),
@@ -133,6 +160,9 @@ ALIVE = {
         seen(in_place(0, EVALUATE, 1.0), *(waits(n) for n in (1, 2, 3))), recorder=pending(0)
     ),
     "one waits for a lock behind an open operation": replace(seen(*PEERS, in_place(3, USER_LOCK)), recorder=pending(3)),
+    "a child computes": seen(*PEERS, with_helper(waits(3), cpu_a_s=0.9)),
+    "a child saves": seen(*PEERS, with_helper(waits(3), cpu_a_s=0.05, bytes_a_s=5e6)),
+    "one computes, beside a logger": seen(*PEERS, with_helper(spins(3), cpu_a_s=0.05)),
     "one saves": seen(*PEERS, in_place(3, SAVE)),
     "one saves behind an open operation": replace(seen(*PEERS, in_place(3, SAVE)), recorder=pending(3)),
     "gloo sends": seen(*PEERS, waits(3, bytes_a_s=2 * TRAFFIC_BYTES_PER_S)),

@@ -10,17 +10,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
+from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.stacks.blocking import HELD
 from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
-from slurm_robust.localize.stacks.motion import Motion, compare, traffic_bytes_per_s
-from slurm_robust.localize.stacks.process_tree import gil_holder, rank_place, stopped
+from slurm_robust.localize.stacks.motion import BUSY_SHARE, Motion, compare, traffic_bytes_per_s
+from slurm_robust.localize.stacks.process_tree import gil_holder, rank_place, rank_process, stopped, watched
 from slurm_robust.model import Conclusion, Grade, Verdict
 
 TRAFFIC_BYTES_PER_S = 65_536.0
 """What a rank sends and receives beyond this is data. Heartbeats and logs stay far below, and networks far above."""
+HELPER_BYTES_PER_S = 1 << 20
+"""What a helper reads and writes beyond this is work: a checkpoint, a data set. Metrics and logs stay far below."""
 
 
 def with_nobody_at_work(verdict: Verdict, evidence: Evidence) -> Verdict:
@@ -92,10 +94,32 @@ def _at_rest(before: Capture, after: Capture, evidence: Evidence) -> bool:
 
 
 def _rests(before: RankCapture, after: RankCapture, elapsed_s: float) -> bool:
-    """No progress, no other stack, no bytes. A host that spins where it waits for its device rests, too."""
-    moved = compare(before, after, elapsed_s)
+    """No progress, no other stack, no bytes. A host that spins where it waits for its device rests, too.
+
+    The rank's own process waits for peers, and for none of its children: those only count if they work hard.
+    """
+    moved = compare(_alone(before), _alone(after), elapsed_s)
     device = moved.busy and rank_place(after).kind is Kind.USER
     if (moved.motion is Motion.MOVING or moved.busy) and not device:
         return False
+    old = {p.pid: p for p in before.processes}
+    if any(_works_hard(old.get(p.pid), p, elapsed_s) for p in watched(after)[1:]):
+        return False
     traffic = traffic_bytes_per_s(before, after, elapsed_s)
     return traffic is None or traffic < TRAFFIC_BYTES_PER_S
+
+
+def _alone(rank: RankCapture) -> RankCapture:
+    """The rank without its helpers."""
+    own = rank_process(rank)
+    return rank if own is None or len(rank.processes) == 1 else replace(rank, processes=(own,))
+
+
+def _works_hard(before: CapturedProcess | None, helper: CapturedProcess, elapsed_s: float) -> bool:
+    """Whether a helper uses a processor or moves bytes as one does that computes, saves or loads.
+
+    Loggers and watchers of GPUs use a few percent for ever. `before` is None for a helper that has just come.
+    """
+    cpu_s = helper.cpu_s - max(before.cpu_s if before is not None else 0.0, 0.0)
+    io_bytes = helper.io_bytes - max(before.io_bytes if before is not None else 0, 0)
+    return cpu_s > BUSY_SHARE * elapsed_s or io_bytes > HELPER_BYTES_PER_S * elapsed_s
