@@ -111,6 +111,9 @@ DEAD = {
     "heartbeats": seen(*PEERS, waits(3, bytes_a_s=TRAFFIC_BYTES_PER_S / 20)),
     "the recorder stands": with_dumps(DEADLOCK),
     "hosts spin behind open operations": replace(seen(*PEERS, spins(3)), recorder=pending(3)),
+    "hosts spin in backward behind open operations": replace(
+        seen(*(in_place(n, BACKWARD, 1.0, state="R") for n in range(4))), recorder=pending(0, 1, 2, 3)
+    ),
     "all hosts spin behind open operations": replace(seen(*map(spins, range(4))), recorder=pending(0, 1, 2, 3)),
     "a host sleeps behind an open operation": replace(seen(*PEERS, in_place(3, USER)), recorder=pending(3)),
     "loggers use five percent": seen(*(with_helper(waits(n), cpu_a_s=0.05, moves=True) for n in range(4))),
@@ -152,6 +155,13 @@ def step_in_between() -> Evidence:
 ALIVE = {
     "one computes": seen(*PEERS, spins(3)),
     "one computes, beside gloo's operations": replace(seen(*PEERS, spins(3)), recorder=pending(3, backend="gloo")),
+    "one computes in backward": seen(*PEERS, in_place(3, BACKWARD, 1.0, state="R")),
+    "one computes in backward, beside gloo's operations": replace(
+        seen(*PEERS, in_place(3, BACKWARD, 1.0, state="R")), recorder=pending(3, backend="gloo")
+    ),
+    "they compute in backward, and the recorder moves": with_dumps(
+        seen(*(in_place(n, BACKWARD, 1.0, state="R") for n in range(4))), after=6
+    ),
     "one stands in the program": seen(*PEERS, in_place(3, USER)),
     "one waits for a lock": seen(*PEERS, in_place(3, USER_LOCK)),
     "one loads data": seen(*PEERS, in_place(3, LOADER_WAIT)),

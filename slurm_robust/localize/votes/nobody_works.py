@@ -80,9 +80,13 @@ def _waits(rank: RankCapture, evidence: Evidence) -> bool:
         return False
     if where.waits_for_peers:
         return True
-    dump = evidence.recorder.get(rank.rank)
     held = where.wait is WaitsOn.LOCK or where.slow_by_nature or gil_holder(rank) is not None
-    return dump is not None and dump.device_waits and where.kind is Kind.USER and not held
+    return where.kind is Kind.USER and not held and _device_waits(rank, evidence)
+
+
+def _device_waits(rank: RankCapture, evidence: Evidence) -> bool:
+    dump = evidence.recorder.get(rank.rank)
+    return dump is not None and dump.device_waits
 
 
 def _at_rest(before: Capture, after: Capture, evidence: Evidence) -> bool:
@@ -90,16 +94,19 @@ def _at_rest(before: Capture, after: Capture, evidence: Evidence) -> bool:
         return False
     old = {rank.rank: rank for rank in before.ranks}
     elapsed_s = after.at_s - before.at_s
-    return all(rank.rank in old and _rests(old[rank.rank], rank, elapsed_s) for rank in after.ranks)
+    return all(rank.rank in old and _rests(old[rank.rank], rank, elapsed_s, evidence) for rank in after.ranks)
 
 
-def _rests(before: RankCapture, after: RankCapture, elapsed_s: float) -> bool:
+def _rests(before: RankCapture, after: RankCapture, elapsed_s: float, evidence: Evidence) -> bool:
     """No progress, no other stack, no bytes. A host that spins where it waits for its device rests, too.
+
+    It may do so in the step's own code or in the backward pass; its recorder shows that an operation is open.
 
     The rank's own process waits for peers, and for none of its children: those only count if they work hard.
     """
     moved = compare(_alone(before), _alone(after), elapsed_s)
-    device = moved.busy and rank_place(after).kind is Kind.USER
+    may_spin = rank_place(after).kind in (Kind.USER, Kind.BACKWARD)
+    device = moved.busy and may_spin and _device_waits(after, evidence)
     if (moved.motion is Motion.MOVING or moved.busy) and not device:
         return False
     old = {p.pid: p for p in before.processes}
