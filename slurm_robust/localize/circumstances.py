@@ -69,6 +69,7 @@ class Circumstances:
     ras_at_s: Mapping[str, float] = field(default_factory=dict)
     raised: Mapping[int, RaisedException] = field(default_factory=dict)
     dead_mounts: tuple[DeadMount, ...] = ()
+    last_sign_s: float = 0.0
 
 
 def saved_round(number: int, capture: Capture, slow_nodes: Iterable[str]) -> SavedRound:
@@ -125,6 +126,7 @@ def encode(evidence: Evidence, rounds: Sequence[SavedRound], ras_at_s: Mapping[s
             {"mount": d.mount, "node": d.node, "answers_on": list(d.answers_on[:_MAX_ANSWERS])}
             for d in evidence.dead_mounts[:_MAX_ANSWERS]
         ],
+        "last_sign_s": evidence.last_sign_s,
     }
     return json.dumps(body).encode()
 
@@ -180,6 +182,7 @@ class _File(msgspec.Struct, frozen=True):
     ras_at_s: dict[_Word, float] = {}
     raised: Annotated[list[_Raised], msgspec.Meta(max_length=MAX_WITH_LINES)] = []
     dead_mounts: Annotated[list[_DeadMount], msgspec.Meta(max_length=_MAX_ANSWERS)] = []
+    last_sign_s: float = 0.0
 
 
 def decode(data: bytes) -> Circumstances:
@@ -207,7 +210,9 @@ def decode(data: bytes) -> Circumstances:
     rounds = tuple(SavedRound(r.number, r.at_s, tuple(r.missing), tuple(r.unseen)) for r in raw.rounds)
     raised = {told.rank: RaisedException(told.at_s, tuple(told.lines)) for told in raw.raised}
     dead = tuple(DeadMount(d.mount, d.node, tuple(d.answers_on)) for d in raw.dead_mounts)
-    return Circumstances(raw.world_size, rank_nodes, rounds, exits, signals, raw.ras_at_s, raised, dead)
+    return Circumstances(
+        raw.world_size, rank_nodes, rounds, exits, signals, raw.ras_at_s, raised, dead, raw.last_sign_s
+    )
 
 
 def completed(rounds: Mapping[int, Capture], known: Circumstances) -> tuple[Capture, ...]:
@@ -232,4 +237,5 @@ def with_circumstances(evidence: Evidence, rounds: Mapping[int, Capture], known:
         node_signals=known.signals,
         raised=known.raised,
         dead_mounts=known.dead_mounts,
+        last_sign_s=known.last_sign_s,
     )

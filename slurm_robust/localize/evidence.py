@@ -163,6 +163,7 @@ class Evidence:
             a process group down may take minutes, or for ever.
         rules: By which last lines are read; None for the package's own.
         dead_mounts: Mount points that do not answer on one node, and do on others.
+        last_sign_s: When a rank or the log last showed progress, seconds since the epoch; 0 if that is not known.
     """
 
     world_size: int
@@ -179,3 +180,4 @@ class Evidence:
     rules: Matcher | None = field(default=None, repr=False)
     recorder_before: Mapping[int, RankDump] = field(default_factory=dict)
     dead_mounts: tuple[DeadMount, ...] = ()
+    last_sign_s: float = 0.0

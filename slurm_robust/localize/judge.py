@@ -21,7 +21,7 @@ from slurm_robust.localize.votes.never_started import judge_never_started
 from slurm_robust.localize.votes.nobody_works import with_nobody_at_work
 from slurm_robust.localize.votes.node_signals import judge_faults, judge_lost_all, judge_silence
 from slurm_robust.localize.votes.outside_collective import judge_outside, judge_waiting
-from slurm_robust.localize.votes.progress import judge_progress
+from slurm_robust.localize.votes.progress import judge_progress, without_finished
 from slurm_robust.localize.votes.recorder_with_stacks import (
     judge_left_behind,
     judge_ras_undecided,
@@ -62,6 +62,7 @@ def judge(evidence: Evidence) -> Verdict:
     Each vote grades its answer. Where it says only why nobody can be named, it is still relied on if nobody works.
     Whatever the conclusion, `classes` holds the stacks of the last capture, and `missing` the evidence that was absent.
     """
+    evidence = without_finished(evidence)
     verdict = with_dead_mounts(with_nobody_at_work(_first_answer(evidence), evidence), evidence)
     missing = dict.fromkeys((*verdict.missing, *_unseen(evidence)))
     classes = merge.classes(evidence.captures[-1]) if evidence.captures else ()

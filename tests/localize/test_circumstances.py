@@ -63,13 +63,15 @@ def looks(*missing: str, times: int = 3) -> Evidence:
         replace(looks(), exits=(RankExit(1, "n1", 999.0, 1, 0, WORDS),)),
         replace(looks(), exits=(RankExit(1, "n1", 999.0, 1, 0, (), oom_killed=True),)),
         replace(looks(), exits=(RankExit(1, "n1", 999.0, 1, 0, (), shared_lines=WORDS),)),
+        replace(looks(), exits=(RankExit(1, "n1", 900.0, 0),), last_sign_s=990.0),
         replace(looks(), raised={1: RaisedException(990.0, RAISED)}),
         replace(looks(), node_signals=(signal(SignalKind.NODE_FAULT, "n3", "XID 79"),)),
         replace(looks(), node_signals=(replace(signal(SignalKind.NODE_FAULT, "n3", "XID 31"), evidence=NOTE),)),
         evidence(exits=[RankExit(2, "n2", 999.0, None, 9)], nodes=NODES),
         evidence(*(capture(t, *(waiting(n) for n in (0, 1)), rank(2)) for t in (1.0, 9.0)), nodes=NODES),
     ],
-    ids=["missing", "killed", "own error", "memory", "shared lines", "raised", "fault", "note", "no capture", "gone"],
+    ids=["missing", "killed", "own error", "memory", "shared lines", "finished", "raised", "fault", "note",
+         "no capture", "gone"],
 )  # fmt: skip
 def test_a_saved_incident_judges_as_the_live_one(tmp_path: Path, live: Evidence) -> None:
     """The same conclusion, suspects, confidence and words, from the folder alone."""

@@ -9,7 +9,7 @@ from localize_scenes import capture, evidence, process, rank, signal, waiting
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, exit_causes
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, SignalKind
+from slurm_robust.model import Conclusion, Grade, SignalKind
 
 
 @pytest.mark.parametrize(
@@ -231,9 +231,12 @@ def test_left_early() -> None:
     """A rank that ended with 0 while the others wait in a collective: the program's doing."""
     ranks = [rank(1), waiting(0), waiting(2), waiting(3)]
     looks = [capture(1000.0, *ranks), capture(1005.0, *ranks)]
-    verdict = judge(evidence(*looks, exits=[died(1, code=0)]))
+    left = died(1, 999.0, code=0)
+    verdict = judge(evidence(*looks, exits=[left]))
     assert (verdict.conclusion, verdict.suspects) == (Conclusion.USER_CODE, ())
-    assert judge(evidence(looks[0], exits=[died(1, code=0)])).conclusion is Conclusion.NONE
+    assert judge(evidence(looks[0], exits=[left])).conclusion is Conclusion.NONE
+    long_ago = judge(evidence(*looks, exits=[died(1, 900.0, code=0)]))
+    assert (long_ago.conclusion, long_ago.suspects) == (Conclusion.UNDETERMINED, ())
 
 
 def test_vanished_may_have_finished() -> None:
@@ -341,6 +344,27 @@ def test_one_that_finished_too_early_is_the_programs() -> None:
     assert "rank 2 ended with exit code 0" in found.reason
     alone = judge(Evidence(4, NODES, exits=exits[1:]))
     assert alone.conclusion is Conclusion.UNDETERMINED, "without that rank's exit nobody knows"
+
+
+@pytest.mark.parametrize(("ended_s", "early"), [(998.0, True), (900.0, False)])
+def test_one_that_finished_before_the_last_step_is_not_waited_for(ended_s: float, early: bool) -> None:
+    """It finished, and the others went on: their hang has another reason. Only at the last step did it leave early."""
+    looks = tuple(capture(1000.0 + t, *(waiting(n) for n in (0, 1, 3))) for t in (0.0, 5.0, 10.0))
+    known = Evidence(4, NODES, looks, exits=(died(2, ended_s, 0),))
+    assert ("too early" in judge(known).reason) is early
+    assert (judge(known).grade is Grade.STRONG) is not early
+
+
+def test_lines_of_the_log_show_that_the_others_went_on() -> None:
+    """Where ranks report no progress themselves, the newest line of the log is the sign."""
+    members = tuple(replace(waiting(n), progress=None) for n in (0, 1, 3))
+    looks = tuple(capture(1000.0 + t, *members) for t in (0.0, 5.0, 10.0))
+    silent = Evidence(4, NODES, looks, exits=(died(2, 900.0, 0),))
+    assert "too early" in judge(silent).reason
+    assert "too early" not in judge(replace(silent, last_sign_s=990.0)).reason
+    others = tuple(died(n, 1011.0, 1, 0, *GLOO_LOST) for n in (0, 1, 3))
+    died_later = replace(silent, last_sign_s=990.0, exits=(*silent.exits, *others))
+    assert judge(died_later).conclusion is Conclusion.UNDETERMINED
 
 
 @pytest.mark.parametrize(("urgency", "theirs"), [("now", True), ("if_repeated", False), ("at_next_checkpoint", False)])

@@ -109,6 +109,9 @@ DEAD = {
     "metrics threads move": seen(*PEERS, metrics),
     "they spin in the collective": seen(*(waits(n, cpu_a_s=1.0) for n in range(4))),
     "heartbeats": seen(*PEERS, waits(3, bytes_a_s=TRAFFIC_BYTES_PER_S / 20)),
+    "one finished long before the last step": replace(
+        seen(*PEERS), rank_nodes={n: f"n{n}" for n in range(4)}, world_size=4, exits=(RankExit(3, "n3", 900.0, 0),)
+    ),
     "the recorder stands": with_dumps(DEADLOCK),
     "hosts spin behind open operations": replace(seen(*PEERS, spins(3)), recorder=pending(3)),
     "hosts spin in backward behind open operations": replace(
@@ -186,6 +189,12 @@ ALIVE = {
     "one of another node was not captured": replace(seen(*PEERS), rank_nodes={n: f"n{n}" for n in range(4)}),
     "a node did not answer": nodes_but_one(),
     "one has ended": replace(DEADLOCK, exits=(RankExit(3, "n3", 999.0, 0),)),
+    "one has ended at the last step": replace(
+        seen(*PEERS), rank_nodes={n: f"n{n}" for n in range(4)}, world_size=4, exits=(RankExit(3, "n3", 997.0, 0),)
+    ),
+    "one failed long before the last step": replace(
+        seen(*PEERS), rank_nodes={n: f"n{n}" for n in range(4)}, world_size=4, exits=(RankExit(3, "n3", 900.0, 1),)
+    ),
     "a step was completed": step_in_between(),
     "the recorder moves": with_dumps(DEADLOCK, after=6),
     "two captures": seen(*PEERS, waits(3), times=(0.0, 60.0)),

@@ -12,12 +12,10 @@ from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import SURE
 from slurm_robust.localize.votes.outside_collective import others_wait
+from slurm_robust.localize.votes.progress import SAME_MOMENT_S, finished_before
 from slurm_robust.model import Conclusion, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.node_findings import NOW
 from slurm_robust.text import joined
-
-SAME_MOMENT_S = 5.0
-"""Closer deaths are not ordered: agents poll twice a second, clocks differ, and peers follow within seconds."""
 
 CLEAR_LEAD_S = 1.0
 """Two polls of an agent."""
@@ -65,7 +63,7 @@ def judge_exits(evidence: Evidence) -> Verdict | None:
 
 def judge_lost_peers(evidence: Evidence) -> Verdict | None:
     """Undetermined where ranks ended that no other vote explains; None where none ended."""
-    if not evidence.exits:
+    if {e.rank for e in evidence.exits} <= finished_before(evidence):
         return None
     reason = f"{name(e.rank for e in evidence.exits)} lost a peer, and no rank is known to have died first"
     return Verdict(Conclusion.UNDETERMINED, reason, missing=("the first death: exit codes or output of all ranks",))
@@ -84,7 +82,8 @@ def _judged(evidence: Evidence) -> Verdict | None:
         return _node_gone(evidence, on_gone, gone, failed)
     roots = [(e, f) for e, f in failed if f.cause in ROOTS]
     if not roots:
-        left = [e for e, f in causes if f.cause is Cause.FINISHED]
+        before = finished_before(evidence)
+        left = [e for e, f in causes if f.cause is Cause.FINISHED and e.rank not in before]
         return _left_early(left, failed) or _no_root(failed)
     early = [(e, f) for e, f in roots if e.at_s <= roots[0][0].at_s + SAME_MOMENT_S]
     for cause in _BY_WORDS:
@@ -143,10 +142,14 @@ def _earliest_on(nodes: Iterable[str], failed: _Ends) -> bool:
     return not elsewhere or here_s <= min(elsewhere) + SAME_MOMENT_S
 
 
-def _finished(evidence: Evidence, ended: list[RankExit]) -> Verdict:
+def _finished(evidence: Evidence, ended: list[RankExit]) -> Verdict | None:
     if len({e.rank for e in ended}) >= evidence.world_size:
         return Verdict(Conclusion.NONE, "every rank ended with exit code 0")
-    who = name(e.rank for e in ended)
+    at_last = {e.rank for e in ended} - finished_before(evidence)
+    if not at_last:
+        # The others went on without them: whatever holds them now is something else.
+        return None
+    who = name(at_last)
     if not others_wait(evidence, {e.rank for e in ended}):
         # Ranks do not end in the same second, and saving at the end takes its time.
         return Verdict(Conclusion.NONE, f"{who} ended with exit code 0, the others have not finished yet")

@@ -17,6 +17,7 @@ from slurm_robust.localize.stacks.blocking import HELD
 from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
 from slurm_robust.localize.stacks.motion import BUSY_SHARE, Motion, compare, traffic_bytes_per_s
 from slurm_robust.localize.stacks.process_tree import gil_holder, rank_place, rank_process, stopped, watched
+from slurm_robust.localize.votes.progress import finished_before
 from slurm_robust.model import Conclusion, Grade, Verdict
 
 TRAFFIC_BYTES_PER_S = 65_536.0
@@ -39,7 +40,9 @@ def with_nobody_at_work(verdict: Verdict, evidence: Evidence) -> Verdict:
 def nobody_works(evidence: Evidence) -> bool:
     """Whether the last captures (`HELD`: three over eight seconds) all show that nobody works."""
     captures = evidence.captures
-    if evidence.exits or not captures or recorder_moved(evidence.recorder_before, evidence.recorder):
+    if {e.rank for e in evidence.exits} - finished_before(evidence):
+        return False
+    if not captures or not captures[-1].ranks or recorder_moved(evidence.recorder_before, evidence.recorder):
         return False
     if not _all_wait(captures[-1], evidence):
         return False
@@ -68,7 +71,8 @@ def _state(dump: RankDump) -> tuple[object, ...]:
 
 
 def _all_wait(capture: Capture, evidence: Evidence) -> bool:
-    seen = {rank.rank for rank in capture.ranks}
+    finished = finished_before(evidence)
+    seen = {rank.rank for rank in capture.ranks} | finished
     whole = len(seen) >= evidence.world_size and seen >= set(evidence.rank_nodes) and not capture.missing_nodes
     return whole and all(_waits(rank, evidence) for rank in capture.ranks)
 

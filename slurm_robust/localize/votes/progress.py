@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from slurm_robust.localize.evidence import Capture, Evidence
 from slurm_robust.localize.ranks import name
 from slurm_robust.model import Conclusion, Suspect, Verdict
 from slurm_robust.text import joined
 
+SAME_MOMENT_S = 5.0
+"""Closer moments are not ordered: agents poll twice a second, clocks differ, and lines are read when they come."""
 LAGGING_STEPS = 2
 """Ranks in one collective may differ by one completed step; more is a rank left behind."""
 
@@ -25,6 +28,34 @@ def judge_progress(evidence: Evidence) -> Verdict | None:
             steps = f"from step {was.step} ({was.phase}) to step {now.step} ({now.phase})"
             return Verdict(Conclusion.NONE, f"training moves: rank {rank.rank} went {steps}")
     return None
+
+
+def finished_before(evidence: Evidence) -> frozenset[int]:
+    """Ranks that ended with exit code 0 clearly before the last sign of progress: the others went on without them."""
+    well = [e for e in evidence.exits if e.exit_code == 0 and not (e.signal or e.oom_killed)]
+    sign_s = _last_sign_s(evidence) - SAME_MOMENT_S if well else 0.0
+    return frozenset(e.rank for e in well if e.at_s < sign_s)
+
+
+def without_finished(evidence: Evidence) -> Evidence:
+    """The evidence without captures of such ranks: nobody waits for them, and it is no riddle that they are gone."""
+    finished = finished_before(evidence)
+    if not finished:
+        return evidence
+    captures = (replace(c, ranks=tuple(r for r in c.ranks if r.rank not in finished)) for c in evidence.captures)
+    return replace(evidence, captures=tuple(captures))
+
+
+def _last_sign_s(evidence: Evidence) -> float:
+    """When a rank or the log last showed progress; 0 if nothing did. A step is no newer than when it was first seen."""
+    since: dict[int, tuple[tuple[int, str], float]] = {}
+    for capture in evidence.captures:
+        for rank in capture.ranks:
+            if (now := rank.progress) is not None and now.step >= 0:
+                shown, at_s = (now.step, now.phase), capture.at_s - max(now.age_s, 0.0)
+                known = since.get(rank.rank)
+                since[rank.rank] = shown, min(at_s, known[1]) if known is not None and known[0] == shown else at_s
+    return max((evidence.last_sign_s, *(at_s for _, at_s in since.values())))
 
 
 def left_behind(last: Capture) -> Verdict | None:

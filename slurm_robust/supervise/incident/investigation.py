@@ -263,6 +263,7 @@ class Investigation:
             dead_mounts=dead_mounts(fleet.mount_views),
             raised=attempt.raised,
             rules=self._session.rules,
+            last_sign_s=attempt.last_sign_s if attempt.reports else 0.0,
         )
 
     def _keep_circumstances(self, evidence: Evidence) -> None:
