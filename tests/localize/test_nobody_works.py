@@ -155,6 +155,11 @@ def step_in_between() -> Evidence:
     return replace(DEADLOCK, captures=(*first, replace(last, ranks=ranks)))
 
 
+def of_eight() -> dict[int, RankDump]:
+    """Dumps of a group of eight, of which four run in this step."""
+    return {r: dump(r, [entry(10, 5, "broadcast")], {0: (5, 4)}, {WORLD: list(range(8))}) for r in range(4)}
+
+
 ALIVE = {
     "one computes": seen(*PEERS, spins(3)),
     "one computes, beside gloo's operations": replace(seen(*PEERS, spins(3)), recorder=pending(3, backend="gloo")),
@@ -197,6 +202,8 @@ ALIVE = {
     ),
     "a step was completed": step_in_between(),
     "the recorder moves": with_dumps(DEADLOCK, after=6),
+    "members of another job are waited for": replace(DEADLOCK, recorder=of_eight(), recorder_before=of_eight()),
+    "the world is larger than the step": replace(DEADLOCK, world_size=8),
     "two captures": seen(*PEERS, waits(3), times=(0.0, 60.0)),
     "three captures in five seconds": seen(*PEERS, waits(3), times=(0.0, 2.5, 5.0)),
     "stacks go from one collective to another": seen(
@@ -214,6 +221,14 @@ def test_somebody_may_work(scene: str) -> None:
     assert not nobody_works(ALIVE[scene])
     found = judge(ALIVE[scene])
     assert found.conclusion is not Conclusion.UNDETERMINED or found.grade is not Grade.STRONG
+
+
+def test_the_verdict_says_that_members_are_outside() -> None:
+    """A trainer of another job, as in RL: whether that one works cannot be seen from here."""
+    found = judge(ALIVE["members of another job are waited for"])
+    assert found.grade is not Grade.STRONG
+    assert "ranks 4-7 are no ranks of this step" in found.detail
+    assert "no ranks of this step" not in judge(DEAD["the recorder stands"]).detail
 
 
 def test_a_host_that_waits_for_its_device_is_not_named() -> None:

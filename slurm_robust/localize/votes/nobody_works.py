@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.grades import Ground
+from slurm_robust.localize.ranks import name
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.stacks.blocking import HELD
 from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
@@ -32,7 +33,13 @@ def with_nobody_at_work(verdict: Verdict, evidence: Evidence) -> Verdict:
     Where a lock, a loader or work of its own holds somebody, there is somebody who may go on, and this says nothing.
     """
     sure = verdict.corroborated and verdict.grade is not Grade.WEAK
-    if verdict.conclusion is Conclusion.NONE or sure or not nobody_works(evidence):
+    if verdict.conclusion is Conclusion.NONE or sure:
+        return verdict
+    if outside := _members_outside(evidence):
+        text = f"{name(outside)} are no ranks of this step, and may be at work elsewhere"
+        missing = (*verdict.missing, f"what {name(outside)} do")
+        return replace(verdict, detail="; ".join(filter(None, (verdict.detail, text))), missing=missing)
+    if not nobody_works(evidence):
         return verdict
     return replace(verdict, corroborated=True, grade=Ground.NOBODY_WORKS.grade)
 
@@ -44,6 +51,8 @@ def nobody_works(evidence: Evidence) -> bool:
         return False
     if not captures or not captures[-1].ranks or recorder_moved(evidence.recorder_before, evidence.recorder):
         return False
+    if _members_outside(evidence):
+        return False
     if not _all_wait(captures[-1], evidence):
         return False
     count, began_s = 1, captures[-1].at_s
@@ -52,6 +61,13 @@ def nobody_works(evidence: Evidence) -> bool:
             break
         count, began_s = count + 1, before.at_s
     return count >= HELD.captures and captures[-1].at_s - began_s >= HELD.span_s
+
+
+def _members_outside(evidence: Evidence) -> list[int]:
+    """Members of the recorded groups that this step does not have: they run in another step or job."""
+    ours = {*evidence.rank_nodes, *(e.rank for e in evidence.exits)}
+    groups = {group.ranks for dump in evidence.recorder.values() for group in dump.groups.values()}
+    return sorted({rank for ranks in groups for rank in ranks if rank >= evidence.world_size} - ours)
 
 
 def recorder_moved(before: Mapping[int, RankDump], after: Mapping[int, RankDump]) -> bool:
