@@ -41,7 +41,7 @@ class Ground(enum.Enum):
     )
     OWN_CODE = (
         Grade.WEAK,
-        "the flight recorder or RAS names the rank, or all others wait for it, and it is in code of its own",
+        "the flight recorder or RAS names the rank, or all others wait for it: in its own code, or busy and unread",
     )
     LEFT_BEHIND = (
         Grade.WEAK,

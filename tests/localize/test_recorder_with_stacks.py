@@ -28,6 +28,7 @@ from recorder_dumps import TENSOR, WORLD, dump, entry
 from slurm_robust.localize.evidence import Evidence, RankCapture, RankExit, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump
+from slurm_robust.model import Grade
 
 COMPILE = frames("main /home/u/train.py:57", "_compile torch/_dynamo/convert_frame.py:1052")
 FOUR = {WORLD: [0, 1, 2, 3]}
@@ -173,6 +174,38 @@ def test_waited_for_at_the_end_of_a_save(seen: bool) -> None:
         looks = [capture(t, *(waiting(n, stack) for n in (0, 2, 3)), *unread) for t in (0.0, 5.0)]
         found = judge(replace(evidence(*looks, nodes=nodes), recorder=recorded(1)))
         assert [s.node for s in found.suspects] == named
+
+
+def unread(cpu_a_s: float, child_cpu_a_s: float = 0.0) -> Evidence:
+    """Rank 1, without a stack and with a child, never joined by two dumps; it uses a processor as much."""
+    looks = [
+        capture(
+            1000.0 + t,
+            *(waiting(n) for n in (0, 2, 3)),
+            rank(1, process(None, cpu_s=5 + t * cpu_a_s), process(None, pid=101, cpu_s=5 + t * child_cpu_a_s)),
+        )
+        for t in (0.0, 5.0, 10.0, 70.0)
+    ]
+    return replace(evidence(*looks), recorder=recorded(1), recorder_before=recorded(1))
+
+
+@pytest.mark.parametrize(
+    ("scene", "grade"),
+    [
+        (unread(0.0), Grade.STRONG),
+        (unread(0.0, 0.1), Grade.STRONG),
+        (unread(1.0), Grade.WEAK),
+        (unread(0.1), Grade.WEAK),
+        (unread(0.0, 0.9), Grade.WEAK),
+        (unread(-1.0), Grade.WEAK),
+    ],
+    ids=["rests", "rests beside a logger", "computes", "computes a little", "its child computes", "not known"],
+)
+def test_an_unread_rank_that_uses_a_processor_may_be_at_work(scene: Evidence, grade: Grade) -> None:
+    """It may compute an evaluation: weak, and no evidence against its node. One that rests is held."""
+    found = judge(scene)
+    assert [(s.node, s.infrastructure) for s in found.suspects] == [("n1", grade is Grade.STRONG)]
+    assert found.grade is grade
 
 
 def test_waited_for_beside_ranks_at_work() -> None:

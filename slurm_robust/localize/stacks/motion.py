@@ -168,6 +168,31 @@ def _cpu(process: CapturedProcess, used_s: float, elapsed_s: float) -> _Change:
     return Motion.STILL, "", False
 
 
+def rests_unread(number: int, captures: Sequence[Capture]) -> bool:
+    """Whether the last two captures show that a rank whose stack is unknown rests: as far as the kernel counts.
+
+    A child that is no more than a logger says nothing. Where the kernel's figures are unknown, this is False.
+    """
+    if len(captures) < 2:
+        return False
+    before, after = ({r.rank: r for r in capture.ranks}.get(number) for capture in captures[-2:])
+    if before is None or after is None:
+        return False
+    elapsed_s, old, own = (
+        captures[-1].at_s - captures[-2].at_s,
+        {p.pid: p for p in before.processes},
+        rank_process(after),
+    )
+    for process in watched(after):
+        was = old.get(process.pid)
+        quiet_s = max(QUIET_SHARE * elapsed_s, QUIET_FLOOR_S) if process is own else BUSY_SHARE * elapsed_s
+        if was is None or min(was.cpu_s, process.cpu_s) < 0 or process.cpu_s - was.cpu_s > quiet_s:
+            return False
+        if process is own and process.io_bytes - was.io_bytes > IO_BYTES:
+            return False
+    return True
+
+
 def traffic_bytes_per_s(before: RankCapture, after: RankCapture, elapsed_s: float) -> float | None:
     """How much a rank's processes moved over TCP from one capture to the next; None if it is not known.
 

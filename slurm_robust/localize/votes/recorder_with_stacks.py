@@ -17,7 +17,7 @@ from slurm_robust.localize.recorder.dump import HOST_BACKENDS
 from slurm_robust.localize.stacks.blocking import blocking
 from slurm_robust.localize.stacks.frames import own_frames, short_function
 from slurm_robust.localize.stacks.known_names import Kind
-from slurm_robust.localize.stacks.motion import Motion, RankMotion, stillness
+from slurm_robust.localize.stacks.motion import Motion, RankMotion, rests_unread, stillness
 from slurm_robust.localize.stacks.place import slow_around
 from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place, rank_process, stopped, uninterruptible
 from slurm_robust.localize.votes.flight_recorder import judge_dumps
@@ -150,8 +150,10 @@ def _why_absent(rank: RankCapture, evidence: Evidence, ground: Ground) -> Ground
     where, held = rank_place(rank), blocking(rank)
     if stopped(rank) is not None:
         return Ground.STOPPED
-    if held.ground in (Ground.UNINTERRUPTIBLE, Ground.ENDED) or where.waits_for_peers or where.kind is Kind.UNKNOWN:
+    if held.ground in (Ground.UNINTERRUPTIBLE, Ground.ENDED) or where.waits_for_peers:
         return ground
+    if where.kind is Kind.UNKNOWN:
+        return ground if rests_unread(rank.rank, evidence.captures) else Ground.OWN_CODE
     dump = evidence.recorder.get(rank.rank)
     # Its device holds an operation: the host waits for it, wherever in the program it stands.
     return ground if dump is not None and dump.pending and where.kind is Kind.USER else Ground.OWN_CODE
