@@ -34,6 +34,7 @@ class Ground(enum.Enum):
         "all ranks are in a collective or wait for their device: no stack moves, no rank works, no data is sent",
     )
     UNINTERRUPTIBLE = (Grade.STRONG, "a process of one rank stays in D state while the others wait for the rank")
+    SLOW_STORAGE = (Grade.WEAK, "a process of one rank stays in D state in a save, a checkpoint, an import or a load")
     STOPPED = (Grade.WEAK, "a process of the rank is stopped by a signal or frozen; or it is dead and nobody noticed")
     HELD = (
         Grade.WEAK,

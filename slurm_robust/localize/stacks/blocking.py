@@ -23,6 +23,7 @@ from slurm_robust.localize.stacks.process_tree import (
     place,
     rank_process,
     stopped,
+    stores,
     uninterruptible,
 )
 
@@ -112,9 +113,12 @@ def _alive(rank: RankCapture, training: CapturedProcess) -> Blocking:
     if (stuck := uninterruptible(rank)) is not None:
         wchan = f", waiting in the kernel's {stuck.wchan}" if stuck.wchan.strip("0") else ""
         what = f"process {stuck.pid} is uninterruptible (D){wchan}"
-        # One write of a large file to slow storage takes its time, and its bytes count only at its end.
-        patience, detail = (SLOW, f"in {slow} at {where.label}") if slow else (HELD, "")
-        return Blocking(what, patience, True, 0.9, detail, ground=Ground.UNINTERRUPTIBLE)
+        if slow := slow or stores(training) or stores(stuck):
+            # One write of a large file to slow storage takes its time, and its bytes count only at its end. A file
+            # system that is dead looks the same, and leaves a process that a restart cannot end.
+            detail = f"in {slow} at {where.label}"
+            return Blocking(what, SLOW, False, 0.9, detail, ground=Ground.SLOW_STORAGE)
+        return Blocking(what, HELD, True, 0.9, ground=Ground.UNINTERRUPTIBLE)
     if slow:
         # Checkpoints, evaluation, compilation, start-up: they may rightly stand still for long.
         return Blocking(f"it is in {slow} at {where.label}", None, False, 0.3)

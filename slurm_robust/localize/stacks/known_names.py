@@ -114,6 +114,11 @@ SLOW_NAMES = re.compile(
     re.IGNORECASE,
 )
 
+STORES = re.compile(
+    r"(?:^|_)(?:saves?|saving|fsync|flush|dump|write|restore)(?:_|$)|(?:^|_)load_(?:model|weights|state)|pretrained"
+)
+"""Functions in which one call may wait for storage for minutes; `SLOW_NAMES` are slow whatever they wait for."""
+
 PRIMITIVES: tuple[tuple[WaitsOn, tuple[str, ...]], ...] = (
     (WaitsOn.LOCK, ("threading.py", "queue.py", "multiprocessing/synchronize.py", "concurrent/futures/")),
     (WaitsOn.LOCK, ("multiprocessing/queues.py", "multiprocessing/connection.py",

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from slurm_robust.localize.evidence import CapturedProcess, CapturedThread, RankCapture, StackFrame
 from slurm_robust.localize.stacks.frames import by_identity, main_thread, own_frames, short_file, short_function
-from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
+from slurm_robust.localize.stacks.known_names import STORES, Kind, WaitsOn
 from slurm_robust.localize.stacks.place import StackPlace, place_of, waits_on
 
 
@@ -135,6 +135,13 @@ def died(rank: RankCapture) -> CapturedProcess | None:
 def uninterruptible(rank: RankCapture) -> CapturedProcess | None:
     """A process of the rank in D state, or None."""
     return next((p for p in watched(rank) if p.state == "D"), None)
+
+
+def stores(process: CapturedProcess) -> str:
+    """The function in which a process saves, or loads what was saved; empty if its main thread is in none."""
+    thread = main_thread(process.threads)
+    functions = (short_function(frame.function) for frame in own_frames(thread.frames)) if thread is not None else ()
+    return next((function for function in functions if STORES.search(function)), "")
 
 
 def gil_holder(rank: RankCapture) -> CapturedThread | None:

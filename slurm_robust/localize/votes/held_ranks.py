@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_robust.localize.evidence import Capture, RankCapture
+from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.stacks.blocking import blocking
 from slurm_robust.localize.stacks.frames import label, labels
 from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
@@ -21,7 +22,8 @@ def seen_held(rank: RankCapture) -> bool:
     if _plainly_awake(rank):
         return False  # most of many thousands
     what = blocking(rank)
-    return what.patience is not None and (what.infrastructure or what.by_loader)
+    of_node = what.infrastructure or what.by_loader or what.ground is Ground.SLOW_STORAGE
+    return what.patience is not None and of_node
 
 
 def _plainly_awake(rank: RankCapture) -> bool:

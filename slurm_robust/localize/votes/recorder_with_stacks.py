@@ -152,6 +152,8 @@ def _why_absent(rank: RankCapture, evidence: Evidence, ground: Ground) -> Ground
         return Ground.STOPPED
     if held.ground in (Ground.UNINTERRUPTIBLE, Ground.ENDED) or where.waits_for_peers:
         return ground
+    if held.ground is Ground.SLOW_STORAGE:
+        return held.ground
     if where.kind is Kind.UNKNOWN:
         return ground if rests_unread(rank.rank, evidence.captures) else Ground.OWN_CODE
     dump = evidence.recorder.get(rank.rank)
@@ -264,7 +266,8 @@ def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCap
     elif rank is not None:
         where, held = rank_place(rank), blocking(rank)
         details.append(f"its stack waits at {where.label}" if where.waits_for_peers else held.what)
-        if held.by_loader or _why_absent(rank, evidence, Ground.RECORDER) is Ground.OWN_CODE:
+        at_work = _why_absent(rank, evidence, Ground.RECORDER) in (Ground.OWN_CODE, Ground.SLOW_STORAGE)
+        if held.by_loader or at_work:
             infrastructure = held.infrastructure
     surer = round(min(confidence, MAX_CONFIDENCE), 3)
     return replace(suspect, confidence=surer, infrastructure=infrastructure, detail="; ".join(filter(None, details)))
