@@ -224,8 +224,13 @@ class IncidentHandler:
         investigation = Investigation(self._session, attempt, self._log)
         investigation.take_over(suspicion.investigation)
         await investigation.capture()
+        await self._observer.poll(attempt)
+        if suspicion.investigation.progress_since:
+            self._drop(attempt)
+            return None
         verdict = investigation.judge()
-        ended = suspicion.finished and verdict.conclusion is Conclusion.USER_CODE
+        waited_for = not investigation.ended_are_waited_for_in_s()
+        ended = suspicion.finished and verdict.conclusion is Conclusion.USER_CODE and waited_for
         ended = ended or (bool(attempt.exits) and verdict.corroborated)
         case = Judged(verdict, ended=ended, silent_s=suspicion.silent_s)
         order = await self._decider.decide(attempt, start, investigation, case)

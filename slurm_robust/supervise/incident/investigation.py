@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,14 +20,12 @@ from slurm_robust.localize.ranks import name
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import DumpPairs, RankDump
 from slurm_robust.localize.stacks import archive
-from slurm_robust.localize.stacks.blocking import LIKELY, SURE
 from slurm_robust.localize.stacks.merge import render_tree
-from slurm_robust.localize.stacks.motion import moving, spinning, stillness
-from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.model import Conclusion, Failure, Signal, SignalKind, Verdict
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.mount_messages import CheckMounts
 from slurm_robust.supervise.incident.incident_log import IncidentLog
+from slurm_robust.supervise.incident.waited_for import ended_ranks, waited_for_in_s
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import SILENT_AGENT_S, AttemptState
 from slurm_robust.supervise.watch.fleet import RankInfo
@@ -177,36 +175,25 @@ class Investigation:
         attempt, now_s = self._attempt, self._session.clock.now_s()
         return set(attempt.fleet.silent_nodes(attempt.sources.nodes, now_s, SILENT_AGENT_S))
 
-    def dead_are_waited_for(self) -> bool:
-        """Whether the ranks that run wait for those that have ended badly.
+    def ended_are_waited_for_in_s(self) -> float:
+        """Return in how many seconds the ended ranks count as waited for: 0 if they do, infinity if none shows it."""
+        session = self._session
+        return waited_for_in_s(self._attempt, self.captures, session.clock.now_s(), session.settings)
 
-        Two captures show all of them in a collective, without a step since. Otherwise it is enough that all stand
-        still for the patience of weak evidence, whatever they wait for. If the job reports steps, ranks that only spin
-        count as still, and the patience is counted from the last step. If it reports nothing, its tasks may be
-        independent and sleep for minutes: after a death that was not by a signal, the patience is the action limit.
-        """
-        attempt, ended, settings = self._attempt, set(self._attempt.exits), self._session.settings
-        since = tuple(c for c in self.captures if not attempt.reports or c.at_s > attempt.last_sign_s)
-        if others_wait(replace(self.evidence, captures=since), ended, SURE.span_s):
-            return True
-        if len(since) < LIKELY.captures or since[-1].at_s - since[0].at_s < LIKELY.span_s:
-            return False
-        others = {rank.rank for rank in since[-1].ranks} - ended
-        now_s, patience_s = self._session.clock.now_s(), settings.weak_patience_s
-        if attempt.reports:
-            still = not set(moving(since, others)) - spinning(since, others)
-            return still and now_s - attempt.last_sign_s >= patience_s
-        # To compute for long at one place looks like spinning, and no step tells it apart: here only rest counts.
-        if not any(e.signal for e in attempt.exits.values()):
-            patience_s = settings.action_limit_s
-        return all(still.span_s >= patience_s for still in stillness(since, others).values())
-
-    def _in_doubt(self, verdict: Verdict) -> Verdict:
-        """The same verdict; where ranks run that do not wait for the dead ones, it is not yet sure."""
+    @property
+    def progress_since(self) -> bool:
+        """Whether the job has shown progress since the last capture."""
         attempt = self._attempt
-        if not attempt.exits or not attempt.fleet.alive or self.dead_are_waited_for():
+        return attempt.reports and bool(self.captures) and attempt.last_sign_s > self.captures[-1].at_s
+
+    def _in_doubt(self, verdict: Verdict, evidence: Evidence) -> Verdict:
+        """The same verdict; where ranks run that do not wait for the ended ones, it is not yet sure."""
+        attempt, ended = self._attempt, ended_ranks(self._attempt)
+        if not ended or not attempt.fleet.alive or not (attempt.exits or _rests_on(verdict, ended, evidence)):
             return verdict
-        missing = (*verdict.missing, f"captures that show the others waiting for {name(attempt.exits)}")
+        if not self.ended_are_waited_for_in_s():
+            return verdict
+        missing = (*verdict.missing, f"captures that show the others waiting for {name(ended)}")
         return replace(verdict, corroborated=False, missing=missing)
 
     def judge(self) -> Verdict:
@@ -215,7 +202,7 @@ class Investigation:
         cause: Mapping[str, str] = {}
         try:
             evidence = replace(evidence, ras=self._views())
-            verdict = self._in_doubt(judge(evidence))
+            verdict = self._in_doubt(judge(evidence), evidence)
             self.apart = standing_apart(evidence, verdict)
             self.failure, cause = failure_of(evidence, verdict), words_of(evidence, verdict)
         except Exception as error:  # noqa: BLE001 (a fault of ours in weighing evidence must not end the supervision)
@@ -246,15 +233,13 @@ class Investigation:
             for n in missing
         ]
         since_s = attempt.last_sign_s - _FAULT_BEFORE_S
-        # srun's report of ended ranks is surer than their absence, which may show a second earlier. Where a part of the
-        # world runs in another step, the others may wait for that, and who has vanished may be a helper.
-        vanished = attempt.vanished if fleet.complete else {}
         told = [s for s in attempt.signals if s.kind is not SignalKind.NODE_FAULT or s.at_s >= since_s]
         return Evidence(
             world_size=max(fleet.world, len(fleet.ranks)),
             rank_nodes=fleet.rank_nodes,
             captures=tuple(self.captures),
-            exits=tuple((attempt.exits or vanished).values()),
+            # srun's report of ended ranks is surer than their absence, which may show a second earlier.
+            exits=tuple(ended_ranks(attempt).values()),
             node_signals=(*told, *silent),
             layout=layout,
             layout_order=order,
@@ -270,6 +255,13 @@ class Investigation:
         if self._id:
             body = circumstances.encode(evidence, self._saved_rounds, self._ras_at_s)
             self._session.folder.write(f"{self._id}/{CIRCUMSTANCES_FILE}", body)
+
+
+def _rests_on(verdict: Verdict, vanished: Collection[int], evidence: Evidence) -> bool:
+    """Whether the verdict names ranks because they have vanished, and not their node because it is gone itself."""
+    gone = {s.node for s in evidence.node_signals if s.kind in (SignalKind.NODE_DOWN, SignalKind.AGENT_SILENT)}
+    named = {rank for suspect in verdict.suspects for rank in suspect.ranks if suspect.node not in gone}
+    return bool(named & set(vanished))
 
 
 class MergedArchives(NamedTuple):

@@ -15,6 +15,13 @@ CAPTURES_AFTER_S = (0.0, 2.2, 4.2, 10.0, 30.0, 60.0, 60.0, 60.0, 60.0, 60.0)
 """From one capture after a death to the next. The first two show who waits in a collective."""
 _LATER_S = 300.0
 """From one capture to the next after those."""
+_SOONEST_S = 1.0
+
+
+def next_capture_in_s(rounds: int, due_in_s: float) -> float:
+    """Return the time to the next capture: sooner if the ended ranks count as waited for (`due_in_s`) before it."""
+    pause_s = (*CAPTURES_AFTER_S, _LATER_S)[min(rounds, len(CAPTURES_AFTER_S))]
+    return min(pause_s, max(due_in_s, _SOONEST_S)) if due_in_s else pause_s
 
 
 class DeadRanks:
@@ -60,9 +67,9 @@ class DeadRanks:
         if found is None or now_s < self._next_at_s:
             return False
         await found.capture(keep=False)
-        pause_s = (*CAPTURES_AFTER_S, _LATER_S)[min(found.rounds, len(CAPTURES_AFTER_S))]
-        self._next_at_s = session.clock.now_s() + pause_s
-        return found.dead_are_waited_for()
+        due_in_s = found.ended_are_waited_for_in_s()
+        self._next_at_s = session.clock.now_s() + next_capture_in_s(found.rounds, due_in_s)
+        return not due_in_s
 
     async def _is_the_end(self) -> bool:
         """Whether plain srun would have ended the step by now, because of the first death."""

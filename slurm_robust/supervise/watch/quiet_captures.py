@@ -17,7 +17,7 @@ from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
-from slurm_robust.supervise.watch.dead_ranks import CAPTURES_AFTER_S
+from slurm_robust.supervise.watch.dead_ranks import CAPTURES_AFTER_S, next_capture_in_s
 from slurm_robust.supervise.watch.traffic import SILENT_S as TRAFFIC_SILENT_S
 from slurm_robust.text import shortened
 
@@ -86,7 +86,9 @@ class QuietCaptures:
             session.folder.log_event("note", _no_rank(waited_s, job_id, session.allocation.silent_nodes))
         if not attempt.vanished or attempt.exits:
             self._vanished, self._captures_of_vanished = None, 0
-        elif now_s >= self._vanished_at_s and self._captures_of_vanished < len(CAPTURES_AFTER_S):
+        elif now_s >= self._vanished_at_s and (
+            not attempt.reports or self._captures_of_vanished < len(CAPTURES_AFTER_S)
+        ):
             return await self._capture_vanished()
         if attempt.fleet.alive and now_s >= attempt.quiet_until_s and self._unmeasured_due(now_s):
             self._captured_at_s = now_s
@@ -147,14 +149,14 @@ class QuietCaptures:
         found = self._vanished
         await found.capture(keep=False)
         self._captures_of_vanished += 1
-        pause_s = CAPTURES_AFTER_S[min(self._captures_of_vanished, len(CAPTURES_AFTER_S) - 1)]
-        self._vanished_at_s = session.clock.now_s() + pause_s
+        due_in_s = found.ended_are_waited_for_in_s()
+        self._vanished_at_s = session.clock.now_s() + next_capture_in_s(self._captures_of_vanished, due_in_s)
         gone = list(self._attempt.vanished.values())
         finished = self._have_finished(gone)
         if not self._attempt.fleet.complete:
             return None  # others of its world are not in this step: they may be the ones that are waited for
         verdict = found.judge()
-        if verdict.grade is Grade.WEAK or not _proves(verdict, finished=finished):
+        if verdict.grade is Grade.WEAK or not _proves(verdict, finished=finished) or (finished and due_in_s):
             return None
         self._vanished = None
         first = min(gone, key=lambda e: e.at_s)

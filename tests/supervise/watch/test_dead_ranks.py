@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2] / "localize"))
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from localize_scenes import USER, capture, process, rank, waiting  # type: ignore[import-not-found]
+from localize_scenes import ALL_REDUCE, USER, capture, process, rank, waiting  # type: ignore[import-not-found]
 from supervised import World
 
 from slurm_robust.localize.evidence import Capture, RankCapture, RankExit
@@ -94,12 +95,106 @@ def at_work(number: int) -> RankCapture:
 at_work.cpu_s = 0.0  # type: ignore[attr-defined]
 
 
+def trained(scene: Scene, *, each_s: float = 1.0) -> None:
+    """All ranks have trained until now, and report their steps; rank 1 ends now."""
+    del scene.attempt.exits[1]
+    scene.attempt.fleet.ranks[1].gone_at_s = 0.0
+    for step in range(20):
+        scene.world.clock.at_s += each_s
+        for number, node in enumerate(NODES):
+            entry = [number, step, "train", 0.0, step + 1, None, None, None]
+            scene.world.session.receive(from_agent({"t": "p", "n": node, "r": [entry]}))
+    scene.ends(1)
+
+
+def sending(number: int) -> RankCapture:
+    """A rank of another run, which trains: it is in a collective, and data is on its way."""
+    sending.net_bytes += 100_000_000  # type: ignore[attr-defined]
+    found = waiting(number)
+    return replace(found, processes=tuple(replace(p, net_bytes=sending.net_bytes) for p in found.processes))  # type: ignore[attr-defined]
+
+
+sending.net_bytes = 0  # type: ignore[attr-defined]
+
+
+def spinning(number: int) -> RankCapture:
+    """A rank in a collective whose host uses a whole processor: it waits, or it launches work."""
+    spinning.cpu_s += 60.0  # type: ignore[attr-defined]
+    return rank(number, process(ALL_REDUCE, cpu_s=spinning.cpu_s), step=None)  # type: ignore[attr-defined]
+
+
+spinning.cpu_s = 0.0  # type: ignore[attr-defined]
+
+
 def test_a_death_that_the_others_wait_for_is_handled_within_seconds(scene: Scene) -> None:
-    """Two captures, two seconds apart, show all of them in a collective."""
+    """Steps of a second have stopped for longer than the limit of a step, 5 s, and all others are in a collective."""
+    trained(scene)
     took_s = scene.after(20)
     assert took_s is not None
-    assert took_s < 3.0
-    assert len(scene.captured) == 2
+    assert 5.0 <= took_s < 8.0
+
+
+def test_long_steps_are_waited_for(scene: Scene) -> None:
+    """Steps of ten seconds: not before 32 s, and then at once."""
+    trained(scene, each_s=10.0)
+    took_s = scene.after(60)
+    assert took_s is not None
+    assert 32.0 <= took_s < 34.0
+
+
+def test_in_a_job_that_never_reports_two_captures_do_not_prove_waiting(scene: Scene) -> None:
+    """All others rest in a collective, without data and without a processor, for the patience of strong evidence."""
+    took_s = scene.after(120)
+    assert took_s is not None
+    assert 75.0 <= took_s < 80.0
+
+
+@pytest.mark.parametrize("shows", [sending, spinning])
+def test_an_independent_run_that_never_reports_outlives_the_death(
+    scene: Scene, shows: Callable[[int], RankCapture]
+) -> None:
+    """It trains in its own group, and each capture finds it in a collective."""
+    scene.shows = shows
+    assert scene.after(600) is None
+
+
+def test_an_independent_run_that_sends_data_outlives_the_death(scene: Scene) -> None:
+    """Its own steps are slower than those of the run that has ended."""
+    trained(scene)
+    scene.shows = sending
+    assert scene.after(600) is None
+
+
+def test_hosts_that_spin_may_be_of_another_run_with_longer_steps(scene: Scene) -> None:
+    """Whose steps the limit is from is not known, so it takes the patience of strong evidence."""
+    trained(scene)
+    scene.shows = spinning
+    took_s = scene.after(120)
+    assert took_s is not None
+    assert 75.0 <= took_s < 80.0
+
+
+def test_hosts_that_spin_are_waiting_where_each_reports_its_own_steps(scene: Scene) -> None:
+    """Each of them is silent for longer than its own steps take."""
+    trained(scene)
+    for info in scene.attempt.fleet.ranks.values():
+        info.first_step, info.first_step_at_s = 0, scene.world.clock.at_s - 19.0
+    scene.shows = spinning
+    took_s = scene.after(20)
+    assert took_s is not None
+    assert 5.0 <= took_s < 8.0
+
+
+def test_a_death_that_training_has_outlived_explains_no_pause_at_once(scene: Scene) -> None:
+    """A helper failed, steps went on for a minute, and then they pause: not before the patience of strong evidence.
+
+    The silence itself is captured more often, by the handler of silence.
+    """
+    trained(scene)
+    assert scene.after(60, stepping=True) is None
+    took_s = scene.after(140)
+    assert took_s is not None
+    assert took_s >= 74.0
 
 
 def test_tasks_that_go_on_without_the_dead_one_are_left_alone(scene: Scene) -> None:
@@ -117,9 +212,9 @@ def test_a_second_death_is_looked_at_anew(scene: Scene) -> None:
     assert scene.after(300) is None
     scene.ends(2)
     scene.shows = waiting
-    took_s = scene.after(20)
+    took_s = scene.after(120)
     assert took_s is not None
-    assert took_s < 3.0
+    assert took_s < 80.0
 
 
 def test_ranks_that_train_on_in_collectives_wait_for_nobody(scene: Scene) -> None:
