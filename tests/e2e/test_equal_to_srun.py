@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from conftest import spec  # type: ignore[import-not-found]
@@ -97,7 +97,7 @@ def test_what_a_script_and_its_tasks_see_is_the_same(cluster: DevCluster, tmp_pa
 def test_a_cancelled_job_is_over(cluster: DevCluster, tmp_path: Path) -> None:
     """`scancel JOB`: CANCELLED and not requeued. Its exit code is the script's, which Slurm has ended by a signal."""
     ends = {}
-    for name, launcher in {"srun": "srun", "robust": "srobust run"}.items():
+    for name, launcher in LAUNCHERS.items():
         folder = tmp_path / name
         folder.mkdir()
         folder.chmod(0o777)
@@ -114,3 +114,88 @@ def test_a_cancelled_job_is_over(cluster: DevCluster, tmp_path: Path) -> None:
         text = wait_until(shown, 60, "the job's end")
         ends[name] = re.findall(r"(?:JobState|Restarts)=\S+", text)
     assert sorted(ends["robust"]) == sorted(ends["srun"]) == ["JobState=CANCELLED", "Restarts=0"]
+
+
+class AtTheLimit(NamedTuple):
+    """A job that reaches its time limit: the task and the script around its launch, and what comes of them."""
+
+    task: str
+    exit_code: str
+    lines: list[str]
+    before: str = "trap told=yes TERM\n"
+    # The script's own SIGTERM comes before or after that of the step, as it happens.
+    after: str = 'code=$?\nuntil [ "$told" ]; do sleep 0.1; done\necho told, and the step gave $code\nexit $code'
+
+
+AT_THE_LIMIT = {
+    "ended by the signal": AtTheLimit("exec sleep 300", "ExitCode=143:0", ["told, and the step gave 143"]),
+    "saves and ends well": AtTheLimit(
+        "trap 'echo saved; exit 0' TERM; sleep 300 & wait", "ExitCode=0:0", ["saved", "told, and the step gave 0"]
+    ),
+    "ignores the signal": AtTheLimit("trap '' TERM; while :; do sleep 1; done", "ExitCode=0:15", [], "", ""),
+}
+LAUNCHERS = {"srun": "srun", "robust": "srobust run"}
+
+
+def submit_script(cluster: DevCluster, folder: Path, text: str, *options: str) -> str:
+    """Submit this script, which may be requeued and runs in a new folder of its own; returns the job's number."""
+    folder.mkdir()
+    folder.chmod(0o777)
+    (folder / "job.sh").write_text(f"#!/bin/bash\n{text}\n")
+    words = ["sbatch", "--parsable", "--requeue", "--open-mode=append", f"--output={folder}/job.out", *options]
+    done = cluster.run([*words, f"--chdir={folder}", str(folder / "job.sh")])
+    return done.stdout.strip().split(";")[0]
+
+
+def steps(cluster: DevCluster, job: str) -> int:
+    """How many steps of this job run now, besides its script."""
+    listed = cluster.run(["squeue", "-h", "-s", "-j", job, "-o", "%i"]).stdout.split()
+    return sum(step.rpartition(".")[2].isdigit() for step in listed)
+
+
+def ended(cluster: DevCluster, job: str) -> list[str]:
+    """State, exit code and requeues of a job once nothing of it is left; empty until then."""
+    shown = cluster.run(["scontrol", "-o", "show", "job", job]).stdout
+    if re.search(r"JobState=(?:PENDING|RUNNING|COMPLETING)", shown) or cluster.processes(int(job)):
+        return []
+    return re.findall(r"\b(?:JobState|ExitCode|Restarts)=\S+", shown)
+
+
+def own_lines(folder: Path) -> list[str]:
+    """What script and tasks printed: neither srun's and slurmstepd's messages nor ours."""
+    lines = (folder / "job.out").read_text().splitlines()
+    return [line for line in lines if not line.startswith(("srun: ", "slurmstepd", "srobust: "))]
+
+
+@pytest.mark.begin_early
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ended by the signal",
+        pytest.param("saves and ends well", marks=pytest.mark.variant),
+        pytest.param("ignores the signal", marks=pytest.mark.variant),
+    ],
+)
+def test_a_job_that_reaches_its_time_limit_is_over(cluster: DevCluster, tmp_path: Path, name: str) -> None:
+    """TIMEOUT, with srun's exit code and output and no second start, although the job may be requeued.
+
+    Slurm looks at time limits every half minute, and kills after KillWait what has not ended at the first signal.
+    """
+    case = AT_THE_LIMIT[name]
+    program = tmp_path / "task.sh"
+    program.write_text(f"echo x >> starts; touch up; {case.task}\n")
+    jobs = {
+        way: submit_script(cluster, tmp_path / way, f"{case.before}{launcher} -n1 sh {program}\n{case.after}")
+        for way, launcher in LAUNCHERS.items()
+    }
+    wait_until(lambda: all((tmp_path / way / "up").exists() for way in jobs), 120, "both tasks")
+    wait_until(lambda: steps(cluster, jobs["robust"]) == 2, 60, "the step that watches")
+    for job in jobs.values():
+        cluster.run(["scontrol", "update", f"JobId={job}", "EndTime=now"])
+    ends = {way: wait_until(lambda job=job: ended(cluster, job), 150, "the end") for way, job in jobs.items()}
+    outputs = {way: (tmp_path / way / "job.out").read_text() for way in jobs}
+    assert all("DUE TO TIME LIMIT" in text for text in outputs.values()), outputs
+    assert sorted(ends["robust"]) == sorted(ends["srun"]), outputs
+    assert sorted(ends["srun"]) == [case.exit_code, "JobState=TIMEOUT", "Restarts=0"], outputs
+    assert own_lines(tmp_path / "robust") == own_lines(tmp_path / "srun") == case.lines, outputs
+    assert {(tmp_path / way / "starts").read_text() for way in jobs} == {"x\n"}, outputs
