@@ -16,12 +16,13 @@ class Ground(enum.Enum):
     """A kind of evidence: its grade, and what is seen."""
 
     ENDED = (Grade.CERTAIN, "a rank's process has ended, and others wait for it or its last words say why")
-    NODE_SILENT = (Grade.CERTAIN, "Slurm calls the node down, or its agent did not answer two captures")
+    NODE_DOWN = (Grade.CERTAIN, "Slurm calls the node down, or not responding while its agent is silent, too")
     NODE_FAULT = (Grade.CERTAIN, "the node reports an urgent fault of a part that the job uses, or fails its own check")
     DEAD_MOUNT = (
         Grade.CERTAIN,
         "a process of the rank is in D state, and a mount does not answer on its node while it answers on others",
     )
+    NODE_SILENT = (Grade.STRONG, "the node's agent did not answer two captures, and Slurm does not call the node down")
     NODE_TROUBLED = (Grade.STRONG, "the node reports a lesser fault that can hold a job, and no rank moves")
     FAILED_TEST = (Grade.CERTAIN, "the node fails a test")
     RECORDER = (

@@ -131,6 +131,17 @@ def test_silent_agent_twice() -> None:
     assert not once.corroborated
 
 
+@pytest.mark.parametrize(("down", "grade"), [([], Grade.STRONG), (["n1"], Grade.CERTAIN), (["n3"], Grade.STRONG)])
+def test_only_slurm_makes_a_silent_node_certain(down: list[str], grade: Grade) -> None:
+    """A node that thrashes for seconds has a silent agent, too; so has one of two of which Slurm lost the other."""
+    nodes = {n: f"n{n}" for n in range(6)}
+    peers = [waiting(n) for n in range(6) if n not in (1, *(int(name[1:]) for name in down))]
+    captures = [capture(t, *peers, missing=["n1"]) for t in (1000.0, 1005.0)]
+    verdict = judge(evidence(*captures, nodes=nodes, signals=[signal(SignalKind.NODE_DOWN, n, "DOWN") for n in down]))
+    assert {s.node for s in verdict.suspects} == {"n1", *down}
+    assert (verdict.grade, verdict.corroborated) == (grade, True)
+
+
 def test_an_agents_silence_is_counted_once() -> None:
     """The supervisor reports a missing answer as a signal too; that does not make it two."""
     nodes = {n: f"n{n}" for n in range(4)}

@@ -64,7 +64,9 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
     confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_ONE_CAPTURE for node, (_, sure) in silent.items()}
     suspects = _suspects(evidence, whys, confidence)
     missing = (*_spin_missing(spin), *(() if certain else (wanted,)))
-    return _culprit(whys.values(), suspects, missing, Ground.NODE_SILENT)
+    # Slurm knows whether a node is lost. One that thrashes for seconds has a silent agent, too.
+    ground = Ground.NODE_DOWN if set(silent) <= down else Ground.NODE_SILENT
+    return _culprit(whys.values(), suspects, missing, ground)
 
 
 def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
