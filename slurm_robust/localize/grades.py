@@ -20,7 +20,7 @@ class Ground(enum.Enum):
     NODE_FAULT = (Grade.CERTAIN, "the node reports an urgent fault of a part that the job uses, or fails its own check")
     DEAD_MOUNT = (
         Grade.CERTAIN,
-        "a process of the rank is in D state, and a mount does not answer on its node while it answers on others",
+        "a process of the rank stays in D state, and a mount has not answered on its node for 20 s, but on others",
     )
     NODE_SILENT = (Grade.STRONG, "the node's agent did not answer two captures, and Slurm does not call the node down")
     NODE_TROUBLED = (Grade.STRONG, "the node reports a lesser fault that can hold a job, and no rank moves")

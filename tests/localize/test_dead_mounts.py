@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from localize_scenes import USER, process, rank, repeated, waiting
+from localize_scenes import SAVE, USER, process, rank, repeated, waiting
 
 from slurm_robust.localize import circumstances
 from slurm_robust.localize.dead_mounts import DeadMount, MountView, dead_mounts
-from slurm_robust.localize.evidence import Evidence
+from slurm_robust.localize.evidence import Evidence, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Grade
 
@@ -45,19 +45,29 @@ def test_its_sentence_names_the_nodes() -> None:
 DEAD = (DeadMount("/data", "n2", ("n0", "n1")),)
 
 
-def waits_in_the_kernel(state: str = "D") -> Evidence:
+def waits_in_the_kernel(state: str = "D", stack: tuple[StackFrame, ...] = USER, times: int = 4) -> Evidence:
     """Rank 2 waits in the kernel, or where it is said, while the others wait for it."""
-    return repeated(waiting(0), waiting(1), rank(2, process(USER, state=state)), waiting(3))
+    held = process(stack, state=state, wchan="nfs_wait_bit_killable")
+    return repeated(waiting(0), waiting(1), rank(2, held), waiting(3), times=times, every_s=45.0)
 
 
-def test_a_dead_mount_under_a_rank_in_d_state_is_certain() -> None:
-    """At once, and the sentence says which mount and where it answers; without it the same is strong."""
-    evidence = replace(waits_in_the_kernel(), dead_mounts=DEAD)
-    verdict = judge(evidence)
+@pytest.mark.parametrize(("stack", "alone"), [(USER, Grade.STRONG), (SAVE, Grade.WEAK)], ids=["program", "save"])
+def test_a_dead_mount_under_a_rank_in_d_state_is_certain(stack: tuple[StackFrame, ...], alone: Grade) -> None:
+    """Once the rank is known to be held, and the sentence says which mount and where it answers."""
+    evidence = waits_in_the_kernel(stack=stack)
+    verdict = judge(replace(evidence, dead_mounts=DEAD))
     assert (verdict.grade, verdict.corroborated) == (Grade.CERTAIN, True)
     assert "/data does not answer on n2, and answers on n0, n1" in verdict.suspects[0].why
-    alone = judge(waits_in_the_kernel())
-    assert (alone.grade, alone.corroborated) == (Grade.STRONG, False)
+    assert verdict.suspects[0].infrastructure
+    assert (judge(evidence).grade, judge(evidence).corroborated) == (alone, True)
+
+
+@pytest.mark.parametrize(("stack", "times"), [(USER, 1), (SAVE, 1), (SAVE, 3)])
+def test_a_dead_mount_holds_nobody_sooner(stack: tuple[StackFrame, ...], times: int) -> None:
+    """A mount that is slow while a rank saves: the rank must stand as long as without the mount."""
+    verdict = judge(replace(waits_in_the_kernel(stack=stack, times=times), dead_mounts=DEAD))
+    assert not verdict.corroborated
+    assert verdict.grade is not Grade.CERTAIN
 
 
 def test_a_dead_mount_says_nothing_of_other_ranks() -> None:

@@ -22,7 +22,7 @@ from slurm_robust.localize.evidence_folder import read_folder
 from slurm_robust.localize.judge import judge
 from slurm_robust.model import Conclusion
 from slurm_robust.supervise.agent import messages
-from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.agent.messages import TakeCapture, from_agent
 from slurm_robust.supervise.agent.mount_messages import CheckMounts, MountsChecked
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
@@ -177,22 +177,29 @@ def test_what_is_saved_judges_as_the_live_one_did(tmp_path: Path, slow: str, dea
 
 
 def test_other_nodes_are_asked_about_a_mount_that_is_silent_on_one(tmp_path: Path) -> None:
-    """Once; and what they answer is evidence."""
+    """Once; and what they answer is evidence, of this incident and of no later one."""
     world = World(tmp_path, nodes=NODES)
     attempt = world.attempt()
     world.finds_ranks(4)
     investigation = Investigation(world.session, attempt)
 
-    async def two_captures() -> None:
-        await investigation.capture(keep=False)
-        world.session.receive(MountsChecked("n2", 1, ("/data",), ("/home",)))
-        await investigation.capture(keep=False)
-        await investigation.capture(keep=False)
+    def captured() -> int:
+        return [m.capture_id for m in world.agents.sent if isinstance(m, TakeCapture)][-1]
 
-    asyncio.run(two_captures())
+    async def captures() -> None:
+        await investigation.capture(keep=False)
+        for _ in range(20):
+            world.session.receive(MountsChecked("n2", captured(), ("/data",), ("/home",)))
+            await investigation.capture(keep=False)
+
+    asyncio.run(captures())
     asked = [m for m in world.agents.sent if isinstance(m, CheckMounts)]
     assert [m.mounts for m in asked] == [("/data",)]
     for node in ("n1", "n3"):
         world.session.receive(MountsChecked(node, asked[0].request_id, (), ("/data",)))
     (found,) = investigation.evidence.dead_mounts
     assert (found.mount, found.node, found.answers_on) == ("/data", "n2", ("n1", "n3"))
+    world.clock.at_s += 600.0
+    later = Investigation(world.session, attempt)
+    asyncio.run(later.capture(keep=False))
+    assert later.evidence.dead_mounts == ()

@@ -1,7 +1,8 @@
 """Which network file systems of this node do not answer? Asked in child processes, which may hang in the agent's place.
 
-A child that does not end is killed and left behind: it ends when its mount answers or is gone. Until then its mount
-counts as silent, and no second child is started for it.
+A mount is silent if a child that asks it has had no answer for `ANSWER_S`. Such a child is killed. One that cannot be
+killed is left behind: it ends when its mount answers or is gone. Until then its mount counts as silent, and no second
+child is started for it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.agent.mount_messages import CheckMounts, MountsChecked
 from slurm_robust.supervise.agent.ranks import Rank
 
-ANSWER_S = 2.0
-"""What a working file system needs is milliseconds."""
+ANSWER_S = 20.0
+"""A working file system needs milliseconds; one that is busy with a large checkpoint may need seconds."""
 _POLL_S = 0.02
 _MAX_MOUNTS = 32
 _TYPES = frozenset(
@@ -53,25 +54,37 @@ def network_mounts(mountinfo: str) -> tuple[str, ...]:
 class MountProbe:
     """Asks mounts whether they answer."""
 
-    def __init__(self, clock: SystemClock = CLOCK) -> None:
+    def __init__(self, clock: SystemClock = CLOCK, answer_s: float = ANSWER_S) -> None:
         self._clock = clock
+        self._answer_s = answer_s
         self._lock = threading.Lock()
         self._children: dict[str, int] = {}
         """Mount → pid of the child that asks there."""
+        self._asked_s: dict[str, float] = {}
+        """Mount → when that child was started."""
 
-    def silent(self, mounts: tuple[str, ...], within_s: float = ANSWER_S) -> tuple[str, ...]:
-        """Those that do not answer in this time. A mount that answers with an error, or is not there, does answer."""
+    @property
+    def busy(self) -> bool:
+        """Whether a question goes on."""
+        return self._lock.locked()
+
+    def silent(self, mounts: tuple[str, ...], within_s: float = -1.0) -> tuple[str, ...]:
+        """Those that do not answer in this time. A mount that answers with an error, or is not there, does answer.
+
+        A mount that has not answered an earlier question for so long is not waited for again.
+        """
         mounts = mounts[:_MAX_MOUNTS]
+        within_s = self._answer_s if within_s < 0 else within_s
         with self._lock:
             self._ended()
-            deadline_s = self._clock.monotonic_s() + within_s
             waiting = set(mounts)
             while True:
+                now_s = self._clock.monotonic_s()
                 for mount in waiting - self._children.keys():
-                    self._children[mount] = _ask(mount)
+                    self._children[mount], self._asked_s[mount] = _ask(mount), now_s
                 # A child that was killed after an earlier question gives no answer when it ends.
                 waiting -= {mount for mount, status in self._ended() if os.WIFEXITED(status)}
-                if not waiting or self._clock.monotonic_s() >= deadline_s:
+                if all(now_s - self._asked_s.get(mount, now_s) >= within_s for mount in waiting):
                     break
                 self._clock.pause(_POLL_S)
             for mount in waiting & self._children.keys():
@@ -84,7 +97,7 @@ class MountProbe:
         for mount, pid in list(self._children.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                del self._children[mount]
+                del self._children[mount], self._asked_s[mount]
                 found.append((mount, status))
         return found
 

@@ -84,8 +84,11 @@ class RequestRunner:
             self._send(messages.RasTaken(self._target.node, request.capture_id, packed))
 
     def _find_dead_mounts(self, request: messages.TakeCapture, ranks: list[Rank]) -> None:
-        """Send which network mounts do not answer, if a process of a rank may wait for one."""
-        if held(ranks):
+        """Send which network mounts do not answer, if a process of a rank may wait for one.
+
+        While the question of an earlier capture goes on, its answer is enough.
+        """
+        if held(ranks) and not self._mounts.busy:
             self._check_mounts(CheckMounts(request.capture_id))
 
     def _check_mounts(self, request: CheckMounts) -> None:

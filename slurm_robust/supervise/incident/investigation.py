@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -65,6 +66,8 @@ class Investigation:
         self._unsaved: dict[int, Mapping[str, bytes]] = {}
         self._ras_at_s: dict[str, float] = {}
         self._asked_mounts: set[str] = set()
+        self._first_key = sys.maxsize
+        """Of the first capture: what was asked about mounts before says nothing about this incident."""
         self._problem_reported = self._layout_kept = False
         self._began_s = self._kept_s = session.clock.now_s()
 
@@ -80,6 +83,7 @@ class Investigation:
         number, fleet, clock = self.rounds, self._attempt.fleet, self._session.clock
         began = clock.monotonic_s()
         key = int(began * 1000)
+        self._first_key = min(self._first_key, key)
         want = {r.node for r in fleet.alive}  # a node without a rank has no stacks
         archives = fleet.expect(key)
         # One answer of NCCL's covers the whole job. Another node is asked each time, since one may be the faulty one.
@@ -113,7 +117,8 @@ class Investigation:
 
     def _ask_about_mounts(self, key: int) -> None:
         """A node whose rank is in D state has told which of its mounts are silent: ask the others about the same."""
-        silent = {mount for view in self._attempt.fleet.mount_views for mount in view.silent} - self._asked_mounts
+        views = self._attempt.fleet.mount_views(self._first_key)
+        silent = {mount for view in views for mount in view.silent} - self._asked_mounts
         if silent:
             self._asked_mounts |= silent
             self._session.agents.send(CheckMounts(key + 1, tuple(sorted(silent))))
@@ -158,7 +163,7 @@ class Investigation:
     def take_over(self, earlier: Investigation) -> None:
         """Go on with the captures of an earlier investigation of the same suspicion."""
         self.captures, self.recorder = list(earlier.captures), earlier.recorder.copy()
-        self._began_s, self.rounds = earlier._began_s, earlier.rounds
+        self._began_s, self.rounds, self._first_key = earlier._began_s, earlier.rounds, earlier._first_key
         self._saved_rounds = list(earlier._saved_rounds)
         for number, archives in earlier._unsaved.items():
             unpacked = {node: zlib.decompress(body) for node, body in archives.items()}
@@ -245,7 +250,7 @@ class Investigation:
             layout_order=order,
             recorder=self.recorder.latest,
             recorder_before=self.recorder.before,
-            dead_mounts=dead_mounts(fleet.mount_views),
+            dead_mounts=dead_mounts(fleet.mount_views(self._first_key)),
             raised=attempt.raised,
             rules=self._session.rules,
             last_sign_s=attempt.last_sign_s if attempt.reports else 0.0,

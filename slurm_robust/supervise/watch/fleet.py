@@ -20,6 +20,8 @@ from slurm_robust.supervise.watch.traffic import Traffic
 KEPT_STEPS = 100
 """Of timings: 40 MB for 16,384 ranks."""
 _KEPT_ANSWERS = 8
+_KEPT_MOUNT_ANSWERS = 64
+"""A node with a dead mount answers each capture of an incident, the others answer once."""
 _MAX_RANKS = 1 << 20
 """Lists of all ranks are made; a garbled number must not fill the memory."""
 
@@ -96,7 +98,7 @@ class Fleet:
         self.continued: list[RankContinued] = []
         """Answers about stopped ranks that were to be continued, not taken so far."""
         self.mounts: dict[int, dict[str, MountsChecked]] = {}
-        """Capture or question → node → which of its network file systems answer; the last few."""
+        """Capture or question → node → which of its network file systems answer; the last ones."""
         self.garbled = 0
         """Messages that made no sense."""
         self.restarted: dict[int, float] = {}
@@ -262,14 +264,13 @@ class Fleet:
 
     def _take_mounts(self, message: MountsChecked, now_s: float) -> None:
         self.mounts.setdefault(message.request_id, {})[message.node] = message
-        for old in sorted(self.mounts)[:-_KEPT_ANSWERS]:
+        for old in sorted(self.mounts)[:-_KEPT_MOUNT_ANSWERS]:
             del self.mounts[old]
 
-    @property
-    def mount_views(self) -> tuple[MountView, ...]:
-        """What each node says of its network mounts, by its latest answer about each."""
+    def mount_views(self, since: int) -> tuple[MountView, ...]:
+        """What each node says of its network mounts, by its latest answer about each, from this request on."""
         said: dict[str, dict[str, bool]] = {}
-        for number in sorted(self.mounts):
+        for number in sorted(number for number in self.mounts if number >= since):
             for node, answer in self.mounts[number].items():
                 said.setdefault(node, {}).update(dict.fromkeys(answer.silent, False))
                 said[node].update(dict.fromkeys(answer.answered, True))

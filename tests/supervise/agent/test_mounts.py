@@ -7,12 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from agent_stage import ROOT, AgentStage
+from helpers import wait_until
 
+from slurm_robust.supervise.agent import mounts
 from slurm_robust.supervise.agent.messages import Hello
 from slurm_robust.supervise.agent.mount_messages import CheckMounts, MountsChecked
 from slurm_robust.supervise.agent.mounts import MountProbe, network_mounts
@@ -61,7 +64,7 @@ for fd, place in zip(fds, (dead, well)):
     options = f"fd={fd},rootmode=40000,user_id=0,group_id=0".encode()
     assert ctypes.CDLL(None, use_errno=True).mount(b"x", place.encode(), b"fuse", 0, options) == 0
 os.close(fds[1])  # without a server a mount answers with an error
-print(json.dumps(MountProbe().answer("n1", CheckMounts(7, (dead, well, elsewhere)))), flush=True)
+print(json.dumps(MountProbe(answer_s=1.0).answer("n1", CheckMounts(7, (dead, well, elsewhere)))), flush=True)
 os.close(fds[0])
 """
 
@@ -79,6 +82,38 @@ def test_network_file_systems_are_told_from_local_ones() -> None:
 def test_a_mount_that_answers_is_not_silent(tmp_path: Path) -> None:
     """Also one that is not there any more: that is an answer."""
     assert MountProbe().silent(("/", str(tmp_path), str(tmp_path / "gone"))) == ()
+
+
+def slow_mount(monkeypatch: pytest.MonkeyPatch, after_s: float) -> list[str]:
+    """Let every mount answer after this time; the returned list names the mounts that were asked."""
+    asked: list[str] = []
+
+    def ask(mount: str) -> int:
+        asked.append(mount)
+        return os.posix_spawn("/bin/sleep", ["sleep", str(after_s)], {})
+
+    monkeypatch.setattr(mounts, "_ask", ask)
+    return asked
+
+
+def test_a_slow_mount_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file server that writes a checkpoint may take seconds to answer."""
+    asked = slow_mount(monkeypatch, 3.0)
+    assert MountProbe().silent(("/data",)) == ()
+    assert asked == ["/data"]
+
+
+def test_a_question_that_goes_on_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each capture asks, every few seconds: while no answer has come, another question would only pile up."""
+    slow_mount(monkeypatch, 60.0)
+    probe = MountProbe(answer_s=1.0)
+    question = threading.Thread(target=probe.silent, args=(("/data",),))
+    began_s = time.monotonic()
+    question.start()
+    wait_until(lambda: probe.busy, 5, "the question")
+    question.join()
+    assert time.monotonic() - began_s >= 1.0
+    assert not probe.busy
 
 
 @needs_mounts
