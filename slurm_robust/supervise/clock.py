@@ -8,13 +8,23 @@ from slurm_robust.supervise.agent.clock import SystemClock
 
 _CATCH_UP = 0.1
 """A time of day that was set is approached by this share of the time that passes."""
+_STOPPED_S = 10.0
+"""A sleep that ends later than this after its time, without any work, shows that this process was stopped itself."""
+_WORK_SHARE = 0.1
 
 
 class Clock(SystemClock):
     """The clocks of this machine, and asyncio's sleep.
 
     Its time of day never jumps: a job whose machine's clock is set by 40 minutes has not been silent for 40 minutes.
+
+    Attributes:
+        stopped_s: For how long this process was stopped, seconds in all. `scontrol suspend` stops it with its job, and
+            the clocks go on.
     """
+
+    stopped_s = 0.0
+    _awake_s = 0.0
 
     def __init__(self) -> None:
         self._offset_s: float | None = None
@@ -33,7 +43,15 @@ class Clock(SystemClock):
 
     async def sleep(self, seconds: float) -> None:
         """Let other tasks run for this long."""
+        due_s, worked_s = self.monotonic_s() + seconds, self.worked_s()
         await asyncio.sleep(seconds)
+        now_s = self.monotonic_s()
+        # Of several tasks that sleep, the first to wake counts the time.
+        late_s = now_s - max(due_s, self._awake_s)
+        # On a busy machine a task is late because others work, and that takes processor time.
+        if late_s > _STOPPED_S and self.worked_s() - worked_s < _WORK_SHARE * late_s:
+            self.stopped_s += late_s
+        self._awake_s = now_s
 
 
 CLOCK = Clock()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from slurm_robust.supervise.agent.clock import SystemClock
@@ -48,3 +50,47 @@ def test_a_clock_that_is_set_makes_nothing_older(machine: Machine, jump_s: float
     assert clock.now_s() - began_s == pytest.approx(110.0, abs=11.0)
     machine.passes(24_000.0)
     assert clock.now_s() == pytest.approx(machine.time_of_day_s)
+
+
+class Sleeping:
+    """Tasks that sleep on a machine where something happens meanwhile."""
+
+    def __init__(self, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.machine = machine
+        self.clock = Clock()
+        self.late_s = self.worked_s = 0.0
+        monkeypatch.setattr(SystemClock, "worked_s", lambda _: self.worked_s)
+        monkeypatch.setattr(asyncio, "sleep", self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        """The sleep ends late."""
+        self.machine.passes(seconds + self.late_s)
+        self.late_s = 0.0
+
+
+def test_a_process_that_was_stopped_itself_knows_for_how_long(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`scontrol suspend` stops the supervisor for an hour, and the clocks go on."""
+    sleeping = Sleeping(machine, monkeypatch)
+    sleeping.late_s = 3600.0
+    for _ in range(5):
+        asyncio.run(sleeping.clock.sleep(0.2))
+    assert sleeping.clock.stopped_s == pytest.approx(3600.0)
+
+
+@pytest.mark.parametrize(("late_s", "worked_s"), [(9.0, 0.0), (60.0, 7.0)])
+def test_a_busy_machine_stops_nobody(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, late_s: float, worked_s: float
+) -> None:
+    """A sleep ends some seconds late, or later because we work ourselves."""
+    sleeping = Sleeping(machine, monkeypatch)
+    sleeping.late_s = late_s
+
+    async def sleep(seconds: float) -> None:
+        sleeping.worked_s += worked_s
+        sleeping.machine.passes(seconds + sleeping.late_s)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    asyncio.run(sleeping.clock.sleep(0.2))
+    assert sleeping.clock.stopped_s == 0.0

@@ -70,6 +70,7 @@ class Investigation:
         """Of the first capture: what was asked about mounts before says nothing about this incident."""
         self._problem_reported = self._layout_kept = False
         self._began_s = self._kept_s = session.clock.now_s()
+        self._stopped_s = session.clock.stopped_s
 
     async def capture(self, *, keep: bool = True, within_s: float = math.inf) -> Capture:
         """Take all stacks now. Wait for every node for the capture's time, and as long again while its agent answers.
@@ -80,6 +81,7 @@ class Investigation:
         What has not arrived within `within_s` is not waited for.
         """
         self.rounds += 1
+        self._leave_out_stop()
         number, fleet, clock = self.rounds, self._attempt.fleet, self._session.clock
         began = clock.monotonic_s()
         key = int(began * 1000)
@@ -114,6 +116,13 @@ class Investigation:
             self._unsaved[number] = {node: zlib.compress(body, 1) for node, body in archives.items()}
             self._unsaved.pop(number - _KEPT_CAPTURES, None)
         return taken
+
+    def _leave_out_stop(self) -> None:
+        """Count no time for which we were stopped, with the job, as one in which the ranks did not move."""
+        stopped_s = self._session.clock.stopped_s - self._stopped_s
+        if stopped_s > 0:
+            self._stopped_s += stopped_s
+            self.captures = [replace(taken, at_s=taken.at_s + stopped_s) for taken in self.captures]
 
     def _ask_about_mounts(self, key: int) -> None:
         """A node whose rank is in D state has told which of its mounts are silent: ask the others about the same."""
@@ -163,7 +172,8 @@ class Investigation:
     def take_over(self, earlier: Investigation) -> None:
         """Go on with the captures of an earlier investigation of the same suspicion."""
         self.captures, self.recorder = list(earlier.captures), earlier.recorder.copy()
-        self._began_s, self.rounds, self._first_key = earlier._began_s, earlier.rounds, earlier._first_key
+        self._began_s, self.rounds = earlier._began_s, earlier.rounds
+        self._first_key, self._stopped_s = earlier._first_key, earlier._stopped_s
         self._saved_rounds = list(earlier._saved_rounds)
         for number, archives in earlier._unsaved.items():
             unpacked = {node: zlib.decompress(body) for node, body in archives.items()}

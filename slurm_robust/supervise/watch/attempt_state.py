@@ -331,6 +331,17 @@ class AttemptState:
         self._pause = now_s, self.pause_kind
         self.fleet.steps.leave_out_pause(now_s)
 
+    def leave_out_stop(self, stopped_s: float) -> None:
+        """Take the time for which the job, and we, were stopped until now as if it had not passed: not as a silence."""
+        now_s = self._clock.now_s()
+        if self._log_step is not None:
+            self._log_step = (self._log_step[0], min(self._log_step[1] + stopped_s, now_s))
+        self.began_at_s = min(self.began_at_s + stopped_s, now_s)
+        self.quiet_until_s += stopped_s
+        self._pause = min(self._pause[0] + stopped_s, now_s), self._pause[1]
+        self._line_times.leave_out_pause(now_s)
+        self.fleet.leave_out_stop(stopped_s, now_s)
+
     @property
     def reports(self) -> bool:
         """Whether the job reports any progress; a job that does not is judged by its stacks alone."""
@@ -368,11 +379,19 @@ class Observer:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._agents_checked_at = 0.0
+        self._stopped_s = session.clock.stopped_s
         self.stopped_ranks = StoppedRanks(session)
 
     async def poll(self, attempt: AttemptState) -> None:
         """Read what is new."""
         session = self._session
+        if (stopped_s := session.clock.stopped_s - self._stopped_s) > 0:
+            self._stopped_s += stopped_s
+            attempt.leave_out_stop(stopped_s)
+            text = (
+                f"the supervisor was stopped for {stopped_s:.0f} s, as in a suspended job: it is not taken for silence"
+            )
+            session.folder.log_event("note", text)
         attempt.read_outputs()
         attempt.confirm_exits(ended=session.srun_exit_code is not None)
         attempt.note_vanished()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_robust.localize.dead_mounts import MountView
@@ -113,6 +113,8 @@ class Fleet:
         """(step, task) → its ranks."""
         self._above: dict[tuple[str, int], tuple[str, int]] = {}
         """(node, pid) of what is above the workers of a task (torchrun) → (step, task)."""
+        self._stop: tuple[float, float] = (0.0, 0.0)
+        """When we went on after we had been stopped ourselves, and for how long we were."""
         self._unwatched: set[tuple[str, int]] = set()
         """(node, pid) of each process that has the number of a rank that runs in another task: a run of its own."""
         self.traffic = Traffic()
@@ -208,7 +210,7 @@ class Fleet:
 
     def _take_progress(self, report: messages.ProgressReport, now_s: float) -> None:
         for entry in report.progress:
-            number, step, at_s = entry.rank, entry.step, now_s - max(0.0, entry.age_s)
+            number, step, at_s = entry.rank, entry.step, self._without_stop(now_s - max(0.0, entry.age_s))
             info = self.ranks[number]
             info.calls, info.loss, info.grad_norm = entry.calls, entry.loss, entry.grad_norm
             info.loss_call = entry.loss_call or entry.calls
@@ -220,6 +222,22 @@ class Fleet:
                     # We attached late, perhaps after a hang: its steps until now show how long one takes.
                     self.steps.saw(number, info.first_step, info.first_step_at_s)
                 self.steps.saw(number, step, at_s)
+
+    def leave_out_stop(self, stopped_s: float, now_s: float) -> None:
+        """Take the time for which we were stopped, with the job, until now as if it had not passed."""
+        self._stop = now_s, stopped_s
+        for node, at_s in self.heard_at_s.items():
+            self.heard_at_s[node] = self._without_stop(at_s)
+        for info in self.ranks.values():
+            if info.progress is not None:
+                info.progress = replace(info.progress, at_s=self._without_stop(info.progress.at_s))
+            info.first_step_at_s = self._without_stop(info.first_step_at_s) if info.first_step_at_s else 0.0
+        self.steps.leave_out_pause(now_s)
+
+    def _without_stop(self, at_s: float) -> float:
+        """A time, later by the last stop if it was before its end; agents count the age of a sign through it."""
+        ended_s, stopped_s = self._stop
+        return min(at_s + stopped_s, ended_s) if at_s < ended_s else at_s
 
     def _take_timings(self, report: messages.TimingReport, now_s: float) -> None:
         for entry in report.timings:

@@ -71,6 +71,7 @@ class QuietCaptures:
         self._seen: Verdict | None = None
         """What the last capture of an unmeasured silence showed, if that may be acted on once it lasts."""
         self._stands_since_s = 0.0
+        self._stopped_s = session.clock.stopped_s
         self._due_s = math.inf
         self._captures_of_stopped = 0
         self._vanished: Investigation | None = None
@@ -173,7 +174,9 @@ class QuietCaptures:
         attempt = self._attempt
         found = self._unmeasured = self._unmeasured or self._investigate(self._session, attempt)
         await found.capture(keep=False)
-        verdict, now_s = found.judge(), self._session.clock.now_s()
+        verdict, now_s, stopped_s = found.judge(), self._session.clock.now_s(), self._session.clock.stopped_s
+        # What stood still while the job was suspended, and we with it, has not stood still for as long.
+        self._stands_since_s, self._stopped_s = self._stands_since_s + stopped_s - self._stopped_s, stopped_s
         stands = verdict.conclusion is not Conclusion.NONE and verdict.grade is not Grade.NONE
         if not stands or self._seen is None:
             self._stands_since_s = now_s
