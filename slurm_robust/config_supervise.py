@@ -24,7 +24,7 @@ class SuperviseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     corroborate_after_s: _Positive = 4.2
     """Between captures in the first half minute of a suspicion: two, three or more without motion may confirm it."""
     suspicions_per_hour: Annotated[int, msgspec.Meta(ge=1)] = 12
-    """After so many that came to nothing, a job's silence is examined at the action limit only."""
+    """After so many that came to nothing, a job's silence is examined only once strong evidence would be acted on."""
     strong_patience_s: _NonNegative = 75.0
     """After this long a silence strong evidence is acted on: a recorder names a rank twice, or nobody works."""
     weak_patience_s: _NonNegative = 300.0

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_robust import claim
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Road
+from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Grade, Road
+from slurm_robust.policy.job.consequences import Silence, due
 from slurm_robust.stoptime.run import TestRun
 from slurm_robust.supervise.incident.decider import Decider
 from slurm_robust.supervise.incident.incident_handler import IncidentHandler
@@ -221,9 +222,9 @@ class Supervisor:
         if await self._dead_ranks.decide_now():
             return await self._handler.rank_died(attempt, start, self._dead_ranks.investigation)
         await self._drain_watch.poll(attempt)
-        due = await self._fault_watch.poll()
-        if due is not None:
-            return await self._handler.node_faults(attempt, start, due)
+        faults = await self._fault_watch.poll()
+        if faults is not None:
+            return await self._handler.node_faults(attempt, start, faults)
         update = await self._code.poll(attempt, start)
         return update if update is not None else await self._handle_running()
 
@@ -232,7 +233,9 @@ class Supervisor:
         session, attempt, start = self._session, self.attempt, self._start
         assessment = attempt.assess(session.settings)
         level = assessment.level
-        suspect = level is SilenceLevel.OVERDUE or (level is SilenceLevel.SUSPECT and not self._log.full)
+        suspect = level is SilenceLevel.OVERDUE
+        if level is SilenceLevel.SUSPECT:
+            suspect = not self._log.full or self._outlasts_healthy_pauses(assessment.silent_s)
         if suspect and session.clock.now_s() >= attempt.quiet_until_s:
             return await self._handler.silent(attempt, start, assessment)
         if level is SilenceLevel.QUIET and attempt.reports and self._log.current is None:
@@ -245,6 +248,11 @@ class Supervisor:
             return await self._handler.slow(attempt, start, why)
         proven = await self._quiet_captures.poll()
         return await self._handler.proven(attempt, start, proven) if proven is not None else None
+
+    def _outlasts_healthy_pauses(self, silent_s: float) -> bool:
+        """Whether strong evidence would be acted on by now: no healthy pause of this kind has lasted nearly as long."""
+        pauses, settings = self._start.pauses, self._session.settings
+        return due(Grade.STRONG, Silence.of(silent_s, self.attempt.pause_kind, pauses, settings))
 
     async def _finish(self) -> int:
         """Srun has ended well."""

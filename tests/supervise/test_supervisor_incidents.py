@@ -252,3 +252,37 @@ def test_an_attempt_that_reports_no_step_is_not_said_to_have_made_one(tmp_path: 
     assert len(channel.launched) == 2
     assert world.text("resumed").startswith("the attempt that followed ended well; it reported no step")
     assert "-1" not in world.text("resumed")
+
+
+def test_a_hang_after_many_healthy_pauses_is_still_acted_on_within_ninety_seconds(story: Story) -> None:
+    """Twelve suspicions of this hour came to nothing: short pauses are ignored, and a hang is not."""
+    world = story.world
+    supervisor = Supervisor(world.session)
+    for _ in range(12):
+        supervisor._log.count_idle_suspicion()
+    assert asyncio.run(supervisor.run()) == 0
+    (incident,) = world.incidents
+    assert incident["plan"]["road"] == "spare_in_allocation"
+    times = incident["times"]
+    assert 74.0 <= times["suspected"] - times["fault"] <= 80.0
+    assert times["decided"] - times["fault"] <= 90.0
+    assert any("came to nothing" in str(line["text"]) for line in world.story)
+
+
+def test_after_many_healthy_pauses_a_silence_has_to_outlast_the_longest(story: Story) -> None:
+    """A pause of 40 s between steps was healthy: three times as long, and not before."""
+    world = story.world
+    supervisor = Supervisor(world.session)
+    for _ in range(12):
+        supervisor._log.count_idle_suspicion()
+    original = supervisor._begin_attempt
+
+    def begins(name: str, **more: Any) -> None:
+        original(name, **more)
+        supervisor.attempt.pauses = supervisor.attempt.pauses.after("train", 40.0)
+
+    supervisor._begin_attempt = begins  # type: ignore[method-assign]
+    assert asyncio.run(supervisor.run()) == 0
+    (incident,) = world.incidents
+    times = incident["times"]
+    assert 119.0 <= times["suspected"] - times["fault"] <= 125.0

@@ -145,7 +145,7 @@ class IncidentLog:
 
     @property
     def full(self) -> bool:
-        """Whether so many suspicions led to nothing that another one is ignored; reported once an hour at most."""
+        """Whether so many suspicions led to nothing that short pauses are ignored; reported once an hour at most."""
         was, self._full = self._full, False
         now_s = self._session.clock.now_s()
         if len(self._idle_at_s) == self._idle_at_s.maxlen and now_s - self._idle_at_s[0] < _WINDOW_S:
@@ -153,9 +153,9 @@ class IncidentLog:
             if not was:
                 until = time.strftime("%H:%M", time.localtime(self._idle_at_s[0] + _WINDOW_S))
                 text = (
-                    f"{len(self._idle_at_s)} suspicions within an hour came to nothing: until {until} silence is "
-                    "investigated at the action limit only. If the program often pauses: announce it with "
-                    "progress.phase(…), or raise supervise.suspicion_floor_s"
+                    f"{len(self._idle_at_s)} suspicions within an hour came to nothing: until {until} a silence is "
+                    "investigated only once strong evidence would be acted on. If the program often pauses: announce "
+                    "it with progress.phase(…), or raise supervise.suspicion_floor_s"
                 )
                 self._session.folder.log_event("note", text)
         return self._full
