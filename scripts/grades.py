@@ -49,7 +49,8 @@ The time of a grade is its *patience*. It counts from the newest sign of progres
 A rank that is stopped by a signal is first continued: `supervise.continue_stopped_after_s` ({continue_s:g} s) after
 the last sign of progress its node's agent sends it SIGCONT, once. That is not done if a debugger traces it, if more
 than half of the ranks are stopped (then the job is suspended), if its node has reported a fault, or for a helper or a
-child of a rank.
+child of a rank. In a job that reports no progress it is done only if captures have shown for as long that all others
+wait in a collective, without data and without using a processor.
 """
 
 

@@ -24,7 +24,7 @@ from slurm_robust.supervise.watch.fleet import Fleet, RankInfo
 from slurm_robust.supervise.watch.last_words import LastWords
 from slurm_robust.supervise.watch.log_steps import Counters
 from slurm_robust.supervise.watch.output import OutputFile
-from slurm_robust.supervise.watch.stopped_ranks import StoppedRanks
+from slurm_robust.supervise.watch.stopped_ranks import StoppedRanks, others_rest
 from slurm_robust.supervise.watch.suspicion import (
     Assessment,
     LogLines,
@@ -108,6 +108,8 @@ class AttemptState:
             OutputFile(path, own, self.counters, sources.read_from.get(str(path))) for path in sources.paths
         ]
         self.pauses = Pauses()
+        self.seen_resting = (0.0, 0.0)
+        """When, and for how long, captures have shown all but the stopped ranks at rest in a collective."""
         self._pause: tuple[float, str] = (self.began_at_s, FIRST_STEP)
         """The pause that goes on now: when it began, and its kind."""
         self._trained = False
@@ -395,7 +397,8 @@ class Observer:
         attempt.read_outputs()
         attempt.confirm_exits(ended=session.srun_exit_code is not None)
         attempt.note_vanished()
-        if self.stopped_ranks.poll(attempt.fleet, attempt.last_sign_s):
+        waited_for = attempt.reports or others_rest(*attempt.seen_resting, session.clock.now_s(), session.settings)
+        if self.stopped_ranks.poll(attempt.fleet, attempt.last_sign_s, waited_for=waited_for):
             attempt.leave_out_pause()
         attempt.note_pauses()
         session.node_faults.pass_on(attempt.signals, session.folder)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.votes.waiting_at_rest import resting_s
 from slurm_robust.model import Conclusion, Grade, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.consequences import Silence, patience_s
 from slurm_robust.supervise.incident.investigation import Investigation
@@ -174,6 +175,8 @@ class QuietCaptures:
         attempt = self._attempt
         found = self._unmeasured = self._unmeasured or self._investigate(self._session, attempt)
         await found.capture(keep=False)
+        others = {rank.rank for rank in attempt.fleet.alive} - {rank.rank for rank in attempt.fleet.stopped}
+        attempt.seen_resting = self._session.clock.now_s(), resting_s(found.captures, others)
         verdict, now_s, stopped_s = found.judge(), self._session.clock.now_s(), self._session.clock.stopped_s
         # What stood still while the job was suspended, and we with it, has not stood still for as long.
         self._stands_since_s, self._stopped_s = self._stands_since_s + stopped_s - self._stopped_s, stopped_s

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from slurm_robust.config import SuperviseConfig
 from slurm_robust.supervise.agent.stopped_messages import ContinueRank, RankContinued
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.fleet import Fleet, RankInfo
@@ -53,6 +54,15 @@ def to_continue(
     return [one for one in stopped if not one.traced and one.stopped_s >= limit_s and one.node not in faulty]
 
 
+def others_rest(seen_at_s: float, rest_s: float, now_s: float, settings: SuperviseConfig) -> bool:
+    """Whether captures have shown not long ago that the other ranks wait, for as long as a rank has to be stopped.
+
+    In a job that reports nothing, a silence says nothing: a rank may be stopped by design while the others work.
+    """
+    fresh_s = 2 * settings.quiet_capture_interval_s
+    return now_s - seen_at_s <= fresh_s and rest_s > 0 and rest_s >= settings.continue_stopped_after_s
+
+
 class StoppedRanks:
     """Watches the stopped ranks of a job; each process is continued once."""
 
@@ -72,12 +82,13 @@ class StoppedRanks:
         """The ranks that were continued after this time, seconds since the epoch."""
         return sorted(rank for rank, when_s in self._continued_at_s.items() if when_s >= at_s)
 
-    def poll(self, fleet: Fleet, last_sign_s: float) -> bool:
+    def poll(self, fleet: Fleet, last_sign_s: float, *, waited_for: bool = True) -> bool:
         """Ask for the ranks that are to be continued; True if a rank has just been continued.
 
         Args:
             fleet: The ranks of the current attempt.
             last_sign_s: The time of its last sign of progress.
+            waited_for: The silence, or captures, say that the others wait; otherwise no rank is asked for.
         """
         now_s = self._session.clock.monotonic_s()
         if fleet is not self._fleet:
@@ -89,8 +100,9 @@ class StoppedRanks:
         answers, fleet.continued = fleet.continued, []
         # Each answer is told: a list in which any() stops early would lose some.
         continued = [answer for answer in answers if self._tell(answer, now_s)]
-        if self._session.srun_exit_code is None:
-            self._ask(self._stopped(fleet.stopped, now_s), len(fleet.alive), now_s)
+        stopped = self._stopped(fleet.stopped, now_s)
+        if self._session.srun_exit_code is None and waited_for:
+            self._ask(stopped, len(fleet.alive), now_s)
         return bool(continued)
 
     def _stopped(self, infos: Iterable[RankInfo], now_s: float) -> list[StoppedRank]:

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 from handler_parts import Parts
-from supervised import World
+from supervised import WAITS, World
 
 from slurm_robust.config import Config
 from slurm_robust.model import Mode
 from slurm_robust.node_findings import NodeFinding
 from slurm_robust.supervise.agent.messages import NodeFindings, RankState
 from slurm_robust.supervise.agent.stopped_messages import ContinueRank, RankContinued
+from slurm_robust.supervise.recover.attempt_start import AttemptStart
+from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.watch.attempt_state import AttemptState, Observer
+from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
 from slurm_robust.supervise.watch.stopped_ranks import StoppedRank, to_continue
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -169,3 +172,35 @@ def test_a_silence_that_ends_so_says_why_it_ended(tmp_path: Path) -> None:
     said = "rank 1 had been stopped by a signal, until we sent SIGCONT"
     assert world.text("cleared") == f"training moves again; {said}"
     assert world.incidents[0]["outcome"] == f"It went on; {said}."
+
+
+@pytest.mark.parametrize(
+    ("kind", "cpu_share", "is_continued"),
+    [("others wait", 0.0, True), ("others train in a collective", 1.0, False), ("others work", 0.0, False)],
+)
+def test_in_a_job_that_reports_nothing_others_have_to_be_seen_waiting(
+    tmp_path: Path, kind: str, cpu_share: float, is_continued: bool
+) -> None:
+    """A rank that is stopped by design is left alone while the others work, of which nothing but captures tells."""
+    world = World(tmp_path, command="python train.py", nodes=NODES)
+    attempt, observer = world.attempt(), Observer(world.session)
+    quiet = QuietCaptures(world.session, attempt, AttemptStart(world.session, attempt, LineageStore(world.session)))
+    world.finds_ranks(4)
+
+    def processes(rank: int) -> list[dict[str, Any]]:
+        stack = {"stack": "waits"} if kind != "others work" else {}
+        process = {"pid": 100 + rank, "cpu_s": cpu_share * world.clock.at_s, "io_bytes": 1, "state": "S", **stack}
+        return [{**process, "state": "T"} if rank == 2 else process]
+
+    world.agents.stacks, world.agents.processes = WAITS, processes
+    world.session.receive(RankState("n3", 2, "T", 102))
+
+    async def passes() -> None:
+        for _ in range(240):
+            world.clock.at_s += 0.5
+            await observer.poll(attempt)
+            await quiet.poll()
+
+    asyncio.run(passes())
+    asked = [message for message in world.agents.sent if isinstance(message, ContinueRank)]
+    assert bool(asked) is is_continued
