@@ -53,3 +53,34 @@ def test_ranks_in_collectives_that_never_meet_are_started_again(
     assert ("different operations" in decided["text"]) is recorder, job.everything()
     ended = job.ends(60)
     assert (ended.state, ended.restart_count) == ("COMPLETED", 0), job.everything()
+
+
+@pytest.mark.parametrize(
+    ("supervise", "ladder"),
+    [
+        pytest.param(SCALED, {"tests": ["in-node", "pairs"]}, id="scaled"),
+        pytest.param(AS_INSTALLED, {}, id="defaults", marks=pytest.mark.variant),
+    ],
+)
+def test_with_the_ladder_the_nodes_are_tested_before_the_same_is_tried_again(
+    cluster: Cluster, submit: Submit, supervise: dict[str, float], ladder: dict[str, object]
+) -> None:
+    """Nobody is named: in time, all nodes are tested. All pass, and the training goes on upon the same nodes."""
+    dev = cluster(standby=0, supervise=supervise, yaml={"ladder": ladder})
+    within_s = 90.0 if supervise is AS_INSTALLED else 30.0
+    job = submit(dev, nodes=4, command=f'srobust run {sys.executable} {TRAIN} --resume --done "$PWD/done" #')
+    first = job.hears("decided", within_s + 40)
+    assert (first["road"], first["evict"]) == ("test", []), job.everything()
+    assert "in-node and pairs on 4 nodes; if they find nothing: the same again, once" in first["text"], job.everything()
+    before = job.job().nodes
+    tested = job.hears("tested", 120)
+    assert (tested["failed"], "passed" in tested["text"]) == ([], True), job.everything()
+    again = job.hears("decided", 30, 2)
+    assert (again["road"], again["evict"]) == ("restart_in_place", []), job.everything()
+    assert job.hears("resumed", 60)["step"] > 0, job.everything()
+    took_s = first["at_s"] - job.incident()["times"]["fault"]
+    assert supervise["strong_patience_s"] <= took_s <= within_s, job.everything()
+    ended = job.ends(60)
+    assert (ended.state, ended.restart_count, ended.nodes) == ("COMPLETED", 0, before), job.everything()
+    assert len(job.told("decided")) == 2, job.everything()
+    assert all(not node.drained for node in job.client.nodes())
