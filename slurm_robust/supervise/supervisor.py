@@ -220,7 +220,8 @@ class Supervisor:
         if session.srun_exit_code is not None:
             return await self._handler.step_failed(attempt, start, session.srun_exit_code)
         if await self._dead_ranks.decide_now():
-            return await self._handler.rank_died(attempt, start, self._dead_ranks.investigation)
+            dead = self._dead_ranks
+            return await self._handler.rank_died(attempt, start, dead.investigation, waited_for=dead.waited_for)
         await self._drain_watch.poll(attempt)
         faults = await self._fault_watch.poll()
         if faults is not None:

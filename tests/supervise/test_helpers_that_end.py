@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from supervised import WAITS, World
 
+from slurm_robust.localize.evidence import RankExit
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.incident.decider import Decider
 from slurm_robust.supervise.incident.incident_handler import IncidentHandler
@@ -17,6 +18,7 @@ from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.watch.attempt_state import Observer
+from slurm_robust.supervise.watch.dead_ranks import DeadRanks
 from slurm_robust.supervise.watch.losses import Losses
 from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion, QuietCaptures
 
@@ -74,6 +76,13 @@ class Training:
         self.world.loses(3)
 
 
+def handler_of(world: World) -> IncidentHandler:
+    """A handler of incidents, with what it needs."""
+    session = world.session
+    log = IncidentLog(session)
+    return IncidentHandler(session, log, Decider(session, log, Losses(session)), Observer(session))
+
+
 @pytest.mark.parametrize("code", [None, 0])
 def test_steps_that_go_on_wait_for_nobody(tmp_path: Path, code: int | None) -> None:
     """A step a second: each capture is of another step."""
@@ -115,15 +124,37 @@ def test_a_step_that_comes_at_the_last_moment_cancels_what_was_proven(tmp_path: 
     """The handler looks once more at the log before it decides."""
     training = Training(tmp_path)
     training.cpu_share = 0.0
-    session, attempt = training.world.session, training.attempt
+    attempt = training.attempt
     training.passes(30, training.steps)
     training.helper_ends(code=None)
     found = training.passes(20)
     assert found is not None
-    log = IncidentLog(session)
-    handler = IncidentHandler(session, log, Decider(session, log, Losses(session)), Observer(session))
+    handler = handler_of(training.world)
     training.world.clock.at_s += 1.0
     training.steps()
     assert asyncio.run(handler.proven(attempt, training.start, found)) is None
     assert training.world.text("cleared") == "training moves again; nothing was done"
     assert "decided" not in training.world.kinds
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_a_step_that_comes_before_a_death_is_judged_cancels_it(tmp_path: Path, steps: bool) -> None:
+    """The others were seen to wait for a rank that had failed, and then one more step is done."""
+    training = Training(tmp_path)
+    training.cpu_share = 0.0
+    world, attempt = training.world, training.attempt
+    training.passes(30, training.steps)
+    world.loses(3)
+    attempt.exits[3] = RankExit(3, "n4", world.clock.at_s, 1)
+    dead = DeadRanks(world.session, attempt)
+    for _ in range(20):
+        world.clock.at_s += 1.0
+        if asyncio.run(dead.decide_now()):
+            break
+    assert dead.waited_for
+    world.clock.at_s += 0.5
+    if steps:
+        training.steps()
+    handled = handler_of(world).rank_died(attempt, training.start, dead.investigation, waited_for=True)
+    asyncio.run(handled)
+    assert ("verdict" not in world.kinds) is steps

@@ -166,8 +166,13 @@ class IncidentHandler:
                 log.count_idle_suspicion()
         session.job.withdraw_suspicion()
 
-    async def rank_died(self, attempt: AttemptState, start: AttemptStart, seen: Investigation | None = None) -> Outcome:
-        """A rank died: read the others' last lines, take their stacks, judge. `seen` has earlier captures of them."""
+    async def rank_died(
+        self, attempt: AttemptState, start: AttemptStart, seen: Investigation | None = None, *, waited_for: bool = False
+    ) -> Outcome:
+        """A rank died: read the others' last lines, take their stacks, judge. `seen` has earlier captures of them.
+
+        If these are all that shows that the others wait (`waited_for`), a step that has come since cancels it.
+        """
         session = self._session
         session.job.announce_suspicion()
         await self._gather_exits(attempt)
@@ -185,6 +190,9 @@ class IncidentHandler:
             investigation.take_over(seen)
         if attempt.fleet.alive and session.srun_exit_code is None:
             await investigation.capture()
+            if waited_for and seen is not None and seen.progress_since:
+                self._drop(attempt)
+                return None
         return await self._judge_end(attempt, start, investigation)
 
     async def step_failed(self, attempt: AttemptState, start: AttemptStart, code: int) -> Outcome:

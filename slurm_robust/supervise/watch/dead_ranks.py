@@ -42,6 +42,8 @@ class DeadRanks:
         """What plain srun would wait; None before a death."""
         self.investigation: Investigation | None = None
         """The captures since the last death; None before there is one, or where nobody was captured."""
+        self.waited_for = False
+        """The deaths have to be handled because the last captures show that the others wait."""
 
     async def decide_now(self) -> bool:
         """Whether the deaths have to be handled now. Takes the capture that is due, if any.
@@ -50,6 +52,7 @@ class DeadRanks:
         if the node of a dead rank is silent or has reported a fault.
         """
         attempt, session = self._attempt, self._session
+        self.waited_for = False
         if not attempt.exits:
             return False
         nodes = session.allocation.nodes
@@ -69,7 +72,8 @@ class DeadRanks:
         await found.capture(keep=False)
         due_in_s = found.ended_are_waited_for_in_s()
         self._next_at_s = session.clock.now_s() + next_capture_in_s(found.rounds, due_in_s)
-        return not due_in_s
+        self.waited_for = not due_in_s
+        return self.waited_for
 
     async def _is_the_end(self) -> bool:
         """Whether plain srun would have ended the step by now, because of the first death."""
