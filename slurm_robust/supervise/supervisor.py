@@ -35,12 +35,13 @@ from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.versions.code_keeper import CodeKeeper
 from slurm_robust.supervise.warm.warm_restarts import WarmRestarts
 from slurm_robust.supervise.watch.attached_end import AttachedEnd
-from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState, Observer
+from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState
 from slurm_robust.supervise.watch.dead_ranks import DeadRanks
 from slurm_robust.supervise.watch.drain_watch import DrainWatch
 from slurm_robust.supervise.watch.fault_watch import FaultWatch
 from slurm_robust.supervise.watch.loss_watch import LossWatch
 from slurm_robust.supervise.watch.losses import Losses
+from slurm_robust.supervise.watch.observer import Observer
 from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
 from slurm_robust.supervise.watch.slow_watch import SlowWatch
 from slurm_robust.supervise.watch.slowness import Slowness

@@ -13,8 +13,8 @@ from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.recover.plan_executor import PlanExecutor
 from slurm_robust.supervise.versions.code_keeper import CodeKeeper
-from slurm_robust.supervise.watch.attempt_state import Observer
 from slurm_robust.supervise.watch.losses import Losses
+from slurm_robust.supervise.watch.observer import Observer
 
 
 class Parts:

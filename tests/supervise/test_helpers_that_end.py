@@ -17,9 +17,9 @@ from slurm_robust.supervise.incident.incident_handler import IncidentHandler
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.recover.lineage_store import LineageStore
-from slurm_robust.supervise.watch.attempt_state import Observer
 from slurm_robust.supervise.watch.dead_ranks import DeadRanks
 from slurm_robust.supervise.watch.losses import Losses
+from slurm_robust.supervise.watch.observer import Observer
 from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion, QuietCaptures
 
 NODES = ("n1", "n2", "n3", "n4")

@@ -18,7 +18,8 @@ from slurm_robust.stoptime.run import TestRunError
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.recover.node_tests import NodeTests
-from slurm_robust.supervise.watch.attempt_state import AttemptState, Observer
+from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.observer import Observer
 
 NODES = ("n1", "n2", "n3", "n4")
 PLAN = Plan(Road.TEST, "nothing explains it", tests=(TestName.IN_NODE, TestName.PAIRS), test_nodes=NODES)

@@ -25,8 +25,9 @@ from slurm_robust.supervise.launch import srun_refusal
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
-from slurm_robust.supervise.watch.attempt_state import AttemptState, Observer
+from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.fault_watch import FaultsDue, urgent_faults
+from slurm_robust.supervise.watch.observer import Observer
 from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion
 from slurm_robust.supervise.watch.suspicion import Assessment, SilenceLevel
 

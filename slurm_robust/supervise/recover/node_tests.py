@@ -23,7 +23,8 @@ from slurm_robust.supervise.recover import step_control
 from slurm_robust.supervise.recover.replay_settings import replay_spec
 from slurm_robust.supervise.recover.test_results import not_tested, outcome_of
 from slurm_robust.supervise.session import Session
-from slurm_robust.supervise.watch.attempt_state import AttemptState, Observer
+from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.observer import Observer
 
 _POLL_S = 0.1
 _OVERTIME_S = 45.0

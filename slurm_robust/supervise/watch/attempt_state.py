@@ -12,19 +12,16 @@ from pathlib import Path
 from msgspec import structs
 
 from slurm_robust.config import SuperviseConfig
-from slurm_robust.localize import ranks as rank_names
 from slurm_robust.localize.evidence import RaisedException, RankExit
 from slurm_robust.model import Signal, SignalKind
 from slurm_robust.policy.job.consequences import FIRST_STEP, PATIENT_PHASES, Pauses, learnt_limit_s
 from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
-from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.fleet import Fleet, RankInfo
 from slurm_robust.supervise.watch.last_words import LastWords
 from slurm_robust.supervise.watch.log_steps import Counters
 from slurm_robust.supervise.watch.output import OutputFile
-from slurm_robust.supervise.watch.stopped_ranks import StoppedRanks, others_rest
 from slurm_robust.supervise.watch.suspicion import (
     Assessment,
     LogLines,
@@ -36,7 +33,6 @@ from slurm_robust.supervise.watch.task_exits import TaskExits
 
 SILENT_AGENT_S = 7.0
 """Three heartbeats: after this long without one, an agent counts as silent."""
-_AGENTS_S = 1.0
 _LAST_LINES = 120
 _LAST_WORDS_S = 30.0
 """Lines from this long before the first exit count too: a thousand ranks print many last lines."""
@@ -369,46 +365,3 @@ class AttemptState:
             action_s, startup_s = max(config.action_limit_s, least_s), max(config.startup_limit_s, least_s)
             config = structs.replace(config, action_limit_s=action_s, startup_limit_s=startup_s)
         return assess(ranks, self.fleet.steps, self._clock.now_s(), config, lines)
-
-
-class Observer:
-    """Brings the state of an attempt up to date, and restarts agents that fell silent.
-
-    Attributes:
-        stopped_ranks: Continues ranks that a signal has stopped. Nothing else is decided here.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._agents_checked_at = 0.0
-        self._stopped_s = session.clock.stopped_s
-        self.stopped_ranks = StoppedRanks(session)
-
-    async def poll(self, attempt: AttemptState) -> None:
-        """Read what is new."""
-        session = self._session
-        if (stopped_s := session.clock.stopped_s - self._stopped_s) > 0:
-            self._stopped_s += stopped_s
-            attempt.leave_out_stop(stopped_s)
-            text = (
-                f"the supervisor was stopped for {stopped_s:.0f} s, as in a suspended job: it is not taken for silence"
-            )
-            session.folder.log_event("note", text)
-        attempt.read_outputs()
-        attempt.confirm_exits(ended=session.srun_exit_code is not None)
-        attempt.note_vanished()
-        waited_for = attempt.reports or others_rest(*attempt.seen_resting, session.clock.now_s(), session.settings)
-        if self.stopped_ranks.poll(attempt.fleet, attempt.last_sign_s, waited_for=waited_for):
-            attempt.leave_out_pause()
-        attempt.note_pauses()
-        session.node_faults.pass_on(attempt.signals, session.folder)
-        session.node_faults.forget(session.clock.now_s())
-        if restarted := attempt.restarted_inside():
-            who = rank_names.name(restarted)
-            text = f"{who} started anew inside the step, by their parent (torchrun?): the attempt goes on"
-            session.folder.log_event("note", text, ranks=restarted)
-        now_s = session.clock.monotonic_s()
-        if now_s - self._agents_checked_at >= _AGENTS_S:
-            self._agents_checked_at = now_s
-            nodes, heard = session.allocation.nodes, attempt.fleet.heard_at_s
-            session.allocation.silent_nodes = await session.agents.look_after(nodes, heard, SILENT_AGENT_S)
