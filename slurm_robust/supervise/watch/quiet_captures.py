@@ -158,7 +158,7 @@ class QuietCaptures:
         if not self._attempt.fleet.complete:
             return None  # others of its world are not in this step: they may be the ones that are waited for
         verdict = found.judge()
-        if verdict.grade is Grade.WEAK or not _proves(verdict, finished=finished) or (finished and due_in_s):
+        if due_in_s or verdict.grade is Grade.WEAK or not _proves(verdict, finished=finished):
             return None
         self._vanished = None
         first = min(gone, key=lambda e: e.at_s)
