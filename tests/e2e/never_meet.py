@@ -1,7 +1,8 @@
 """A training whose ranks come to stand in collectives that never meet: at one step, in its first attempt.
 
 With `--recorder` a thread answers the pipe for flight-recorder dumps, as NCCL's monitor thread does. Gloo has a
-recorder, too, and nobody who serves it.
+recorder, too, and nobody who serves it. With `--pipeline` the last two ranks, which are one pipeline, leave the others:
+one waits for what the other never sends.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--hang-at", type=int, default=12)
     parser.add_argument("--done", type=Path, required=True)
     parser.add_argument("--recorder", action="store_true")
+    parser.add_argument("--pipeline", action="store_true")
     parser.add_argument("--resume", action="store_true", help="a start from zero loses nothing here")
     args = parser.parse_args()
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
@@ -47,11 +49,16 @@ def main() -> None:
     if args.recorder:
         threading.Thread(target=serve_dumps, args=(rank,), daemon=True, name="recorder").start()
     gradient = torch.ones(1000)
+    hangs = rank >= world - (2 if args.pipeline else 1)
+    done = args.done.with_name(f"{args.done.name}-{rank}")
     for step in range(args.steps):
         time.sleep(0.1)
-        if step == args.hang_at and rank == world - 1 and not args.done.exists():
-            args.done.touch()
-            dist.broadcast(torch.ones(7), 0)
+        if step == args.hang_at and hangs and not done.exists():
+            done.touch()
+            if rank == world - 1:
+                dist.broadcast(torch.ones(7), 0)
+            else:
+                dist.recv(torch.ones(7), world - 1)
         dist.all_reduce(gradient)
         progress.step(step)
     dist.destroy_process_group()

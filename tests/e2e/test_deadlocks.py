@@ -84,3 +84,33 @@ def test_with_the_ladder_the_nodes_are_tested_before_the_same_is_tried_again(
     assert (ended.state, ended.restart_count, ended.nodes) == ("COMPLETED", 0, before), job.everything()
     assert len(job.told("decided")) == 2, job.everything()
     assert all(not node.drained for node in job.client.nodes())
+
+
+@pytest.mark.parametrize(
+    "supervise",
+    [
+        pytest.param(SCALED, id="scaled"),
+        pytest.param(AS_INSTALLED, id="defaults", marks=pytest.mark.variant),
+    ],
+)
+def test_with_over_evict_the_group_that_stands_apart_is_left_untested(
+    cluster: Cluster, submit: Submit, supervise: dict[str, float]
+) -> None:
+    """One of three pipelines stands apart: spares take the place of both of its nodes in time, and training goes on."""
+    ladder = {"tests": ["in-node", "pairs"], "over_evict": True}
+    dev = cluster(nodes=8, standby=0, supervise=supervise, yaml={"ladder": ladder})
+    within_s = 90.0 if supervise is AS_INSTALLED else 30.0
+    words = f'-N6 -n6 {sys.executable} {TRAIN} --resume --pipeline --done "$PWD/done" #'
+    run = f"srobust run --robust-layout=tp=1,pp=2,dp=3,order=tp-pp-dp {words}"
+    job = submit(dev, nodes=8, command=run, sbatch=("--no-kill",))
+    decided = job.hears("decided", within_s + 40)
+    nodes = job.job().nodes
+    assert (decided["road"], set(decided["evict"])) == ("spare_in_allocation", set(nodes[4:6])), job.everything()
+    assert "are the parallel group that stands apart (ladder.over_evict)" in decided["text"], job.everything()
+    assert set(job.hears("relaunched", 60)["evicted"]) == set(nodes[4:6]), job.everything()
+    assert job.hears("resumed", 60)["step"] > 0, job.everything()
+    took_s = decided["at_s"] - job.incident()["times"]["fault"]
+    assert supervise["strong_patience_s"] <= took_s <= within_s, job.everything()
+    ended = job.ends(60)
+    assert (ended.state, ended.restart_count) == ("COMPLETED", 0), job.everything()
+    assert (len(job.told("decided")), job.told("tested")) == (1, []), job.everything()
