@@ -162,7 +162,7 @@ class Evidence:
         raised: Rank → the exception that it has raised after its last progress, whether it has ended or not: tearing
             a process group down may take minutes, or for ever.
         rules: By which last lines are read; None for the package's own.
-        dead_mounts: Mount points that do not answer on one node, and do on others.
+        dead_mounts: Mount points that do not answer on a node, though other nodes were asked about them, too.
         last_sign_s: When a rank or the log last showed progress, seconds since the epoch; 0 if that is not known.
     """
 

@@ -36,6 +36,10 @@ class Ground(enum.Enum):
     )
     UNINTERRUPTIBLE = (Grade.STRONG, "a process of one rank stays in D state while the others wait for the rank")
     SLOW_STORAGE = (Grade.WEAK, "a process of one rank stays in D state in a save, a checkpoint, an import or a load")
+    SERVER_AWAY = (
+        Grade.WEAK,
+        "a process of one rank stays in D state, and a mount is silent on its node and on others",
+    )
     STOPPED = (Grade.WEAK, "a process of the rank is stopped by a signal or frozen; or it is dead and nobody noticed")
     HELD = (
         Grade.WEAK,

@@ -31,7 +31,9 @@ def test_a_mount_is_dead_where_others_reach_it(silent: list[str], answers: list[
     views = [MountView(node, silent=("/data",), answered=("/home",)) for node in silent]
     views += [MountView(node, answered=("/data", "/home")) for node in answers]
     found = dead_mounts([*views, MountView("n9", answered=("/home",))])
-    assert [(one.mount, one.node) for one in found] == [("/data", node) for node in blamed]
+    assert [(one.mount, one.node) for one in found if one.answers_on] == [("/data", node) for node in blamed]
+    of_server = [one.node for one in found if not one.answers_on]
+    assert of_server == ([] if blamed or len(silent) < 2 else silent)
 
 
 def test_its_sentence_names_the_nodes() -> None:
@@ -60,6 +62,17 @@ def test_a_dead_mount_under_a_rank_in_d_state_is_certain(stack: tuple[StackFrame
     assert "/data does not answer on n2, and answers on n0, n1" in verdict.suspects[0].why
     assert verdict.suspects[0].infrastructure
     assert (judge(evidence).grade, judge(evidence).corroborated) == (alone, True)
+
+
+def test_a_server_that_is_away_costs_no_node() -> None:
+    """A rank was the first to ask a file system that fails over: others would hang there, too."""
+    away = tuple(DeadMount("/data", node, ()) for node in ("n1", "n2"))
+    verdict = judge(replace(waits_in_the_kernel(), dead_mounts=away))
+    assert (verdict.grade, verdict.corroborated) == (Grade.WEAK, True)
+    assert "n2 and on other nodes: its server or the network is away" in verdict.suspects[0].why
+    assert not verdict.suspects[0].infrastructure
+    own = judge(replace(waits_in_the_kernel(), dead_mounts=(*DEAD, DeadMount("/home", "n2", ()))))
+    assert own.grade is Grade.CERTAIN, "a mount that is dead there alone says more"
 
 
 @pytest.mark.parametrize(("stack", "times"), [(USER, 1), (SAVE, 1), (SAVE, 3)])

@@ -1,9 +1,11 @@
-"""Makes a sure verdict on a process in D state certain, if a mount is dead on its node alone."""
+"""Weighs a verdict on D state by mounts: certain if one is dead on its node alone, weak if it is on others, too."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+from slurm_robust.localize.dead_mounts import DeadMount
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.stacks.process_tree import uninterruptible
@@ -14,18 +16,30 @@ from slurm_robust.text import joined
 def with_dead_mounts(verdict: Verdict, evidence: Evidence) -> Verdict:
     """The verdict, as a certain one, if each of its suspects has a rank in D state and a dead mount on its node.
 
-    The verdict must be sure by itself: a mount may be slow while a rank saves, and the rank goes on.
+    The verdict must be sure by itself: a mount may be slow while a rank saves, and the rank goes on. If no mount is
+    dead on these nodes alone, and one of a suspect is silent on other nodes, too, its node is not blamed.
     """
-    dead = {found.node: found for found in evidence.dead_mounts}
+    dead = {found.node: found for found in sorted(evidence.dead_mounts, key=lambda found: bool(found.answers_on))}
     if verdict.conclusion is not Conclusion.CULPRIT or not verdict.corroborated or not dead:
         return verdict
     last = evidence.captures[-1].ranks if evidence.captures else ()
     held = {r.rank for r in last if uninterruptible(r) is not None}
+    away = {node: found for node, found in dead.items() if not found.answers_on}
+    if any(suspect.node in away and held.intersection(suspect.ranks) for suspect in verdict.suspects):
+        return _of_a_server(verdict, away)
     if not all(suspect.node in dead and held.intersection(suspect.ranks) for suspect in verdict.suspects):
         return verdict
     suspects = tuple(_surer(suspect, dead[suspect.node].text) for suspect in verdict.suspects)
     reason, grade = joined(s.why for s in suspects), Ground.DEAD_MOUNT.grade
     return replace(verdict, suspects=suspects, reason=reason, grade=grade)
+
+
+def _of_a_server(verdict: Verdict, away: Mapping[str, DeadMount]) -> Verdict:
+    suspects = tuple(
+        replace(s, why=f"{s.why}; {away[s.node].text}", infrastructure=False) if s.node in away else s
+        for s in verdict.suspects
+    )
+    return replace(verdict, suspects=suspects, reason=joined(s.why for s in suspects), grade=Ground.SERVER_AWAY.grade)
 
 
 def _surer(suspect: Suspect, text: str) -> Suspect:
