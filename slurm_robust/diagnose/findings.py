@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from slurm_robust.diagnose.hints import BranchIndex, PatternBranch, branches, compiled, has_words, masked
+from slurm_robust.diagnose.hints import BranchIndex, PatternBranch, branches, compiled, masked
 from slurm_robust.diagnose.lines import plain, unlabelled
-from slurm_robust.diagnose.raised import BEGINS, Tracebacks
+from slurm_robust.diagnose.raised import BEGINS, MARKS, Tracebacks
 from slurm_robust.diagnose.rulebook import ANY_EXCEPTION, MATCH_S, Rule, RuleBook, read, shipped
 from slurm_robust.diagnose.taxonomy import Blame, Category
 
@@ -37,6 +37,8 @@ _OTHER_FAILURES = "Failures:"
 _FIRST_FAILURE = "Root Cause (first observed failure)"
 OPENING = (_DETAIL, _OTHER_FAILURES, _FIRST_FAILURE)
 """What lines say that only tell what the next ones are."""
+READ_ANYWAY = (*MARKS, *OPENING)
+"""Lines with one of these are read even if no rule recognises them."""
 _OF_NCCL = re.compile("NCCL", re.IGNORECASE)
 _MESSAGE_LINES = 4
 _CACHE_LINES = 8192
@@ -95,7 +97,7 @@ class Matcher:
 
     def __init__(self, book: RuleBook) -> None:
         self._rules = book.rules
-        self._branches = BranchIndex(branches_of(book))
+        self._branches = BranchIndex(branches_of(book), (*_ENDINGS, *READ_ANYWAY))
         self._by_exception: dict[str, tuple[int, Rule]] = {}
         for number, rule in enumerate(book.rules):
             for name in rule.exceptions:
@@ -112,38 +114,49 @@ class Matcher:
         """The same of an unlabelled line."""
         number, by_name = self._exception(text)
         low = masked(text)
-        for branch in self._branches.candidates(low):
+        for branch in self._branches.candidates(self._branches.places(low.encode("utf-8", "replace")) or (), low):
             if by_name is not None and number < branch.order:
                 return by_name
-            if has_words(branch, low) and self._matches(branch, text):
+            if self._matches(branch, text):
                 return self._rules[branch.order]
         return by_name
 
-    def match_key(self, key: str) -> tuple[Rule | None, bool]:
+    def places(self, low: bytes) -> set[int] | None:
+        """For `match_key`; None if no rule recognises the line, and nobody reads it anyway.
+
+        Args:
+            low: The line in UTF-8, in lower case, with each digit as 0.
+        """
+        return self._branches.places(low)
+
+    def match_key(self, key: str, places: Iterable[int]) -> tuple[Rule | None, bool]:
         """The rule that recognises all lines with this key, which has each digit as 0; and whether they all have one.
 
-        False where rules may tell these lines apart by their digits.
+        False where rules may tell these lines apart by their digits. `places` are those of the line with its labels.
         """
         number, by_name = self._exception(key)
-        low = key.lower()
-        for branch in self._branches.candidates(low):
+        for branch in self._branches.candidates(places, key.lower()):
             if by_name is not None and number < branch.order:
                 return by_name, True
-            if has_words(branch, low):
-                if branch.digits:
-                    return None, False
-                if self._matches(branch, key):
-                    return self._rules[branch.order], True
+            if branch.digits:
+                if branch.of_key and not self._found(branch, branch.of_key, key):
+                    continue
+                return None, False
+            if self._matches(branch, key):
+                return self._rules[branch.order], True
         return by_name, True
 
     def _matches(self, branch: PatternBranch, text: str) -> bool:
+        return branch.literal or self._found(branch, branch.pattern, text)
+
+    def _found(self, branch: PatternBranch, pattern: str, text: str) -> bool:
         rule = self._rules[branch.order]
-        if branch.literal or rule in self.slow_rules:
-            return branch.literal
+        if rule in self.slow_rules:
+            return False
         # Watching the clock takes longer than most searches. The package's own patterns are known to be harmless.
         timeout_s = None if rule.shipped and len(text) <= _SHORT_CHARS else MATCH_S
         try:
-            return compiled(branch.pattern).search(text, timeout=timeout_s) is not None
+            return compiled(pattern).search(text, timeout=timeout_s) is not None
         except TimeoutError:
             self.slow_rules.append(rule)
             return False

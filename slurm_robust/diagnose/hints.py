@@ -6,7 +6,7 @@ import functools
 import importlib
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import regex
@@ -20,12 +20,21 @@ LEAST_CHARS = 3
 _WHOLE_ONLY = re.compile(r"\(\?[a-zA-Z]|\(\?\(|\(\?-|\\\d|\\Z")
 """Flags, named groups and references to groups: a part of such a pattern means something else than the whole."""
 _PLAIN = re.compile(r"[\w :,'/=<>\"@%&;!-]+")
-_KNOWN_SETS, _KNOWN_TOKENS, _TOKEN_CHARS = 1 << 13, 1 << 16, 64
-_NO_PARTS: frozenset[str] = frozenset()
+_KNOWN_RUNS, _RUN_CHARS = 1 << 18, 40
+_AS_RUNS = bytes(ord(chr(n).lower()) if chr(n).isalpha() and n < 128 else 32 for n in range(256))
+"""Letters in lower case, and blanks for what is none: digits, signs, and all that is not ASCII."""
 _MASK = str.maketrans("123456789", "000000000")
 _REPEATS, _DIGIT = re.compile(r"\{\d*,?\d*\}|\\[dx]"), re.compile(r"\d")
+_EACH_DIGIT = re.compile(r"(?P<repeat>\{\d*,?\d*\})|[1-9]")
+_NEGATED = re.compile(r"\(\?<?!|\[\^|\\[1-9xuUoN]")
+"""What may match where a digit is not that one; and characters by their number."""
 
 Words = frozenset[str]
+
+
+_AskedWord = tuple[bytes, int]
+_LOOKED_FOR: _AskedWord = (b"A", 0)
+"""Instead of a word that a branch asks for: no line in lower case has it."""
 
 
 class PatternBranch(NamedTuple):
@@ -38,6 +47,8 @@ class PatternBranch(NamedTuple):
             set is the most telling.
         literal: The pattern is a mere text: a line that has its words matches.
         digits: It tells digits apart: of two lines that differ in digits only it may match one.
+        of_key: Where it tells digits apart, a pattern that matches each line that it matches, with each digit as 0;
+            empty where none is known.
     """
 
     order: int
@@ -45,75 +56,110 @@ class PatternBranch(NamedTuple):
     words: tuple[Words, ...]
     literal: bool
     digits: bool
+    of_key: str = ""
 
 
 class BranchIndex:
-    """Finds the alternatives of many patterns that a line may match, by the words in it.
+    """Finds the alternatives of many patterns that a line may match, by the runs of letters in it.
 
     Patterns have dozens of alternatives. To search the few that a line has the words of takes a tenth of the time that
-    searching whole patterns takes. Which words a part of a line between blanks has is remembered: most parts of a log
-    come again and again.
+    searching whole patterns takes. Each word that an alternative asks for is known by its rarest run of letters. What
+    is known of a line's run is remembered: of numbers, ids and paths only few different ones are left, even where no
+    line is like another.
     """
 
-    def __init__(self, found: Iterable[PatternBranch]) -> None:
-        self._everywhere: list[PatternBranch] = []
-        self._place: dict[PatternBranch, int] = {}
-        """Where a branch stands: rules in their order, and the alternatives of one as they are written."""
-        self._by_part: dict[str, list[PatternBranch]] = {}
-        self._parts: set[str] = set()
-        """What the words of all branches consist of, between blanks."""
-        for branch in found:
-            self._place.setdefault(branch, len(self._place))
-            if not branch.words:
-                self._everywhere.append(branch)
-            for word in branch.words[0] if branch.words else ():
-                self._by_part.setdefault(max(_parts(word), key=len), []).append(branch)
-            self._parts.update(part for words in branch.words for word in words for part in _parts(word))
-        pattern = longest_at(part.encode() for part in self._parts)
-        self._parts_at = re.compile(pattern.pattern.decode() if pattern is not None else "(?!)")
-        self._of_token: dict[str, frozenset[str]] = {}
-        self._of_parts: dict[frozenset[str], tuple[PatternBranch, ...]] = {}
+    def __init__(self, found: Iterable[PatternBranch], also: Iterable[str] = ()) -> None:
+        """Of a line with one of the texts `also`, `places` finds something too."""
+        self._branches = tuple(dict.fromkeys(found))
+        """Rules in their order, and the alternatives of one as they are written."""
+        self._everywhere = tuple(place for place, branch in enumerate(self._branches) if not branch.words)
+        self._by_sign: dict[bytes, list[_AskedWord]] = {}
+        """The sign of a word → the word, and the place of a branch that asks for it."""
+        sign_of = _sign_chooser(self._branches)
+        for place, branch in enumerate(self._branches):
+            if branch.words:
+                rarest = min(branch.words, key=lambda words: max(sign_of(word) for word in words))
+                for word in rarest:
+                    self._by_sign.setdefault(sign_of(word)[-1], []).append((word.encode(), place))
+        for text in also:
+            self._by_sign.setdefault(sign_of(masked(text))[-1], []).append(_LOOKED_FOR)
+        self._no_runs = [sign for sign in self._by_sign if not sign.isalpha()]
+        pattern = longest_at(sign for sign in self._by_sign if sign.isalpha())
+        self._runs_at = re.compile(pattern.pattern if pattern is not None else b"(?!)")
+        self._seen: set[bytes] = set()
+        self._of_run: dict[bytes, tuple[_AskedWord, ...]] = {}
+        """Of the runs that lines had, those that contain a sign → what is asked for there."""
 
-    def candidates(self, low: str) -> Sequence[PatternBranch]:
-        """The branches that a line may match, in the order of their rules; `low` is the line as `masked` gives it."""
-        found: set[str] = set()
-        of_token = self._of_token
-        for token in low.split():
-            parts = of_token.get(token)
-            if parts is None:
-                parts = self._learn(token)
-            if parts:
-                found |= parts
-        known = self._of_parts.get(key := frozenset(found))
-        return self._branches_of(key) if known is None else known
+    def places(self, low: bytes) -> set[int] | None:
+        """The branches of which a line has a word, as `candidates` takes them; None where nothing in it tells anything.
 
-    def _learn(self, token: str) -> frozenset[str]:
-        longest = self._parts_at.findall(token)
-        parts = _NO_PARTS
-        if longest:
-            parts = frozenset(t[:end] for t in longest for end in range(1, len(t) + 1) if t[:end] in self._parts)
-        if len(token) <= _TOKEN_CHARS:
-            if len(self._of_token) >= _KNOWN_TOKENS:
-                self._of_token.clear()
-            self._of_token[token] = parts
-        return parts
+        Args:
+            low: The line in UTF-8, as `masked` gives it.
+        """
+        runs = low.translate(_AS_RUNS).split()
+        asked = [] if self._seen.issuperset(runs) else self._learn(runs)
+        for run in self._of_run.keys() & runs:
+            asked += self._of_run[run]
+        for sign in self._no_runs:
+            if sign in low:
+                asked += self._by_sign[sign]
+        if not asked and not self._everywhere:
+            return None
+        places = {place for word, place in asked if word in low}
+        places.update(self._everywhere)
+        return places
 
-    def _branches_of(self, parts: frozenset[str]) -> tuple[PatternBranch, ...]:
-        if len(self._of_parts) >= _KNOWN_SETS:
-            self._of_parts.clear()
-        likely = {branch for part in parts for branch in self._by_part.get(part, ())}
-        found = {
-            branch for branch in likely if all(any(parts.issuperset(_parts(w)) for w in some) for some in branch.words)
-        }
-        self._of_parts[parts] = tuple(sorted({*self._everywhere, *found}, key=self._place.__getitem__))
-        return self._of_parts[parts]
+    def candidates(self, places: Iterable[int], low: str) -> Iterator[PatternBranch]:
+        """The branches that a line has all words of, in the order of their rules.
+
+        Args:
+            places: What `places` says of the line, or of a longer one that contains it.
+            low: The line as `masked` gives it.
+        """
+        for place in sorted(places):
+            if has_words(self._branches[place], low):
+                yield self._branches[place]
+
+    def _learn(self, runs: Iterable[bytes]) -> list[_AskedWord]:
+        """Look closely at new runs; returns what is asked for in those that are too long to be remembered."""
+        if len(self._seen) >= _KNOWN_RUNS:
+            self._seen.clear()
+            self._of_run.clear()
+        of_long_ones: list[_AskedWord] = []
+        for run in runs:
+            if run in self._seen:
+                continue
+            asked = [word for sign in self._signs_in(run) for word in self._by_sign[sign]]
+            if len(run) > _RUN_CHARS:
+                of_long_ones += asked
+                continue
+            self._seen.add(run)
+            if asked:
+                self._of_run[run] = tuple(asked)
+        return of_long_ones
+
+    def _signs_in(self, run: bytes) -> Iterable[bytes]:
+        longest = self._runs_at.findall(run)
+        if not longest:
+            return ()
+        return self._by_sign.keys() & {one[:end] for one in longest for end in range(LEAST_CHARS, len(one) + 1)}
 
 
-@functools.cache
-def _parts(word: str) -> tuple[str, ...]:
-    """A word's parts between blanks that are long enough to tell anything; else the longest one."""
-    parts = word.split() or [word]
-    return tuple(part for part in parts if len(part) > LEAST_CHARS) or (max(parts, key=len),)
+def _sign_chooser(branches: Iterable[PatternBranch]) -> Callable[[str], tuple[int, int, bytes]]:
+    """Says of a word how common its sign is, and last that sign itself, which is in each line with the word.
+
+    It is the run of letters that is in fewest words of all rules: what rules often ask for is common in logs too. Of a
+    word without such a run, the word itself.
+    """
+    words = b" ".join({word.encode() for branch in branches for some in branch.words for word in some})
+    commonness = functools.cache(words.count)
+
+    def sign_of(word: str) -> tuple[int, int, bytes]:
+        low = word.encode()
+        runs = [run for run in low.translate(_AS_RUNS).split() if len(run) >= LEAST_CHARS]
+        return min((commonness(run), -len(run), run) for run in runs or [low])
+
+    return sign_of
 
 
 def masked(text: str) -> str:
@@ -150,7 +196,12 @@ def _branch(order: int, pattern: str) -> PatternBranch:
     words = _required(pattern) or ()
     digits = _DIGIT.search(_REPEATS.sub("", pattern)) is not None
     literal = bool(words) and not digits and pattern.isascii() and _PLAIN.fullmatch(pattern) is not None
-    return PatternBranch(order, pattern, tuple(frozenset(map(masked, some)) for some in words), literal, digits)
+    of_key = _EACH_DIGIT.sub(_as_zero, pattern) if digits and _NEGATED.search(pattern) is None else ""
+    return PatternBranch(order, pattern, tuple(frozenset(map(masked, some)) for some in words), literal, digits, of_key)
+
+
+def _as_zero(match: re.Match[str]) -> str:
+    return match["repeat"] or "0"
 
 
 def hints(pattern: str) -> Words:

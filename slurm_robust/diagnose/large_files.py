@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_robust.diagnose.findings import OPENING, FindingsReader, LogFinding, Matcher
+from slurm_robust.diagnose.findings import READ_ANYWAY, FindingsReader, LogFinding, Matcher
 from slurm_robust.diagnose.lines import is_code, place_of, unlabelled
 from slurm_robust.diagnose.log.lines import Chunk, LogReader
 from slurm_robust.diagnose.log.prefix import strip_escapes
-from slurm_robust.diagnose.raised import BEGINS, MARKS
+from slurm_robust.diagnose.raised import BEGINS
 
 _KEYS, _KEY_BYTES = 1 << 16, 400
 """So many kinds of lines are remembered at a time, and none that is longer."""
@@ -29,8 +29,8 @@ _ENDS = 4000
 """Of the lines that were read, so many of the beginning and of the end are kept for who looks beyond the findings."""
 _OFTEN = 8
 """So many lines with one key are read: the first ones decide, and those within a traceback are read anyway."""
-_PLACES = ('File "', "frame #")
-_MARKS = (*MARKS, *OPENING)
+_PLACES = (b'File "', b"frame #")
+_MARKS = tuple(mark.encode() for mark in READ_ANYWAY)
 
 
 @dataclass
@@ -117,19 +117,27 @@ class _Scan:
 
     def _learn(self, key: bytes) -> _Key:
         """Look closely at the first line with this key."""
-        known = self._look(_text(key[:_RULES_READ]))
+        known = self._look(key[:_RULES_READ])
         if len(key) <= _KEY_BYTES:
             if len(self._keys) >= _KEYS:
                 self._keys.clear()
             self._keys[key] = known
         return known
 
-    def _look(self, text: str) -> _Key:
+    def _look(self, key: bytes) -> _Key:
+        if key.isascii() and b"\x1b" not in key:
+            line, low = key, key.lower()
+        else:
+            text = _text(key)
+            line, low = text.encode(), text.lower().encode()
+        places = self._matcher.places(low)
+        if places is None:
+            return _QUIET
         for mark in _MARKS:
-            if mark in text:
-                place = mark in _PLACES and place_of(unlabelled(text)) is not None
+            if mark in line:
+                place = mark in _PLACES and place_of(unlabelled(line.decode())) is not None
                 return _Key(quiet=False, left=-1, place=place)
-        rule, sure = self._matcher.match_key(unlabelled(text))
+        rule, sure = self._matcher.match_key(unlabelled(line.decode()), places)
         if not sure:
             return _Key(quiet=False, left=-1)
         return _QUIET if rule is None or rule.id in self._enough else _Key(quiet=False, left=_OFTEN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from pathlib import Path
 
@@ -79,6 +80,22 @@ def test_the_work_grows_with_the_log_and_no_faster(tmp_path: Path) -> None:
         assert len(scanned.lines) <= 8100
         searches.append(matcher.searches)
     assert searches[1] <= 4.4 * searches[0]
+
+
+def test_lines_that_only_have_numbers_like_a_rule_are_not_read(tmp_path: Path) -> None:
+    """Ids are in each line: they do not send it to the rules."""
+    path = tmp_path / "job.log"
+    dice = random.Random(9)
+    with path.open("w") as file:
+        for n in range(3000):
+            file.write(
+                f"worker {n % 512}: retry {n} failed: request id {dice.getrandbits(64):016x} timed out after 9 s\n"
+            )
+    matcher = Counting(shipped())
+    scanned = scan([path], matcher)
+    assert scanned.found == []
+    assert len(scanned.lines) <= 30
+    assert matcher.searches <= 1500
 
 
 def test_a_fault_within_much_else_is_found_at_its_line(tmp_path: Path) -> None:
