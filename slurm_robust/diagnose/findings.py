@@ -59,6 +59,7 @@ class LogFinding:
         mild: The line calls itself a warning, or says that it goes on; or what failed is only a clean-up.
         header: The line only opens a message, and a later line of that message says more.
         place: The innermost place of its traceback that is the program's own, `train.py:loss`; empty without one.
+        code: The line of code that its traceback shows last; empty without one.
     """
 
     rule: Rule
@@ -71,6 +72,7 @@ class LogFinding:
     mild: bool = False
     header: bool = False
     place: str = ""
+    code: str = ""
 
     @property
     def category(self) -> Category:
@@ -261,9 +263,9 @@ class FindingsReader:
         # What is more telling than the exception that was being handled is no mere consequence of it.
         chained = ends and tracebacks.handled is not None
         followed = chained and (tracebacks.handled or 0) >= rule.weight
-        place = tracebacks.place if ends else ""
+        place, code = (tracebacks.place, tracebacks.code) if ends else ("", "")
         finding = LogFinding(
-            rule, line.strip(), number, self._rank, ends, chained, followed, mild, message.other_failures, place
+            rule, line.strip(), number, self._rank, ends, chained, followed, mild, message.other_failures, place, code
         )
         message.closes(finding, self.found)
         self.found.append(finding)

@@ -64,7 +64,12 @@ def place_of(text: str) -> str | None:
 
 def is_code(text: str) -> bool:
     """Whether an unlabelled line after a place is the code there: it names errors that never happened."""
-    return text.startswith("    ") or _CARETS.match(text) is not None
+    return text.startswith("    ") or is_carets(text)
+
+
+def is_carets(text: str) -> bool:
+    """Whether an unlabelled line only points at the code above it."""
+    return _CARETS.match(text) is not None
 
 
 def without_values(text: str) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slurm_robust.diagnose.lines import is_code, place_of, speaker_of
+from slurm_robust.diagnose.lines import is_carets, is_code, place_of, speaker_of
 
 BEGINS = "Traceback (most recent call last)"
 _CHAINS = ("During handling of the above exception", "The above exception was the direct cause")
@@ -37,6 +37,7 @@ class _Traceback:
     prefix: str = ""
     after_place: bool = False
     place: str = ""
+    code: str = ""
     library: str = ""
     chained: bool = False
     harmless: bool = False
@@ -84,7 +85,7 @@ class Tracebacks:
         self.ends = False
         if (begins := text.find(BEGINS)) >= 0:
             now.open, now.prefix, now.after_place, now.place, now.library = True, text[:begins], False, "", ""
-            now.cut = None
+            now.code, now.cut = "", None
             return None
         if now.prefix and _same_shape(text[: len(now.prefix)], now.prefix):
             text = text[len(now.prefix) :]
@@ -113,6 +114,11 @@ class Tracebacks:
         return self._now.place
 
     @property
+    def code(self) -> str:
+        """The line of code that the traceback shows last; empty without one."""
+        return self._now.code
+
+    @property
     def handled(self) -> int | None:
         """The weight of the exception that was being handled when this one was raised; None without one."""
         return self._now.last_weight if self._now.chained else None
@@ -131,7 +137,7 @@ class Tracebacks:
         now = self._now
         now.last_weight = weight if now.last_weight is None or not now.chained else max(weight, now.last_weight)
         now.open = now.chained = now.harmless = False
-        now.place = now.library = ""
+        now.place = now.code = now.library = ""
 
     def _speaker(self, label: str) -> _Traceback:
         who = speaker_of(label)
@@ -148,9 +154,13 @@ def _shows_place(text: str, now: _Traceback) -> bool:
     if (place := place_of(text)) is not None:
         telling = _TELLING.search(text)
         now.after_place, now.place, now.library = True, place or now.place, telling[1] if telling else ""
+        now.code = ""
         return True
     boxed = now.open and text.lstrip().startswith(_BOX)
-    return boxed or (now.after_place and is_code(text)) or _RAISES.match(text) is not None
+    if now.after_place and is_code(text):
+        now.code = now.code if is_carets(text) else text
+        return True
+    return boxed or _RAISES.match(text) is not None
 
 
 def _joins(text: str, now: _Traceback) -> bool:

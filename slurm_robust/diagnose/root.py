@@ -17,9 +17,11 @@ _OF_DRIVER = ("gpu_driver", "gpu_lost", "gpu_ecc", "nvlink", "host_hardware")
 _FINDS_NO_GPU = re.compile(
     r"No (?:CUDA|HIP) GPUs are available|no CUDA-capable device|CUDA is not available|(?:requires|needs) a GPU\b|"
     r"not compiled with CUDA|No supported gpu backend|invalid device ordinal|device_count\(\) is 0|"
-    r"CUDA.*not (?:found|usable)",
+    r"CUDA.*not (?:found|usable)|no GPUs? (?:was |were )?found|CUDA (?:is )?required|"
+    r"\bcuda\.is_available\(\) (?:is|returned|==) False",
     re.IGNORECASE,
 )
+_ASSERTS_GPU = re.compile(r"^\s*assert\b[^,]*\bcuda\.(?:is_available|device_count)\(\)")
 _WAITED = "comm_timeout"
 _ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (\d+)")
 _WATCHED_RANK = re.compile(r"\b[Rr]ank (\d+)\]|\[rank(\d+)\]")
@@ -71,7 +73,7 @@ def diagnose(found: Sequence[LogFinding]) -> Diagnosis:
 
 def _warned(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, str]:
     """Instead of an exception that finds no GPU, the driver's own words, which stood in a mere warning before it."""
-    if _FINDS_NO_GPU.search(root.text) is None:
+    if _FINDS_NO_GPU.search(root.text) is None and _ASSERTS_GPU.search(root.code) is None:
         return root, ""
     told = [f for f in found if f.category.name in _OF_DRIVER and f.mild and f.number < root.number]
     if not told:

@@ -30,6 +30,49 @@ def test_a_driver_that_failed_in_a_warning_is_the_root_of_an_exception_that_find
     assert "finds no GPU" in found.why
 
 
+NVML = "/opt/env/lib/python3.11/site-packages/torch/cuda/__init__.py:734: UserWarning: Can't initialize NVML"
+
+
+@pytest.mark.parametrize("warning", [WARNED, NVML])
+@pytest.mark.parametrize(
+    ("code", "last"),
+    [
+        ('dist.init_process_group("nccl")', "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
+        ('assert torch.cuda.is_available(), "CUDA required"', "AssertionError: CUDA required"),
+        ("assert torch.cuda.is_available()", "AssertionError"),
+        ("assert torch.cuda.device_count() > 0, 'start me elsewhere'", "AssertionError: start me elsewhere"),
+        (
+            'model = torch.load("m.pt")',
+            "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
+        ),
+        (
+            'raise RuntimeError("torch.cuda.is_available() is False")',
+            "RuntimeError: torch.cuda.is_available() is False",
+        ),
+        (
+            'trainer = Trainer(accelerator="gpu", devices=8)',
+            "lightning.fabric.utilities.exceptions.MisconfigurationException: No supported gpu backend found!",
+        ),
+    ],
+)
+def test_however_a_program_says_that_it_finds_no_gpu(warning: str, code: str, last: str) -> None:
+    """The driver's warning before it decides; without one nobody knows, or it is the program's."""
+    trace = (NO_GPU[0], NO_GPU[1], f"    {code}", last)
+    found = of(warning, "starting", *trace)
+    assert (found.category.name, found.blame) == ("gpu_driver", Blame.NODE)
+    assert found.root is not None
+    assert found.root.text == warning
+    assert of("starting", *trace).blame is not Blame.NODE
+    assert of(*trace, warning).blame is not Blame.NODE
+
+
+def test_an_assertion_of_something_else_stays_the_programs() -> None:
+    """A program may have gone on without a GPU, and name CUDA in what it checks."""
+    trace = (NO_GPU[0], NO_GPU[1], "    assert cfg.cuda_graphs in (0, 1)", "AssertionError: cuda_graphs")
+    found = of(WARNED, *trace)
+    assert (found.category.name, found.blame) == ("assertion", Blame.PROGRAM)
+
+
 def test_a_warning_is_no_root_of_what_has_nothing_to_do_with_it() -> None:
     """A program that went on without a GPU may fail for reasons of its own."""
     found = of(WARNED, "starting on CPU", *NO_GPU, "KeyError: 'labels'")
