@@ -60,6 +60,7 @@ class LogFinding:
         header: The line only opens a message, and a later line of that message says more.
         place: The innermost place of its traceback that is the program's own, `train.py:loss`; empty without one.
         code: The line of code that its traceback shows last; empty without one.
+        cut: It is the last line of a traceback that the log does not have whole.
     """
 
     rule: Rule
@@ -73,6 +74,7 @@ class LogFinding:
     header: bool = False
     place: str = ""
     code: str = ""
+    cut: bool = False
 
     @property
     def category(self) -> Category:
@@ -280,7 +282,7 @@ class FindingsReader:
         rule = self._rules.of_exception(f"{cut.raises}: ")
         if rule is not None:
             text = cut.line.strip()
-            self.found.append(LogFinding(rule, text, cut.number, self._rank, place=cut.place))
+            self.found.append(LogFinding(rule, text, cut.number, self._rank, place=cut.place, cut=True))
 
     def forget_repeated(self, most: int) -> None:
         """Keep only the first findings of each kind, `most` of them; the root is among these."""

@@ -23,6 +23,11 @@ _AFTER_CODE = re.compile(r"^(?:(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*(?::\s|\s*$)|[A-Z]
 _TELLING = re.compile(r'File "[^"]*?\b(multiprocessing/\w+\.py)"')
 """Libraries in which a usual exception means something else than elsewhere."""
 _RAISES = re.compile(r"^\s*raise (?:\w+\.)*(\w+)\(?")
+_ASSERTS = re.compile(r"^\s*assert[\s(]")
+_OF_DEVICE = re.compile(
+    r"\.(?:item|all|any|cpu|tolist|synchronize)\(|\b(?:isnan|isfinite|isinf|allclose|equal|dist|cuda)\b"
+)
+"""Code that may wait for a device, and raise what failed there."""
 _BOX = ("│", "╭", "╰", "└")
 """Rich and loguru draw code and values in boxes."""
 _DIGITS = re.compile(r"\d")
@@ -38,6 +43,8 @@ class _Traceback:
     after_place: bool = False
     place: str = ""
     code: str = ""
+    own: bool = False
+    """The last place is the program's own."""
     library: str = ""
     chained: bool = False
     harmless: bool = False
@@ -52,7 +59,8 @@ class CutTraceback(NamedTuple):
         line: The last one that is there.
         number: Its number.
         place: The innermost place that is the program's own; empty without one.
-        raises: The class that the code at its end raises; `Exception` if it shows none.
+        raises: The class that the code at its end raises, if the program asserts something there `AssertionError`; if
+            it shows none `Exception`.
     """
 
     line: str
@@ -94,8 +102,7 @@ class Tracebacks:
             return None
         if _shows_place(text, now):
             if now.open:
-                raises = _RAISES.match(text)
-                now.cut = CutTraceback(line, number, now.place, raises[1] if raises is not None else "Exception")
+                now.cut = CutTraceback(line, number, now.place, _raised_by(text, now))
             return None
         if _joins(text, now):
             return None
@@ -149,12 +156,20 @@ class Tracebacks:
         return self._now
 
 
+def _raised_by(code: str, now: _Traceback) -> str:
+    """The class that a line of code most likely raises; `Exception` where nobody knows."""
+    if (raises := _RAISES.match(code)) is not None:
+        return raises[1]
+    asserts = now.own and _ASSERTS.match(code) is not None and _OF_DEVICE.search(code) is None
+    return "AssertionError" if asserts else "Exception"
+
+
 def _shows_place(text: str, now: _Traceback) -> bool:
     """Whether the line is a place of a stack, or the code there."""
     if (place := place_of(text)) is not None:
         telling = _TELLING.search(text)
         now.after_place, now.place, now.library = True, place or now.place, telling[1] if telling else ""
-        now.code = ""
+        now.code, now.own = "", bool(place)
         return True
     boxed = now.open and text.lstrip().startswith(_BOX)
     if now.after_place and is_code(text):

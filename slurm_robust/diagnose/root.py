@@ -22,6 +22,7 @@ _FINDS_NO_GPU = re.compile(
     re.IGNORECASE,
 )
 _ASSERTS_GPU = re.compile(r"^\s*assert\b[^,]*\bcuda\.(?:is_available|device_count)\(\)")
+_NO_NETWORK, _NOT_STARTED = "nccl-network-missing", "ofi-not-started"
 _WAITED = "comm_timeout"
 _ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (\d+)")
 _WATCHED_RANK = re.compile(r"\b[Rr]ank (\d+)\]|\[rank(\d+)\]")
@@ -61,10 +62,11 @@ def diagnose(found: Sequence[LogFinding]) -> Diagnosis:
         unknown = shipped().categories[UNKNOWN]
         return Diagnosis(None, unknown, unknown.blame)
     root, why = _warned(_raised(min(found, key=_rank), found), found)
-    if not why:
-        root, why = _behind(root, found)
+    for look in (_behind, _plugin):
+        if not why:
+            root, why = look(root, found)
     blame, shared = _of_several_nodes(root, found)
-    why = why or shared
+    why = why or shared or ("the log is cut: this traceback has no last line" if root.cut else "")
     rest = each_rule_once(finding for finding in found if finding is not root and finding.rule is not root.rule)
     followed = tuple(f for f in rest if not f.rule.weight or f.followed)
     also = tuple(f for f in rest if f not in followed and not f.mild)
@@ -79,6 +81,16 @@ def _warned(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, 
     if not told:
         return root, ""
     return min(told, key=lambda f: (-f.rule.weight, f.number)), "the exception after it only finds no GPU"
+
+
+def _plugin(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, str]:
+    """Instead of a network that NCCL does not find, its plugin's words, where it is there and could not start."""
+    if root.rule.id != _NO_NETWORK:
+        return root, ""
+    told = next((one for one in found if one.rule.id == _NOT_STARTED), None)
+    if told is None:
+        return root, ""
+    return told, "the plugin is there and could not start, therefore its network is not found"
 
 
 def _behind(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, str]:

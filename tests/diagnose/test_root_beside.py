@@ -143,6 +143,59 @@ def test_a_traceback_without_its_last_line_tells_as_far_as_it_goes(last: str, ca
 
 
 @pytest.mark.parametrize(
+    ("file", "code", "category", "blame"),
+    [
+        ("/home/u/data.py", 'assert tokens.shape[1] == self.block, "bad block"', "assertion", Blame.PROGRAM),
+        ("/opt/env/lib/python3.11/site-packages/fused/ops.py", "assert x.is_contiguous()", "runtime", Blame.EITHER),
+        ("/home/u/train.py", "assert torch.isfinite(loss).all(), loss", "runtime", Blame.EITHER),
+        ("/home/u/train.py", "assert loss.item() > 0", "runtime", Blame.EITHER),
+        ("/home/u/train.py", "self.assert_same(tokens)", "runtime", Blame.EITHER),
+    ],
+)
+def test_a_traceback_cut_at_an_assertion_of_the_program(file: str, code: str, category: str, blame: Blame) -> None:
+    """What the program itself checks is its own; what waits for a device there may fail for the device."""
+    found = of(
+        "step 3 loss 2.1",
+        "[rank5]: Traceback (most recent call last):",
+        '[rank5]:   File "/home/u/train.py", line 8, in main',
+        "[rank5]:     main()",
+        f'[rank5]:   File "{file}", line 90, in __next__',
+        f"[rank5]:     {code}",
+    )
+    assert (found.category.name, found.blame) == (category, blame)
+    assert found.why == "the log is cut: this traceback has no last line"
+
+
+OFI = "ip-10-0-3-14:811:902 [3] nccl_net_ofi_init:1444 NCCL WARN NET/OFI Failed to initialize rdma protocol"
+NO_NETWORK = "ip-10-0-3-14:811:902 [3] net.cc:336 NCCL WARN Error: network AWS Libfabric not found."
+
+
+def test_a_network_plugin_that_cannot_start_is_not_missing() -> None:
+    """NCCL says of both that the network is not found; only a plugin that is there says why."""
+    for lines in ((OFI, NO_NETWORK), (NO_NETWORK, OFI)):
+        found = of(*lines)
+        assert (found.category.name, found.blame) == ("rdma_error", Blame.EITHER)
+        assert found.root is not None
+        assert found.root.text == OFI
+        assert found.why == "the plugin is there and could not start, therefore its network is not found"
+    missing = of("NCCL INFO NET/Plugin : dlerror=libnccl-net-ofi.so: cannot open shared object file", NO_NETWORK)
+    assert (missing.category.name, missing.blame) == ("import", Blame.PROGRAM)
+
+
+def test_a_network_plugin_that_cannot_start_is_no_root_of_what_went_on_without_it() -> None:
+    """NCCL takes another network then, and on one node Neuron needs none."""
+    found = of(
+        "2026-Apr-13 01:46:31.0675 8:8 [2] nccl_net_ofi_create_plugin:219 CCOM WARN NET/OFI Failed to initialize rdma "
+        "protocol",
+        "nccl_net_ofi_create_plugin:354 CCOM WARN NET/OFI aws-ofi-nccl initialization failed",
+        "step 3 loss 2.1",
+        *NO_GPU,
+        "RuntimeError: the shards of the index differ",
+    )
+    assert found.category.name == "runtime"
+
+
+@pytest.mark.parametrize(
     ("line", "category", "blame"),
     [
         ("OSError: [Errno 98] Address already in use", "address_in_use", Blame.PROGRAM),
@@ -180,6 +233,35 @@ def test_a_traceback_without_its_last_line_tells_as_far_as_it_goes(last: str, ca
         (
             "EI0006: 2026-08-05 Getting socket times out. Reason: Remote Rank did not send the data",
             "comm_timeout",
+            Blame.EITHER,
+        ),
+        (
+            "EI0004: 2026-03-02-10:11:12 The ranktable or rank is invalid, Reason:[The ranktable is invalid].",
+            "argument",
+            Blame.PROGRAM,
+        ),
+        (
+            "Initialize_Transport(EI0009): Device 0 transport init error. Reason: The network port is down.",
+            "rdma_error",
+            Blame.EITHER,
+        ),
+        (
+            "Execution_Error_ROCE_CQE(EI0013): An error CQE occurred during operator execution.",
+            "rdma_error",
+            Blame.EITHER,
+        ),
+        ("[Error]: The device memory has multi-bit ECC error.", "gpu_ecc", Blame.NODE),
+        ("RuntimeError: NPU function error: AclrtSynchronizeDevice, error code is 507054", "gpu_ecc", Blame.NODE),
+        ("RuntimeError: Collective call returned error: hcclRemoteError", "peer_lost", Blame.EITHER),
+        ("[2026-03-02 10:11:12.123][hcl][error] HCL: Port 3 on hl2 is down", "rdma_error", Blame.EITHER),
+        (
+            "kernel: habanalabs 0000:4d:00.0: hl4: Critical: PLL frequency error, device lost",
+            "gpu_lost",
+            Blame.NODE,
+        ),
+        (
+            "Megascale detects a hang that is likely caused by bad TPU chips on the following hosts.",
+            "node_check",
             Blame.EITHER,
         ),
         ('details = "Socket closed"', "peer_lost", Blame.EITHER),
