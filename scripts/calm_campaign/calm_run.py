@@ -15,7 +15,9 @@ from calm_site import Shown, Site
 
 PROGRAMS_FOLDER: Final = Path(__file__).resolve().parents[1] / "calm_programs"
 _QUICK_TORCH: Final = Path(__file__).resolve().parents[2] / "tests" / "quick_torch"
-_GOING: Final = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "STOPPED", "RESIZING")
+_GOING: Final = (
+    "PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "STOPPED", "RESIZING", "SIGNALING",
+)  # fmt: skip
 _AFTER_HARM_S: Final = 5.0
 """How long a run goes on once it is harmed, so that its story says why."""
 
