@@ -148,8 +148,10 @@ def test_a_number_that_does_not_grow_steadily_is_not_learned() -> None:
 
 
 def test_an_epoch_is_not_learned_as_a_step() -> None:
-    """It is no step, although it grows steadily beside a loss."""
-    assert read([f"Ep {n}: train_loss={7 / (n + 1):.3f}" for n in range(30)]) == [None] * 30
+    """It is progress, and no step, although it grows steadily beside a loss."""
+    counters = Counters()
+    assert [counters.progress(f"Ep {n}: train_loss={7 / (n + 1):.3f}") for n in range(30)] == list(range(30))
+    assert counters.training.falls
 
 
 def test_a_counter_that_begins_again_with_each_epoch_is_life() -> None:

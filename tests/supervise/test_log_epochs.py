@@ -80,3 +80,75 @@ def test_a_percentage_in_brackets_goes_on() -> None:
     assert read("[ 10%] 39/391 loss 2.1", "[ 20%] 78/391 loss 2.0") == [39, 78]
     assert read("[ 10%] loss 2.1", "[ 20%] loss 2.0", "[ 20%] loss 2.0") == [10, 20, None]
     assert read("[ 10%] copying", "[ 20%] copying") == [None, None]
+
+
+def test_a_part_of_a_percent_goes_on_beside_a_metric() -> None:
+    """Decimals count; what only fills up, and what a validation shows, does not."""
+    assert read("[  2.5%] loss: 2.1", "[  5.0%] loss: 2.0", "[  5.0%] loss: 2.0") == [2500, 5000, None]
+    assert read("[42%] acc=0.31", "[43%] acc=0.32") == [42, 43]
+    for line in (
+        "mem [{n}%] loss 2.1",
+        "[{n}%] Building CXX object loss.cpp.o",
+        "val [{n}.5%] loss: 2.1",
+        "[{n}%] acc",
+    ):
+        assert read(*(line.format(n=n) for n in range(10, 14))) == [None] * 4
+
+
+def test_a_short_word_for_an_epoch_counts_beside_a_metric() -> None:
+    """Only there: it stands for much else."""
+    lines = [f"ep {n}/200  loss {9 / n:.4f}" for n in range(1, 5)]
+    assert read(*lines, lines[-1]) == [1, 2, 3, 4, None]
+    assert read("[ep 1] train_acc: 0.41", "[ep 2] train_acc: 0.44") == [1, 2]
+    for line in (
+        "ep {n} opened",
+        "step ep{n}x loss 2.1",
+        "ep 10.0.0.{n} loss 2.1",
+        "keep {n} loss 2.1",
+        "ep {n} batch 7 loss 2.1",
+    ):
+        assert read(*(line.format(n=n) for n in range(1, 4))) == [None] * 3
+
+
+def test_rows_of_a_table_count_only_below_its_header() -> None:
+    """A row of numbers alone may be anything."""
+    rows = [f"{n},{9 / n:.4f},0.31,1e-4" for n in range(1, 5)]
+    assert read(*rows) == [None] * 4
+    assert read("epoch,train_loss,val_acc,lr", *rows, rows[-1], rows[0]) == [None, 1, 2, 3, 4, None, None]
+    assert read("epoch,train_loss,val_acc", *rows) == [None] * 5
+    assert read("sample,width,height,score", *rows) == [None] * 5
+    assert read("epoch,name,path,kind", *rows) == [None] * 5
+    assert read("epoch,train_loss,val_acc,lr", "1," + " , " * 600 + "x") == [None] * 2  # and not after hours
+
+
+def test_a_validation_with_more_batches_is_not_the_training() -> None:
+    """Its bar takes less time."""
+    counters = Counters()
+    for spent in (4, 5, 3):
+        assert counters.progress(bar(100, f"00:1{spent}")) == 100
+        assert counters.progress(bar(900, f"00:0{spent}")) == 900
+        assert counters.training.step == 100
+
+
+def at(*bars: tuple[float, str]) -> list[int | None]:
+    """What is progress in bars that are read at these seconds."""
+    counters = Counters()
+    return [counters.progress(line, now_s=now_s) for now_s, line in bars]
+
+
+def test_a_full_bar_counts_if_it_can_have_begun_since_the_last_one() -> None:
+    """An epoch that takes as long as the last one, or longer, is none that is drawn again."""
+    bars = [(1000.0 + 36 * n, f"{bar(391, f'00:3{n}')[:-1]}, loss=2.{n}]") for n in range(4)]
+    assert at(*bars) == [391] * 4
+    same = [(1000.0 + 36 * n, f"{bar(391, '00:31')[:-1]}, loss=2.{n}]") for n in range(4)]
+    assert at(*same) == [391] * 4
+
+
+def test_a_full_bar_that_stays_on_the_screen_never_counts() -> None:
+    """A hung job may draw it again, for hours, or somebody prints a copy of it."""
+    drawn = [(1000.0 + 60 * n, bar(391, f"{n:02}:31")) for n in range(1, 30)]
+    assert at(*drawn) == [391] + [None] * 28
+    copied = [(1000.0 + 60 * n, bar(391, "00:31")) for n in range(30)]
+    assert at(*copied) == [391] + [None] * 29
+    ranks = [(1000.0 + n, f"{bar(391, f'00:3{n}')[:-1]}, rank={n}]") for n in range(8)]
+    assert at(*ranks) == [391] + [None] * 7

@@ -7,6 +7,7 @@ counts only while no shape has read a step, and it does not number the steps of 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from slurm_robust.supervise.watch.log_shapes import CounterReading, Counts
 
@@ -20,11 +21,20 @@ _METRIC = re.compile(
     r"\w*[^\w\n.]{0,12}(?:\w{1,8}[\s:=]{1,3})?-?\d+(?:\.\d+|e-?\d+)"
 )
 _WORK = re.compile(r"\b(?:step|iter|iteration|batch|it|update|sample|minibatch)s?\b[\s:=#\[(]{0,4}\d")
+_SHORT = re.compile(
+    r"(?:^|[\s\[(|])eps?[\s.:=#]{0,3}(?P<epoch>\d{1,7})(?![\d%]|[.:]\d)(?:\s*(?:/|of)\s*\d{1,7})?(?=[\s\],:;|)-])"
+)
+"""`ep 3/200`: counts only beside a metric."""
+_CSV_HEADER = re.compile(r"^\s*epoch\s*(?:,\s*[a-z][a-z0-9_ ./()%-]*)+$")
+_CSV_METRIC = re.compile(r"loss|acc|error|ppl|perplexity|metric|reward|score")
+_CSV_ROW = re.compile(r"^\s*(?P<epoch>\d{1,7})\s*(?:,\s*(?:(?:[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|[-+]?inf)\s*)?)+$")
 _TABLE = re.compile(r"^\s*\|?\s*epoch\s*\|?\s+[a-z_|][a-z_| \t/()-]*(?:loss|acc|error|metric)[a-z_| \t/()-]*$")
 _ROW = re.compile(r"^\s*\|?\s*(?P<epoch>\d{1,7})\s*\|?\s+-?\d+\.\d+\s*\|?\s+-?\d+\.\d+")
 _BRACKET = re.compile(r"^[^|\d]{0,40}\[\s*(?P<epoch>\d{1,7})\s*/\s*(?P<total>\d{1,7})\s*\]")
 _FULL_BAR = re.compile(r"100%\|[^|]*\|\s*(?P<step>\d{1,9})/(?P<total>\d{1,9})\s*\[(?P<spent>[\d:]+)<")
 _LABELS = re.compile(r"^(?:\s*\d+: |\[rank\d+\]:? ?|\d{4}-\d\d-\d\d[ t][\d:.,]+ )+")
+_SHORT_S, _READ_LATE_S = 3, 2
+"""Bars that follow each other faster are not told apart; and so much later than it was drawn a bar may be read."""
 EPOCHS = "epochs/"
 """How the names of counters of epochs begin."""
 
@@ -37,18 +47,28 @@ class EpochLines:
         self._header: int | None = None
         """The epoch of the last line that shows an epoch and nothing else."""
         self._table = False
-        self._bars: dict[str, tuple[int, int]] = {}
-        """Total of a bar → the seconds that the last full one took, and how many full ones there were."""
+        self._columns = 0
+        """Of the table of comma-separated values whose header was printed; 0 without one."""
+        self._bars: dict[str, FullBar] = {}
+        """The last full bar of each total."""
         self._last_bar = ""
 
     def read(self, low: str) -> CounterReading | None:
         """The epoch of a line in lower case, if it is progress as far as this line shows; else None."""
         low = _LABELS.sub("", low, count=1)
         if "epoch" in low:
+            if _CSV_HEADER.match(low) and _CSV_METRIC.search(low) is not None:
+                self._columns = low.count(",") + 1
+                return None
             if _TABLE.match(low):
                 self._table = True
                 return None
             return self._named(low)
+        if self._columns and (row := _CSV_ROW.match(low)) is not None and low.count(",") + 1 == self._columns:
+            return self._new(int(row["epoch"]))
+        if "ep" in low and (short := _SHORT.search(low)) is not None:
+            trains = _METRIC.search(low) is not None and _WORK.search(low) is None
+            return self._new(int(short["epoch"])) if trains else None
         row = _ROW.match(low) if self._table else None
         if row is None and "[" in low and _METRIC.search(low) is not None and _WORK.search(low) is None:
             row = _BRACKET.match(low)
@@ -76,21 +96,52 @@ class EpochLines:
         whole = int(epoch) if counts is Counts.EPOCH else int(epoch * 1_000_000)
         return CounterReading(EPOCHS + counts.value, whole, counts=counts, learned=True)
 
-    def full_bar(self, low: str) -> int:
-        """How often the bar of this line has been full, if this is a new one; 0 if it is none, or the last one again.
+    def full_bar(self, low: str, now_s: float | None = None) -> FullBar | None:
+        """The full bar of this line, if it is a new one; None if it is none, or the last one again.
 
-        A bar that is drawn again has spent more time. A new one has spent less, or another bar stood between them.
+        A bar that is drawn again has spent more time by as much as has passed. A new one has spent less, or another bar
+        stood between them, or it can have begun since the last one was full.
+
+        Args:
+            low: The line in lower case.
+            now_s: When it was read; without it nobody knows when a bar can have begun.
         """
         found = _FULL_BAR.search(low)
         if found is None or found["step"] != found["total"]:
-            return 0
+            return None
         spent_s = 0
         for part in found["spent"].split(":"):
             spent_s = 60 * spent_s + int(part or 0)
         total, last = found["total"], self._bars.get(found["total"])
-        again = last is not None and self._last_bar == total and spent_s >= last[0]
-        times = 1 if last is None else last[1] + (0 if again else 1)
+        bar = FullBar(spent_s, 1 if last is None else last.times + 1, now_s, low[found.start() :].strip())
+        again = last is not None and self._last_bar == total and spent_s >= last.spent_s and not bar.begun_after(last)
+        if last is not None and again:
+            bar = bar._replace(times=last.times)
         if len(self._bars) < 64 or last is not None:
-            self._bars[total] = spent_s, times
+            self._bars[total] = bar
         self._last_bar = total
-        return 0 if again else times
+        return None if again else bar
+
+
+class FullBar(NamedTuple):
+    """A bar that was drawn full.
+
+    Attributes:
+        spent_s: How long it took.
+        times: How many with its total were full, with it.
+        at_s: When it was read; None where nobody knows.
+        text: All that it shows.
+    """
+
+    spent_s: int
+    times: int
+    at_s: float | None
+    text: str
+
+    def begun_after(self, last: FullBar) -> bool:
+        """Whether all of its time can have passed since the last one was full. A copy of that one shows the same."""
+        if self.at_s is None or last.at_s is None or self.text == last.text:
+            return False
+        passed_s = self.at_s - last.at_s
+        grown_s = self.spent_s - last.spent_s
+        return passed_s >= _SHORT_S and self.spent_s <= passed_s + _READ_LATE_S and grown_s < passed_s / 2

@@ -53,6 +53,7 @@ class CounterReading(NamedTuple):
         end: Where its last number ends in the line.
         learned: The counter was learned, no shape reads it.
         times: How often a bar with this total has been full, from the second time on; else 0.
+        spent_s: How long a full bar took; 0 where that is not known.
     """
 
     name: str
@@ -64,6 +65,7 @@ class CounterReading(NamedTuple):
     end: int = 0
     learned: bool = False
     times: int = 0
+    spent_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Shape:
     pattern: str
     counts: Counts = Counts.UNKNOWN
     first_epoch: int | None = None
+    times: int = 1
+    """A decimal is so many times as high in the reading; without decimals it is 1."""
     examples: tuple[tuple[int | None, str], ...] = ()
     """(step that must be read, line); None where the line shows no step of a training."""
 
@@ -100,7 +104,7 @@ class Shape:
         match = self.compiled.search(low)
         if match is None:
             return None
-        number = _number(match["step"])
+        number = _number(match["step"]) if self.times == 1 else round(float(match["step"]) * self.times)
         if number is None:
             return None
         total_text, end, epoch = "", match.end("step"), None
@@ -187,6 +191,7 @@ def _shape(entry: dict[str, Any]) -> Shape:
         entry["pattern"],
         Counts(entry.get("counts", "")),
         entry.get("first_epoch"),
+        int(entry.get("times", 1)),
         tuple((None if step == "-" else int(step), line) for step, _, line in examples),
     )
 

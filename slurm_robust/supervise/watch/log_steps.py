@@ -73,10 +73,16 @@ class Counters:
         self._epochs = EpochLines()
         self._certain: set[str] = set()
 
-    def progress(self, line: str, own: re.Pattern[str] | None = None, *, whole: bool = True) -> int | None:
+    def progress(
+        self, line: str, own: re.Pattern[str] | None = None, *, whole: bool = True, now_s: float | None = None
+    ) -> int | None:
         """The number in this line of the program, where it is progress; else None.
 
-        `own` is the site's own pattern. The last digits of a line that is not `whole` may still be missing.
+        Args:
+            line: What was printed.
+            own: The site's own pattern.
+            whole: Of a line that is not, the last digits may still be missing.
+            now_s: When it was read, if it was read while the program ran.
         """
         found: int | None = None
         low = line.lower()
@@ -86,7 +92,7 @@ class Counters:
             epoch = _EPOCH.search(part) if "epoch" in part else None
             if epoch is not None and (whole or epoch.end() < len(part)):
                 self._epoch = float(epoch["epoch"])
-            reading = _own_reading(line, own) if own is not None else self._read(part, whole=whole)
+            reading = _own_reading(line, own) if own is not None else self._read(part, whole=whole, now_s=now_s)
             cut = 1 if own is not None else _UNFINISHED
             if reading is None or (not whole and reading.end + cut > len(line if own is not None else part)):
                 continue
@@ -94,13 +100,15 @@ class Counters:
                 found = reading.number
         return found
 
-    def _read(self, part: str, *, whole: bool) -> CounterReading | None:
+    def _read(self, part: str, *, whole: bool, now_s: float | None) -> CounterReading | None:
         reading = self._shapes.read(part)
         if not whole:
             return reading
         if reading is not None:
-            times = self._epochs.full_bar(part) if reading.number == reading.total > 0 else 0
-            return reading._replace(times=times) if times > 1 else reading
+            bar = self._epochs.full_bar(part, now_s) if reading.number == reading.total > 0 else None
+            if bar is None:
+                return reading
+            return reading._replace(times=bar.times if bar.times > 1 else 0, spent_s=bar.spent_s)
         # A line is learned from once, when it is complete.
         learned = self._learned.read(part) if not self._certain else None
         epoch = self._epochs.read(part)
@@ -135,6 +143,7 @@ class Counters:
         full = 0 < reading.total <= reading.number
         series.note(step, self._epoch, by_epochs=by_epochs or reading.times > 1, full=full)
         series.total, series.epochs = reading.total, name.startswith(EPOCHS)
+        series.spent_s = reading.spent_s or series.spent_s
         series.at, series.other, series.learned = self.count, reading.counts is Counts.OTHER, reading.learned
         if series.certain:
             self._certain.add(name)
@@ -173,12 +182,14 @@ class CounterSeries:
         learned: No shape reads it.
         epochs: It counts epochs.
         total: Of its last number; 0 where it has none.
+        spent_s: How long its last full bar took; 0 where that is not known.
     """
 
     def __init__(self) -> None:
         self.step = -1
         self.epochs = False
         self.total = 0
+        self.spent_s = 0
         self.epoch = 0.0
         self.count = 0
         self.at = 0
@@ -211,13 +222,14 @@ class CounterSeries:
         return goes_on
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, int, bool, int, int]:
+    def rank(self) -> tuple[bool, bool, bool, int, int, bool, int, int]:
         """The counter with the highest one is the training's.
 
-        Of bars that are only drawn when they are full, a validation's is shorter than the training's.
+        Of bars that are only drawn when they are full, a validation's takes less time than the training's, even if it
+        has more batches.
         """
-        total = self.total if self._full else 0
-        return not self.other, not self._full, not self.learned, total, not self.falls, self.count, self.at
+        spent_s, total = (self.spent_s, self.total) if self._full else (0, 0)
+        return not self.other, not self._full, not self.learned, spent_s, total, not self.falls, self.count, self.at
 
     @property
     def certain(self) -> bool:

@@ -157,7 +157,7 @@ class OutputFile:
             if not line.strip():
                 continue
             self._keep(line, now_s)
-            self._note_step(found, line)
+            self._note_step(found, line, now_s)
             found.exits.extend(read_exit(line))
             gone = _CANCELLED.search(line)
             if gone is not None and "NODE FAILURE" not in gone["why"]:
@@ -168,7 +168,7 @@ class OutputFile:
                 found.oom.append(line)
         # A bar's line ends only when the next bar is drawn. Read only then, any line that is printed after a hung bar
         # would count as progress.
-        self._note_step(found, _without_ours(self._rest), whole=False)
+        self._note_step(found, _without_ours(self._rest), now_s, whole=False)
         return found
 
     def _keep(self, line: str, now_s: float) -> None:
@@ -184,8 +184,9 @@ class OutputFile:
                 self.lines.append((now_s, innermost))
         self.lines.append((now_s, line))
 
-    def _note_step(self, found: NewOutput, line: str, *, whole: bool = True) -> None:
-        if self._counters.progress(_SLURMS.split(line, maxsplit=1)[0], self._own, whole=whole) is not None:
+    def _note_step(self, found: NewOutput, line: str, now_s: float, *, whole: bool = True) -> None:
+        told = _SLURMS.split(line, maxsplit=1)[0]
+        if self._counters.progress(told, self._own, whole=whole, now_s=now_s) is not None:
             found.step = self._counters.training.step
 
 
