@@ -118,15 +118,15 @@ class Matcher:
         """The same of an unlabelled line."""
         number, by_name = self._exception(text)
         low = masked(text)
-        for branch in self._branches.candidates(self._branches.places(low.encode("utf-8", "replace")) or (), low):
+        for branch in self._branches.candidates(self._branches.places(low.encode("utf-8", "replace")), low):
             if by_name is not None and number < branch.order:
                 return by_name
             if self._matches(branch, text):
                 return self._rules[branch.order]
         return by_name
 
-    def places(self, low: bytes) -> set[int] | None:
-        """For `match_key`; None if no rule recognises the line, and nobody reads it anyway.
+    def places(self, low: bytes) -> set[int]:
+        """For `match_key`; empty if no rule recognises the line, negative numbers if exceptions or tracebacks may.
 
         Args:
             low: The line in UTF-8, in lower case, with each digit as 0.

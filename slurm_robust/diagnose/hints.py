@@ -20,7 +20,7 @@ LEAST_CHARS = 3
 _WHOLE_ONLY = re.compile(r"\(\?[a-zA-Z]|\(\?\(|\(\?-|\\\d|\\Z")
 """Flags, named groups and references to groups: a part of such a pattern means something else than the whole."""
 _PLAIN = re.compile(r"[\w :,'/=<>\"@%&;!-]+")
-_KNOWN_RUNS, _RUN_CHARS = 1 << 18, 40
+_KNOWN_RUNS, _RUN_CHARS, _LEAST_RUN = 1 << 18, 40, 2
 _AS_RUNS = bytes(ord(chr(n).lower()) if chr(n).isalpha() and n < 128 else 32 for n in range(256))
 """Letters in lower case, and blanks for what is none: digits, signs, and all that is not ASCII."""
 _MASK = str.maketrans("123456789", "000000000")
@@ -33,8 +33,6 @@ Words = frozenset[str]
 
 
 _AskedWord = tuple[bytes, int]
-_LOOKED_FOR: _AskedWord = (b"A", 0)
-"""Instead of a word that a branch asks for: no line in lower case has it."""
 
 
 class PatternBranch(NamedTuple):
@@ -69,7 +67,7 @@ class BranchIndex:
     """
 
     def __init__(self, found: Iterable[PatternBranch], also: Iterable[str] = ()) -> None:
-        """Of a line with one of the texts `also`, `places` finds something too."""
+        """The texts `also` are looked for too: the place of the first is -1."""
         self._branches = tuple(dict.fromkeys(found))
         """Rules in their order, and the alternatives of one as they are written."""
         self._everywhere = tuple(place for place, branch in enumerate(self._branches) if not branch.words)
@@ -81,8 +79,8 @@ class BranchIndex:
                 rarest = min(branch.words, key=lambda words: max(sign_of(word) for word in words))
                 for word in rarest:
                     self._by_sign.setdefault(sign_of(word)[-1], []).append((word.encode(), place))
-        for text in also:
-            self._by_sign.setdefault(sign_of(masked(text))[-1], []).append(_LOOKED_FOR)
+        for place, text in enumerate(map(masked, also), 1):
+            self._by_sign.setdefault(sign_of(text)[-1], []).append((text.encode(), -place))
         self._no_runs = [sign for sign in self._by_sign if not sign.isalpha()]
         pattern = longest_at(sign for sign in self._by_sign if sign.isalpha())
         self._runs_at = re.compile(pattern.pattern if pattern is not None else b"(?!)")
@@ -90,8 +88,8 @@ class BranchIndex:
         self._of_run: dict[bytes, tuple[_AskedWord, ...]] = {}
         """Of the runs that lines had, those that contain a sign → what is asked for there."""
 
-    def places(self, low: bytes) -> set[int] | None:
-        """The branches of which a line has a word, as `candidates` takes them; None where nothing in it tells anything.
+    def places(self, low: bytes) -> set[int]:
+        """The branches of which a line has a word, as `candidates` takes them, and the other texts that it has.
 
         Args:
             low: The line in UTF-8, as `masked` gives it.
@@ -103,8 +101,6 @@ class BranchIndex:
         for sign in self._no_runs:
             if sign in low:
                 asked += self._by_sign[sign]
-        if not asked and not self._everywhere:
-            return None
         places = {place for word, place in asked if word in low}
         places.update(self._everywhere)
         return places
@@ -117,7 +113,7 @@ class BranchIndex:
             low: The line as `masked` gives it.
         """
         for place in sorted(places):
-            if has_words(self._branches[place], low):
+            if place >= 0 and has_words(self._branches[place], low):
                 yield self._branches[place]
 
     def _learn(self, runs: Iterable[bytes]) -> list[_AskedWord]:
@@ -142,22 +138,25 @@ class BranchIndex:
         longest = self._runs_at.findall(run)
         if not longest:
             return ()
-        return self._by_sign.keys() & {one[:end] for one in longest for end in range(LEAST_CHARS, len(one) + 1)}
+        return self._by_sign.keys() & {one[:end] for one in longest for end in range(_LEAST_RUN, len(one) + 1)}
 
 
 def _sign_chooser(branches: Iterable[PatternBranch]) -> Callable[[str], tuple[int, int, bytes]]:
     """Says of a word how common its sign is, and last that sign itself, which is in each line with the word.
 
     It is the run of letters that is in fewest words of all rules: what rules often ask for is common in logs too. Of a
-    word without such a run, the word itself.
+    word without any, it is the word itself, which has to be looked for in each line.
     """
     words = b" ".join({word.encode() for branch in branches for some in branch.words for word in some})
     commonness = functools.cache(words.count)
 
     def sign_of(word: str) -> tuple[int, int, bytes]:
         low = word.encode()
-        runs = [run for run in low.translate(_AS_RUNS).split() if len(run) >= LEAST_CHARS]
-        return min((commonness(run), -len(run), run) for run in runs or [low])
+        runs = low.translate(_AS_RUNS).split()
+        longest = [run for run in runs if len(run) >= LEAST_CHARS] or [max(runs, key=len, default=b"")]
+        if len(longest[0]) < _LEAST_RUN:
+            return len(words), 0, low
+        return min((commonness(run), -len(run), run) for run in longest)
 
     return sign_of
 

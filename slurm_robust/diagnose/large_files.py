@@ -131,9 +131,9 @@ class _Scan:
             text = _text(key)
             line, low = text.encode(), text.lower().encode()
         places = self._matcher.places(low)
-        if places is None:
+        if not places:
             return _QUIET
-        for mark in _MARKS:
+        for mark in _MARKS if min(places) < 0 else ():
             if mark in line:
                 place = mark in _PLACES and place_of(unlabelled(line.decode())) is not None
                 return _Key(quiet=False, left=-1, place=place)
