@@ -97,23 +97,23 @@ def test_one_that_takes_too_long_is_ended(
     assert not (tmp_path / "pages" / "day.html.new").exists()
 
 
-HOLDS = "import subprocess, sys; subprocess.Popen(['sleep', '0.7'], start_new_session=True); sys.exit(3)"
+HOLDS = "import subprocess, sys; subprocess.Popen(['sleep', '5'], start_new_session=True); sys.exit(3)"
 
 
 def test_no_turn_of_the_daemon_waits_for_the_childs_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something that it started has left its session, and holds its pipe: recoveries have their turn meanwhile."""
-    monkeypatch.setattr(report_pages, "LAST_WORDS_S", 0.5)
+    monkeypatch.setattr(report_pages, "LAST_WORDS_S", 4.0)
     monkeypatch.setattr(report_pages, "PAGES", ("day.html",))
     stamps = [time.monotonic()]
 
     def done(_: Path) -> bool:
         stamps.append(time.monotonic())
-        return "ended with 3" in caplog.text and stamps[-1] - stamps[0] > 1.0
+        return "ended with 3" in caplog.text
 
     story(tmp_path, HOLDS, done)
-    assert max(after - before for before, after in itertools.pairwise(stamps)) < 0.4
+    assert max(after - before for before, after in itertools.pairwise(stamps)) < 2.0
 
 
 @pytest.mark.parametrize("config", ["report_every_h: 0", "enabled: false", "hide: [users]"])

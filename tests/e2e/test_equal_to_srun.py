@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,13 +25,15 @@ OF_THE_STEP = re.compile(
     r"SLURM_(?:JOB_?ID|JOB_(?:START|END)_TIME|STEP_?ID|STEP_LAUNCHER_PORT|SRUN_COMM_PORT|TASK_PID)|PWD|OLDPWD"
 )
 """Variables whose values differ between any two steps."""
+WAITS_FOR_A_STEP = re.compile(r"^srun: (?:Job \d+ step creation temporarily disabled|Step created for)")
+"""srun says so if an earlier step has not ended everywhere."""
 SIGNALLED = ("interrupted once", "interrupted twice", "quit", "terminated", "hung up", "SIGUSR1", "step cancelled")
 """Which tasks srun reports in which state differs from one srun to the next."""
 
 
 def lines_of_srun(text: str) -> list[str]:
     """Standard error without our story, numbers of steps and times; in order, since tasks end as they like."""
-    kept = [line for line in text.splitlines() if not line.startswith("srobust: ")]
+    kept = [line for line in text.splitlines() if not (line.startswith("srobust: ") or WAITS_FOR_A_STEP.search(line))]
     return sorted(re.sub(r"\d+\.\d+|\d{4}-\S+|job \d+|/tmp/\S*/(?:srun|robust)\S*/", "#", line) for line in kept)
 
 
@@ -55,16 +58,29 @@ def comparable(name: str, result: dict[str, Any]) -> dict[str, Any]:
     return {"code": code, "files": files, "errors": [] if name in SIGNALLED else lines_of_srun(errors)}
 
 
-def start(cluster: DevCluster, folder: Path, *launcher: str) -> str:
-    """Submit the job that runs all cases under this launcher; returns its number."""
+def start(cluster: DevCluster, folder: Path, *launcher: str, cases: Sequence[str] = ()) -> str:
+    """Submit the job that runs these cases under this launcher, or all of them; returns its number."""
     folder.mkdir()
     folder.chmod(0o777)
-    script = f"exec {sys.executable} {Path(__file__).with_name('equal_cases.py')} {folder} {' '.join(launcher)}"
+    words = [sys.executable, str(Path(__file__).with_name("equal_cases.py")), str(folder), ",".join(cases), *launcher]
+    script = f"exec {shlex.join(words)}"
     options = ["--nodes=2", "--ntasks=4", "--overcommit", "--requeue", "--open-mode=append", "--job-name=equal"]
     done = cluster.run(
         ["sbatch", "--parsable", *options, f"--output={folder}/job.out", f"--chdir={folder}", "--wrap", script]
     )
     return done.stdout.strip().split(";")[0]
+
+
+def results(cluster: DevCluster, folder: Path, *, cases: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """What comes of these cases, or of all, under plain srun and then under srobust run, as far as it is comparable."""
+    folder.mkdir()
+    launchers = {"srun": ("srun",), "robust": ("srobust", "run")}
+    for name, words in launchers.items():
+        start(cluster, folder / name, *words, cases=cases)
+    for name in launchers:
+        path = folder / name / "results.json"
+        wait_until(path.exists, 300, f"the results of {name}: {sorted(folder.glob('*/*'))}")
+        yield {case: comparable(case, found) for case, found in json.loads(path.read_text()).items()}
 
 
 @pytest.fixture(scope="module")
@@ -76,18 +92,18 @@ def cluster() -> Iterator[DevCluster]:
 
 
 def test_what_a_script_and_its_tasks_see_is_the_same(cluster: DevCluster, tmp_path: Path) -> None:
-    """Exit codes, bytes, environment, limits, signals, stdin, files, what was run how often: no difference at all."""
-    launchers = {"srun": ("srun",), "robust": ("srobust", "run")}
-    for name, words in launchers.items():
-        start(cluster, tmp_path / name, *words)
-    found = {}
-    for name in launchers:
-        path = tmp_path / name / "results.json"
-        wait_until(path.exists, 300, f"the results of {name}: {sorted(tmp_path.glob('*/*'))}")
-        found[name] = json.loads(path.read_text())
-    plain, ours = ({case: comparable(case, r[case]) for case in CASES} for r in (found["srun"], found["robust"]))
-    differences = {case: (plain[case], ours[case]) for case in CASES if plain[case] != ours[case]}
-    assert differences == {}, "\n".join(f"{case}: {found['robust'][case]}" for case in differences)
+    """Exit codes, bytes, environment, limits, signals, stdin, files, what was run how often: no difference at all.
+
+    On a busy machine srun itself says other things now and then, as when a task ends before it has read its input. So
+    cases that differ are run once more, and must not differ in the same job twice.
+    """
+    plain, ours = results(cluster, tmp_path / "first")
+    assert plain.keys() == ours.keys() == CASES.keys()
+    if again := [case for case in CASES if plain[case] != ours[case]]:
+        once_more, ours_once_more = results(cluster, tmp_path / "again", cases=again)
+        plain, ours = plain | once_more, ours | ours_once_more
+    differences = {case: (plain[case], ours[case]) for case in again if plain[case] != ours[case]}
+    assert differences == {}
     assert {plain[case]["code"] for case in ("ok", "interrupted once", "given", "files")} == {0}
     assert plain["one of four runs fails"]["files"]["done"] == ""
     fail = (*SIGNALLED[1:], "exit 3", "no program", "wrong option", "one of four runs fails")
