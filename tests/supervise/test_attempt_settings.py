@@ -107,6 +107,15 @@ def test_where_nobody_can_tell_both_names_are_set(words: list[str], tmp_path: Pa
     assert found.keys() >= OLD_NAMES | NEW_NAMES
 
 
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_command_holds_no_launch(tmp_path: Path) -> None:
+    """Only plain files are read: nobody writes into this pipe."""
+    os.mkfifo(tmp_path / "pipe")
+    programs = python_with_torch(tmp_path / "new", "2.13.0")
+    for words in ([str(tmp_path / "pipe")], ["bash", str(tmp_path / "pipe")]):
+        assert given(words, programs, tmp_path).keys() >= OLD_NAMES
+
+
 def test_an_old_pytorch_in_front_counts(tmp_path: Path) -> None:
     """PYTHONPATH, and a user's own packages, come before those of the environment."""
     programs = python_with_torch(tmp_path / "new", "2.13.0")

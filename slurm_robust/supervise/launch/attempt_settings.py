@@ -135,7 +135,7 @@ def _programs_of(command: Sequence[str]) -> list[str]:
 
 
 def _shell_script(program: Path) -> str | None:
-    """The text of a script for a shell; None if it is none."""
+    """The text of a shell script; None if the program is something else."""
     line, _, text = os.fsdecode(_head(program, _SCRIPT_BYTES)).partition("\n")
     words = [Path(word).name for word in line.removeprefix("#!").split()]
     return text if line.startswith("#!") and set(words) & set(_SHELLS) else None
@@ -153,7 +153,10 @@ def _python_of(program: Path) -> Path | None:
 
 
 def _head(path: Path, size_bytes: int = _SHEBANG_BYTES) -> bytes:
+    """The beginning of a plain file; nothing else is opened: a pipe may wait for its writer for ever."""
     try:
+        if not path.is_file():
+            return b""
         with path.open("rb") as f:
             return f.read(size_bytes)
     except OSError:
