@@ -1,4 +1,4 @@
-"""How a reason is built and how it is cut, and how long something took. Standard library only, nothing of the package.
+"""How text is built, cut and made printable; how long something took. Standard library only, nothing of the package.
 
 A reason begins with one short sentence: which node, which fault, on what evidence. What else is known of it stands
 beside it (`Suspect.detail`, `Verdict.detail`), and is shown where there is room. Nothing is cut on the way: only who
@@ -15,6 +15,15 @@ NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 """The shape of a node's name, in text from outside."""
 _MOST_TOLD = 2
 _END = re.compile(r"\.\s+(?=[A-Z])")
+
+
+def printable(text: str, bad: str = "?", keep: str = "") -> str:
+    """Return text from outside with `bad` for each character that acts on a terminal or page, or is not seen.
+
+    These are control characters (C1, too), marks that turn the direction of writing, separators of lines, and halves of
+    surrogate pairs. Characters in `keep` stay.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else bad for c in text)
 
 
 def shortened(text: str, limit_chars: int) -> str:

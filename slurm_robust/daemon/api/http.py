@@ -23,6 +23,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from slurm_robust.daemon.api.connections import Connections, counted, listen, log
 from slurm_robust.daemon.api.dashboard.access import Access
 from slurm_robust.daemon.api.dashboard.hiding import Hiding
 from slurm_robust.daemon.api.dashboard.web import Dashboard
@@ -119,7 +120,7 @@ def application(shown: ShownState, dashboard: Dashboard) -> web.Application:
             text="ok\n" if fresh else "no snapshot of the daemon for a minute\n", status=200 if fresh else 503
         )
 
-    app = web.Application(client_max_size=1024)
+    app = web.Application(client_max_size=1024, middlewares=[counted])
     app.router.add_get("/state.json", state)
     app.router.add_get("/metrics", prometheus)
     app.router.add_get("/healthz", healthz)
@@ -163,7 +164,7 @@ async def serve(served: Served) -> None:
     # The report has names, too.
     pages = None if served.hide else served.pages
     dashboard = Dashboard(lambda: shown.value, shown.now_s, served.access, pages)
-    runner = web.AppRunner(application(shown, dashboard), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(application(shown, dashboard), access_log=None, logger=log, shutdown_timeout=1.0)
     await runner.setup()
     dashboard.rehearse()
     await _rehearse(runner, dashboard.known_paths, served.access.token)
@@ -173,14 +174,16 @@ async def serve(served: Served) -> None:
     # What is loaded now stays for ever; looking through it again would delay every other answer.
     gc.collect()
     gc.freeze()
-    site = web.TCPSite(runner, served.host, served.port)
-    await site.start()
+    assert runner.server is not None
+    connections = Connections(runner.server, proxies=served.access.proxies)
+    server = await listen(connections, served.host, served.port)
     try:
         if served.state_file is None:
             await _from_stdin(shown, dashboard.live.changed)
         else:
             await _from_file(shown, served.state_file, dashboard.live.changed)
     finally:
+        server.close()
         dashboard.live.close()
         await runner.cleanup()
 

@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import aiohttp
 from aiohttp import web
 from helpers import wait_until
 
+from slurm_robust.daemon.api.connections import Bounds, Connections, listen, log
 from slurm_robust.daemon.api.dashboard.access import Access
 from slurm_robust.daemon.api.dashboard.hiding import Hiding
 from slurm_robust.daemon.api.dashboard.web import Dashboard
@@ -26,8 +27,16 @@ NOW_S = 1_800_000_000.0
 class Served:
     """A dashboard that listens, and what it shows."""
 
-    def __init__(self, shown: ShownState, dashboard: Dashboard, base: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self,
+        shown: ShownState,
+        dashboard: Dashboard,
+        base: str,
+        session: aiohttp.ClientSession,
+        connections: Connections,
+    ) -> None:
         self.shown, self.dashboard, self.base, self.session = shown, dashboard, base, session
+        self.connections = connections
 
     def take(self, snapshot: dict[str, Any]) -> None:
         """A new snapshot has come."""
@@ -49,22 +58,25 @@ async def serving(
     pages: Path | None = None,
     hide: tuple[str, ...] = (),
     gap_s: float = 0.05,
+    bounds: Bounds | None = None,
 ) -> AsyncIterator[Served]:
     """A dashboard on a free port of loopback."""
     shown = ShownState(Hiding(hide), now_s=lambda: NOW_S)
     dashboard = Dashboard(lambda: shown.value, shown.now_s, access or Access(), pages, gap_s)
-    runner = web.AppRunner(application(shown, dashboard), access_log=None, shutdown_timeout=1.0)
+    runner = web.AppRunner(application(shown, dashboard), access_log=None, logger=log, shutdown_timeout=1.0)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
+    assert runner.server is not None
+    connections = Connections(runner.server, bounds or Bounds())
+    server = await listen(connections, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
     try:
         async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
-            served = Served(shown, dashboard, f"http://127.0.0.1:{port}", session)
+            served = Served(shown, dashboard, f"http://127.0.0.1:{port}", session, connections)
             if snapshot is not None:
                 served.take(snapshot)
             yield served
     finally:
+        server.close()
         dashboard.live.close()
         await runner.cleanup()
 
@@ -72,10 +84,11 @@ async def serving(
 class HttpProcess:
     """`srobust daemon http`, fed by its standard input."""
 
-    def __init__(self, port: int, *options: str) -> None:
+    def __init__(self, port: int, *options: str, descriptors: int = 1024, log: IO[str] | None = None) -> None:
         self.port = port
-        argv = [sys.executable, "-m", "slurm_robust.cli.main", "daemon", "http", f"--port={port}", *options]
-        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+        argv = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
+        argv += [sys.executable, "-m", "slurm_robust.cli.main", "daemon", "http", f"--port={port}", *options]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=log)
         wait_until(self._listens, 60, "the HTTP side listens")
 
     @property
@@ -113,9 +126,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def http_process(*options: str) -> Iterator[HttpProcess]:
-    """The process on a free port."""
-    process = HttpProcess(free_port(), *options)
+def http_process(*options: str, descriptors: int = 1024, log: IO[str] | None = None) -> Iterator[HttpProcess]:
+    """The process on a free port, with so many file descriptors; `log` gets what it says."""
+    process = HttpProcess(free_port(), *options, descriptors=descriptors, log=log)
     try:
         yield process
     finally:
