@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
 BASE = frozenset({"model", "mode", "claim", "config", "config_file", "text", "remedy", "node_findings", "__version__"})
-BASE |= {"training_time", "spent_time", "repair_config"}
+BASE |= {"plain_pickle", "training_time", "spent_time", "repair_config"}
 VALUES_OF_SLURM = frozenset({"slurm.client", "slurm.values"})
 """Frozen values and arithmetic on node lists: they ask Slurm nothing."""
 
@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "model": frozenset({"mode"}),
     "mode": frozenset(),
     "text": frozenset(),
+    "plain_pickle": frozenset(),
     "claim": frozenset({"model", "text"}),
     "drain_permit": frozenset(),
     "remedy": frozenset({"text"}),
@@ -90,7 +91,10 @@ IMPURE = ACTING | {
 }
 CALENDAR = frozenset({"time.gmtime", "time.strftime"})
 """Arithmetic on a time that is given to them; they read no clock."""
-AGENT = (*sorted((PACKAGE / "supervise" / "agent").glob("*.py")), PACKAGE / "progress.py", PACKAGE / "node_findings.py")
+AGENT = (
+    *sorted((PACKAGE / "supervise" / "agent").glob("*.py")),
+    *(PACKAGE / f"{name}.py" for name in ("progress", "node_findings", "plain_pickle")),
+)
 HEAVY = ("torch", "numpy", "aiohttp", "rich", "pyslurm", "prometheus_client", "asyncio")
 
 LOADED_BEFORE_SRUN = frozenset(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from slurm_robust.checkpoint.formats import names
+from slurm_robust.plain_pickle import BoundedUnpickler
 
 MALFORMED = (
     pickle.UnpicklingError,
@@ -27,6 +28,9 @@ MALFORMED = (
     struct.error,
 )
 """Errors for bytes that are not a pickle, or a damaged one."""
+
+
+MAX_NAME_CHARS, MAX_NAMES = 1000, 10_000
 
 
 class Husk:
@@ -84,7 +88,7 @@ class Husk:
         self.members.extend(values)
 
 
-class _Reader(pickle._Unpickler):
+class _Reader(BoundedUnpickler):
     """Python's own reader and not the one in C: a damaged length or memo index cannot make it reserve gigabytes."""
 
     def __init__(self, file: IO[bytes], on_storage: Callable[[Any], None] | None) -> None:
@@ -96,6 +100,8 @@ class _Reader(pickle._Unpickler):
         """A husk by that name; nothing is imported. Raises UnpicklingError for a well-known name but for one letter."""
         path = f"{module}.{name}"
         if path not in self._husks:
+            if len(path) > MAX_NAME_CHARS or len(self._husks) >= MAX_NAMES:
+                raise pickle.UnpicklingError("names more, or longer, classes than any checkpoint")
             if known := names.meant(path):
                 raise pickle.UnpicklingError(f"names {path!r} where {known!r} is meant")
             self._husks[path] = type("Husk", (Husk,), {"path": path})

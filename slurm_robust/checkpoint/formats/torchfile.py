@@ -18,6 +18,8 @@ ZIP_MAGIC = b"PK\x03\x04"
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """A pickle of the number 0x1950a86a20f9469cfc6c."""
 _CHUNK_BYTES = 1 << 19
+MAX_PICKLE_BYTES = 1 << 28
+"""Some hundred bytes describe a tensor."""
 _LOCAL_HEADER_BYTES = 30
 _UNREADABLE_FLAGS = 0x1 | 0x20 | 0x40 | 0x2000
 """Encrypted or patched: torch never writes such."""
@@ -108,7 +110,7 @@ def read_zip(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -
             if record and (what := zipend.problem(file, archive.start_dir, len(entries))):
                 content.problems.append(what)
             if record:
-                _understand(content, archive.read(record) if has_crcs else _stored(file, *places[record]), places)
+                _understand(content, _pickled(file, archive, record, places[record], has_crcs=has_crcs), places)
     except _ZIP_ERRORS as error:
         cause = error.__context__
         if isinstance(cause, OSError) and cause.errno != errno.EINVAL:
@@ -119,7 +121,16 @@ def read_zip(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -
     return content
 
 
-def _stored(file: IO[bytes], offset: int, size_bytes: int) -> bytes:
+def _pickled(
+    file: IO[bytes], archive: zipfile.ZipFile, record: str, place: tuple[int, int], *, has_crcs: bool
+) -> bytes:
+    """Return the pickle. Raises ValueError if it is too large: packed, it may be far larger than the file."""
+    offset, size_bytes = place
+    if size_bytes > MAX_PICKLE_BYTES:
+        raise ValueError(f"{size_bytes} bytes to describe tensors (at most {MAX_PICKLE_BYTES})")
+    if has_crcs:
+        with archive.open(record) as packed:
+            return packed.read(size_bytes + 1)
     file.seek(offset)
     return file.read(size_bytes)
 
@@ -199,7 +210,10 @@ def _storage(pid: Any) -> Storage | None:
     if not isinstance(pid, tuple) or len(pid) < 5 or pid[0] != "storage":
         return None
     kind = inert.path_of(pid[1]).rpartition(".")[2].removesuffix("Storage")
-    return Storage(key=str(pid[2]), kind=kind, numel=pid[4]) if isinstance(pid[4], int) else None
+    key, numel = pid[2], pid[4]
+    # A key that is no plain value may have no end once it is written out.
+    is_plain = isinstance(key, (str, int)) and isinstance(numel, int) and abs(numel) < 1 << 62
+    return Storage(key=str(key), kind=kind, numel=numel) if is_plain else None
 
 
 def read_legacy(file: IO[bytes]) -> TorchfileContent:
@@ -278,7 +292,8 @@ def _of_tensor(husk: inert.Husk, storages: Mapping[str, Storage]) -> Storage | N
         return None
     storage = husk.args[0]
     pid = storage.args[0] if isinstance(storage, inert.Husk) and storage.args else None
-    return storages.get(str(pid[2])) if isinstance(pid, tuple) and len(pid) > 2 else None
+    one = _storage(pid)
+    return storages.get(one.key) if one is not None else None
 
 
 def _out_of_bounds(value: Any, storages: Mapping[str, Storage]) -> list[str]:

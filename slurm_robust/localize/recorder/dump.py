@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,10 +16,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from slurm_robust.localize.ranks import strays
+from slurm_robust.plain_pickle import BoundedUnpickler, written_size
 
 MAX_DUMP_BYTES = 256 << 20
 """A ring of 20,000 entries with stacks is some 40 MB."""
 MAX_RANKS = 1 << 20
+MAX_MEMBERS = 2 * MAX_RANKS
+"""Of all groups of a dump together."""
+MAX_WRITTEN = 1 << 27
+"""Characters of a dump without its stacks, where each of 100,000 entries has some 500."""
 MAX_FILES = 131072
 _MAX_WHOLE = 1 << 62
 _RANK = re.compile(r"(?:^|[^0-9])(\d{1,7})(?:\.(?:json|pkl|pickle|pt))?$")
@@ -155,9 +159,7 @@ class DumpPairs:
         return DumpPairs(dict(self.latest), dict(self.before))
 
 
-# Python's own: the C one keeps what is to be referred to again in an array as long as the largest number that the file
-# names, and one garbled byte makes that gigabytes.
-class _PlainUnpickler(pickle._Unpickler):
+class _PlainUnpickler(BoundedUnpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         raise RecorderDumpError(
             f"it names {module}.{name}"[:120] + ": a dump holds plain containers only, nothing was run"
@@ -198,6 +200,8 @@ def _decode(plain: Any, rank: int) -> RankDump:
     if not isinstance(plain, dict) or not isinstance(plain.get("entries"), list):
         raise RecorderDumpError("not a flight-recorder dump: no list of entries in it")
     try:
+        written_size(plain, MAX_WRITTEN, skip="frames")
+        _bound_members(plain.get("pg_config") or {})
         groups = {str(name): _group(str(name), fields) for name, fields in (plain.get("pg_config") or {}).items()}
         if "" in groups and "0" not in groups:
             # Gloo's default group has no name in the table of groups, and this one in its entries.
@@ -280,6 +284,13 @@ def _group(name: str, fields: Mapping[str, Any]) -> ProcessGroup:
     if isinstance(ranks, str):
         ranks = json.loads(ranks or "[]")
     return ProcessGroup(name, desc, tuple(_whole(r) for r in ranks))
+
+
+def _bound_members(groups: Mapping[str, Any]) -> None:
+    """Raise ValueError if the ranges of all groups have too many ranks together."""
+    ranges = [r for fields in groups.values() for r in fields.get("ranges") or ()]
+    if sum(abs(_whole(last) - _whole(first)) // max(_whole(step), 1) + 1 for first, last, step in ranges) > MAX_MEMBERS:
+        raise ValueError(f"groups of more than {MAX_MEMBERS} ranks together")
 
 
 @lru_cache(maxsize=4096)

@@ -19,6 +19,7 @@ import subprocess
 import sys
 from typing import IO, Any, NamedTuple
 
+from slurm_robust.plain_pickle import written_size
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.agent.ranks import StepProcess
 
@@ -131,8 +132,6 @@ def _read_apart(stream: IO[bytes], path: str) -> Reading:
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
         return Reading(error=f"{path}: {lines[-1][:160] if lines else 'not read'}")
-    if len(done.stdout) > MAX_SENT_BYTES:
-        return Reading(error=f"{path}: {len(done.stdout)} bytes of pending operations, too many to send")
     return Reading(dump=json.loads(done.stdout))
 
 
@@ -198,11 +197,18 @@ def _group(raw: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Read a dump from standard input and print it reduced; exit 1 with a sentence where that fails."""
-    resource.setrlimit(resource.RLIMIT_AS, (_READ_MEMORY_BYTES, _READ_MEMORY_BYTES))
+    most_bytes = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most_bytes = _READ_MEMORY_BYTES if most_bytes == resource.RLIM_INFINITY else min(most_bytes, _READ_MEMORY_BYTES)
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
     try:
         body = sys.stdin.buffer.read(MAX_FILE_BYTES)
         plain = json.loads(body) if body[:1] == b"{" else _Containers(io.BytesIO(body)).load()
-        sys.stdout.write(json.dumps(reduced(plain), separators=(",", ":"), allow_nan=False))
+        # Gigabytes would otherwise pass through the agent.
+        written_size(plain, MAX_FILE_BYTES, skip="frames")
+        text = json.dumps(reduced(plain), separators=(",", ":"), allow_nan=False)
+        if len(text) > MAX_SENT_BYTES:
+            raise ValueError(f"{len(text)} bytes of pending operations, too many to send")  # noqa: TRY301
+        sys.stdout.write(text)
     except Exception as error:  # noqa: BLE001 (a garbled file may raise anything)
         sys.stderr.write(f"not a flight-recorder dump ({type(error).__name__}: {error})"[:200])
         sys.exit(1)

@@ -1,0 +1,97 @@
+"""Reads a stranger's pickle or JSON without a bomb in it. Standard library only, nothing of the package, Python 3.8.
+
+A few hundred bytes can reserve gigabytes (a length, a place in the memo), or share one value so often that its text or
+its hash never ends (`b = (a, a); c = (b, b); …`).
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from itertools import chain
+from typing import Any, Callable, ClassVar
+
+MAX_DEPTH = 100
+MAX_KEY_SIZE = 10_000
+"""Of a dictionary's key or a set's member, as `written_size` counts."""
+
+
+def written_size(value: Any, most: int, skip: str = "") -> int:
+    """Return about how many characters a value has once it is written out, with what is shared as often as it stands.
+
+    Args:
+        value: Of any kind; what is inside dictionaries, lists, tuples and sets counts.
+        most: The most that is allowed.
+        skip: A key whose values do not count.
+
+    Raises:
+        ValueError: it has more than `most`, contains itself, or is nested too deep.
+    """
+    known: dict[int, int] = {}  # of containers: 0 while inside
+
+    def size(part: Any, depth: int) -> int:
+        if isinstance(part, (str, bytes, bytearray)):
+            return 1 + len(part)
+        if isinstance(part, int):
+            return 1 + part.bit_length() // 3
+        if not isinstance(part, (dict, list, tuple, set, frozenset)):
+            return 1
+        total = known.get(id(part))
+        if total is None:
+            if depth > MAX_DEPTH:
+                raise ValueError(f"nested more than {MAX_DEPTH} times")
+            known[id(part)] = 0
+            inside = chain(part, (v for k, v in part.items() if k != skip)) if isinstance(part, dict) else part
+            total = 1
+            for one in inside:
+                total += size(one, depth + 1)
+                if total > most:
+                    raise ValueError(f"a value of more than {most} characters, most of them said by reference")
+            known[id(part)] = total
+        elif total == 0:
+            raise ValueError("a value that contains itself")
+        return total
+
+    return size(value, 0)
+
+
+def _looking_first(name: str, keys: slice) -> Callable[[Any], None]:
+    """Return Python's reader of an opcode, which looks first at what it will hash, in this part of its stack."""
+    usual: Callable[[Any], None] = getattr(pickle._Unpickler, name)
+
+    def load(reader: Any) -> None:
+        for key in reader.stack[keys]:
+            if isinstance(key, (tuple, frozenset)):
+                written_size(key, MAX_KEY_SIZE)
+        usual(reader)
+
+    return load
+
+
+_Python: Any = pickle._Unpickler  # its methods are typed nowhere
+
+
+# Python's own: the C one keeps what is to be referred to again in an array as long as the largest number that the file
+# names, and one garbled byte makes that gigabytes.
+class BoundedUnpickler(_Python):  # type: ignore[misc]
+    """A reader that reserves no more than the file has, and hashes nothing that is endless.
+
+    Which classes it finds is a subclass's choice.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def load_bytearray8(self) -> None:
+        """Read the bytes first: Python would reserve what the file says that they are."""
+        (size_bytes,) = struct.unpack("<Q", self.read(8))
+        self.append(bytearray(self.read(size_bytes)))
+
+    dispatch[pickle.BYTEARRAY8[0]] = load_bytearray8
+    for _opcode, _name, _keys in (
+        (pickle.SETITEM, "load_setitem", slice(-2, -1)),
+        (pickle.SETITEMS, "load_setitems", slice(None, None, 2)),
+        (pickle.DICT, "load_dict", slice(None, None, 2)),
+        (pickle.ADDITEMS, "load_additems", slice(None)),
+        (pickle.FROZENSET, "load_frozenset", slice(None)),
+    ):
+        dispatch[_opcode[0]] = _looking_first(_name, _keys)
