@@ -40,9 +40,8 @@ def group_result(
         cut: The budget left it less time than such a test may need: that it did not end says nothing.
     """
     absent = frozenset(group) & frozenset(gone)
-    if absent:
-        reason = "; ".join(gone[node] for node in sorted(absent))
-        return GroupResult(group, PairOutcome.NOT_RUN, reason, absent=absent)
+    if why := "; ".join(gone[node] for node in sorted(absent)) or _not_met(group, answers):
+        return GroupResult(group, PairOutcome.NOT_RUN, why, absent=absent)
     errors = {node: str(answers[node]["error"]) for node in group if answers.get(node, {}).get("error")}
     if errors:
         excused = [f"{node}: {text}" for node, text in errors.items() if any(part in text.lower() for part in NO_FAULT)]
@@ -64,6 +63,21 @@ def group_result(
     operations = answers[group[0]]["gb_per_s"]
     rates = {name: min(float(answers[node]["gb_per_s"][name]) for node in group) for name in operations}
     return GroupResult(group, PairOutcome.PASSED, "", rates)
+
+
+def _not_met(group: Group, answers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Why the ranks of a group could not meet, as a sentence; empty where that is not why it failed.
+
+    Who failed before it tried to meet the others is at fault itself. Who tried may have met a stranger.
+    """
+    failed = [told for node in group if not {"wrong", "unjoined"} & {*(told := answers.get(node, {}))}]
+    said = [f"{node} says {why}" for node in group if (why := answers.get(node, {}).get("unjoined"))]
+    return f"its ranks could not meet: {'; '.join(said)}" if said and all(t.get("joined") for t in failed) else ""
+
+
+def ended_badly(answer: Mapping[str, Any]) -> bool:
+    """Whether the members of a group need not wait any longer for the one that told this."""
+    return "error" in answer or "unjoined" in answer
 
 
 def _wrong(counts: Mapping[str, int]) -> list[str]:

@@ -64,7 +64,8 @@ def judge(
             elif _crashed(error) and good >= _LEAST_OTHERS:
                 broken[node].append(f"{rank['device']}: {error}")
             else:
-                untested[node] = f"{rank['device']}: {error or 'no end of its test in time'}"
+                why = error or rank.get("unjoined") or "no end of its test in time"
+                untested[node] = f"{rank['device']}: {why}"
     named = {node: "; ".join(reasons) for node, reasons in broken.items() if reasons}
     return InNodeVerdict(named, {node: why for node, why in untested.items() if node not in named})
 

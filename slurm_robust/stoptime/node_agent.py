@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import json
 import os
+import secrets
 import select
 import selectors
 import signal
@@ -218,7 +219,7 @@ class NodeAgent:
             if group is None:
                 self.order = {}
             else:
-                self._fork("pair", order, _ranks(group, self.index, order["limit_s"]))
+                self._fork("pair", order, _ranks(group, self.index, order))
         else:
             devices = [f"cuda:{i}" for i in range(order["devices"])] if order["devices"] else self.devices
             self._fork("step", order, [{"device": d, "repeats": order["repeats"]} for d in devices])
@@ -237,6 +238,7 @@ class NodeAgent:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             shared = {"world": len(devices), "port": free.getsockname()[1], "limit_s": limit_s}
+        shared["secret"] = secrets.token_hex(32)
         return [{**shared, "rank": rank, "device": device} for rank, device in enumerate(devices)]
 
     def _begin_check(self, order: dict[str, Any]) -> None:
@@ -359,7 +361,7 @@ def _step() -> str:
     return f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '')}"
 
 
-def _ranks(group: list[Any], index: int, limit_s: float) -> list[dict[str, Any]]:
+def _ranks(group: list[Any], index: int, order: dict[str, Any]) -> list[dict[str, Any]]:
     """The ranks of this node in its group: one for each GPU, one on the CPU where there is none."""
     port, host, members = group
     world = sum(max(1, gpus) for _, gpus in members)
@@ -369,18 +371,19 @@ def _ranks(group: list[Any], index: int, limit_s: float) -> list[dict[str, Any]]
             break
         first += max(1, gpus)
     devices = [f"cuda:{i}" for i in range(gpus)] if gpus else ["cpu"]
-    shared = {"world": world, "host": host, "port": port, "limit_s": limit_s}
+    shared = {"world": world, "host": host, "port": port, "secret": order["secret"], "limit_s": order["limit_s"]}
     return [{**shared, "rank": first + i, "device": device} for i, device in enumerate(devices)]
 
 
 def _together(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """One result of the ranks of a node: all wrong numbers, the slowest rank, the first error."""
+    """One result of the ranks of a node: all wrong numbers, the slowest rank, the first failure.
+
+    What failed before a rank met the others comes first: that is its own.
+    """
     found: dict[str, Any] = {}
-    errors = [result["error"] for result in results if "error" in result]
-    if errors:
-        return {"error": errors[0]}
-    if any(result.get("late") for result in results):
-        return {"late": True}
+    failures = [result for result in results if "wrong" not in result]
+    if failures:
+        return min(failures, key=lambda one: (1 if "unjoined" in one else 2 * ("joined" in one), "late" in one))
     for kind in results[0]["wrong"]:
         found.setdefault("wrong", {})[kind] = sum(result["wrong"][kind] for result in results)
         found.setdefault("gb_per_s", {})[kind] = round(min(result["gb_per_s"][kind] for result in results), 4)

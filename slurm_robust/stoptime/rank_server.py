@@ -86,7 +86,17 @@ class _ForkedRank:
         os.close(theirs)
 
     def result(self, *, late: bool) -> dict[str, Any]:
-        """Its result, or why there is none; the process has ended when this returns."""
+        """Its result, or why there is none; the process has ended when this returns.
+
+        A failure while it joined the others is `unjoined`: a stranger may be the reason. `joined` marks a later one.
+        """
+        found = self._end(late=late)
+        marks = len(self.text) - len(self.text.lstrip(b"\n"))
+        if marks == 1:
+            return {"unjoined": found.get("error", "the others were not met in time")}
+        return {**found, "joined": True} if marks > 1 and "wrong" not in found else found
+
+    def _end(self, *, late: bool) -> dict[str, Any]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         status = os.waitpid(self.pid, 0)[1]
@@ -109,7 +119,8 @@ def _be_rank(kind: str, spec: dict[str, Any], output: int) -> None:
         for fd in (0, 1, 2):
             os.dup2(nowhere, fd)
         try:
-            found = WORK[kind](spec)
+            # A new line for each step of joining the others, before the result.
+            found = WORK[kind]({**spec, "mark": lambda: os.write(output, b"\n")})
         except Exception as error:  # noqa: BLE001 (whatever a library raises is the test's result)
             text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
             found = {"error": f"{type(error).__name__}: {text}"[:_REASON_CHARS]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
+import secrets
 import statistics
 import time
 from collections import defaultdict
@@ -28,7 +28,7 @@ from slurm_robust.stoptime.conclusion import (
     of_replay,
     untested,
 )
-from slurm_robust.stoptime.group_results import group_result
+from slurm_robust.stoptime.group_results import ended_badly, group_result
 from slurm_robust.stoptime.in_node_stage import InNodeStage, Orders
 from slurm_robust.stoptime.pairing import Group, GroupResult
 from slurm_robust.stoptime.replay_run import ReplayPlace, ReplayRun, ReplaySpec, TestSurroundings
@@ -327,10 +327,10 @@ class TestRun:
         self._findings += untested(TestName.PAIRS, troubles)
 
     async def _one_round(self, groups: Sequence[Group], limit_s: float, *, cut: bool) -> list[GroupResult]:
-        first_port = random.choice(_PORTS)  # noqa: S311 (no secret: two runs shall not meet)
+        first_port = secrets.choice(_PORTS)
         shown = [self._shown(group, first_port + number) for number, group in enumerate(groups)]
         members = [node for group in groups for node in group]
-        number = self._send({"c": "pairs", "groups": shown}, limit_s)
+        number = self._send({"c": "pairs", "groups": shown, "secret": secrets.token_hex(32)}, limit_s)
         alone_since: dict[Group, float] = {}
         await self._until(lambda: self._groups_done(groups, number, alone_since), limit_s + _MARGIN_S)
         answers = {node: self._states[node].answers[number] for node in members if number in self._states[node].answers}
@@ -344,7 +344,7 @@ class TestRun:
             if not waiting:
                 continue
             done = False
-            if any(n in self._gone or "error" in self._states[n].answers.get(number, {}) for n in group):
+            if any(n in self._gone or ended_badly(self._states[n].answers.get(number, {})) for n in group):
                 since_s = alone_since.setdefault(group, time.monotonic())
                 if 0 < since_s < time.monotonic() - _ALONE_S:
                     alone_since[group] = -1.0

@@ -27,7 +27,7 @@ def test_an_order_survives_the_way_and_foreign_lines_are_none() -> None:
 @pytest.mark.parametrize(("gpus", "devices"), [(2, ["cuda:0", "cuda:1"]), (0, ["cpu"])])
 def test_each_gpu_of_a_node_is_a_rank_of_its_group(gpus: int, devices: list[str]) -> None:
     """The second node's ranks follow those of the first; without GPUs there is one rank a node."""
-    found = node_agent._ranks([20_000, "n1", [[4, gpus], [7, gpus]]], 7, 30.0)
+    found = node_agent._ranks([20_000, "n1", [[4, gpus], [7, gpus]]], 7, {"secret": "5e", "limit_s": 30.0})
     assert [rank["device"] for rank in found] == devices
     assert [rank["rank"] for rank in found] == list(range(len(devices), 2 * len(devices)))
     assert {rank["world"] for rank in found} == {2 * len(devices)}
@@ -40,6 +40,13 @@ def test_one_answer_for_all_ranks_of_a_node() -> None:
     assert node_agent._together([good, slower]) == {"wrong": {"all_gather": 3}, "gb_per_s": {"all_gather": 4.0}}
     assert node_agent._together([good, {"late": True}]) == {"late": True}
     assert node_agent._together([{"late": True}, {"error": "no"}]) == {"error": "no"}
+
+
+def test_what_failed_before_the_ranks_met_speaks_for_the_node() -> None:
+    """Then that they did not meet; a failure behind that comes last."""
+    unjoined, later = {"unjoined": "no"}, {"error": "closed", "joined": True}
+    assert node_agent._together([later, unjoined]) == unjoined
+    assert node_agent._together([later, unjoined, {"late": True}]) == {"late": True}
 
 
 def test_the_step_shares_the_jobs_nodes_or_asks_for_its_own() -> None:

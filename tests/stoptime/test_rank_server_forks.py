@@ -18,7 +18,7 @@ from helpers import quick_torch, wait_until
 
 from slurm_robust.stoptime import node_agent, rank_server
 
-PAIR = {"rank": 0, "world": 2, "host": "127.0.0.1", "port": 1, "device": "cpu", "limit_s": 60}
+PAIR = {"rank": 0, "world": 2, "host": "127.0.0.1", "port": 1, "secret": "5e", "device": "cpu", "limit_s": 60}
 
 
 def test_a_gpu_that_somebody_uses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def waiting(process: subprocess.Popen[str]) -> psutil.Process:
 def test_a_limit_and_a_cancelled_order_end_the_ranks(server: subprocess.Popen[str]) -> None:
     """Both are answered, and the server goes on."""
     order(server, id=1, kind="pair", limit_s=0.5, ranks=[PAIR | {"rank": 1}])
-    assert read(server) == {"id": 1, "results": [{"late": True}]}
+    assert read(server) == {"id": 1, "results": [{"unjoined": "the others were not met in time"}]}
     rank = waiting(server)
     order(server, cancel=7)
     assert read(server)["id"] == 7
@@ -99,7 +99,7 @@ def test_ranks_of_one_node_exchange_parts_and_know_the_answers(server: subproces
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {"world": 2, "port": port, "device": "cpu", "limit_s": 60}
+    shared = {"world": 2, "port": port, "secret": "5e", "device": "cpu", "limit_s": 60}
     order(server, id=3, kind="node", limit_s=60, ranks=[{**shared, "rank": 0}, {**shared, "rank": 1}])
     for result in read(server)["results"]:
         assert result["wrong"] == {"products": 0, "memory": 0, "all_to_all": 0}, result

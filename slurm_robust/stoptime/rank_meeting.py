@@ -1,0 +1,195 @@
+"""How the ranks of a test meet: only who proves to know the secret of the test takes part.
+
+PyTorch's TCPStore and gloo admit anybody who connects. So the first rank listens itself, at the port that the order
+names, and each side answers the other's challenge. Only then do the members learn the port of the store, which the
+kernel chose, and all keys in it begin with a text that follows from the secret. Needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hmac
+import os
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from typing import Any
+
+_NONCE_BYTES = 16
+_PROOF_BYTES = 32
+_HELLO = struct.Struct(f"<L{_NONCE_BYTES}s")
+"""Rank and nonce of a member."""
+_STORE = struct.Struct(f"<L{_NONCE_BYTES}s")
+"""Port of the store, and a text of which its keys are made."""
+_PROVES_S = 5.0
+"""From the connection to the proof."""
+_UNPROVEN = 64
+"""Connections that have proven nothing yet; for one more, the oldest is closed."""
+_AGAIN_S = 0.02
+_LOOPBACK = "127.0.0.1"
+
+
+class NotJoinedError(Exception):
+    """This rank and the others could not meet, or somebody could not prove to be one of them."""
+
+
+def proof(secret: str, *parts: object) -> bytes:
+    """The proof of who knows the secret, about these parts: as bytes, or as the text that they have."""
+    made = hmac.new(bytes.fromhex(secret), digestmod="sha256")
+    for part in parts:
+        raw = part if isinstance(part, bytes) else str(part).encode()
+        made.update(struct.pack("<L", len(raw)) + raw)
+    return made.digest()
+
+
+def store(dist: Any, spec: dict[str, Any], host: str, limit_s: float) -> Any:
+    """A store that the ranks of this test share, and nobody else can read or write.
+
+    Args:
+        dist: `torch.distributed`.
+        spec: `rank`, `world`, `port` at which the first rank listens, `secret` in hexadecimal digits.
+        host: Where the first rank is.
+        limit_s: For all ranks to have come.
+
+    Raises:
+        NotJoinedError: not all have come and proven themselves.
+    """
+    end_s = time.monotonic() + limit_s
+    wait = dt.timedelta(seconds=limit_s)
+    if spec["rank"] == 0:
+        made = dist.TCPStore(_LOOPBACK, 0, spec["world"], True, wait, wait_for_workers=False)
+        salt = os.urandom(_NONCE_BYTES)
+        try:
+            _Door(spec, "" if host != _LOOPBACK else host).admit_all(_STORE.pack(made.port, salt), end_s)
+        except OSError as error:
+            raise NotJoinedError(f"the first rank cannot listen at port {spec['port']}: {error.strerror}") from None
+    else:
+        address, told = _joined(spec, host, end_s)
+        port, salt = _STORE.unpack(told)
+        made = dist.TCPStore(address, port, spec["world"], False, wait, wait_for_workers=False)
+    return dist.PrefixStore(proof(spec["secret"], "keys", salt).hex(), made)
+
+
+def _parts(spec: dict[str, Any], rank: int, *rest: bytes) -> tuple[object, ...]:
+    return (spec["port"], spec["world"], rank, *rest)
+
+
+def _exactly(sock: socket.socket, length: int, end_s: float) -> bytes:
+    found = b""
+    while len(found) < length:
+        sock.settimeout(max(0.001, end_s - time.monotonic()))
+        part = sock.recv(length - len(found))
+        if not part:
+            raise ConnectionResetError("the connection was closed")
+        found += part
+    return found
+
+
+class _Door:
+    """Where the first rank listens, until all others have proven themselves.
+
+    Raises:
+        OSError: the port is taken.
+    """
+
+    def __init__(self, spec: dict[str, Any], address: str) -> None:
+        self._spec = spec
+        both = not address and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        self._listener = socket.create_server((address, spec["port"]), family=family, backlog=128, dualstack_ipv6=both)
+        self._unproven: deque[socket.socket] = deque()
+        self._members: dict[int, socket.socket] = {}
+        self._news = threading.Condition()
+
+    def admit_all(self, told: bytes, end_s: float) -> None:
+        """Wait for all members, and tell them `told`."""
+        threading.Thread(target=self._live, daemon=True).start()
+        wanted = self._spec["world"] - 1
+        try:
+            with self._news:
+                self._news.wait_for(lambda: len(self._members) == wanted, max(0.0, end_s - time.monotonic()))
+                missing = [rank for rank in range(1, wanted + 1) if rank not in self._members]
+                if missing:
+                    raise NotJoinedError(f"ranks {missing[:8]} of {wanted + 1} did not come, or proved nothing")
+                for rank, sock in self._members.items():
+                    signed = proof(self._spec["secret"], "store", *_parts(self._spec, rank, told))
+                    with contextlib.suppress(OSError):  # its own end tells it
+                        sock.sendall(told + signed)
+        finally:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            for sock in [*self._unproven, *self._members.values()]:
+                sock.close()
+
+    def _live(self) -> None:
+        while self._listener.fileno() >= 0:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:  # closed, or no descriptor is left for the moment
+                time.sleep(_AGAIN_S)
+                continue
+            with self._news:
+                self._unproven.append(sock)
+                if len(self._unproven) > _UNPROVEN:
+                    with contextlib.suppress(OSError):
+                        self._unproven.popleft().shutdown(socket.SHUT_RDWR)  # its thread closes it
+            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        rank = 0
+        with contextlib.suppress(OSError):
+            rank = self._proven(sock, time.monotonic() + _PROVES_S)
+        with self._news:
+            with contextlib.suppress(ValueError):
+                self._unproven.remove(sock)
+            if not 0 < rank < self._spec["world"]:
+                sock.close()
+                return
+            if rank in self._members:  # it comes again: it has lost the connection before
+                self._members[rank].close()
+            self._members[rank] = sock
+            self._news.notify_all()
+
+    def _proven(self, sock: socket.socket, end_s: float) -> int:
+        """Its rank; 0 where it proves nothing."""
+        rank, theirs = _HELLO.unpack(_exactly(sock, _HELLO.size, end_s))
+        mine = os.urandom(_NONCE_BYTES)
+        parts = _parts(self._spec, rank, theirs, mine)
+        sock.sendall(mine + proof(self._spec["secret"], "first", *parts))
+        given = _exactly(sock, _PROOF_BYTES, end_s)
+        return rank if hmac.compare_digest(given, proof(self._spec["secret"], "member", *parts)) else 0
+
+
+def _joined(spec: dict[str, Any], host: str, end_s: float) -> tuple[str, bytes]:
+    """The first rank's address, and what it tells its members."""
+    why = "there was no time"
+    while (left_s := end_s - time.monotonic()) > 0:
+        try:
+            with socket.create_connection((host, spec["port"]), timeout=left_s) as sock:
+                return str(sock.getpeername()[0]), _told(spec, sock, end_s)
+        except OSError as error:
+            why = str(error)
+        time.sleep(_AGAIN_S)
+    raise NotJoinedError(f"the first rank was not met at {host} port {spec['port']}: {why}")
+
+
+def _told(spec: dict[str, Any], sock: socket.socket, end_s: float) -> bytes:
+    """Prove to be this rank, and wait until all have come. Raises OSError where the other is not the first rank."""
+    mine = os.urandom(_NONCE_BYTES)
+    sock.sendall(_HELLO.pack(spec["rank"], mine))
+    proves_s = min(end_s, time.monotonic() + _PROVES_S)
+    theirs = _exactly(sock, _NONCE_BYTES, proves_s)
+    parts = _parts(spec, spec["rank"], mine, theirs)
+    given = _exactly(sock, _PROOF_BYTES, proves_s)
+    if not hmac.compare_digest(given, proof(spec["secret"], "first", *parts)):
+        raise OSError("who listens there does not know the secret of the test")
+    sock.sendall(proof(spec["secret"], "member", *parts))
+    told = _exactly(sock, _STORE.size, end_s)
+    signed = proof(spec["secret"], "store", *_parts(spec, spec["rank"], told))
+    if not hmac.compare_digest(_exactly(sock, _PROOF_BYTES, end_s), signed):
+        raise OSError("who listens there does not know the secret of the test")
+    return told
