@@ -6,6 +6,8 @@ import contextlib
 import os
 import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -16,6 +18,10 @@ from slurm_robust.checkpoint.saving.backup.sender import CHUNK_BYTES, CONNECT_S,
 from slurm_robust.checkpoint.saving.shared import file_writer
 from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription
 from slurm_robust.checkpoint.saving.shared.messages import CopyEnd, CopyOffer, CopyReply, OfferReply
+
+UNPROVEN = 64
+"""Connections that have proven nothing yet; for one more, the oldest is closed. Anybody on the network can connect."""
+_AGAIN_S = 0.2
 
 
 class BackupImage:
@@ -72,6 +78,8 @@ class BackupReceiver:
         self._image_of = image_of
         self.node = node
         self._secrets: dict[str, bytes] = {}
+        self._unproven: deque[socket.socket] = deque()
+        self._ended = False
         if socket.has_dualstack_ipv6():
             self._sock = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
         else:
@@ -85,20 +93,36 @@ class BackupReceiver:
 
     def end(self) -> None:
         """Accept no more connections."""
+        self._ended = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
     def _live(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
+        while not self._ended:
+            try:
                 sock, _ = self._sock.accept()
-                threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+            except OSError:  # ended, or no descriptor is left for the moment
+                time.sleep(_AGAIN_S)
+                continue
+            self._unproven.append(sock)
+            if len(self._unproven) > UNPROVEN:
+                with contextlib.suppress(OSError, IndexError):
+                    self._unproven.popleft().shutdown(socket.SHUT_RDWR)  # its thread closes it
+            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _prove(self, sock: socket.socket) -> None:
+        """Raises OSError where the caller proves nothing in time."""
+        sock.settimeout(2 * CONNECT_S)
+        try:
+            handshake.authenticate_caller(sock, self._secrets.get, self.node)
+        finally:
+            with contextlib.suppress(ValueError):
+                self._unproven.remove(sock)
 
     def _serve(self, sock: socket.socket) -> None:
         with sock, contextlib.suppress(OSError):
-            sock.settimeout(2 * CONNECT_S)
-            handshake.authenticate_caller(sock, self._secrets.get, self.node)
+            self._prove(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             while True:
                 sock.settimeout(None)  # between two copies nothing is sent for as long as the training takes
