@@ -1,8 +1,7 @@
 """The task of the test step on each node: carries out orders from stdin, and tells results on stdout.
 
 It loads the standard library only, so that it answers within a second where PyTorch or a file system hangs. It ends
-with its stdin, and kills what it started. While it lives it holds a socket's name, so that two tests on one node see
-each other; that leaves no file behind.
+with its stdin, and kills what it started.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.stoptime import job_environment
+from slurm_robust.stoptime.node_name import NodeName
 
 MARK = "@srobust-test "
 BEAT_S = 1.0
@@ -116,7 +116,7 @@ class NodeAgent:
         self.server: _Child | None = None
         self.check: _Child | None = None
         self.selector = selectors.DefaultSelector()
-        self.name = socket.socket(socket.AF_UNIX)
+        self.name = NodeName(cluster(os.environ), self.node)
 
     def tell(self, kind: str, **fields: Any) -> None:
         """One line to the test's command; long texts are cut."""
@@ -149,8 +149,7 @@ class NodeAgent:
         hung_up = select.poll()
         hung_up.register(0, 0)  # Orders that come meanwhile stay unread; only the end of the test is of interest.
         for _ in range(round(_TAKEN_S / BEAT_S)):
-            with contextlib.suppress(OSError):
-                self.name.bind(f"\0srobust-test.{cluster(os.environ)}.{self.node}")
+            if self.name.take():
                 return True
             self.tell("beat")
             if hung_up.poll(BEAT_S * 1000):

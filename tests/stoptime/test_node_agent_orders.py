@@ -82,13 +82,14 @@ def test_a_node_whose_last_test_is_still_ending_is_waited_for(monkeypatch: pytes
     agent = node_agent.NodeAgent("/", "python")
     beats: list[str] = []
     with socket.socket(socket.AF_UNIX) as other:
-        other.bind(f"\0srobust-test.c.{agent.node}")
+        other.bind(f"\0srobust-test.c.{agent.node}.0")
+        other.listen()
         monkeypatch.setattr(agent, "tell", beats.append)
         assert not agent._take_name()
         assert beats == ["beat"] * 10
         monkeypatch.setattr(agent, "tell", lambda kind: other.close())
         assert agent._take_name()
-    agent.name.close()
+    agent.name.release()
     agent.selector.close()
 
 
@@ -101,7 +102,7 @@ def told_by_server(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> list[dic
     agent._start_server()
     while agent.server is not None:
         agent._read_server()
-    agent.name.close()
+    agent.name.release()
     agent.selector.close()
     return told[1:]
 
