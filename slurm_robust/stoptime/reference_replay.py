@@ -9,13 +9,13 @@ Python of the training. It needs PyTorch and nothing else.
 from __future__ import annotations
 
 import ctypes
-import datetime as dt
 import hashlib
 import os
 import sys
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_robust.stoptime.rank_tools import join_group
 from slurm_robust.stoptime.reference_step import SEED, hardware
 from slurm_robust.stoptime.replay_results import MARK
 
@@ -53,7 +53,10 @@ class ReplayRank:
 
 
 def main() -> None:
-    """Take part: `ROOT TENSOR_SIZE LIMIT_S` are the arguments, the rest stands in Slurm's variables."""
+    """Take part: `ROOT TENSOR_SIZE LIMIT_S` are the arguments, the rest stands in Slurm's variables.
+
+    The first line of stdin is the secret with which the ranks meet. Each says when it tries to, and when it has.
+    """
     import torch  # noqa: PLC0415 (seconds; and nothing else of ours may load it)
     import torch.distributed as dist  # noqa: PLC0415 (the same)
 
@@ -63,10 +66,12 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.backends.cuda.matmul.allow_tf32 = False
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    address = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-    backend = "gloo" if device == "cpu" else "nccl"
-    wait = dt.timedelta(seconds=limit_s)
-    dist.init_process_group(backend, init_method=address, rank=rank, world_size=world, timeout=wait)
+    secret, marks = sys.stdin.readline().strip(), iter(("joining", "joined"))
+    if not secret:
+        raise SystemExit("no secret came over stdin")
+    spec = {"device": device, "rank": rank, "world": world, "secret": secret, "limit_s": limit_s}
+    spec |= {"port": int(os.environ["MASTER_PORT"]), "mark": lambda: _tell(next(marks))}
+    join_group(dist, spec, os.environ["MASTER_ADDR"])
     own = ReplayRank(torch, dist, rank, world, tensor, device)
     for stage in range(own.stages):
         made = dist.new_group(list(range(stage * tensor, (stage + 1) * tensor)))
@@ -77,11 +82,15 @@ def main() -> None:
     dist.all_gather_object(kinds, hardware(torch, device))
     if rank == 0:
         whole = hashlib.blake2b(b"".join(everyone), digest_size=_DIGEST_BYTES).hexdigest()
-        sys.stdout.write(f"{MARK}digest {whole} {' + '.join(sorted(set(kinds)))}\n")
-        sys.stdout.flush()
+        _tell(f"digest {whole} {' + '.join(sorted(set(kinds)))}")
     # The last one to leave keeps the others' connections open.
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _tell(text: str) -> None:
+    sys.stdout.write(f"{MARK}{text}\n")
+    sys.stdout.flush()
 
 
 def _device(torch: Any) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from slurm_robust.stoptime.replay_groups import ReplayGroup, ReplayOutcome, ReplayResult
 
 MARK = "@srobust-replay "
-"""Begins our own lines: `began NODE STEP` from each task, `digest DIGEST HARDWARE` from the reference model."""
+"""Begins our own lines: `began NODE STEP` from each task. From the reference model `joining` and `joined` of each task,
+and `digest DIGEST HARDWARE`."""
 _TASKS_ENDED = re.compile(r"srun: error: \S+: tasks? [\d,\[\]-]+: ")
 """`srun: error: n2: tasks 2-3: Exited with exit code 3`; the first such line counts, for Slurm then ends the others."""
 _FIRST_TASK = re.compile(r": tasks? \[?(\d+)")
@@ -30,6 +31,8 @@ class StepOutput:
 
     Attributes:
         began: Nodes on which a task began.
+        tasks: The tasks that began, by their numbers.
+        joining, joined: Those of the reference model that tried to meet the others, and that did.
         step: `12.3`, once a task began.
         error: srun's first line about tasks that failed by themselves.
         words: The last line of each task, by its number.
@@ -45,6 +48,9 @@ class StepOutput:
     """
 
     began: set[str] = field(default_factory=set)
+    tasks: set[str] = field(default_factory=set)
+    joining: set[str] = field(default_factory=set)
+    joined: set[str] = field(default_factory=set)
     step: str = ""
     error: str = ""
     words: dict[str, str] = field(default_factory=dict)
@@ -64,7 +70,7 @@ class StepOutput:
         text = line[label.end() if label else 0 :].strip()[:_LINE_CHARS]
         self.no_memory = self.no_memory or any(part in text.lower() for part in _NO_MEMORY)
         if text.startswith(MARK):
-            self._take_own(text[len(MARK) :].split(maxsplit=2))
+            self._take_own(text[len(MARK) :].split(maxsplit=2), label[1] if label else "")
         elif _SLURM_LINE.match(text):
             self._take_slurms(text)
         elif text and label:
@@ -77,9 +83,17 @@ class StepOutput:
         failed = _FIRST_TASK.search(self.error)
         return self.words.get(failed[1] if failed else self.latest, "")
 
-    def _take_own(self, words: Sequence[str]) -> None:
-        if len(words) == 3 and words[0] == "began":
+    @property
+    def not_met(self) -> bool:
+        """All tasks tried to meet, and some did not: a stranger may be the reason, and no node."""
+        return bool(self.joining - self.joined) and self.tasks <= self.joining
+
+    def _take_own(self, words: Sequence[str], task: str) -> None:
+        if words in (["joining"], ["joined"]):
+            (self.joining if words == ["joining"] else self.joined).add(task)
+        elif len(words) == 3 and words[0] == "began":
             self.began.add(words[1])
+            self.tasks.add(task)
             self.step = words[2]
         elif len(words) == 3 and words[0] == "digest":
             self.digest, self.hardware = words[1], words[2]
@@ -136,6 +150,8 @@ def _no_fault(output: StepOutput, missing: Sequence[str], code: int | None, limi
     """Why a step that did not pass says nothing about its nodes; empty where it does."""
     if output.node_lost:
         return f"Slurm lost a node during the replay: {output.complaint or 'node failure'}"
+    if output.not_met:
+        return "its ranks could not meet"
     if output.error and not output.not_started:
         return "a port is in use" if output.taken else "it found no memory" if output.no_memory else ""
     if missing:

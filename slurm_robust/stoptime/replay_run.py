@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -173,7 +173,7 @@ def argv(group: ReplayGroup, spec: ReplaySpec, place: ReplayPlace, port: int, li
         "--kill-on-bad-exit=1",
         "--wait=0",
         "--job-name=srobust-replay",
-        "--input=none",
+        f"--input={'none' if spec.command else 'all'}",
         "--output=all",
         "--error=all",
         "--label",
@@ -199,11 +199,11 @@ class _GroupStep:
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self, words: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start srun; where that cannot be, the step has ended."""
+        """Start srun; where that cannot be, the step has ended. Its tasks may read a secret of their own from stdin."""
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *words,
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env=dict(env),
@@ -214,6 +214,9 @@ class _GroupStep:
         except OSError as error:
             self.output.complaint, self.ended, self.code = f"srun: {error.strerror}", True, 127
             return
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{secrets.token_hex(32)}\n".encode())
+        self._process.stdin.close()
         self._watcher = asyncio.create_task(self._watch(self._process))
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
@@ -315,7 +318,7 @@ class ReplayRun:
         return judge(nodes, size, results)
 
     async def _wave(self, groups: Sequence[ReplayGroup], limit_s: float) -> list[ReplayResult]:
-        first_port = random.choice(_PORTS)  # noqa: S311 (no secret: two runs shall not meet)
+        first_port = secrets.choice(_PORTS)
         steps = [_GroupStep(group) for group in groups]
         env = step_environment(self._spec.environment)
         try:
