@@ -58,6 +58,8 @@ class FakeSlurm:
         self.requeue_delay_s = REQUEUE_DELAY_S
         self.past: list[PastRun] = []
         """What the accounting has."""
+        self.unread: dict[str, list[str]] = {}
+        """What a reading leaves out."""
         self.no_report = False
         """Tests of two nodes end without a word."""
 

@@ -156,6 +156,8 @@ class DaemonContext:
         self._logged = RateLimit(6, 60.0)
         self._logged_in_all = RateLimit(120, 60.0)
         self._own_errors = RateLimit(1, 600.0)
+        self._unread: dict[str, tuple[str, ...]] = {}
+        """What the last readings left out, as `SlurmClient.unread` has it."""
 
     @property
     def acting(self) -> bool:
@@ -202,6 +204,7 @@ class DaemonContext:
         began_s = time.monotonic()
         if not readings.whole_at_s or now_s - readings.whole_at_s >= WHOLE_AFTER_S or not await self._read_changes():
             self._see(whole(await self.call(self.client.nodes)))
+            self._tell_unread("nodes")
             readings.whole_at_s = self.now_s()
         else:
             self._nodes_took_s.append(time.monotonic() - began_s)
@@ -235,6 +238,7 @@ class DaemonContext:
         began_s = time.monotonic()
         jobs = {j.ref.job_id: j for j in await self.call(self.client.jobs)}
         self._jobs_took_s.append(time.monotonic() - began_s)
+        self._tell_unread("jobs")
         self.readings.jobs = jobs if jobs != self.readings.jobs else self.readings.jobs
         self.readings.jobs_at_s = self.now_s()
 
@@ -243,8 +247,25 @@ class DaemonContext:
         if 0 <= self.now_s() - self.readings.reservations_at_s < max_age_s:
             return
         found = {r.name: r for r in await self.call(self.client.reservations)}
+        self._tell_unread("reservations")
         self.readings.reservations = found if found != self.readings.reservations else self.readings.reservations
         self.readings.reservations_at_s = self.now_s()
+
+    def _tell_unread(self, what: str) -> None:
+        """Tell a person of each record that the last reading left out: once in the log, and while it is so in status.
+
+        Args:
+            what: The call that read them: `nodes`, `jobs` or `reservations`.
+        """
+        unread = tuple(self.client.unread.get(what, ()))
+        for line in unread:
+            if line not in self._unread.get(what, ()):
+                text = f"{line}: it is left alone, as if it were not there; the others are read"
+                self.alert("slurm.unread", text, key=line[:80])
+        self._unread[what] = unread
+        shown = printable("; ".join(unread[:3]))[:200]
+        text = f"{len(unread)} of Slurm's {what} cannot be read and are left alone ({shown}): journalctl -u srobustd"
+        self.trouble(f"unread {what}", text if unread else "")
 
     def log(self, level: int, what: str, text: str, *, key: str = "") -> None:
         """Write one line to the log and to the journal's audit log.

@@ -268,6 +268,7 @@ def run(args: Sequence[str | os.PathLike[str]], options: CommandOptions) -> subp
         timeout=options.timeout_s,
         capture_output=True,
         text=True,
+        errors="replace",  # jobs' owners write what they like
         check=False,
         **more,
     )

@@ -15,6 +15,7 @@ from slurm_robust.model import JobRef
 from slurm_robust.slurm import parse
 from slurm_robust.slurm.client import Job, PastRun
 from slurm_robust.slurm.errors import SlurmError, SlurmParseError
+from slurm_robust.slurm.unread import read_one
 from slurm_robust.slurm.values import epoch_s
 
 Run = Callable[[str, list[str]], str]
@@ -48,19 +49,22 @@ def past_job(run: Run, job: JobRef, separator: str) -> Job | None:
     return None
 
 
-def past_runs(run: Run, from_s: int, to_s: int, separator: str) -> list[PastRun]:
-    """Every run that was pending or ran at some moment of this time, each of a requeued job's too."""
+def past_runs(run: Run, from_s: int, to_s: int, separator: str, unread: list[str]) -> list[PastRun]:
+    """Every run that was pending or ran at some moment of this time, each of a requeued job's too.
+
+    A run that cannot be read is skipped, and named in `unread`.
+    """
     began, ended = (
         dt.datetime.fromtimestamp(at_s, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S") for at_s in (from_s, to_s)
     )
     # All users, each run (`-D`), no steps; times are not cut to the window, so `-T` is not there.
     argv = ["sacct", "-n", "-a", "-D", "-X", "-P", f"--delimiter={separator}", "-S", began, "-E", ended]
     text = run(f"read the accounting from {began} to {ended} UTC", [*argv, "-o", ",".join(RUN_FIELDS)])
-    return list(parse_past_runs(text, separator))
+    return list(parse_past_runs(text, separator, unread))
 
 
-def parse_past_runs(text: str, separator: str) -> Iterator[PastRun]:
-    """Read `sacct -n -P` of `RUN_FIELDS`, divided by `separator`.
+def parse_past_runs(text: str, separator: str, unread: list[str] | None = None) -> Iterator[PastRun]:
+    """Read `sacct -n -P` of `RUN_FIELDS`, divided by `separator`; one that cannot be read is skipped, as `unread` says.
 
     Raises:
         SlurmParseError: not that.
@@ -75,7 +79,9 @@ def parse_past_runs(text: str, separator: str) -> Iterator[PastRun]:
     for start in range(1, len(pieces), step):
         # The last field of a record and the first of the next one share a piece.
         last, _, following = pieces[start + step - 1].partition("\n")
-        yield _past_run((first, *pieces[start : start + step - 1], last))
+        run = read_one(f"job {first[:12]}", unread, _past_run, (first, *pieces[start : start + step - 1], last))
+        if run is not None:
+            yield run
         first = following
 
 

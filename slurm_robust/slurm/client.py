@@ -203,7 +203,14 @@ class JobChanges(JobPlacement, total=False):
 
 
 class SlurmClient(Protocol):
-    """What the rest of the project may read from Slurm and change in it."""
+    """What the rest of the project may read from Slurm and change in it.
+
+    Attributes:
+        unread: What the last `nodes`, `jobs`, `reservations` and `past_runs` left out, by the name of the call: a line
+            for each record that could not be read. Calls about one thing raise `SlurmParseError` instead.
+    """
+
+    unread: dict[str, list[str]]
 
     def nodes(self) -> list[Node]:
         """All nodes, in one call."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
 import secrets
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
-from slurm_robust.slurm import accounting, arguments, node_listing, parse, process, values
+from slurm_robust.slurm import accounting, arguments, job_gpus, node_listing, parse, process, values
 from slurm_robust.slurm.client import Job, JobChanges, JobPlacement, Node, NodeListing, PastRun, Reservation
 from slurm_robust.slurm.errors import (
     SlurmError,
@@ -58,6 +60,7 @@ class CommandClient:
         """The last reading of all jobs, by the text of each."""
         self._last_names: dict[str, frozenset[str]] = {}
         """The nodes of each line of the last listing, by their text."""
+        self.unread: dict[str, list[str]] = {}
 
     def about(self) -> BackEnd:
         """The back end and the version of Slurm's commands; asks slurmctld nothing."""
@@ -75,7 +78,8 @@ class CommandClient:
 
     def nodes(self) -> list[Node]:
         """All nodes, in one call."""
-        return parse.parse_nodes(self._run("read nodes", ["scontrol", "-d", "show", "node", "-o"]))
+        text = self._run("read nodes", ["scontrol", "-d", "show", "node", "-o"])
+        return parse.parse_nodes(text, self._unread_of("nodes"))
 
     def node(self, name: str) -> Node | None:
         """One node; None where Slurm does not know it."""
@@ -106,16 +110,15 @@ class CommandClient:
 
     def jobs(self) -> list[Job]:
         """All jobs that slurmctld holds, in one call. `exclude` is None: squeue prints it in another call only."""
-        found = self._squeue("read jobs", [], self._last_jobs)
-        self._last_jobs = found
-        return list(found.values())
+        self._last_jobs = self._squeue("read jobs", [], self._last_jobs, self._unread_of("jobs"))
+        return list(self._last_jobs.values())
 
     def jobs_named(self, jobs: Sequence[JobRef]) -> list[Job | None]:
         """Each of these jobs as `job` reads it, in two calls at most."""
         if len(jobs) <= 1:
             return [self.job(job) for job in jobs]
         asked = ",".join(job.address for job in jobs)
-        found = list(self._squeue("read several jobs", ["--array", "-j", asked]).values())
+        found = list(self._squeue("read several jobs", ["--array", "-j", asked], {}).values())
         out = self._excluded(asked, "read excluded nodes of several jobs", "--array")
         exact = [next((one for one in found if same(one.ref, job)), None) for job in jobs]
         return [
@@ -130,11 +133,11 @@ class CommandClient:
 
     def job_gpus(self, job: JobRef) -> dict[str, frozenset[int]]:
         """The GPUs that a job was given, by node; those that Slurm does not name are left out."""
-        argv = ["scontrol", "-d", "-o", "show", "job", job.address]
-        try:
-            return parse.parse_job_gpus(self._run(f"read the GPUs of job {job.address}", argv))
-        except SlurmNotFoundError:
-            return {}
+        argv, found = ["scontrol", "-d", "-o", "show", "job", job.address], self._find(job)
+        with contextlib.suppress(SlurmNotFoundError):
+            if found is not None:
+                return job_gpus.parse(self._run(f"read the GPUs of job {job.address}", argv), found.name, found.nodes)
+        return {}
 
     def past_job(self, job: JobRef) -> Job | None:
         """A job as the site's accounting remembers it; None where it does not."""
@@ -142,15 +145,13 @@ class CommandClient:
 
     def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
         """Each run of every job at some moment of this time, as the site's accounting remembers it."""
-
-        def run(what: str, argv: list[str]) -> str:
-            return self._run(what, argv, timeout_s=timeout_s)
-
-        return accounting.past_runs(run, from_s, to_s, _separator())
+        run = functools.partial(self._run, timeout_s=timeout_s)
+        return accounting.past_runs(run, from_s, to_s, _separator(), self._unread_of("past_runs"))
 
     def reservations(self) -> list[Reservation]:
         """All reservations, in one call."""
-        return parse.parse_reservations(self._run("read reservations", ["scontrol", "show", "reservation", "-o"]))
+        text = self._run("read reservations", ["scontrol", "show", "reservation", "-o"])
+        return parse.parse_reservations(text, self._unread_of("reservations"))
 
     def settings(self) -> dict[str, str]:
         """The output of `scontrol show config`, by key."""
@@ -299,20 +300,25 @@ class CommandClient:
 
     # Helpers
 
+    def _unread_of(self, call: str) -> list[str]:
+        """Where this call, from now on, names the records that it cannot read."""
+        self.unread[call] = new = list[str]()
+        return new
+
     def _squeue(
-        self, what: str, only: list[str], known: Mapping[tuple[str, ...], Job] | None = None
+        self, what: str, only: list[str], last: Mapping[tuple[str, ...], Job], unread: list[str] | None = None
     ) -> dict[tuple[str, ...], Job]:
         separator = _separator()
         # In the environment, not on the command line: there, any user of this machine could read it while squeue
         # runs, and write it into a comment.
         layout = {"SQUEUE_FORMAT2": ",".join(f"{field}:{separator}" for field in parse.JOB_FIELDS)}
         text = self._run(what, ["squeue", "-h", "--all", "-t", "all", *only], layout)
-        return parse.jobs_by_text(text, separator, known or {})
+        return parse.jobs_by_text(text, separator, last, unread)
 
     def _find(self, job: JobRef) -> Job | None:
         array = job.array_job_id is not None and job.array_task_id is not None
         try:
-            found = self._squeue(f"read job {job.address}", ["-j", job.address, *(["--array"] if array else [])])
+            found = self._squeue(f"read job {job.address}", ["-j", job.address, *(["--array"] if array else [])], {})
         except SlurmNotFoundError:
             return None
         return next((one for one in found.values() if same(one.ref, job)), None)

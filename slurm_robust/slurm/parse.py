@@ -5,7 +5,6 @@ Every call requests times as seconds since the epoch (`SLURM_TIME_FORMAT=%s`), a
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -16,6 +15,7 @@ from typing import Any
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.errors import SlurmParseError
+from slurm_robust.slurm.unread import check, read_one
 from slurm_robust.slurm.values import duration_s, epoch_s, expand, node_state, nothing, plain
 
 _FREE_TEXT = re.compile(r"\s(?=(?:Reason|Comment|Extra)=)")
@@ -32,9 +32,6 @@ _GRES_COUNT = re.compile(r"(?<!IDX):(\d{1,9})(?=\(|,|$)")
 """In `gpu:a100:4(IDX:0-3),nic:1`: the last number of each."""
 _COMMENT = re.compile(r"\s+Comment=(.*?)(?=\s+(?:Extra|InstanceId)=|\s*\Z)", re.DOTALL)
 _EXTRA = re.compile(r"\s+Extra=(.*?)(?=\s+InstanceId=|\s*\Z)", re.DOTALL)
-_JOB_NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
-_GPU_NUMBERS = re.compile(r"gpu(?::[^(),:]*)*\(IDX:([0-9,-]{1,400})\)")
-MAX_GPU_NUMBER = 9999
 
 
 def _records(
@@ -85,96 +82,76 @@ def gres_count(used: str) -> int:
     return sum(map(int, _GRES_COUNT.findall(used)))
 
 
-def parse_nodes(text: str) -> list[Node]:
-    """Read `scontrol show node -o`.
+def parse_nodes(text: str, unread: list[str] | None = None) -> list[Node]:
+    """Read `scontrol show node -o`; a node that cannot be read is skipped where `unread` takes its name.
 
     Reason and comment are free text at the end of a line; both can be written by administrators only.
 
     Raises:
-        SlurmParseError: not that.
+        SlurmParseError: not that, or nothing of it can be read.
     """
     found = []
     for record, pairs, tail in _records(text, "NodeName=", "No nodes in the system", _NODE_PAIR):
-        if "State" not in pairs:
-            raise SlurmParseError("a node without a state", record[:200])
-        why = _REASON.match(tail) or _REASON_BARE.match(tail)
-        texts = tail[why.end() :] if why else tail
-        comment = _COMMENT.match(texts)
-        extra = _EXTRA.match(texts[comment.end() :] if comment else texts)
-        state, flags = node_state(pairs["State"])
-        found.append(
-            Node(
-                name=pairs["NodeName"],
-                state=state,
-                flags=flags,
-                reason=why[1] if why else "",
-                reason_user=(why[2] or "") if why else "",
-                reason_at_s=_stamped(why[3] or "") if why else 0,
-                partitions=_names(pairs.get("Partitions", "")),
-                gres=intern(plain(pairs.get("Gres", ""))),
-                features=_names(pairs.get("ActiveFeatures", "")),
-                cpus=_number(pairs, "CPUTot"),
-                memory_mb=_number(pairs, "RealMemory"),
-                boot_at_s=epoch_s(pairs.get("BootTime", "")),
-                comment=intern(plain(comment[1].rstrip())) if comment else "",
-                extra=plain(extra[1].rstrip()) if extra else "",
-                gres_used=gres_count(pairs.get("GresUsed", "")),
-            )
-        )
+        node = read_one(f"node {pairs.get('NodeName', '')[:80]}", unread, _node, record, pairs, tail)
+        found += [node] if node else []
+    check(found, unread)
     return found
 
 
-def parse_job_gpus(text: str) -> dict[str, frozenset[int]]:
-    """Read the GPUs by node from `scontrol -d -o show job`: `Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1)`.
-
-    A node where the job was given no generic resources has an empty set; one for which it was given some, and Slurm
-    names no GPU by its number, is left out.
-    """
-    # A job's own texts (name, comment, command) stand in the same line. They can add GPUs to those that are found, and
-    # hide none.
-    found: dict[str, frozenset[int]] = {}
-    unnamed: set[str] = set()
-    for nodes, gres in _JOB_NODES.findall(text):
-        numbers = {n for ranges in _GPU_NUMBERS.findall(gres) for n in _numbers(ranges)}
-        with contextlib.suppress(SlurmParseError):
-            names = expand(nodes)
-            unnamed |= set(names) if gres and not numbers else set()
-            found |= {name: found.get(name, frozenset()) | numbers for name in names}
-    return {name: numbers for name, numbers in found.items() if numbers or name not in unnamed}
-
-
-def _numbers(ranges: str) -> set[int]:
-    """The numbers of `0-3,5`; one that makes no sense is left out."""
-    found: set[int] = set()
-    for piece in ranges.split(","):
-        first, _, last = piece.partition("-")
-        if first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first) <= MAX_GPU_NUMBER:
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+def _node(record: str, pairs: dict[str, str], tail: str) -> Node:
+    if "State" not in pairs:
+        raise SlurmParseError("a node without a state", record[:200])
+    why = _REASON.match(tail) or _REASON_BARE.match(tail)
+    texts = tail[why.end() :] if why else tail
+    comment = _COMMENT.match(texts)
+    extra = _EXTRA.match(texts[comment.end() :] if comment else texts)
+    state, flags = node_state(pairs["State"])
+    return Node(
+        name=pairs["NodeName"],
+        state=state,
+        flags=flags,
+        reason=why[1] if why else "",
+        reason_user=(why[2] or "") if why else "",
+        reason_at_s=_stamped(why[3] or "") if why else 0,
+        partitions=_names(pairs.get("Partitions", "")),
+        gres=intern(plain(pairs.get("Gres", ""))),
+        features=_names(pairs.get("ActiveFeatures", "")),
+        cpus=_number(pairs, "CPUTot"),
+        memory_mb=_number(pairs, "RealMemory"),
+        boot_at_s=epoch_s(pairs.get("BootTime", "")),
+        comment=intern(plain(comment[1].rstrip())) if comment else "",
+        extra=plain(extra[1].rstrip()) if extra else "",
+        gres_used=gres_count(pairs.get("GresUsed", "")),
+    )
 
 
-def parse_reservations(text: str) -> list[Reservation]:
-    """Read `scontrol show reservation -o`.
+def parse_reservations(text: str, unread: list[str] | None = None) -> list[Reservation]:
+    """Read `scontrol show reservation -o`; one that cannot be read is skipped where `unread` takes its name.
 
     Raises:
-        SlurmParseError: not that.
+        SlurmParseError: not that, or nothing of it can be read.
     """
     found = []
     for record, pairs, _ in _records(text, "ReservationName=", "No reservations in the system"):
-        if "EndTime" not in pairs:
-            raise SlurmParseError("a reservation without an end", record[:200])
-        found.append(
-            Reservation(
-                name=pairs["ReservationName"],
-                nodes=plain(pairs.get("Nodes", "")),
-                users=_names(pairs.get("Users", "")),
-                flags=frozenset(_names(pairs.get("Flags", ""))),
-                start_at_s=epoch_s(pairs.get("StartTime", "")),
-                end_at_s=epoch_s(pairs["EndTime"]),
-                state=pairs.get("State", ""),
-            )
-        )
+        name = f"reservation {pairs.get('ReservationName', '')[:80]}"
+        one = read_one(name, unread, _reservation, record, pairs)
+        found += [one] if one else []
+    check(found, unread)
     return found
+
+
+def _reservation(record: str, pairs: dict[str, str]) -> Reservation:
+    if "EndTime" not in pairs:
+        raise SlurmParseError("a reservation without an end", record[:200])
+    return Reservation(
+        name=pairs["ReservationName"],
+        nodes=plain(pairs.get("Nodes", "")),
+        users=_names(pairs.get("Users", "")),
+        flags=frozenset(_names(pairs.get("Flags", ""))),
+        start_at_s=epoch_s(pairs.get("StartTime", "")),
+        end_at_s=epoch_s(pairs["EndTime"]),
+        state=pairs.get("State", ""),
+    )
 
 
 def _exit_code(fields: dict[str, str], key: str) -> str:
@@ -234,24 +211,27 @@ PAST_JOB_FIELDS = (
 """sacct's fields, best first: the names of the files are there from Slurm 24.05 on, the command line from 21.08 on."""
 
 
-def parse_jobs(text: str, separator: str) -> list[Job]:
+def parse_jobs(text: str, separator: str, unread: list[str] | None = None) -> list[Job]:
     """Read `squeue -h -O` of `JOB_FIELDS`, each followed by `separator`.
 
     Raises:
         SlurmParseError: not that.
     """
-    return list(jobs_by_text(text, separator, {}).values())
+    return list(jobs_by_text(text, separator, {}, unread).values())
 
 
-def jobs_by_text(text: str, separator: str, known: Mapping[tuple[str, ...], Job]) -> dict[tuple[str, ...], Job]:
+def jobs_by_text(
+    text: str, separator: str, known: Mapping[tuple[str, ...], Job], unread: list[str] | None = None
+) -> dict[tuple[str, ...], Job]:
     """The same: the jobs, in their order, by their texts.
 
     A job's name, comment, folder and files are its owner's texts and may contain anything, also newlines. They cannot
     forge a field or a job, since `separator` is random, new for each call, and secret. Jobs whose text is `known` from
-    an earlier reading are not parsed again: most have not changed.
+    an earlier reading are not parsed again: most have not changed. A job that cannot be read is skipped where `unread`
+    takes its name.
 
     Raises:
-        SlurmParseError: not that.
+        SlurmParseError: not that, or nothing of it can be read.
     """
     pieces = text.split(separator)
     if pieces.pop().strip("\n") or len(pieces) % len(JOB_FIELDS):
@@ -261,7 +241,11 @@ def jobs_by_text(text: str, separator: str, known: Mapping[tuple[str, ...], Job]
         # Each record but the first begins with the newline that ends the one before it.
         texts = (pieces[start].removeprefix("\n"), *pieces[start + 1 : start + width])
         job = known.get(texts)
-        found[texts] = job if job is not None else _job(dict(zip(JOB_FIELDS, texts, strict=True)))
+        if job is None:
+            job = read_one(f"job {texts[0][:12]}", unread, _job, dict(zip(JOB_FIELDS, texts, strict=True)))
+        if job is not None:
+            found[texts] = job
+    check(found, unread)
     return found
 
 

@@ -252,6 +252,7 @@ class PyslurmClient(CommandClient):
         return address.isdigit() and self._done(call or verb, what, job_id=int(address), **fields)
 
     def _read(self, kind: type[T], call: str, what: str, by_command: Callable[[], T]) -> T:
+        self.unread.pop(call, None)
         try:
             return self._ask(kind, call, what)
         except (Unable, WorkerDiedError):

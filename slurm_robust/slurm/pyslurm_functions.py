@@ -8,6 +8,8 @@ from typing import Any
 from slurm_robust.slurm.client import Reservation
 from slurm_robust.slurm.pyslurm_messages import Unable
 from slurm_robust.slurm.pyslurm_objects import NEEDS, Objects
+from slurm_robust.slurm.pyslurm_records import each
+from slurm_robust.slurm.values import clamped_s
 
 _SHORT = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER_END": "NO_HOLD_JOBS"}
 """Slurm's name of a flag → the end of pyslurm's name of its bit, where they differ."""
@@ -26,7 +28,7 @@ class Functions(Objects):
     def reservations(self) -> list[Reservation]:
         """All reservations."""
         now_s = time.time()
-        return [_reservation(name, fields, now_s) for name, fields in self._slurm.reservation().get().items()]
+        return each(lambda item: _reservation(item[0], item[1], now_s), self._slurm.reservation().get().items())
 
     def create_reservation(self, name: str, nodes: str, users: str, duration_min: int, flags: list[str]) -> None:
         """Create a reservation that starts now."""
@@ -62,7 +64,7 @@ def _reservation(name: str, fields: dict[str, Any], now_s: float) -> Reservation
         nodes=fields["node_list"] or "",
         users=tuple(fields["users"] or ()),
         flags=frozenset((fields["flags"] or "").split(",")) - {""},
-        start_at_s=fields["start_time"],
-        end_at_s=fields["end_time"],
+        start_at_s=clamped_s(fields["start_time"]),
+        end_at_s=clamped_s(fields["end_time"]),
         state="ACTIVE" if fields["start_time"] <= now_s < fields["end_time"] else "INACTIVE",
     )

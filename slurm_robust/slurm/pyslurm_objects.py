@@ -24,7 +24,7 @@ from typing import Any
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.errors import SlurmNotFoundError
 from slurm_robust.slurm.pyslurm_messages import Installed, Unable
-from slurm_robust.slurm.pyslurm_records import FLAGS, job_of, node_of, reservation_of
+from slurm_robust.slurm.pyslurm_records import FLAGS, each, job_of, node_of, reservation_of
 
 NEEDS: dict[str, tuple[str, ...]] = {
     # Without a node's extra text no fault marker would ever be seen.
@@ -83,7 +83,7 @@ class Objects:
 
     def nodes(self) -> list[Node]:
         """All nodes."""
-        return [node_of(node) for node in self._slurm.Nodes.load().values()]
+        return each(node_of, self._slurm.Nodes.load().values())
 
     def update_nodes(self, nodes: str, **changes: str) -> None:
         """Change nodes: state, reason, comment, extra text."""
@@ -93,7 +93,7 @@ class Objects:
 
     def jobs(self) -> list[Job]:
         """All jobs."""
-        return [job_of(job) for job in self._slurm.Jobs.load().values()]
+        return each(job_of, self._slurm.Jobs.load().values())
 
     def job_and_siblings(self, job_id: int) -> list[Job]:
         """A job, or every task of an array; unknown to Slurm: none."""
@@ -106,8 +106,8 @@ class Objects:
         except KeyError:
             job = None
         if job is not None and job.id == job_id and not job.array_id:
-            return [job_of(job)]
-        return [job_of(one) for one in self._slurm.Jobs.load().values() if job_id in (one.id, one.array_id)]
+            return each(job_of, (job,))
+        return each(job_of, [one for one in self._slurm.Jobs.load().values() if job_id in (one.id, one.array_id)])
 
     def requeue(self, job_id: int) -> None:
         """Plain requeue."""
@@ -130,7 +130,7 @@ class Objects:
     def reservations(self) -> list[Reservation]:
         """All reservations."""
         now_s = time.time()
-        return [reservation_of(found, now_s) for found in self._slurm.Reservations.load().values()]
+        return each(lambda found: reservation_of(found, now_s), self._slurm.Reservations.load().values())
 
     def create_reservation(self, name: str, nodes: str, users: str, duration_min: int, flags: list[str]) -> None:
         """Create a reservation that starts now."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import pwd
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.pyslurm_messages import Unable
-from slurm_robust.slurm.values import expand, node_state
+from slurm_robust.slurm.unread import UNREADABLE
+from slurm_robust.slurm.values import clamped_s, expand, node_state
 
+T = TypeVar("T")
 FLAGS = {
     "MAINTENANCE": "MAINT",
     "IGNORE_RUNNING_JOBS": "IGNORE_JOBS",
@@ -26,6 +28,18 @@ FLAGS = {
 _ENDED = frozenset(
     {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 )
+
+
+def each(read: Callable[[Any], T], things: Iterable[Any]) -> list[T]:
+    """Read all of these.
+
+    Raises:
+        Unable: one of them cannot be read; Slurm's command then reads them, and skips and names that one alone.
+    """
+    try:
+        return [read(thing) for thing in things]
+    except UNREADABLE as error:
+        raise Unable(f"a record cannot be read: {type(error).__name__}: {error}"[:300]) from error
 
 
 def _text(thing: object, name: str) -> str:
@@ -61,14 +75,14 @@ def node_of(node: Any) -> Node:
         flags=flags,
         reason=reason,
         reason_user=(node.reason_user or "") if reason else "",
-        reason_at_s=(node.reason_time or 0) if reason else 0,
+        reason_at_s=clamped_s(node.reason_time or 0) if reason else 0,
         partitions=tuple(node.partitions or ()),
         gres=_counted(node.configured_gres),
         gres_used=sum(map(_count, (node.allocated_gres or {}).values())),
         features=tuple(node.active_features or ()),
         cpus=node.total_cpus or 0,
         memory_mb=node.real_memory or 0,
-        boot_at_s=node.boot_time or 0,
+        boot_at_s=clamped_s(node.boot_time or 0),
         **_texts(node, comment="comment", extra="extra"),
     )
 
@@ -132,11 +146,11 @@ def job_of(job: Any) -> Job:
         reason="" if reason == "None" else reason,
         restart_count=job.requeue_count or 0,
         requeueable=bool(job.is_requeueable and job.is_batch_job),
-        start_at_s=job.start_time or 0,
-        submit_at_s=job.submit_time or 0,
-        eligible_at_s=job.eligible_time or 0,
+        start_at_s=clamped_s(job.start_time or 0),
+        submit_at_s=clamped_s(job.submit_time or 0),
+        eligible_at_s=clamped_s(job.eligible_time or 0),
         # Without a limit, Slurm sets the end a year ahead.
-        end_at_s=0 if unlimited and state not in _ENDED else job.end_time or 0,
+        end_at_s=0 if unlimited and state not in _ENDED else clamped_s(job.end_time or 0),
         time_limit_s=None if unlimited else job.time_limit * 60,
         hetjob_id=job.heterogeneous_id or 0,
         priority=job.priority or 0,
@@ -164,7 +178,7 @@ def reservation_of(found: Any, now_s: float) -> Reservation:
         nodes=_text(found, "nodes"),
         users=tuple(found.users or ()),
         flags=frozenset(names | ({again} - {"NO"})),
-        start_at_s=found.start_time or 0,
-        end_at_s=found.end_time or 0,
+        start_at_s=clamped_s(found.start_time or 0),
+        end_at_s=clamped_s(found.end_time or 0),
         state="ACTIVE" if (found.start_time or 0) <= now_s < (found.end_time or 0) else "INACTIVE",
     )

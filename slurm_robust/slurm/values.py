@@ -48,6 +48,17 @@ _ONE_GROUP = re.compile(r"([A-Za-z0-9._-]*[A-Za-z._-])\[([0-9]{1,9}(?:-[0-9]{1,9
 _NODE_LIST = re.compile(r"[A-Za-z0-9._\[\]-]+(?:,[A-Za-z0-9._\[\]-]+)*\Z")
 
 
+MAX_TIME_S = 253_370_764_800
+"""The year 9999 begins. Any user can make Slurm print later times (`sbatch --begin=now+99999999weeks`), which no
+calendar has; with the year that is left, neither a time zone nor a small sum leaves the calendar."""
+MAX_NAMES = 65_536
+"""More nodes than this has no Slurm: a longer list is not unfolded."""
+_FAR_YEAR = re.compile(r"[0-9]{5,}-[0-9]{2}-[0-9]{2}T[0-9:]+Z?")
+_ELEMENT = re.compile(r"(?:[^\[,]|\[[^\]]*\])+")
+_RANGES = re.compile(r"\[([^\]]*)\]")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+
+
 def nothing(text: str) -> bool:
     """True if the text means that there is no value."""
     return text in NOTHING
@@ -58,40 +69,49 @@ def plain(text: str) -> str:
     return "" if text in NOTHING else text
 
 
+def clamped_s(at_s: float) -> int:
+    """Seconds since the epoch that a calendar can hold: from 0 to `MAX_TIME_S`."""
+    return min(max(0, int(at_s)), MAX_TIME_S)
+
+
 def epoch_s(text: str) -> int:
-    """A point in time as seconds since the epoch; 0 where there is none.
+    """A point in time as seconds since the epoch, at most `MAX_TIME_S`; 0 where there is none, or one before 1970.
 
     Raises:
         SlurmParseError: neither a number, an ISO time, nor one of Slurm's texts for none.
     """
-    if len(text) <= 11 and text.isascii() and text.isdigit():
-        return int(text)
+    if text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 64:
+        return clamped_s(int(text))
     if nothing(text):
         return 0
+    if _FAR_YEAR.fullmatch(text):
+        return MAX_TIME_S
     try:
         at = dt.datetime.fromisoformat(text)
-    except ValueError:
+        return clamped_s((at if at.tzinfo else at.replace(tzinfo=dt.timezone.utc)).timestamp())
+    except (ValueError, OverflowError):
         raise SlurmParseError("not a time", text[:80]) from None
-    return max(0, int((at if at.tzinfo else at.replace(tzinfo=dt.timezone.utc)).timestamp()))
 
 
 def duration_s(text: str) -> int | None:
-    """`1-02:03:04`, `2:03:04`, `3:04`, `5` (minutes) in seconds; None for `UNLIMITED`, `Partition_Limit` and the like.
+    """`1-02:03:04`, `2:03:04`, `3:04`, `5` (minutes) in seconds, at most `MAX_TIME_S`.
+
+    None for `UNLIMITED`, `Partition_Limit` and the like.
 
     Raises:
         SlurmParseError: none of these.
     """
     if text in ("UNLIMITED", "INFINITE", "Partition_Limit", "INVALID") or nothing(text):
         return None
-    match = re.fullmatch(r"(?:([0-9]{1,6})-)?([0-9]{1,8})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", text)
+    match = re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,8})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", text)
     if match is None:
         raise SlurmParseError("not a duration", text[:80])
     days, first, second, third = match.groups()
     if days is not None:  # days-hours[:minutes[:seconds]]
-        return ((int(days) * 24 + int(first)) * 60 + int(second or 0)) * 60 + int(third or 0)
+        return clamped_s(((int(days) * 24 + int(first)) * 60 + int(second or 0)) * 60 + int(third or 0))
     if third is not None:  # hours:minutes:seconds
-        return (int(first) * 60 + int(second)) * 60 + int(third)
-    return int(first) * 60 + int(second or 0)  # minutes[:seconds]
+        return clamped_s((int(first) * 60 + int(second)) * 60 + int(third))
+    return clamped_s(int(first) * 60 + int(second or 0))  # minutes[:seconds]
 
 
 def expand(node_list: str, *, remember: bool = True) -> tuple[str, ...]:
@@ -100,7 +120,7 @@ def expand(node_list: str, *, remember: bool = True) -> tuple[str, ...]:
     Without `remember` the names are not kept: for lists of thousands of nodes, of which none comes a second time.
 
     Raises:
-        SlurmParseError: not a node list.
+        SlurmParseError: not a node list, or one of more than `MAX_NAMES` names.
     """
     if nothing(node_list):
         return ()
@@ -121,7 +141,7 @@ def _quickly(prefix: str, numbers: str) -> tuple[str, ...] | None:
     for part in numbers.split(","):
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
-        if low <= before or high < low:
+        if low <= before or high < low or len(names) + high - low >= MAX_NAMES:
             return None
         if high == low:
             names.append(prefix + first)
@@ -141,6 +161,8 @@ def _unfolded(node_list: str) -> tuple[str, ...]:
     group = _ONE_GROUP.fullmatch(node_list)
     if group and (quickly := _quickly(group[1], group[2])):
         return quickly
+    if _count(node_list) > MAX_NAMES:
+        raise SlurmParseError(f"a list of more than {MAX_NAMES} nodes", node_list[:80])
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException  # noqa: PLC0415 (slow to load)
 
     try:
@@ -149,11 +171,36 @@ def _unfolded(node_list: str) -> tuple[str, ...]:
         raise SlurmParseError(f"not a node list ({error})", node_list[:80]) from None
 
 
+def _count(node_list: str) -> int:
+    """How many names a list has, without unfolding it.
+
+    Raises:
+        SlurmParseError: not a node list.
+    """
+    count = 0
+    for element in _ELEMENT.findall(node_list):
+        size = 1
+        for ranges in _RANGES.findall(element):
+            ends = [_RANGE.fullmatch(part) for part in ranges.split(",")]
+            if None in ends:
+                raise SlurmParseError("not a node list", node_list[:80])
+            size *= sum(max(0, int(end[2] or end[1]) - int(end[1])) + 1 for end in ends if end)
+        count += size
+    return count
+
+
 def fold(names: Iterable[str]) -> str:
-    """Names as a folded list, `n[1-3,7]`, as Slurm accepts it."""
+    """Names as a folded list, `n[1-3,7]`, as Slurm accepts it.
+
+    Raises:
+        SlurmParseError: one of them is itself a list, of more than `MAX_NAMES` names.
+    """
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415 (slow to load)
 
-    return str(NodeSet.fromlist(list(names), resolver=RESOLVER_NOGROUP))
+    known = list(names)
+    if any("[" in name for name in known) and _count(",".join(known)) > MAX_NAMES:
+        raise SlurmParseError(f"a list of more than {MAX_NAMES} nodes", ",".join(known)[:80])
+    return str(NodeSet.fromlist(known, resolver=RESOLVER_NOGROUP))
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.model import JobRef
-from slurm_robust.slurm import parse
+from slurm_robust.slurm import job_gpus, parse
 from slurm_robust.slurm.errors import SlurmParseError
 
 # As Slurm 22.05 prints it with SLURM_TIME_FORMAT=%s.
@@ -248,18 +248,10 @@ def test_a_nodes_extra_text_is_what_stands_behind_the_comment(comment: str, afte
 
 def test_the_gpus_of_a_job_are_read_by_node() -> None:
     """Ranges, several kinds and groups of nodes; none where Slurm names no GRES; nodes without numbers are left out."""
-    head = "JobId=7 JobName=a JOB_GRES=gpu:fake:6   "
+    head = "JobId=7 JobName=a UserId=a(1) JOB_GRES=gpu:fake:6   "
     first = "Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=gpu:fake:2(IDX:0,3-4),nic:1(IDX:9) "
     second = "Nodes=n5 CPU_IDs=0-7 Mem=0 GRES=gpu(IDX:7) Nodes=n6 CPU_IDs=1 Mem=2 GRES= "
     third = "Nodes=n7 CPU_IDs=1 Mem=2 GRES=gpu:fake:2 Nodes=n7 CPU_IDs=2 Mem=2 GRES= "
-    found = parse.parse_job_gpus(f"{head}  {first}  {second}{third}MinCPUsNode=1")
+    own = tuple(f"n{number}" for number in range(1, 9))
+    found = job_gpus.parse(f"{head}  {first}  {second}{third}MinCPUsNode=1", "a", own)
     assert found == {"n2": {0, 3, 4}, "n3": {0, 3, 4}, "n5": {7}, "n6": frozenset()}
-
-
-@given(st.text(max_size=200) | st.text("Nodes=n[1-9],CPU_IDMem GRSgpu:(X)0 ", max_size=120).map(lambda t: f" {t} "))
-def test_no_text_of_a_job_breaks_the_reader_of_gpus(text: str) -> None:
-    """A job's name stands in the same line, and can only add a GPU."""
-    real = " Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1) "
-    assert {0, 1} <= parse.parse_job_gpus(f"JobName={text}{real}{text}")["n1"]
-    # Nor make GPUs that are not known into none.
-    assert parse.parse_job_gpus(f"JobName={text} Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2 {text}").get("n1") != frozenset()

@@ -23,6 +23,8 @@ from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 STEPS_AT_ONCE = 16
 LINGER_S = 60.0
 """How long after its end a recovery is still compared with Slurm: slurmctld saves its state every few seconds."""
+UNREAD_AGAIN_S = 5.0
+"""While a job cannot be read, a step that could harm it is weighed anew after so long."""
 BROKEN_AGAIN_S = 5.0
 """After an internal error, a recovery is tried again after this time; the others go on."""
 SEEN_AGE_S = 0.5
@@ -288,6 +290,9 @@ class Recoveries:
                 await context.read_nodes()
                 await context.read_jobs()
                 continue
+            if harms and context.client.unread.get("jobs"):
+                f.retry_at_s = context.now_s() + UNREAD_AGAIN_S  # the job that cannot be read may run there
+                return
             if not isinstance(step, Do):
                 self._conclude(f, step)
                 return

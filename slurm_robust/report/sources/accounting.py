@@ -10,7 +10,7 @@ from sys import intern
 from typing import Protocol
 
 from slurm_robust.report.facts import RanJob
-from slurm_robust.report.sources.wording import utc
+from slurm_robust.report.sources.wording import examples, utc
 from slurm_robust.slurm.client import PastRun
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand
@@ -40,6 +40,8 @@ class AccountedJobs:
 
 class AccountingClient(Protocol):
     """What is asked of a `SlurmClient`."""
+
+    unread: dict[str, list[str]]
 
     def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
         """Each run of every job at some moment of this time."""
@@ -83,6 +85,7 @@ def read(
     jobs: list[RanJob] = []
     doubts: list[str] = []
     whole = True
+    left_out: dict[str, None] = {}
     made = _Maker()
     deadline_s = clock_s() + TOTAL_S
     for window in windows(from_s, to_s):
@@ -97,6 +100,9 @@ def read(
             whole = False
             break
         jobs += (made.job(run) for run in runs if window.has(run))
+        left_out.update(dict.fromkeys(client.unread.get("past_runs", ())))
+    if left_out:
+        doubts.append(f"The accounting has runs that cannot be read, and are missing: {examples(list(left_out))}.")
     counted = _numbered(jobs)
     if counted and not any(job.gpus for job in counted):
         doubts.append(

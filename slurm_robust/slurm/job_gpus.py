@@ -1,0 +1,65 @@
+"""Parses which GPUs a job was given on each of its nodes, out of `scontrol -d -o show job`: pure.
+
+A job's own texts stand in the same line. Its name stands before what Slurm says of the nodes; since the caller knows
+the name, it is taken out exactly where it stands. What else a user may write there (an account, where the site does not
+check it) or behind it (comment, folders) can name no node but the job's own; there it can add a GPU, and hide none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from slurm_robust.slurm.errors import SlurmParseError
+from slurm_robust.slurm.values import expand
+
+_NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
+_GPU_NUMBERS = re.compile(r"gpu(?::[^(),:]*)*\(IDX:([0-9,-]{1,400})\)")
+_NEXT = re.compile(" [A-Za-z]+=")
+"""Behind the name: `UserId`, from Slurm 25.11 on `SLUID`."""
+MAX_GPU_NUMBER = 9999
+
+
+def parse(text: str, name: str, own: Collection[str]) -> dict[str, frozenset[int]]:
+    """Read the GPUs by node: `Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1)`.
+
+    A node where the job was given no generic resources has an empty set; one for which it was given some, and Slurm
+    names no GPU by its number, is left out.
+
+    Args:
+        text: What scontrol printed.
+        name: The job's name, from another answer of Slurm's.
+        own: The job's own nodes, from there too.
+
+    Raises:
+        SlurmParseError: the job does not have this name (any more).
+    """
+    head, _, rest = text.partition(" JobName=")
+    behind = rest[len(name) :]
+    if (
+        not head.startswith("JobId=")
+        or not rest.startswith(name)
+        or not behind.startswith((" UserId=", " HetJobIdSet="))
+    ):
+        raise SlurmParseError("scontrol's answer is about a job of another name", text[:80])
+    found: dict[str, frozenset[int]] = {}
+    unnamed: set[str] = set()
+    for nodes, gres in _NODES.findall(behind):
+        numbers = {n for ranges in _GPU_NUMBERS.findall(gres) for n in _numbers(ranges)}
+        try:
+            names = [node for node in expand(nodes, remember=False) if node in own]
+        except SlurmParseError:
+            continue  # no list of Slurm's: a text of the job's
+        unnamed |= set(names) if gres and not numbers else set()
+        found |= {node: found.get(node, frozenset()) | numbers for node in names}
+    return {node: numbers for node, numbers in found.items() if numbers or node not in unnamed}
+
+
+def _numbers(ranges: str) -> set[int]:
+    """The numbers of `0-3,5`; one that makes no sense is left out."""
+    found: set[int] = set()
+    for piece in ranges.split(","):
+        first, _, last = piece.partition("-")
+        if first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first) <= MAX_GPU_NUMBER:
+            found.update(range(int(first), int(last or first) + 1))
+    return found
