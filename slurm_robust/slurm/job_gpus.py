@@ -36,11 +36,7 @@ def parse(text: str, name: str, own: Collection[str]) -> dict[str, frozenset[int
     """
     head, _, rest = text.partition(" JobName=")
     behind = rest[len(name) :]
-    if (
-        not head.startswith("JobId=")
-        or not rest.startswith(name)
-        or not behind.startswith((" UserId=", " HetJobIdSet="))
-    ):
+    if not head.startswith("JobId=") or not rest.startswith(name) or not _NEXT.match(behind):
         raise SlurmParseError("scontrol's answer is about a job of another name", text[:80])
     found: dict[str, frozenset[int]] = {}
     unnamed: set[str] = set()

@@ -143,6 +143,20 @@ def test_node_with_another_job_is_never_set_down(world: World) -> None:
     assert world.slurm.state.jobs[2].state == "RUNNING"
 
 
+def test_no_node_is_set_down_while_a_job_cannot_be_read(world: World) -> None:
+    """It may run there; once it can be read, or is gone, the node is set DOWN."""
+    world.slurm.run_job(("n1", "n2", "n3"))
+    world.slurm.stuck.add("n2")
+    world.slurm.unread = {"jobs": ["job 9: not a job state"]}
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.run(30)
+    assert "set_down n2" not in world.slurm.acts
+    world.slurm.unread = {}
+    world.run(30)
+    assert "set_down n2" in world.slurm.acts
+
+
 def test_job_whose_node_was_given_up_at_once(world: World) -> None:
     """Running at one look, requeued with its node DOWN at the next: brought back; requeued otherwise: left alone."""
     slurm = world.slurm
