@@ -119,6 +119,9 @@ class FakeSlurm:
         seat = state.reservations.get(job.reservation)
         if job.reservation and seat is None:
             job = replace(job, reservation="")
+        if seat is not None and job.user not in seat.users:
+            state.jobs[job.ref.job_id] = replace(job, reason="Reservation")
+            return
         reserved = {n for r in state.reservations.values() if r.name != job.reservation for n in expand(r.nodes)}
         own = set(expand(seat.nodes)) if seat else set()
         free = [
@@ -324,14 +327,28 @@ class FakeSlurm:
             raise SlurmRefusedError("update", "Requested operation not supported on running job")
         if reservation and reservation not in self.state.reservations:
             raise SlurmNotFoundError("update", "Requested reservation is invalid")
+        if reservation and old.user not in self.state.reservations[reservation].users:
+            raise SlurmRefusedError("update", "Access denied to requested reservation")
         names = ("comment", "admin_comment", "exclude", "req_nodes", "reservation")
         values: dict[str, object] = {name: changes.get(name) for name in names}
         if limit_min := changes.get("time_limit_min"):
             values["time_limit_s"] = limit_min * 60
         if changes.get("start_now"):
             values |= {"start_at_s": int(self.now_s), "reason": ""}
+        if in_s := changes.get("start_in_s"):
+            values["start_at_s"] = int(self.now_s) + in_s
         given = {name: value for name, value in values.items() if value is not None}
         self.state.jobs[job.job_id] = replace(old, **given)  # type: ignore[arg-type]
+
+    def start_in_reservation(self, job: JobRef, user: str, **changes: Unpack[JobChanges]) -> None:
+        """Let a user in, and change the job."""
+        there = self.state.reservations.get(str(changes.get("reservation")))
+        if there is None:
+            raise SlurmNotFoundError("update", "Requested reservation is invalid")
+        self.state.reservations[there.name] = replace(there, users=(user,))
+        self.update_job(job, **changes)
+        if self.state.jobs[job.job_id].state == "PENDING":
+            self._try_start(self.state.jobs[job.job_id])
 
     def create_reservation(
         self, name: str, nodes: str, users: tuple[str, ...], duration_min: int, flags: tuple[str, ...]

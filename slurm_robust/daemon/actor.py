@@ -120,9 +120,9 @@ class Actor:
         await self._reserve(name, action.target, self.context.account, minutes, PAIR_FLAGS)
 
     async def _create_seat(self, action: Action) -> None:
+        """It is the daemon's own at first: Slurm would let any job of the user in. `_point` lets the user in."""
         minutes = int(action.args.get("minutes", self.context.config.seat.duration_min))
-        user = str(action.args["user"])
-        await self._reserve(action.target, str(action.args["nodes"]), user, minutes, SEAT_FLAGS)
+        await self._reserve(action.target, str(action.args["nodes"]), self.context.account, minutes, SEAT_FLAGS)
 
     async def _reserve(self, name: str, nodes: str, user: str, minutes: int, flags: tuple[str, ...]) -> None:
         client = self.context.client
@@ -181,11 +181,15 @@ class Actor:
             context.alert("requeue.not_placed", text, key=action.target)
 
     async def _point(self, action: Action) -> None:
-        context, changes = self.context, _placement(action)
+        context, changes, user = self.context, _placement(action), str(action.args.get("user") or "")
         if action.kind is ActionKind.POINT_JOB_AT_SEAT:
-            changes |= {"req_nodes": "", "start_now": bool(action.args.get("start_now", True))}
+            in_s = action.args.get("start_in_s")
+            changes |= {"req_nodes": "", **({"start_now": True} if in_s is None else {"start_in_s": int(in_s)})}
         try:
-            await context.call(context.client.update_job, _ref(action), **changes)
+            if user and changes.get("reservation"):
+                await context.call(context.client.start_in_reservation, _ref(action), user, **changes)
+            else:
+                await context.call(context.client.update_job, _ref(action), **changes)
         except SlurmRefusedError:
             # Its start time may have come since it was read: where it runs now, the next reading shows.
             job = await context.call(context.client.job, _ref(action))

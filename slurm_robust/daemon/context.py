@@ -64,6 +64,8 @@ class SlurmReadings:
     """Standby nodes that are being checked, or were until a few seconds ago."""
     _busy: tuple[Mapping[int, Job] | None, frozenset[str], frozenset[str]] = (None, frozenset(), frozenset())
     """The jobs, the nodes on which they are, and of these the nodes with more than one job."""
+    _in: tuple[Mapping[int, Job] | None, dict[str, list[Job]]] = (None, {})
+    """The jobs, and those that wait or are there, by the reservation that they ask for."""
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -80,6 +82,16 @@ class SlurmReadings:
         busy, shared = self._occupied()
         job = self.jobs.get(job_id)
         return busy.difference(set(job.nodes) - shared) if job is not None and is_there(job) else busy
+
+    def jobs_in(self, reservation: str) -> list[Job]:
+        """Jobs that wait or are there with this reservation."""
+        if self._in[0] is not self.jobs:
+            found: dict[str, list[Job]] = {}
+            for job in self.jobs.values():
+                if job.reservation and (job.state == "PENDING" or is_there(job)):
+                    found.setdefault(job.reservation, []).append(job)
+            self._in = (self.jobs, found)
+        return self._in[1].get(reservation, [])
 
     def _occupied(self) -> tuple[frozenset[str], frozenset[str]]:
         jobs, busy, shared = self._busy

@@ -116,6 +116,7 @@ _UPDATES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "comment": ("Comment", free_text),
     "admin_comment": ("AdminComment", free_text),
     "start_now": ("StartTime", lambda _: "now"),
+    "start_in_s": ("StartTime", lambda seconds: f"now+{delay_s(seconds)}"),
 }
 """`JobChanges` → scontrol's key, and its value as text."""
 

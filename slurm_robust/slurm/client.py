@@ -200,6 +200,7 @@ class JobChanges(JobPlacement, total=False):
     comment: str | None
     admin_comment: str | None
     start_now: bool
+    start_in_s: int | None
 
 
 class SlurmClient(Protocol):
@@ -312,6 +313,15 @@ class SlurmClient(Protocol):
 
         Raises:
             SlurmError: the job was not requeued, and nothing of it was changed.
+        """
+
+    def start_in_reservation(self, job: JobRef, user: str, **changes: Unpack[JobChanges]) -> None:
+        """Let `user` into the reservation that `changes` name and change the job, in one call.
+
+        Until then nobody else can have been let in; the job starts at once where `changes` have `start_now`.
+
+        Raises:
+            SlurmError: Slurm could not or would not; the reservation may be open.
         """
 
     def release(self, job: JobRef) -> None:

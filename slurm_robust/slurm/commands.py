@@ -214,16 +214,14 @@ class CommandClient:
 
     def _requeue_with(self, job: Job, changes: list[str]) -> bool:
         """Requeue a job and change it, by one scontrol; False where Slurm took the requeue alone."""
-        address, words = job.ref.address, " ".join(changes)
-        both = f"requeue {address}\nupdate JobId={address} {words}\n"
+        words, both = " ".join(changes), f"requeue {job.ref.address}\nupdate JobId={job.ref.address} "
         # It ignores SIGTERM, since it may be a part of the job that it requeues.
-        argv = ["/bin/sh", "-c", 'trap "" TERM HUP; exec "$0"', self._command("scontrol")]
-        done = process.run(argv, timeout_s=self._config.timeout_s, env=self._environment(), stdin=both)
+        done = self._lines(f"{both}{words}\n", "/bin/sh", "-c", 'trap "" TERM HUP; exec "$0"')
         if done.code == 0:
             return True
         now = self._find(job.ref)
         if now is None or now.restart_count == job.restart_count:
-            self._output(f"requeue job {address} with {words}", done)
+            self._output(f"requeue job {job.ref.address} with {words}", done)
         return False
 
     def release(self, job: JobRef) -> None:
@@ -236,6 +234,12 @@ class CommandClient:
         if written := arguments.update_words(changes):
             address = self._exact(job, "update")
             self._run(f"update job {address}", ["scontrol", "update", f"JobId={address}", *written])
+
+    def start_in_reservation(self, job: JobRef, user: str, **changes: Unpack[JobChanges]) -> None:
+        """Let the user into the reservation and change the job, by one scontrol."""
+        address, words = self._exact(job, "update"), " ".join(arguments.update_words(changes))
+        opened = f"ReservationName={arguments.name(changes.get('reservation') or '')} Users={arguments.names((user,))}"
+        self._output(f"start job {address}", self._lines(f"update {opened}\nupdate JobId={address} {words}\n"))
 
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
         """Submit `script` (its text) with `args`; the job gets our environment less Slurm's variables, plus `env`."""
@@ -277,10 +281,8 @@ class CommandClient:
         """Create a reservation that starts now."""
         argv = [
             *("scontrol", "create", "reservation", f"ReservationName={arguments.name(name)}"),
-            f"Nodes={arguments.node_list(nodes)}",
-            f"Users={arguments.names(users)}",
-            "StartTime=now",
-            f"Duration={arguments.minutes(duration_min)}",
+            *(f"Nodes={arguments.node_list(nodes)}", f"Users={arguments.names(users)}"),
+            *("StartTime=now", f"Duration={arguments.minutes(duration_min)}"),
         ]
         if flags:
             argv.append(f"Flags={arguments.flags(flags)}")
@@ -388,6 +390,10 @@ class CommandClient:
         if done.code < 0:
             raise SlurmError(f"{what}: the command was ended by signal {-done.code}", message[:400])
         raise from_text(what, message[:400])
+
+    def _lines(self, lines: str, *before: str) -> process.Finished:
+        argv = [*before, self._command("scontrol")]
+        return process.run(argv, timeout_s=self._config.timeout_s, env=self._environment(), stdin=lines)
 
     def _command(self, name: str) -> str:
         if self._config.bin_dir:

@@ -205,8 +205,8 @@ class PyslurmClient(CommandClient):
             super().release(job)
 
     def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
-        """Change a job in one call; clearing, and tasks of an array, go through the command."""
-        if "" not in changes.values():
+        """Change a job in one call; clearing, later starts and tasks of an array go through the command."""
+        if "" not in changes.values() and changes.get("start_in_s") is None:
             fields = _pyslurm_fields(changes)
             if not fields or self._change_job("update", job, "update_job", **fields):
                 return

@@ -103,7 +103,7 @@ def test_a_claim_with_weak_evidence_gets_its_requeue_and_no_quarantine(made: Mak
     world.slurm.run_job(("n1", "n2"))
     world.run(4)
     world.claim(1, ("n2",), grade=grade)
-    world.run(4)
+    world.run(3)
     assert held(world) == ({"n2"} if out else set())
     job = world.slurm.state.jobs[1]
     assert (job.state, job.restart_count, "n2" in job.nodes) == ("RUNNING", 1, False)

@@ -92,8 +92,15 @@ def test_caps(usage: Usage, words: str) -> None:
     refusal = check_claim(job(), said, usage, CONFIG)
     assert refusal is not None
     assert words in refusal.reason
-    below = Usage(*(max(0, count - 1) for count in astuple(usage)))
+    below = Usage(*(max(0, count - 1) for count in astuple(usage)[:-1]))
     assert check_claim(job(), said, below, CONFIG) is None
+
+
+def test_a_user_who_is_barred_makes_no_claims() -> None:
+    """The refusal says why."""
+    refusal = check_claim(job(), Claim("wants", "l", incident="i", evict=("n1",)), Usage(barred="job 7 did"), CONFIG)
+    assert refusal is not None
+    assert refusal.reason == "job 7 did"
 
 
 def test_order_of_the_plan() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_robust.model import Action, ActionKind, JobRef
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, OWNER, Recovery
-from slurm_robust.policy.cluster.recovery_step import LATER_S, SOON_S, Do, KeepWaiting, Step, next_step
+from slurm_robust.policy.cluster.recovery_step import LATER_S, SOON_S, Do, GiveUp, KeepWaiting, Step, next_step
 from slurm_robust.policy.cluster.recovery_view import View, outside, shown
 from slurm_robust.slurm.client import Job, Node, Reservation
 
@@ -44,12 +44,37 @@ def done(step: Step) -> Action:
     return step.action
 
 
-@pytest.mark.parametrize(("pause_s", "wanted"), [(0, SOON_S), (2, LATER_S)])
-def test_requeue_places_the_job(pause_s: int, wanted: int) -> None:
-    """Soon, or after Slurm's own delay where slurmd needs a pause first: a start in between would lose its prolog."""
+@pytest.mark.parametrize("pause_s", [0, 2])
+def test_requeued_job_waits_until_it_is_let_into_its_seat(pause_s: int) -> None:
+    """Its seat is open to nobody yet, since Slurm would let in every job of the user; it could start nowhere else."""
     action = done(next_step(R, replace(VIEW, pause_s=pause_s)))
     assert action.kind is ActionKind.REQUEUE
-    assert action.args == {**POINT, "start_in_s": wanted}
+    assert action.args == {"exclude": "n2", "time_limit_min": 60, "start_in_s": LATER_S}
+    starts = done(next_step(R, replace(VIEW, job=replace(PENDING, exclude="n2"), called=REQUEUED)))
+    assert (starts.kind, starts.args) == (ActionKind.POINT_JOB_AT_SEAT, {**POINT, "user": "ann"})
+    closed = {R.seat: replace(SEAT[R.seat], users=("root",))}
+    there = replace(PENDING, exclude="n2", reservation=R.seat, reason="Reservation")
+    again = next_step(R, replace(VIEW, job=there, reservations=closed, called=POINTED))
+    assert done(again).args == starts.args, "a seat that was made anew is opened again"
+
+
+def test_a_seat_that_another_job_takes_is_given_up_and_left_by_all() -> None:
+    """What waits in it is only taken out of it; a job that was there before the seat did not come through it."""
+    other = Job(JobRef(2), "RUNNING", "ann", 1000, "main", nodes=("n4",), reservation=R.seat, start_at_s=5)
+    view = replace(VIEW, job=replace(PENDING, exclude="n2"), called=POINTED, others=(other,))
+    step = next_step(R, view)
+    assert isinstance(step, GiveUp)
+    assert "job 2 has started in its seat" in step.reason
+    leaves = done(next_step(R, replace(view, abort=step.reason)))
+    assert (leaves.kind, leaves.target, leaves.args) == (ActionKind.LEAVE_SEAT, "2", {"reservation": ""})
+    alone = next_step(R, replace(view, abort=step.reason, others=()))
+    assert done(alone).kind is ActionKind.DELETE_SEAT
+    rest = replace(other, state="PENDING", ref=JobRef(9, array_job_id=9), start_at_s=0)
+    assert done(next_step(R, replace(view, abort=step.reason, others=(rest,)))).kind is ActionKind.DELETE_SEAT
+    for innocent in (replace(other, state="PENDING"), replace(other, start_at_s=-1)):
+        assert not isinstance(next_step(R, replace(view, others=(innocent,))), GiveUp)
+    again = replace(JOB, restart_count=1, nodes=("n1", "n4"))
+    assert done(next_step(R, replace(view, job=again))).target == "2"
 
 
 def test_job_that_was_placed_with_its_requeue_is_woken_once() -> None:
@@ -67,10 +92,11 @@ def test_job_that_was_placed_with_its_requeue_is_woken_once() -> None:
 def test_job_that_ends_without_its_seat_is_pointed_before_it_has_ended() -> None:
     """Slurm refused it with the requeue, or requeued the job itself; a second refusal waits for the end."""
     action = done(next_step(R, replace(VIEW, job=ENDING, called=REQUEUED)))
-    assert (action.kind, action.args["start_now"]) == (ActionKind.POINT_JOB_AT_SEAT, False)
+    assert (action.kind, action.args["start_in_s"]) == (ActionKind.POINT_JOB_AT_SEAT, LATER_S)
+    assert "reservation" not in action.args
     assert isinstance(next_step(R, replace(VIEW, job=ENDING, called=POINTED)), KeepWaiting)
     again = done(next_step(R, replace(VIEW, job=PENDING, called=POINTED)))
-    assert (again.kind, "start_now" in again.args) == (ActionKind.POINT_JOB_AT_SEAT, False)
+    assert (again.kind, "start_in_s" in again.args) == (ActionKind.POINT_JOB_AT_SEAT, False)
 
 
 def test_job_that_others_requeue_is_not_pointed_while_it_ends() -> None:

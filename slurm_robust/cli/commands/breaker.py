@@ -14,6 +14,7 @@ from slurm_robust.cli.teaching import SHOWN, lesson
 _EXAMPLES = (
     ("srobust breaker", "whether it is open, and why"),
     ("sudo srobust breaker reset", "the cause is known: close it"),
+    ("sudo srobust breaker reset --user ann", "ann's jobs may make claims again, after one took another one's seat"),
 )
 _RESET = ((0, "closed"), (1, "the journal cannot be written, or no daemon ever ran here"), (2, "wrong usage"))
 
@@ -51,9 +52,13 @@ def _show(path: str | None, as_json: bool) -> None:
 
 @command.command(epilog=lesson(_EXAMPLES[1:], _RESET))
 @click.option("--config", "path", type=click.Path(dir_okay=False), help="robust.yaml; else as the daemon.")
-def reset(path: str | None) -> None:
+@click.option("--user", default="", help="Only accept the claims of this user's jobs again, whose seats were misused.")
+def reset(path: str | None, user: str) -> None:
     """Close the breaker: present drains do not count any more. Type it as the daemon's user (root), on its machine."""
-    from slurm_robust.daemon.controllers.breaker import request_reset  # noqa: PLC0415 (loaded for this command only)
+    from slurm_robust.daemon.controllers.breaker import (  # noqa: PLC0415 (loaded for this command only)
+        request_admit,
+        request_reset,
+    )
     from slurm_robust.daemon.store.journal import FILE_NAME, Journal  # noqa: PLC0415 (the same)
     from slurm_robust.daemon.store.schema import JournalError  # noqa: PLC0415 (the same)
 
@@ -73,7 +78,13 @@ def reset(path: str | None) -> None:
     except JournalError as error:
         raise click.ClickException(f"{error} (type it as the daemon's user, on its machine)") from None
     try:
-        request_reset(journal, time.time(), getpass.getuser())
+        if user:
+            barred = request_admit(journal, user, time.time(), getpass.getuser())
+        else:
+            request_reset(journal, time.time(), getpass.getuser())
     finally:
         journal.close()
-    click.echo("closed; drains from now on count")
+    if user:
+        click.echo(f"claims of {user}'s jobs are accepted{' again' if barred else ', and were before'}")
+    else:
+        click.echo("closed; drains from now on count")

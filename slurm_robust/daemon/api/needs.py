@@ -24,6 +24,11 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
         sentences.append(
             f"the breaker is open ({state['breaker']['why']}): once the cause is known, srobust breaker reset"
         )
+    sentences += [
+        f"{bar['why']}: for a day no claim of {bar['user']}'s jobs is accepted; to end that: "
+        f"srobust breaker reset --user {bar['user']}"
+        for bar in state.get("barred", ())
+    ]
     sentences += [_hangs(job, state, now_s) for job in state["jobs"] if _left_alone(job, state)]
     sentences += [
         f"job {job['job']} is held ({job['reason']}): scontrol release {job['job']}"

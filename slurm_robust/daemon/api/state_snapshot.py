@@ -9,6 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from slurm_robust import __version__
 from slurm_robust.claim import Claim
 from slurm_robust.daemon.api.node_rows import AboutNodes, NodeRows
@@ -16,6 +18,7 @@ from slurm_robust.daemon.api.state_lines import Snapshot
 from slurm_robust.daemon.context import DAY_S, printable
 from slurm_robust.daemon.controllers.claim_intake import MARK
 from slurm_robust.daemon.store.journal import ActionRow, IncidentRow, Journal
+from slurm_robust.daemon.store.seat_bars import SeatBars
 from slurm_robust.policy.cluster.node_states import (
     QUARANTINE_PREFIX,
     Pool,
@@ -154,6 +157,7 @@ def _state(daemon: Daemon) -> dict[str, Any]:
             _waiting(daemon, job) for job in readings.jobs.values() if job.state == "PENDING" and MARK in job.comment
         ],
         "troubles": list(context.troubles.values()),
+        "barred": [msgspec.to_builtins(bar) for bar in SeatBars(context.journal).all(context.now_s())],
         "totals": daemon.totals.shown(),
         "notify": daemon.notifier.shown(),
         "job_labels": context.config.daemon.http.job_labels,

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger
+from slurm_robust.daemon.store.seat_bars import SeatBars
 from slurm_robust.policy.cluster.breaker import (
     CLAIM_WINDOW_S,
     ClaimBounds,
@@ -33,6 +34,14 @@ def request_reset(journal: Journal, at_s: float, who: str) -> None:
         journal.put(RESET_KEY, repr(at_s))
         journal.put(OPEN_KEY, "")
         journal.event(at_s, "info", "breaker.reset", f"reset by {who}")
+
+
+def request_admit(journal: Journal, user: str, at_s: float, who: str) -> bool:
+    """What `srobust breaker reset --user` writes: claims of this user's jobs count again. False if they did before."""
+    with journal.transaction():
+        barred = SeatBars(journal).lift(user, at_s)
+        journal.event(at_s, "info", "seat.admitted", f"claims of {user}'s jobs are accepted again, says {who}")
+    return barred
 
 
 class Breaker:

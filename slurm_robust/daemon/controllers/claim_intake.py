@@ -121,10 +121,11 @@ def usage_of(journal: Journal, recoveries: Recoveries, job: Job, now_s: float, s
     """Seats given so far, for the caps; `step` is the highest that the job reports."""
     since_s = now_s - DAY_S
     return Usage(
-        active=sum(1 for f in recoveries.open.values() if f.recovery.seat),
+        active=sum(1 for f in recoveries.open.values() if f.recovery.seat and not f.row.abort),
         user_day=journal.seats_since(since_s, user=job.user),
         job_day=journal.seats_since(since_s, job_id=job.ref.job_id),
         job_fruitless=journal.fruitless_seats(since_s, job.ref.job_id, step),
+        barred=recoveries.bars.why(job.user, now_s),
     )
 
 

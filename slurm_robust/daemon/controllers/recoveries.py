@@ -12,11 +12,12 @@ from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.jobs_together import JobsTogether
 from slurm_robust.daemon.store.journal import OPEN, RUNNING, ActionRow, IncidentRow
 from slurm_robust.daemon.store.node_ledger import Quarantine
+from slurm_robust.daemon.store.seat_bars import SeatBars
 from slurm_robust.model import Action, ActionKind, Incident
 from slurm_robust.policy.cluster.node_states import Cluster
 from slurm_robust.policy.cluster.recovery_plan import Recovery
-from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, Step, next_step
-from slurm_robust.policy.cluster.recovery_view import View, forgotten, shown
+from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, Step, next_step, of_another
+from slurm_robust.policy.cluster.recovery_view import View, entered, forgotten, shown
 from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 
@@ -148,6 +149,7 @@ class OpenRecovery:
             withdrawn=claim is not None and not asks and claim.at_s > self.row.claimed_at_s,
             in_quarantine=in_quarantine,
             now_s=now_s,
+            others=tuple(o for o in context.readings.jobs_in(self.recovery.seat) if o.ref.job_id != self.row.job_id),
         )
 
 
@@ -158,6 +160,7 @@ class Recoveries:
         self.context, self.actor, self.breaker = context, actor, breaker
         self.open: dict[str, OpenRecovery] = {}
         self._lingering: dict[str, OpenRecovery] = {}
+        self.bars = SeatBars(context.journal)
         self._together = JobsTogether(context, SEEN_AGE_S)
         self._began_s = 0.0
 
@@ -278,12 +281,13 @@ class Recoveries:
             kept_away = frozenset(q.node for q in self.breaker.ledger.quarantines())
             view = f.view(job, context, may_take_out=not self.breaker.why_open, in_quarantine=kept_away)
             self._stamp(f, view)
+            self._bar(f, view)
             step = next_step(f.recovery, view)
             if self._too_much(step):
                 continue
             if seen and isinstance(step, Do) and step.action.kind is ActionKind.REQUEUE:
                 continue  # in half a second a job can end: Slurm would start it again
-            harms = isinstance(step, Do) and step.action.kind is ActionKind.SET_DOWN
+            harms = isinstance(step, Do) and (step.action.kind is ActionKind.SET_DOWN or of_another(f.recovery, step))
             if (harms or isinstance(step, GiveUp)) and not read_again:
                 # A step that could harm another job, or gives this one up, is taken only on a fresh reading.
                 read_again = True
@@ -312,8 +316,11 @@ class Recoveries:
             waits = (a for a in f.recovery.actions if a.kind is ActionKind.WAIT_RUNNING)
             for action in waits:
                 self.context.journal.note_call(f.row.key, action, self.context.now_s())
-        if kind in (ActionKind.QUARANTINE, ActionKind.CREATE_SEAT, ActionKind.DELETE_SEAT):
+        reserve = (ActionKind.QUARANTINE, ActionKind.CREATE_SEAT, ActionKind.POINT_JOB_AT_SEAT, ActionKind.DELETE_SEAT)
+        if kind in reserve:
             await self.context.read_reservations()
+        if of_another(f.recovery, step):
+            await self.context.read_jobs()
         if kind in (ActionKind.DRAIN, ActionKind.SET_DOWN):
             await self.context.read_nodes()
             # The next recovery of this poll must see it.
@@ -330,6 +337,8 @@ class Recoveries:
         try:
             await self.actor.perform(f.row.key, step.action)
         except SlurmRefusedError as error:
+            if step.action.kind is ActionKind.DELETE_SEAT:
+                await self.context.read_jobs()  # another job has come into it
             if survivor:
                 ledger.leave(name)
             f.refusals += 1
@@ -340,6 +349,13 @@ class Recoveries:
                 f.retry_at_s = self.context.now_s() + min(30.0, float(f.refusals))
             raise
         f.refusals = 0
+
+    def _bar(self, f: OpenRecovery, view: View) -> None:
+        """A user whose other job has started in a seat makes no claims for a day."""
+        for other in entered(f.recovery, view):
+            # Root's jobs may go everywhere.
+            if other.user == f.row.user and (told := self.bars.bar(other, f.incident.job, self.context.now_s())):
+                self.context.alert("seat.entered", told)
 
     def _stamp(self, f: OpenRecovery, view: View) -> None:
         """Mark the actions that Slurm shows done, and the times that only the daemon can see."""

@@ -53,13 +53,15 @@ REPORT = "report"
 class Usage:
     """Seats given so far: active now, and to this user and this job within the last day.
 
-    `job_fruitless` are those of the job after which it came no further, up to now and one after the other.
+    `job_fruitless` are those of the job after which it came no further, up to now and one after the other. `barred`
+    says why no claim of this user is accepted now, empty where that is not so.
     """
 
     active: int = 0
     user_day: int = 0
     job_day: int = 0
     job_fruitless: int = 0
+    barred: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,14 @@ def check_claim(job: Job, claim: Claim, usage: Usage, config: Config) -> Refusal
         return Refusal("Slurm requeues batch jobs only, and not those that were submitted with --no-requeue")
     if foreign_nodes:
         return Refusal(f"the claim names nodes that are not the job's own: {shortened(', '.join(foreign_nodes), 100)}")
-    return _check_fruitless(usage.job_fruitless, config.supervise.fruitless_attempts) or check_caps(usage, config)
+    return _check_conduct(usage, config.supervise.fruitless_attempts) or check_caps(usage, config)
 
 
-def _check_fruitless(seats: int, limit: int) -> Refusal | None:
-    """A job that crashes again and again must not use up the seats of its user."""
+def _check_conduct(usage: Usage, limit: int) -> Refusal | None:
+    """Seats are not for other jobs, and a job that crashes again and again must not use up those of its user."""
+    if usage.barred:
+        return Refusal(usage.barred)
+    seats = usage.job_fruitless
     if seats < limit:
         return None
     return Refusal(f"{seats} seats in a row brought the job no new step (limit {limit}, supervise.fruitless_attempts)")

@@ -14,7 +14,7 @@ from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.cluster.launch_failed import refused_by
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, quarantine_name
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, OWNER, Recovery
-from slurm_robust.policy.cluster.recovery_view import View, given_back, holds, left_out, outside, placed
+from slurm_robust.policy.cluster.recovery_view import View, entered, given_back, holds, left_out, outside, placed, waits
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand, fold
 
@@ -32,8 +32,8 @@ GIVE_UP_AFTER_S = 3600.0
 STAYS_UP_AFTER_DOWN_S = 15.0
 """A job still running this long after its node went DOWN was submitted with --no-kill."""
 SOON_S, LATER_S = 1, 121
-"""When a job that is requeued may start: in the next second, which credentials need; where it has to wait longer, after
-Slurm's own delay, which is shortened as soon as the wait is over."""
+"""When a job that is requeued may start: in the next second, which credentials need; where it has to wait longer, or to
+be let into its seat, after Slurm's own delay, which is shortened as soon as the wait is over."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,9 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
         return _tidy(r, view) or Finish("ended", f"the job ended by itself ({state})")
     if view.abort:
         return _abandon(r, view, job)
+    again = job.state == "RUNNING" and job.restart_count > r.restart
+    if not again and (taken := entered(r, view)):
+        return GiveUp("aborted", f"job {taken[0].ref.address} has started in its seat")
     if view.age_s > GIVE_UP_AFTER_S:
         return GiveUp("aborted", f"not back after {GIVE_UP_AFTER_S / 60:.0f} min")
     if job.completing or job.state == "COMPLETING":
@@ -102,7 +105,7 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
         return _while_pending(r, view, job)
     if job.state != "RUNNING":
         return KeepWaiting(f"the job is {job.state}")
-    if job.restart_count > r.restart:
+    if again:
         wrong = outside(r, job)
         where = f"the job runs again, on {fold(job.nodes)}{f', {wrong}' if wrong else ''}"
         return _tidy(r, view) or Finish("running", where, bool(wrong))
@@ -116,9 +119,21 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
 
 
 def _requeue(r: Recovery, view: View) -> Do:
-    """The requeue, which also says where and when the job may run again, so that it cannot start elsewhere."""
-    requeue, point = _do(r, ActionKind.REQUEUE).action, _do(r, ActionKind.POINT_JOB_AT_SEAT).action
-    return Do(replace(requeue, args={**point.args, "start_in_s": LATER_S if view.pause_s else SOON_S}))
+    """The requeue, which also says when the job may run again, so that it cannot start elsewhere before."""
+    return Do(replace(_do(r, ActionKind.REQUEUE).action, args=_waits(r, view)))
+
+
+def _waits(r: Recovery, view: View) -> dict[str, object]:
+    """How a job waits until it is let into its seat: Slurm cannot let it in without all other jobs of its user."""
+    point = _do(r, ActionKind.POINT_JOB_AT_SEAT).action
+    where = {name: value for name, value in point.args.items() if name != "reservation"}
+    return {**where, "start_in_s": LATER_S if r.seat or view.pause_s else SOON_S}
+
+
+def _starts(r: Recovery) -> Action:
+    """Lets the job's user into the seat and starts the job there, in one call."""
+    point = _do(r, ActionKind.POINT_JOB_AT_SEAT).action
+    return replace(point, args={**point.args, "user": r.user}) if r.seat else point
 
 
 def _do(r: Recovery, kind: ActionKind, target: str = "") -> Do:
@@ -173,12 +188,23 @@ def _seat(r: Recovery, view: View) -> Step | None:
 
 
 def _tidy(r: Recovery, view: View) -> Step | None:
-    """Take the job out of its seat, and delete the seat."""
+    """Take the job out of its seat, and every other one, which goes on without it; and delete the seat."""
     if not r.seat:
         return None
     if view.job is not None and view.job.state not in ENDED and view.job.reservation == r.seat:
         return _do(r, ActionKind.LEAVE_SEAT)
-    return _do(r, ActionKind.DELETE_SEAT) if r.seat in view.reservations else None
+    if r.seat not in view.reservations:
+        return None
+    # Slurm deletes no reservation that a job stands in. It takes no change to the rest of an array: the seat expires.
+    others = (o.ref for o in view.others if o.ref.array_job_id is None or o.ref.array_task_id is not None)
+    if (other := next(others, None)) is not None:
+        return Do(Action(ActionKind.LEAVE_SEAT, other.address, f"{r.seat} is another job's", {"reservation": ""}))
+    return _do(r, ActionKind.DELETE_SEAT)
+
+
+def of_another(r: Recovery, step: Do) -> bool:
+    """True where the step takes another job out of the seat."""
+    return step.action.kind is ActionKind.LEAVE_SEAT and step.action.target != r.job.address
 
 
 def _abandon(r: Recovery, view: View, job: Job) -> Step:
@@ -214,13 +240,11 @@ def _while_completing(r: Recovery, view: View, job: Job) -> Step:
 
 
 def _point_early(r: Recovery, view: View, job: Job) -> Do | None:
-    """Point a job that was requeued without its seat while it still ends, once: afterwards it could start anywhere."""
+    """Delay a job that was requeued by itself while it still ends, once: afterwards it could start anywhere."""
     known = not _requeued_by_others(r, view) and job.restart_count > r.restart
-    if not known or placed(r, view) or ActionKind.POINT_JOB_AT_SEAT in view.called:
+    if not known or waits(r, view) or ActionKind.POINT_JOB_AT_SEAT in view.called:
         return None
-    action = _do(r, ActionKind.POINT_JOB_AT_SEAT).action
-    # Its start time has no effect before it has ended.
-    return Do(replace(action, args={**action.args, "start_now": False}))
+    return Do(replace(_do(r, ActionKind.POINT_JOB_AT_SEAT).action, args=_waits(r, view)))
 
 
 def _while_pending(r: Recovery, view: View, job: Job) -> Step:
@@ -231,7 +255,7 @@ def _while_pending(r: Recovery, view: View, job: Job) -> Step:
     # Also one that was placed with its requeue: Slurm's scheduler does not run because a start time has come.
     first = ActionKind.POINT_JOB_AT_SEAT not in view.called
     if (first or not placed(r, view) or job.reason == "BeginTime") and view.settled:
-        point = _do(r, ActionKind.POINT_JOB_AT_SEAT).action
+        point = _starts(r)
         args = {**point.args, "exclude": fold(sorted(left_out(r, view)))} if given_back(r, view) else point.args
         return Do(replace(point, args=args))
     if back := given_back(r, view) & set(expand(job.exclude or "")):

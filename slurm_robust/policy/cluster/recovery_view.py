@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slurm_robust.model import Action, ActionKind
-from slurm_robust.policy.cluster.node_states import quarantine_name
+from slurm_robust.policy.cluster.node_states import is_there, quarantine_name
 from slurm_robust.policy.cluster.recovery_plan import OWNER, Recovery
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.values import expand, fold
@@ -36,6 +36,7 @@ class View:
             issued in the second in which the old one was revoked. And `pause_s` have passed since its last node ended
             it.
         pause_s: The site's `credential_pause_s`.
+        others: Other jobs that wait or are there with the seat as their reservation.
     """
 
     job: Job | None
@@ -58,6 +59,13 @@ class View:
     was_drained: frozenset[str] = frozenset()
     in_quarantine: frozenset[str] = frozenset()
     now_s: float = 0.0
+    others: tuple[Job, ...] = ()
+
+
+def entered(r: Recovery, view: View) -> tuple[Job, ...]:
+    """Other jobs that have started in the seat: nobody but their user can have sent them there."""
+    seat = view.reservations.get(r.seat)
+    return tuple(o for o in view.others if seat is not None and is_there(o) and o.start_at_s >= seat.start_at_s)
 
 
 def fit_again(bad: Iterable[str], nodes: Mapping[str, Node], in_quarantine: frozenset[str]) -> frozenset[str]:
@@ -78,10 +86,16 @@ def left_out(r: Recovery, view: View) -> frozenset[str]:
 
 
 def pointed(r: Recovery, view: View) -> bool:
-    """True where the pending job has its exclusions and its seat, and no old request for nodes."""
+    """True where the pending job has its exclusions and its seat, which is open to it, and no old request for nodes."""
+    seat = view.reservations.get(r.seat)
+    let_in = not r.seat or seat is None or not seat.users or r.user in seat.users
+    return let_in and view.job is not None and view.job.reservation == r.seat and waits(r, view)
+
+
+def waits(r: Recovery, view: View) -> bool:
+    """True where the requeued job has its exclusions, and no old request for nodes; its start time is set with them."""
     job = view.job
-    there = job is not None and job.reservation == r.seat and not job.req_nodes
-    return there and job is not None and left_out(r, view) <= set(expand(job.exclude or ""))
+    return job is not None and not job.req_nodes and left_out(r, view) <= set(expand(job.exclude or ""))
 
 
 def placed(r: Recovery, view: View) -> bool:

@@ -1,0 +1,154 @@
+"""A seat is for one job: no other job of its user gets into it, and one that does costs that user's claims a day."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from daemon.daemon_world import World
+from fake_slurm import FakeSlurm
+from snapshots import published
+
+from slurm_robust.claim import parse_answer
+from slurm_robust.config import parse
+from slurm_robust.daemon.api.needs import needs
+from slurm_robust.daemon.controllers.breaker import request_admit
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import Job
+
+DAY_S = 86400.0
+ROOM = "quarantine: {max_per_user_hour: 0}\nseat: {max_active: 1}"
+"""Suspects stay in service, so that only the seat is looked at; one open recovery would keep all others from theirs."""
+
+
+class Attacked(World):
+    """A world in which Ann's second job stands ready: it is submitted into her first job's seat as soon as it can."""
+
+    entered = 0
+
+    def submit(self, seat: str, user: str = "ann") -> int:
+        """What sbatch with `--reservation` does; 0 where Slurm refuses it."""
+        there = self.slurm.state.reservations.get(seat)
+        if there is None or user not in there.users:
+            return 0
+        number = len(self.slurm.state.jobs) + 1
+        job = Job(JobRef(number), "PENDING", user, 1000, "main", num_nodes=1, reservation=seat, priority=9)
+        self.slurm.state.jobs[number] = job
+        self.slurm._try_start(job)
+        return number
+
+    def run(self, seconds: float, step_s: float = 0.5) -> None:
+        """Each time before the daemon looks, and before the waiting job may start, the attacker tries."""
+
+        async def passing() -> None:
+            for _ in range(round(seconds / step_s)):
+                if not self.entered:
+                    self.entered = self.submit("srobust-seat-1")
+                self.slurm.pass_s(step_s)
+                await self.look()
+
+        asyncio.run(passing())
+
+
+Make = Callable[..., Attacked]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Make]:
+    """Makes a world whose daemon has read everything once."""
+    worlds: list[Attacked] = []
+
+    def make(nodes: int) -> Attacked:
+        world = Attacked(tmp_path / str(len(worlds)), FakeSlurm(nodes), parse(ROOM))
+        worlds.append(world)
+        world.run(6)
+        return world
+
+    yield make
+    for world in worlds:
+        world.journal.close()
+
+
+def alerts(world: Attacked, what: str) -> list[str]:
+    """What was told under this word."""
+    return [r["text"] for r in world.journal.db.execute("SELECT text FROM events WHERE what = ?", (what,))]
+
+
+def answer(world: Attacked, job_id: int, incident: str) -> str:
+    """What the daemon answers to a new claim of this job."""
+    world.claim(job_id, (world.slurm.state.jobs[job_id].nodes[0],), incident)
+    world.run(8)
+    said = parse_answer(world.slurm.state.jobs[job_id].admin_comment)
+    assert said is not None
+    assert said.incident == incident
+    return said.state
+
+
+def test_no_other_job_gets_into_the_seat_before_its_job_starts(made: Make) -> None:
+    """The seat is the daemon's until the update that starts the job: sbatch is denied, the job runs on its seat."""
+    world = made(3)
+    world.slurm.run_job(("n1", "n2"))
+    world.run(4)
+    world.claim(1, ("n2",))
+    world.run(20)
+    job = world.slurm.state.jobs[1]
+    assert (job.state, job.restart_count, job.nodes) == ("RUNNING", 1, ("n1", "n3"))
+    assert not world.slurm.state.reservations, "a job that waits in the seat does not keep it"
+    assert world.outcomes() == ["running"]
+    waits = world.slurm.state.jobs.get(world.entered)
+    assert waits is None or waits.reservation == ""
+    assert alerts(world, "seat.entered") == []
+
+
+def test_a_seat_that_another_job_takes_costs_its_user_the_claims_of_a_day(made: Make) -> None:
+    """Ann's job asks for more nodes than there are, so its open seat waits: it is given up, and nobody else suffers."""
+    world = made(6)
+    for nodes, user in ((("n1", "n2"), "ann"), (("n5",), "ben"), (("n6",), "ann")):
+        world.slurm.run_job(nodes, user=user)
+    world.run(4)
+    world.claim(1, ("n2",))
+    world.run(0.5)
+    world.slurm.state.jobs[1] = replace(world.slurm.state.jobs[1], num_nodes=9)
+    world.run(6)
+    intruder = world.slurm.state.jobs[world.entered]
+    assert (intruder.state, intruder.reservation) == ("RUNNING", ""), "no fault of a user's kills a job"
+    assert not world.slurm.state.reservations
+    assert world.outcomes() == ["aborted"]
+    assert len(alerts(world, "seat.entered")) == 1
+    assert answer(world, 2, "of-ben") == "accepted"
+    assert answer(world, 3, "of-ann") == "refused"
+    assert any("srobust breaker reset --user ann" in said for said in needs(published(world.daemon), world.slurm.now_s))
+    world.live()
+    assert answer(world, 3, "after-a-restart") == "refused"
+    assert request_admit(world.journal, "ann", world.slurm.now_s, "root")
+    assert answer(world, 3, "admitted") == "accepted"
+
+
+def test_the_bar_ends_by_itself_after_a_day(made: Make) -> None:
+    """And the journal forgets it."""
+    world = made(6)
+    bars = world.daemon.recoveries.bars
+    for number in range(300):
+        assert bars.bar(Job(JobRef(number), "RUNNING", f"u{number}", 1, "main"), "1", world.slurm.now_s)
+    assert len(bars.all(world.slurm.now_s)) == 256
+    assert bars.why("u299", world.slurm.now_s)
+    assert not bars.why("ann", world.slurm.now_s)
+    assert bars.all(world.slurm.now_s + DAY_S) == []
+
+
+def test_a_job_that_ran_on_the_nodes_before_is_no_intruder(made: Make) -> None:
+    """Small jobs of the same user share a survivor: they did not come through the seat."""
+    world = made(3)
+    world.entered = 99  # nobody attacks
+    world.slurm.run_job(("n1", "n2"))
+    world.slurm.run_job(("n1",))
+    world.run(4)
+    world.claim(1, ("n2",))
+    world.run(3)
+    world.slurm._end(world.slurm.state.jobs[2], "COMPLETED")
+    world.run(10)
+    assert world.outcomes() == ["running"]
+    assert not alerts(world, "seat.entered")

@@ -1,0 +1,54 @@
+"""A seat is for one job, on a real Slurm: its user submits others into it as fast as sbatch can."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from daemon.daemon_scene import Scene
+
+from slurm_robust.claim import Claim
+from slurm_robust.devcluster.cluster import DevCluster, Spec
+
+pytestmark = [pytest.mark.slurm, pytest.mark.variant]  # twenty seconds; test_seat_of_one_job.py has the rules by itself
+
+
+@pytest.fixture
+def scene(devcluster_factory: Callable[[Spec], DevCluster], tmp_path: Path) -> Iterator[Scene]:
+    """Three nodes: a job on two of them, and one that can replace a suspect."""
+    cluster = devcluster_factory(Spec(nodes=3, gpus_per_node=0, prolog=False, kill_wait_s=2, slurmd_timeout_s=6))
+    stage = Scene(cluster, tmp_path / "state")
+    yield stage
+    stage.clean_up()
+
+
+def test_no_other_job_takes_the_standby_of_a_seat(scene: Scene) -> None:
+    """Every sbatch before the start is refused; the job runs on its seat, and nothing of the seat is left."""
+    scene.start(standby={"size": 0})
+    job = scene.submit("-N2", "--exclusive", "--requeue", user="nobody", script="exec sleep 600")
+    before = scene.running(job)
+    suspect, spare = before.nodes[1], ({"n1", "n2", "n3"} - {*before.nodes}).pop()
+    ended, entered = threading.Event(), list[str]()
+
+    def attack() -> None:
+        into = ["--exclusive", "--output=/dev/null", "--wrap=sleep 600", f"--reservation=srobust-seat-{job}"]
+        while not ended.is_set() and not entered:
+            done = scene.cluster.run(["sbatch", "--parsable", *into], user="nobody", check=False)
+            entered.extend(done.stdout.split())
+
+    attacker = threading.Thread(target=attack)
+    attacker.start()
+    try:
+        scene.say(job, Claim("wants", "l", incident="i1", evict=(suspect,), why="hangs"), user="nobody")
+        after = scene.running(job, restart=1)
+        assert set(after.nodes) == {before.nodes[0], spare}
+        scene.await_incident(job, outcome="running")
+    finally:
+        ended.set()
+        attacker.join()
+    assert not [name for name in scene.ours() if "seat" in name]
+    if entered:  # between the job's start and the end of its seat
+        assert spare not in scene.job(entered[0]).nodes
+        assert scene.job(entered[0]).reservation == ""
