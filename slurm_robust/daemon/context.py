@@ -167,6 +167,8 @@ class DaemonContext:
         """When slurmctld last could not be reached."""
         self._logged = RateLimit(6, 60.0)
         self._logged_in_all = RateLimit(120, 60.0)
+        self._logged_of_user = RateLimit(20, 60.0)
+        self._left_out = RateLimit(1, 60.0)
         self._own_errors = RateLimit(1, 600.0)
         self._unread: dict[str, tuple[str, ...]] = {}
         """What the last readings left out, as `SlurmClient.unread` has it."""
@@ -279,7 +281,7 @@ class DaemonContext:
         text = f"{len(unread)} of Slurm's {what} cannot be read and are left alone ({shown}): journalctl -u srobustd"
         self.trouble(f"unread {what}", text if unread else "")
 
-    def log(self, level: int, what: str, text: str, *, key: str = "") -> None:
+    def log(self, level: int, what: str, text: str, *, key: str = "", user: str = "") -> None:
         """Write one line to the log and to the journal's audit log.
 
         Args:
@@ -287,9 +289,18 @@ class DaemonContext:
             what: One word for machines, `claim.refused`.
             text: A sentence for people.
             key: Lines with the same key are limited to six a minute: texts from outside must not fill disks.
+            user: Whose job made the daemon say it: twenty lines a minute, so that nobody hides what concerns others.
         """
         now_s = self.now_s()
-        if key and not (self._logged.take(f"{what} {key}", now_s) and self._logged_in_all.take("all", now_s)):
+        if key and not self._logged.take(f"{what} {key}", now_s):
+            return
+        if user and not self._logged_of_user.take(user, now_s):
+            if not self._left_out.take(user, now_s):
+                return
+            text = f"more lines about jobs of {user} are left out for a minute"
+        # What the daemon does is always told, whatever else is.
+        in_all = "of users" if user else "" if what.startswith("action.") else "all" if key else ""
+        if in_all and not self._logged_in_all.take(in_all, now_s):
             return
         plain = printable(text)[:1000]
         log.log(level, "%s: %s", what, plain)
@@ -304,13 +315,13 @@ class DaemonContext:
         else:
             self.troubles.pop(what, None)
 
-    def info(self, what: str, text: str, *, key: str = "") -> None:
+    def info(self, what: str, text: str, *, key: str = "", user: str = "") -> None:
         """Log an ordinary event."""
-        self.log(logging.INFO, what, text, key=key)
+        self.log(logging.INFO, what, text, key=key, user=user)
 
-    def alert(self, what: str, text: str, *, key: str = "") -> None:
+    def alert(self, what: str, text: str, *, key: str = "", user: str = "") -> None:
         """Log something that a person should check."""
-        self.log(logging.WARNING, what, text, key=key)
+        self.log(logging.WARNING, what, text, key=key, user=user)
 
     @contextlib.contextmanager
     def guarded(self, what: str, about: str, *, key: str) -> Iterator[None]:

@@ -196,7 +196,7 @@ class ClaimIntake:
                 await self._read_claim(job)
             except SlurmError as error:  # noqa: PERF203 (one claim must not delay the others)
                 # Not remembered: it is weighed again at the next poll.
-                self.context.alert("claim.waits", f"job {job.ref.address}: {error}", key=job.ref.address)
+                self.context.alert("claim.waits", f"job {job.ref.address}: {error}", key=job.ref.address, user=job.user)
             except sqlite3.OperationalError:
                 raise  # a full disk: nobody's claim can be weighed
             except Exception as error:  # noqa: BLE001 (an error with one user's claim must not delay the others)
@@ -241,7 +241,7 @@ class ClaimIntake:
 
     def _malformed(self, job: Job, text: str) -> None:
         address = job.ref.address
-        self.context.alert("claim.malformed", f"job {address} of {job.user}: {text}", key=address)
+        self.context.alert("claim.malformed", f"job {address} of {job.user}: {text}", key=address, user=job.user)
 
     async def _weigh(self, job: Job, claim: Claim) -> None:
         context = self.context
@@ -302,7 +302,7 @@ class ClaimIntake:
             return refusal
         kept = self._kept_in_service(now_job, claim)
         if kept:
-            context.alert("claim.suspect_kept", f"job {job.ref.address}: {kept}", key=job.ref.address)
+            context.alert("claim.suspect_kept", f"job {job.ref.address}: {kept}", key=job.ref.address, user=job.user)
         request = RecoveryRequest(
             CLAIM,
             now_job,
@@ -340,7 +340,7 @@ class ClaimIntake:
 
     async def _refuse(self, job: Job, claim: Claim, reason: str) -> None:
         context, address = self.context, job.ref.address
-        context.alert("claim.refused", f"job {address} of {job.user}: {reason}", key=address)
+        context.alert("claim.refused", f"job {address} of {job.user}: {reason}", key=address, user=job.user)
         # A job that floods the daemon gets only a few rows and answers an hour; the rest is not written down.
         if not self._answers.take(address, context.now_s()):
             return

@@ -84,7 +84,8 @@ class IncidentReports:
             mode = Mode.ACT.value if claim.mode == Mode.ACT.value else Mode.OBSERVE.value
             row = replace(row, key=key, kind=REPORT, mode=mode, incident=incident)
             context.journal.add_incident(row)
-            context.info(f"plan.{'reported' if mode == Mode.ACT.value else 'observed'}", f"{key}: {claim.why}", key=key)
+            said = "reported" if mode == Mode.ACT.value else "observed"
+            context.info(f"plan.{said}", f"{key}: {claim.why}", key=key, user=job.user)
         return row
 
     def _follow(self, row: IncidentRow, claim: Claim, plan: Plan) -> None:
@@ -124,4 +125,4 @@ class IncidentReports:
 
     def _close(self, row: IncidentRow, outcome: str, reason: str) -> None:
         self.context.journal.close_incident(row.key, outcome, reason, self.context.now_s())
-        self.context.info("incident.closed", f"{row.key}: {outcome}: {reason}", key=row.key)
+        self.context.info("incident.closed", f"{row.key}: {outcome}: {reason}", key=row.key, user=row.user)
