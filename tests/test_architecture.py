@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
 BASE = frozenset({"model", "mode", "claim", "config", "config_file", "text", "remedy", "node_findings", "__version__"})
-BASE |= {"plain_pickle", "training_time", "spent_time", "repair_config"}
+BASE |= {"plain_pickle", "training_time", "spent_time", "repair_config", "own_folder"}
 VALUES_OF_SLURM = frozenset({"slurm.client", "slurm.values"})
 """Frozen values and arithmetic on node lists: they ask Slurm nothing."""
 
@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "spent_time": frozenset(),
     "training_time": frozenset({"spent_time"}),
     "node_findings": frozenset(),
+    "own_folder": frozenset(),
     "config": frozenset(
         {"mode", "yaml_lines", "config_file", "config_http", "config_supervise", "notify_config", "report_config"}
     )
@@ -98,7 +99,8 @@ AGENT = (
 HEAVY = ("torch", "numpy", "aiohttp", "rich", "pyslurm", "prometheus_client", "asyncio")
 
 LOADED_BEFORE_SRUN = frozenset(
-    {"slurm_robust." + name for name in ("cli", "cli.entry", "cli.run_step", "config_file", "mode", "supervise")}
+    {"slurm_robust." + name for name in ("cli", "cli.entry", "cli.run_step", "config_file", "mode", "own_folder")}
+    | {"slurm_robust.supervise"}
     | {"slurm_robust.supervise." + name for name in ("agent", "agent.clock", "agent.procfs", "incident", "launch")}
     | {"slurm_robust.supervise." + name for name in ("incident.incident_folder", "job_ref")}
     | {

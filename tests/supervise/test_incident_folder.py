@@ -39,13 +39,33 @@ def test_a_full_disk_is_said_once_and_nothing_fails(tmp_path: Path, capsys: pyte
         assert err.count("y" * 1000) == 50
         assert not list(disk.rglob(".big*")), "no half-written file is left"
     finally:
+        folder.close()  # it keeps the disk in use
         subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file stands where the folder should be."""
+    """A file stands where the folder above it should be."""
     (tmp_path / "f").write_text("")
-    folder = IncidentFolder(tmp_path / "f")
+    folder = IncidentFolder(tmp_path / "f" / "g")
     folder.log_event("note", "hello")
     assert folder.write("x", "y") is None
     assert capsys.readouterr().err.count("cannot write") == 1
+
+
+def test_a_folder_whose_name_is_taken_is_beside_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file stands there: ours has another name, which is said once."""
+    (tmp_path / "f").write_text("")
+    folder = IncidentFolder(tmp_path / "f")
+    assert folder.write("x", "y") == tmp_path / "f.1" / "x"
+    folder.log_event("note", "hello")
+    assert capsys.readouterr().err.count("is used instead") == 1
+    assert folder.read("x") == b"y"
+
+
+def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    """Somebody tidies up while the job runs."""
+    folder = IncidentFolder(tmp_path / "f", quiet=True)
+    folder.log_event("note", "first")
+    shutil.rmtree(tmp_path / "f")
+    folder.log_event("note", "second")
+    assert "second" in (tmp_path / "f" / "story.jsonl").read_text()

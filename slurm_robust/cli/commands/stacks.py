@@ -156,7 +156,7 @@ async def _judge(
 
 def _keep(look: LiveCapture, save: Path | None) -> None:
     if save is not None:
-        IncidentFolder(save.parent, quiet=True).write_archives(save.name, look.round, look.archives)
+        IncidentFolder(save / f"stacks-{look.round}", quiet=True).write_archives("", look.archives)
 
 
 def _as_json(look: LiveCapture, job: str, **more: object) -> str:

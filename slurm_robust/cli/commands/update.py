@@ -25,6 +25,7 @@ from slurm_robust.policy.job.code_versions import When
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.factory import connect
 from slurm_robust.slurm.output_files import output_patterns
+from slurm_robust.supervise.incident import incident_folder
 from slurm_robust.supervise.versions import code_orders
 from slurm_robust.supervise.versions.code_orders import MAX_WITHIN_S, CodeOrder
 from slurm_robust.supervise.versions.snapshot import SnapshotError
@@ -180,8 +181,17 @@ def _check_owner(versions: VersionFolder, job: Job) -> None:
 def _incident_folder(job: Job) -> Path:
     """Where the job's supervisor keeps it: beside the output, or in the working directory."""
     places = [found for pattern in output_patterns(job) for found in glob.glob(str(Path(pattern).parent))]  # noqa: PTH207
-    folders = [Path(place) / f"slurm-robust-{job.ref.address}" for place in (*places, job.work_dir or ".")]
-    return next((folder for folder in folders if (folder / FOLDER).exists()), folders[0])
+    wanted = [Path(place) / f"slurm-robust-{job.ref.address}" for place in (*places, job.work_dir or ".")]
+    folders = [folder for path in wanted for folder in incident_folder.names(path)]
+    return next((folder for folder in folders if _owner(folder / FOLDER) == job.uid), wanted[0])
+
+
+def _owner(path: Path) -> int:
+    """Its owner's number; -1 where it cannot be seen."""
+    try:
+        return path.lstat().st_uid
+    except OSError:
+        return -1
 
 
 def _found(job: Job | None, job_id: str, folder: Path | None) -> tuple[VersionFolder, CodeReport]:

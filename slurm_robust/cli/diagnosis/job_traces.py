@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import os
+import pwd
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +19,7 @@ from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.output_files import output_patterns
+from slurm_robust.supervise.incident.incident_folder import names as folder_names
 
 _MAX_FILES = 64
 
@@ -53,7 +57,9 @@ def traces_of(
     places = _unique([*places, *(report.parent for report in reports), here])
     names = _unique([ref.address, *([str(job.ref.job_id)] if job is not None else [])])
     files = files or _existing([glob.escape(str(p / f"slurm-{name}.out")) for p in places for name in names], [])
-    folders = _unique([*(p / f"slurm-robust-{name}" for p in places for name in names), *reports])
+    wanted = [*(p / f"slurm-robust-{name}" for p in places for name in names), *reports]
+    # Others may have had the name before the job; what a stranger has put there is not the job's.
+    folders = [one for path in _unique(wanted) for one in folder_names(path) if _is_by(one, job)]
     found = {one.folder: one for folder in folders for one in incidents_in(folder)}
     outcomes = {i.get("id"): str(i.get("reason") or "") for i in journal}
     incidents = [_with_outcome(one, outcomes.get(one.id, "")) for one in found.values()]
@@ -95,6 +101,16 @@ def _existing(patterns: Sequence[str], notes: list[str]) -> list[Path]:
 def glob_text(pattern: str) -> str:
     """A pattern for `glob` as people read it."""
     return pattern.replace("[[]", "[").replace("[*]", "*").replace("[?]", "?")
+
+
+def _is_by(folder: Path, job: Job | None) -> bool:
+    """Whether it is the job user's, root's or the caller's; True where the job's user is not known."""
+    uid = job.uid if job is not None else -1
+    with contextlib.suppress(KeyError):
+        uid = pwd.getpwnam(job.user).pw_uid if job is not None and uid < 0 else uid
+    with contextlib.suppress(OSError):
+        return uid < 0 or folder.stat(follow_symlinks=False).st_uid in (uid, 0, os.geteuid())
+    return False
 
 
 def _is_of(incident: dict[str, Any], ref: JobRef) -> bool:

@@ -11,13 +11,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from slurm_robust import own_folder
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 
 STORY_FILE = "story.jsonl"
+_MAX_READ = 64 << 20
 
 
 def beside(output: Path | None, job: str, work_dir: Path) -> Path:
@@ -31,14 +33,68 @@ def of_run(chosen: str, outputs: Sequence[Path], job: str, work_dir: Path) -> Pa
     return Path(chosen) / f"slurm-robust-{job}" if chosen else beside(outputs[0] if outputs else None, job, work_dir)
 
 
+def names(path: Path) -> list[Path]:
+    """Where the folder may be that is wanted at `path`: others may have had the name before us."""
+    places = own_folder.names(str(path))
+    with contextlib.suppress(OSError):
+        places.append(own_folder.at_home(str(path)))
+    return [Path(place) for place in places]
+
+
 class IncidentFolder:
-    """Writes into the folder, and prints the story on stderr too."""
+    """Writes into the folder, and prints the story on stderr too.
+
+    Where others may write, too, somebody else's folder may have the name: then ours has another one, which is said. It
+    is opened once, and no link in it is followed.
+    """
+
+    _fd = -1
 
     def __init__(self, path: Path, *, quiet: bool = False, clock: SystemClock = CLOCK) -> None:
-        self.path = path
+        self._wanted = self._path = path
         self._quiet = quiet
         self._clock = clock
         self._failure_reported = False
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def path(self) -> Path:
+        """Where it is; it is made unless the disk refuses."""
+        with contextlib.suppress(OSError):
+            self._open()
+        return self._path
+
+    def close(self) -> None:
+        """Let go of it; the next use opens it again."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self, make: int = 0o755) -> int:
+        """The folder's descriptor. One that has been removed is made anew."""
+        with contextlib.suppress(OSError):
+            if self._fd >= 0 and os.fstat(self._fd).st_nlink:
+                return self._fd
+        self.close()
+        self._fd, found = own_folder.first_own(str(self._wanted), make=make)
+        if found != str(self._path):
+            self._path = Path(found)
+            if self._path != self._wanted:
+                self._print(f"{self._wanted} is somebody else's, or others may write it: {found} is used instead")
+        return self._fd
+
+    @contextlib.contextmanager
+    def _inside(self, name: str, make: int = 0o755) -> Iterator[tuple[int, str]]:
+        """The descriptor of the folder that holds a file, and the file's own name."""
+        with contextlib.ExitStack() as opened:
+            fd = self._open(make)
+            *above, last = name.split("/")
+            for part in above:
+                fd = own_folder.open_folder(part, inside=fd, make=make)
+                opened.callback(os.close, fd)
+            yield fd, last
 
     def _failed(self, what: str, error: OSError) -> None:
         if not self._failure_reported:
@@ -66,39 +122,58 @@ class IncidentFolder:
 
     def append(self, name: str, line: str) -> None:
         """Add a line to a file, in one write."""
-        path = self.path / name
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as f:
-                f.write(line)
+            with self._inside(name) as (folder, last):
+                fd = own_folder.open_file(last, os.O_WRONLY | os.O_APPEND | os.O_CREAT, inside=folder)
+                with open(fd, "a", encoding="utf-8") as f:  # noqa: PTH123 (a descriptor)
+                    f.write(line)
         except OSError as error:
-            self._failed(str(path), error)
+            self._failed(str(self._path / name), error)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file that we have written.
+
+        Raises:
+            OSError: there is none, or somebody else may have written it.
+        """
+        with self._inside(name, make=0) as (folder, last):
+            fd = own_folder.open_file(last, os.O_RDONLY, inside=folder)
+        with open(fd, "rb") as f:  # noqa: PTH123 (a descriptor)
+            return f.read(_MAX_READ)
 
     def subfolder(self, name: str) -> Path:
-        """A folder for others to write into; made unless the disk refuses."""
-        path = self.path / name
+        """A folder for ranks to write into, which nobody else may list; made unless the disk refuses."""
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            os.close(own_folder.open_folder(name, inside=self._open(), make=0o700))
         except OSError as error:
-            self._failed(str(path), error)
-        return path
+            self._failed(str(self._path / name), error)
+        return self._path / name
 
     def write(self, name: str, content: str | bytes) -> Path | None:
         """Write a whole file atomically; None where the disk refuses."""
-        path = self.path / name
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-            temporary.replace(path)
+            with self._inside(name) as (folder, last):
+                self._write(folder, last, content.encode() if isinstance(content, str) else content)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            self._failed(str(path), error)
+            self._failed(str(self._path / name), error)
             return None
-        return path
+        return self._path / name
 
-    def write_archives(self, incident: str, round_number: int, archives: Mapping[str, bytes]) -> None:
-        """Keep one capture: one archive for each node."""
+    def _write(self, folder: int, name: str, content: bytes) -> None:
+        temporary = f".{name}.{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+        try:
+            fd = own_folder.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, inside=folder)
+            with open(fd, "wb") as f:  # noqa: PTH123 (a descriptor)
+                f.write(content)
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+
+    def write_archives(self, place: str, archives: Mapping[str, bytes]) -> None:
+        """Keep one capture in the folder `place`, which ends with `/` or is empty: one archive for each node."""
         for node, archive in archives.items():
-            self.write(f"{incident}/stacks-{round_number}/{node}.json.gz", gzip.compress(archive, 6))
+            self.write(f"{place}{node}.json.gz", gzip.compress(archive, 6))

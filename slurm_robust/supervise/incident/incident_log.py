@@ -76,7 +76,7 @@ class IncidentLog:
         """Go on with the incident that the attempt before this one left open, if there is one."""
         session, job, found = self._session, self._session.job, None
         with contextlib.suppress(OSError):
-            found = load((session.folder.path / name / "incident.json").read_bytes())
+            found = load(session.folder.read(f"{name}/incident.json"))
         # A supervisor before this one may have opened an incident of the attempt that still runs.
         running = session.channel.running_attempt if session.channel is not None else ""
         if found is None or "first_new_step" in found.times or found.attempt in (running, job.attempt.key):

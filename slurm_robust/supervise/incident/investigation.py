@@ -109,7 +109,7 @@ class Investigation:
         if self._log is not None:
             self._log.set_captured(render_tree(taken))
         if keep:
-            self._session.folder.write_archives(self._id, number, archives)
+            self._session.folder.write_archives(f"{self._id}/stacks-{number}/", archives)
             self._report(taken, clock.monotonic_s() - began, slow)
         else:
             # An incident may yet come of it, and then these stacks belong into its folder.
@@ -177,7 +177,7 @@ class Investigation:
         self._saved_rounds = list(earlier._saved_rounds)
         for number, archives in earlier._unsaved.items():
             unpacked = {node: zlib.decompress(body) for node, body in archives.items()}
-            self._session.folder.write_archives(self._id, number, unpacked)
+            self._session.folder.write_archives(f"{self._id}/stacks-{number}/", unpacked)
 
     def _report_problem(self, problems: Sequence[str]) -> None:
         """Report once why a dump cannot be used: the first one that cannot."""

@@ -114,7 +114,8 @@ def prepare(
         if asked is None:
             return None
         outputs, work_dir = asked
-    folder = IncidentFolder(incident_folder.of_run(own.folder, outputs, ref.address, work_dir))
+    # The supervisor tells what there is to tell of it.
+    folder = IncidentFolder(incident_folder.of_run(own.folder, outputs, ref.address, work_dir), quiet=True)
     mode = own.mode or (config.mode if config is not None else DEFAULT_MODE)
     acting = mode is Mode.ACT and lock.claim() and not lock.shared
     lineage = _lineage(folder, int(restart), _launches_per_hour(config) if acting and not sys.stderr.isatty() else None)
@@ -133,7 +134,7 @@ def _lineage(folder: IncidentFolder, restart: int, most_launches: int | None) ->
     """The training's name; empty where the supervisor has to choose it, or to refuse the launch."""
     key = run_key(place(folder, restart, os.getpid()))
     try:
-        found = (folder.path / LINEAGE_FILE).read_bytes()
+        found = folder.read(LINEAGE_FILE)
     except FileNotFoundError:
         return os.urandom(6).hex() if restart == 0 else ""
     except OSError:

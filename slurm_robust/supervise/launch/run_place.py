@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 
@@ -24,18 +22,17 @@ def place(folder: IncidentFolder, restart: int, launcher: int) -> int:
     that was killed keeps its place, and a restarted supervisor finds the place of its launcher. On a full disk the runs
     of an attempt may share a place; the tally then bounds them.
     """
-    path = folder.path / _CALLS_FILE
     process = procfs.stat(launcher)
     # With its start, since pids are reused.
     mine = f"{restart} {launcher} {process.start_ticks if process is not None else 0}"
-    if mine not in _lines(path):
+    if mine not in _lines(folder):
         folder.append(_CALLS_FILE, f"{mine}\n")
-    calls = [line for line in _lines(path) if line.startswith(f"{restart} ")]
+    calls = [line for line in _lines(folder) if line.startswith(f"{restart} ")]
     return calls.index(mine) + 1 if mine in calls else len(calls) + 1
 
 
-def _lines(path: Path) -> list[str]:
+def _lines(folder: IncidentFolder) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return folder.read(_CALLS_FILE).decode("utf-8", "replace").splitlines()
     except OSError:
         return []

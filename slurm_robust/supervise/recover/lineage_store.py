@@ -172,7 +172,7 @@ def _key(session: Session) -> str:
 def load(folder: IncidentFolder) -> LineageMemory:
     """What earlier attempts left in the job's folder; an empty memory where nothing can be read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((folder.path / LINEAGE_FILE).read_bytes(), type=LineageMemory)
+        return msgspec.json.decode(folder.read(LINEAGE_FILE), type=LineageMemory)
     return LineageMemory()
 
 

@@ -11,6 +11,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from slurm_robust import own_folder
 from slurm_robust.model import Conclusion, Failure, Plan, Road, Verdict
 from slurm_robust.policy.job import code_versions
 from slurm_robust.policy.job.code_versions import CodeState, PendingCode
@@ -140,6 +141,10 @@ class CodeKeeper:
         source = Path(session.code_dir).absolute()
         if session.checkpoint_dir and Path(session.checkpoint_dir).resolve() == source.resolve():
             return "the checkpoints are saved in the folder itself: give them a folder of their own"
+        open_at = own_folder.replaceable_at(str(self._versions.path))
+        # Where they may exchange the code itself, a snapshot beside it is no worse.
+        if open_at and not own_folder.replaceable_at(str(source)):
+            return f"others could exchange it, since they may write {open_at}: give it a folder with --robust-folder"
         return self._moved_to(0).why_not_imported(session.command)
 
     def _origin(self) -> Origin:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from slurm_robust import own_folder
 from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.versions import changes, selection, snapshot
@@ -176,11 +176,10 @@ class VersionFolder:
     def _next(self) -> Path:
         """Make the folder of the next version; two that are taken at the same time get different ones."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            info = self.path.lstat()
-            if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
-                raise SnapshotError(f"{self.path} is no folder of yours: somebody else has made it")
-            self.path.chmod(0o700)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            inside = own_folder.open_folder(str(self.path), make=0o700)
+            os.fchmod(inside, 0o700)
+            os.close(inside)
             # Also that of a version whose files somebody has removed: a number means one version for ever.
             known = (path.name.partition(".")[0] for path in self.path.iterdir())
             number = max((int(name) for name in known if name.isascii() and name.isdecimal()), default=0)
@@ -189,14 +188,25 @@ class VersionFolder:
                 with contextlib.suppress(FileExistsError):
                     self.snapshot(number).mkdir(mode=0o755)
                     return self.snapshot(number)
+        except own_folder.NotOursError as error:
+            raise SnapshotError(f"{self.path} is no folder of yours: {error.strerror}") from None
         except OSError as error:
             raise SnapshotError(f"{self.path} cannot be written: {error.strerror}") from None
         raise SnapshotError(f"{self.path} holds {_MAX_NUMBER} versions: remove old ones")
 
     def _write(self, name: str, content: bytes) -> None:
-        temporary = self.path / f".{name}.{os.getpid()}"
-        temporary.write_bytes(content)
-        temporary.replace(self.path / name)
+        temporary = f".{name}.{os.getpid()}"
+        inside = own_folder.open_folder(str(self.path), make=0o700)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=inside)
+            with os.fdopen(
+                own_folder.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, inside=inside), "wb"
+            ) as f:
+                f.write(content)
+            os.replace(temporary, name, src_dir_fd=inside, dst_dir_fd=inside)
+        finally:
+            os.close(inside)
 
     def remove(self, number: int) -> None:
         """Remove a version that is not in use."""
@@ -267,7 +277,7 @@ class VersionFolder:
         Raises:
             OSError: the disk refuses.
         """
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         self._write("state.json", msgspec.json.format(msgspec.json.encode(report), indent=1))
 
 

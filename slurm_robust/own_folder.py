@@ -1,0 +1,177 @@
+"""Folders and files that are ours alone, where others may write too: a project's folder, `/tmp`.
+
+A name there may be taken before us. So a folder is opened once, by a step that follows no link, and is believed only if
+it is our own and nobody else may write it; what is in it is reached by its descriptor. Whoever exchanges the name
+afterwards gets nothing of ours. This loads nothing but os and stat: every launch waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OTHERS = 0o022
+_MORE_NAMES = 3
+_ELOOP = 40  # of errno, which costs a module
+
+
+class NotOursError(OSError):
+    """Somebody else may have made it, or may write it."""
+
+
+def open_folder(path: str, *, inside: int | None = None, make: int = 0) -> int:
+    """Return a descriptor of a folder of our own. One that others may write (umask 002) is closed to them first.
+
+    Args:
+        path: The folder.
+        inside: Descriptor of the folder that `path` is relative to.
+        make: With these permissions it is made where there is none; 0 for not at all.
+
+    Raises:
+        NotOursError: it is a link, no folder, or somebody else's.
+        OSError: there is none, or it cannot be made.
+    """
+    if make:
+        try:
+            os.mkdir(path, make, dir_fd=inside)
+        except FileExistsError:
+            pass
+    try:
+        fd = os.open(path, _FOLDER, dir_fd=inside)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        try:
+            there = os.stat(path, dir_fd=inside, follow_symlinks=False)
+        except OSError:
+            raise error from None
+        if stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid():
+            raise
+        what = f"belongs to uid {there.st_uid}" if stat.S_ISDIR(there.st_mode) else "is no folder"
+        raise NotOursError(error.errno, f"it {what}", path) from None
+    try:
+        _check(fd, path)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check(fd: int, path: str) -> os.stat_result:
+    """Raise NotOursError where it is not our own, or stays open to others."""
+    found = os.fstat(fd)
+    if found.st_uid != os.geteuid():
+        raise NotOursError(1, f"it belongs to uid {found.st_uid}", path)
+    if found.st_mode & _OTHERS:
+        try:
+            if not found.st_mode & stat.S_ISVTX:  # with it (/tmp), it is open to others on purpose
+                os.fchmod(fd, stat.S_IMODE(found.st_mode) & ~_OTHERS)
+        except OSError:
+            pass  # what counts is whether they may write it now
+        if os.fstat(fd).st_mode & _OTHERS:
+            raise NotOursError(1, "others may write it", path)
+    return found
+
+
+def open_file(name: str, flags: int, *, inside: int, mode: int = 0o644) -> int:
+    """Return a descriptor of a plain file in a folder of our own.
+
+    Raises:
+        NotOursError: it is a link, no plain file, somebody else's, or has another name elsewhere; or it is only to be
+            read, and others may have written it.
+        OSError: there is none, or the disk refuses.
+    """
+    try:
+        fd = os.open(name, flags | _FILE, mode, dir_fd=inside)
+    except OSError as error:
+        if error.errno == _ELOOP:
+            raise NotOursError(error.errno, "it is a link", name) from None
+        raise
+    try:
+        found = os.fstat(fd)
+        # Between the two, a writer may have put another in its place: then it has no name at all.
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise NotOursError(1, "it is no plain file, or has several names", name)
+        if found.st_mode & _OTHERS and flags & os.O_ACCMODE == os.O_RDONLY:
+            raise NotOursError(1, "others may write it", name)
+        _check(fd, name)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def fresh(path: str, flags: int) -> int:
+    """Open a file that did not exist before, as the `opener` of `open`: no link or pipe that was put there is used.
+
+    What is left of an earlier try is removed.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+
+
+def names(path: str) -> list[str]:
+    """Return where a folder may be that is wanted at `path`, in the order in which they are looked at."""
+    return [path, *(f"{path}.{n}" for n in range(1, _MORE_NAMES + 1))]
+
+
+def first_own(path: str, *, make: int = 0) -> tuple[int, str]:
+    """Return a descriptor of the folder that is wanted at `path`, and where it is: there, beside it, or below our home.
+
+    A later run finds the same one: the first of `names` that is our own, also where a name before it is free again.
+
+    Raises:
+        OSError: there is none, and none can be made.
+    """
+    free = []
+    for name in names(path):
+        try:
+            return open_folder(name), name
+        except NotOursError:
+            continue
+        except FileNotFoundError:
+            free.append(name)
+    for name in free:
+        if not make:
+            raise FileNotFoundError(2, os.strerror(2), path)
+        os.makedirs(os.path.dirname(os.path.abspath(name)), exist_ok=True)
+        try:
+            return open_folder(name, make=make), name
+        except NotOursError:
+            continue  # made by somebody else meanwhile
+    name = at_home(path)
+    if make:
+        os.makedirs(os.path.dirname(name), 0o700, exist_ok=True)
+    return open_folder(name, make=make), name
+
+
+def replaceable_at(path: str) -> str:
+    """Return the first folder on the way to `path` in which others may put another one in its place; "" for none.
+
+    A folder of the user's own group, which has the user's number, is open to nobody else.
+    """
+    at = os.path.realpath(path)
+    while at != "/":
+        at = os.path.dirname(at)
+        found = os.stat(at)
+        others = found.st_mode & (0o002 if found.st_gid in (0, os.geteuid()) else _OTHERS)
+        if found.st_uid not in (0, os.geteuid()) or (others and not found.st_mode & stat.S_ISVTX):
+            return at
+    return ""
+
+
+def at_home(path: str) -> str:
+    """Return the place below our home for a folder whose place is taken. Raises OSError where no home is known."""
+    home = os.path.expanduser("~")
+    if not os.path.isabs(home):
+        raise FileNotFoundError(2, "no home folder is known", path)
+    # Folders of several places have one name where clusters number their jobs alike.
+    place = os.path.abspath(path).strip("/").replace("/", "%")
+    return os.path.join(home, ".local", "state", "slurm_robust", place[-200:], os.path.basename(path))

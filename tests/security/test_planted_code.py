@@ -1,0 +1,53 @@
+"""Attacks on the versions of a job's code: they are executed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from other_user import ATTACKER, VICTIM, as_user, home_of, needs_root, shared_folder
+
+from slurm_robust import own_folder
+from slurm_robust.supervise.versions.snapshot import Limits, SnapshotError
+from slurm_robust.supervise.versions.version_folder import Origin, VersionFolder
+
+pytestmark = needs_root
+
+
+def test_a_folder_that_was_put_in_ours_place_gets_no_code(tmp_path: Path) -> None:
+    """Neither a snapshot nor a report is written into a folder of the attacker's, and no link in it is followed."""
+    shared, home = shared_folder(tmp_path / "shared", 0o2770), home_of(VICTIM, tmp_path / "home")
+    (home / "train.py").write_text("")
+    folder = shared / "slurm-robust-7"
+
+    def attack() -> None:
+        (folder / "code").mkdir(parents=True)
+        folder.chmod(0o777)
+        (folder / "code").chmod(0o777)
+
+    def take() -> str:
+        try:
+            VersionFolder(folder).take(Origin(home, "victim"), Limits(1 << 20, 10, 10.0))
+        except SnapshotError as error:
+            return str(error)
+        return ""
+
+    def write() -> None:
+        with pytest.raises(own_folder.NotOursError):
+            VersionFolder(folder)._write("state.json", b"{}")
+
+    as_user(ATTACKER, attack)
+    assert "is no folder of yours: it belongs to uid" in as_user(VICTIM, take)
+    as_user(VICTIM, write)
+    assert not list((folder / "code").iterdir())
+
+
+@pytest.mark.parametrize(("mode", "found"), [(0o1777, False), (0o2770, True), (0o2750, False)])
+def test_who_may_exchange_a_folder_is_seen(tmp_path: Path, mode: int, found: bool) -> None:
+    """In /tmp nobody may rename another's folder; in a project's folder the group may."""
+    shared = shared_folder(tmp_path / "shared", mode)
+    for above in (tmp_path, tmp_path.parent):
+        os.chown(above, 0, 0)
+    open_at = as_user(VICTIM, lambda: own_folder.replaceable_at(str(shared / "slurm-robust-7")))
+    assert open_at == (str(shared) if found else "")
