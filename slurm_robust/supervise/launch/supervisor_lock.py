@@ -3,55 +3,96 @@
 from __future__ import annotations
 
 import contextlib
-import errno
+import fcntl
 import os
-import socket
-import struct
+import re
 
+from slurm_robust import own_folder
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 
 _LATE = 8
 """With more supervisors than this behind the first one, some count as none."""
-_PEER = struct.Struct("3i")
-"""The kernel's description of a socket's owner: pid, uid, gid."""
-_LISTENS_S = 0.5
+_LOOKS_S = 0.1
+"""Somebody who only looks whether a name is held holds it for a moment, too."""
 
 
 class SupervisorLock:
     """Holds a name of the job on its batch node; supervisors that came later hold further names.
 
-    The names are abstract sockets: the kernel drops them with our process, however that ends, so a cancelled job leaves
-    nothing in /tmp. A launcher takes the name before it starts srun, and hands it to its supervisor (`handed_over`).
+    The names are locked files in a folder of the user's own, so nobody else can hold one. The kernel unlocks them with
+    our process, however that ends. Whoever comes next removes what a killed one has left. A launcher takes the name
+    before it starts srun, and hands it to its supervisor (`take_over`).
     """
 
     def __init__(self, cluster: str, job: str, clock: SystemClock = CLOCK) -> None:
         self._clock = clock
-        self._name = f"\0srobust-{os.getuid()}-{cluster}-{job}"
-        self._held: socket.socket | None = None
+        self._name = re.sub(r"[^\w.+-]", "_", f"{cluster}-{job}")
+        self._folder = -1
+        self._held = -1
         self._place = 0
+
+    def _inside(self) -> int:
+        """The folder with the names: the same one for each process of this user on this node, whatever its TMPDIR."""
+        if self._folder < 0:
+            self._folder, _ = own_folder.first_own(f"/tmp/srobust-{os.geteuid()}", make=0o700)  # noqa: S108 (checked)
+        return self._folder
 
     def claim(self) -> bool:
         """Take the first name; False where another supervisor of the job holds it."""
-        if self._held is not None:
+        if self._held >= 0:
             return self._place == 0  # our launcher has taken it for us
-        for place in range(_LATE + 1):
-            held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                held.bind(self._at(place))
-                held.listen()
-            except OSError as error:
-                held.close()
-                if error.errno != errno.EADDRINUSE or not self._taken(place, patience_s=_LISTENS_S):
-                    return True  # no name can be held: the usual case, a single run, must still work
-                continue
-            self._held, self._place = held, place
-            return place == 0
+        try:
+            self._tidy_up()
+            for place in range(_LATE + 1):
+                held = self._locked(place)
+                if held >= 0:
+                    self._held, self._place = held, place
+                    return place == 0
+        except OSError:
+            return True  # no name can be held: the usual case, a single run, must still work
         return False
+
+    def _locked(self, place: int) -> int:
+        """A descriptor that holds a name; -1 where somebody else holds it. Raises OSError where there can be none."""
+        deadline = self._clock.monotonic_s() + _LOOKS_S
+        while True:
+            fd = own_folder.open_file(self._at(place), os.O_RDWR | os.O_CREAT, inside=self._inside(), mode=0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_at(fd, place):
+                    return fd
+                os.close(fd)  # removed by somebody who tidied up between the two steps
+            except BlockingIOError:
+                os.close(fd)
+                if self._clock.monotonic_s() >= deadline:
+                    return -1
+                self._clock.pause(0.01)
+            except OSError:
+                os.close(fd)
+                raise
+
+    def _is_at(self, fd: int, place: int) -> bool:
+        with contextlib.suppress(OSError):
+            return os.path.samestat(
+                os.fstat(fd), os.stat(self._at(place), dir_fd=self._inside(), follow_symlinks=False)
+            )
+        return False
+
+    def _tidy_up(self) -> None:
+        """Remove the files that nobody holds."""
+        for name in os.listdir(self._inside()):  # noqa: PTH208 (a descriptor)
+            with contextlib.suppress(OSError):
+                fd = own_folder.open_file(name, os.O_RDWR, inside=self._inside())
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(name, dir_fd=self._inside())
+                finally:
+                    os.close(fd)
 
     @property
     def fd(self) -> int:
         """The descriptor that holds the name, for a child that is to hold it too; -1 where none does."""
-        return self._held.fileno() if self._held is not None else -1
+        return self._held
 
     def take_over(self, fd: int) -> None:
         """Hold the name that our launcher has claimed, by the descriptor that we have inherited; -1 for none.
@@ -61,13 +102,13 @@ class SupervisorLock:
         if fd < 0:
             return
         with contextlib.suppress(OSError):
-            held = socket.socket(fileno=fd)
-            names = [self._at(place).encode() for place in range(_LATE + 1)]
-            if held.getsockname() in names:
-                self._held, self._place = held, names.index(held.getsockname())
-                held.set_inheritable(False)
-            else:
-                held.close()
+            for place in range(_LATE + 1):
+                if self._is_at(fd, place):
+                    self._held, self._place = fd, place
+                    os.set_inheritable(fd, False)
+                    return
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
     @property
     def taken(self) -> bool:
@@ -81,30 +122,25 @@ class SupervisorLock:
 
     def release(self) -> None:
         """Give the name up."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     def _at(self, place: int) -> str:
         return f"{self._name}.{place}"
 
-    def _taken(self, place: int, patience_s: float = 0.0) -> bool:
-        """Whether a supervisor of this user holds the name. Anybody may take a name; another user's does not count.
-
-        An owner that has just taken the name and does not listen yet gets `patience_s`.
-        """
-        deadline = self._clock.monotonic_s() + patience_s
-        while True:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-                asking.setblocking(False)
-                try:
-                    asking.connect(self._at(place))
-                except BlockingIOError:
-                    return True  # its queue of connections is full
-                except OSError:
-                    if self._clock.monotonic_s() >= deadline:
-                        return False
-                    self._clock.pause(0.01)
-                    continue
-                peer = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-                return bool(_PEER.unpack(peer)[1] == os.getuid())
+    def _taken(self, place: int) -> bool:
+        """Whether a supervisor of this user holds the name."""
+        try:
+            fd = own_folder.open_file(self._at(place), os.O_RDONLY, inside=self._inside())
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return False
