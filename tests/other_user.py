@@ -66,8 +66,8 @@ def shared_folder(path: Path, mode: int) -> Path:
     os.chown(path, 0, GROUP)
     path.chmod(mode)
     for above in path.parents:
-        if not above.stat().st_mode & 0o001:
-            above.chmod(above.stat().st_mode | 0o111)
+        if above.stat().st_mode & 0o555 != 0o555:
+            above.chmod(above.stat().st_mode | 0o555)
     return path
 
 

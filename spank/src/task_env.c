@@ -1,6 +1,8 @@
 #include "task_env.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,15 +47,31 @@ static void give_setting(spank_t sp, const struct setting *setting)
 		give(sp, setting->other, setting->other_value);
 }
 
-/* The path of this step's file in a folder for dumps; "" where the step's ids are unknown. */
+/* A number that nobody can guess; 0 where the system has none. */
+static uint64_t random_number(void)
+{
+	uint64_t number = 0;
+	int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return 0;
+	if (read(fd, &number, sizeof number) != sizeof number)
+		number = 0;
+	close(fd);
+	return number;
+}
+
+/* The path of this task's file in a folder for dumps; "" where the step's ids are unknown. Others may create entries
+ * there, too: with a random part nobody can have made one of this name. */
 static void name_file(spank_t sp, const char *folder, const char *suffix, char *out, size_t size)
 {
 	uint32_t job = 0, number = 0;
+	uint64_t secret = random_number();
 
 	out[0] = '\0';
-	if (spank_get_item(sp, S_JOB_ID, &job) == ESPANK_SUCCESS &&
+	if (secret != 0 && spank_get_item(sp, S_JOB_ID, &job) == ESPANK_SUCCESS &&
 	    spank_get_item(sp, S_JOB_STEPID, &number) == ESPANK_SUCCESS)
-		snprintf(out, size, "%s/srobust-%u.%u-%s", folder, job, number, suffix);
+		snprintf(out, size, "%s/srobust-%u.%u-%016" PRIx64 "-%s", folder, job, number, secret, suffix);
 }
 
 /* PyTorch has renamed these, and still reads the old names. */

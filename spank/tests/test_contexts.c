@@ -47,6 +47,16 @@ static void finish(void)
 	CHECK(slurm_spank_exit(NULL, 3, arguments) == 0, "exit");
 }
 
+/* The variable is `before`, sixteen digits that nobody can guess, and `after`. */
+static void is_random(const char *name, const char *before, const char *after)
+{
+	const char *value = host_env(name), *digits = value + strlen(before);
+
+	CHECK(strncmp(value, before, strlen(before)) == 0 && strspn(digits, "0123456789abcdef") == 16 &&
+		      strcmp(digits + 16, after) == 0 && strncmp(digits, "0000000000000000", 16) != 0,
+	      "%s=%s", name, value);
+}
+
 static void test_a_watched_task(void)
 {
 	char name[128], text[64] = "";
@@ -60,11 +70,11 @@ static void test_a_watched_task(void)
 	is("TORCH_FR_BUFFER_SIZE", "2000");
 	is("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000");
 	is("TORCH_NCCL_DUMP_ON_TIMEOUT", "1");
-	is("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "/tmp/srobust-12.3-");
-	is("TORCH_FR_DUMP_TEMP_FILE", "/dumps/srobust-12.3-fr-rank-");
-	is("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "/dumps/srobust-12.3-fr-rank-");
+	is_random("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "/tmp/srobust-12.3-", "-");
+	is_random("TORCH_FR_DUMP_TEMP_FILE", "/dumps/srobust-12.3-", "-fr-rank-");
+	is("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", host_env("TORCH_FR_DUMP_TEMP_FILE"));
 	is("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "1");
-	is("CUDA_COREDUMP_FILE", "/dumps/srobust-12.3-%h-%p.nvcudmp");
+	is_random("CUDA_COREDUMP_FILE", "/dumps/srobust-12.3-", "-%h-%p.nvcudmp");
 	is("CUDA_ENABLE_LIGHTWEIGHT_COREDUMP", "1");
 	CHECK(strstr(host_env("CUDA_COREDUMP_GENERATION_FLAGS"), "skip_global_memory") != NULL, "flags");
 	CHECK(strstr(host_env("PYTHONPATH"), ":/own") != NULL, "PYTHONPATH=%s", host_env("PYTHONPATH"));

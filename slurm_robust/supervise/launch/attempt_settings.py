@@ -82,14 +82,16 @@ def environment(
         env["SROBUST_RESUME_PATH"] = str(start.path) if start.path is not None else ""
         env["SROBUST_RESUME_STEP"] = str(start.step)
         env[SKIP_VARIABLE] = start.skipped
-    stem = str(dumps / f"{attempt}-rank-")
+    # Nobody can make a file of this name first: PyTorch follows a link, and fails where it cannot make its pipe. The
+    # pipes have no folder of our own: it would have to be there on each node, and in each rank's container.
+    stem = str(dumps / f"{attempt}-{os.urandom(8).hex()}-rank-")
     wanted = {
         "TORCH_FR_BUFFER_SIZE": _FLIGHT_RECORDER_EVENTS,
         "TORCH_FR_DUMP_TEMP_FILE": stem,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         # Python's stacks come from py-spy; here they need the GIL, which a hung rank may hold for ever.
         "TORCH_INCLUDE_STACK_TRACE": "0",
-        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"/tmp/srobust-{attempt}-",  # noqa: S108 (a pipe, on the rank's own node)
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"/tmp/srobust-{attempt}-{os.urandom(8).hex()}-",  # noqa: S108
     }
     # PyTorch renamed these. New versions warn on every rank where an old name is set; old ones know only the old names.
     if not only_new_names(command, base):

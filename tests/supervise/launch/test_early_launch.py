@@ -61,8 +61,9 @@ def typed(tmp_path: Path) -> Iterator[Typed]:
         made.lock.release()
 
 
-def test_the_ranks_are_given_what_a_supervisor_would_give_them(typed: Typed) -> None:
+def test_the_ranks_are_given_what_a_supervisor_would_give_them(typed: Typed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Name, lineage, and a folder for dumps; srun's options are the user's."""
+    monkeypatch.setattr(os, "urandom", bytes)
     launch = typed.prepare("-n2", "python", "train.py", TORCH_FR_BUFFER_SIZE="5")
     assert launch is not None
     name = attempt_settings.attempt_name("5", 0, os.getpid(), 1)
