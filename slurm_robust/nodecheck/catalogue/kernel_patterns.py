@@ -3,8 +3,9 @@
 No kind alone makes a node unfit: a job that eats all memory is killed on a healthy node, corrected errors are daily
 bread, and whatever broke for good is seen by the check that looks at it now. Words are those of Linux 4.18 to 6.12
 (mlx5: drivers/net/ethernet/mellanox/mlx5/core/health.c), of Lustre 2.12 to 2.15 and of NVIDIA's open driver 595,
-matched at the beginning of a message, where no process writes its name. Pure; patterns are compiled only when a line
-holds the plain word beside them.
+matched at the beginning of a message, by words of the kernel's own that are longer than a process's name. What users
+write into the log all the same is left out before (`kmsg_line.KernelRecord.evidence`). Pure; patterns are compiled only
+when a line holds the plain word beside them.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ _DISK = r"(?P<name>(?!sr\d|fd\d|loop\d|nbd\d|ram\d)[\w-]+)"
 _GHES = r"(?:\{\d+\}|mce: )?\[Hardware Error\]: "
 _TARGET = r"(?P<name>[\w.-]{1,80})"
 _LIBCFS = r"(?:Lustre|LNet)(?:Error)?: \d+:\d+:\([\w.-]{1,40}:\d+:\w{1,60}\(\)\) "
+_WHY = r"(?:[\w /-]{1,45}(?: \(0x[0-9a-f]+\) detected at [^'\"]{1,120})?[.;] +)?"
+"""XFS says first why it shuts down (xfs_fsops.c)."""
+_DIE = r"(?<=: )[0-9a-f]{4,16} \[#\d+\]"
 _UC = r"[abef][0-9a-f]{15}\b"
 """A bank's status that is valid (bit 63) and uncorrected (bit 61): IA32_MCi_STATUS, Intel SDM volume 3B."""
 _MEMORY = "have the memory looked at if it repeats"
@@ -51,7 +55,10 @@ _HEAT = "look at fans, inlet temperature and heat sinks"
 KINDS: dict[str, Trouble] = {
     "oom_kill": Trouble(
         "a job used more memory than there is; nothing is wrong with the node",
-        (("ut of memory", r"(?:Memory cgroup out of memory|Out of memory)[:,].*Kill"), ("oom-kill:", r"oom-kill:")),
+        (
+            ("ut of memory", r"(?:Memory cgroup out of memory|Out of memory)[:,].*Kill"),
+            ("oom-kill:", r"oom-kill:constraint="),
+        ),
     ),
     "hung_task": Trouble(
         "a process waited long in the kernel: look for a slow or dead file system",
@@ -73,7 +80,7 @@ KINDS: dict[str, Trouble] = {
     ),
     "lustre_evicted": Trouble(
         "a job that wrote there lost data; look at the Lustre servers and the way to them",
-        (("was evicted by", rf"LustreError: .{{0,80}}This client was evicted by {_TARGET}"),),
+        (("was evicted by", rf"LustreError: (?:[\w:-]{{1,80}}: ){{0,3}}This client was evicted by {_TARGET}"),),
     ),
     "limit_reached": Trouble(
         "a limit of the kernel was met: raise it with sysctl, or look for who uses so much",
@@ -195,9 +202,12 @@ KINDS: dict[str, Trouble] = {
         "a file system is damaged: drain, run fsck or xfs_repair",
         (
             ("EXT4-fs error", r"EXT4-fs error \(device (?P<name>[\w-]+)\)"),
-            ("XFS (", r"XFS \((?P<name>[\w-]+)\): .*[Cc]orruption"),
+            (
+                "XFS (",
+                r"XFS \((?P<name>[\w-]+)\): (?:Metadata (?:corruption|CRC error)|Corruption (?:of (?:in-|on-)|det))",
+            ),
             ("BTRFS", r"BTRFS (?:error|critical) \(device (?P<name>[\w-]+)"),
-            ("beyond end of device", r".{0,60}attempt to access beyond end of device"),
+            ("beyond end of device", r"(?:(?:\\x..|[^\\]){1,15}: )?attempt to access beyond end of device"),
             ("SQUASHFS error", r"SQUASHFS error: "),
         ),
     ),
@@ -216,13 +226,18 @@ KINDS: dict[str, Trouble] = {
     "oops": Trouble(
         "the kernel met a bug of its own and goes on without surety: reboot; report the lines behind it",
         (
-            ("[#", r"(?:Oops|general protection fault|invalid opcode|divide error|stack segment).{0,80}\[#\d+\]"),
+            (
+                "[#",
+                rf"(?:Oops|general protection fault|invalid opcode|divide error|stack segment)[:,] .{{0,120}}?{_DIE}",
+            ),
             ("BUG: ", r"BUG: (?:unable to handle|kernel NULL pointer|Bad page)"),
-            ("kernel BUG at", r"kernel BUG at "),
+            ("kernel BUG at", r"kernel BUG at [\w./-]{1,200}:\d+!"),
             ("Internal error: Oops", r"Internal error: Oops"),
         ),
     ),
-    "panic": Trouble("the kernel gave up: look at the lines before it", (("Kernel panic", r"Kernel panic - "),)),
+    "panic": Trouble(
+        "the kernel gave up: look at the lines before it", (("Kernel panic", r"Kernel panic - not syncing"),)
+    ),
     "pcie_error": Trouble(
         "look at the card and its slot: `lspci -vvs` on it; reseat it if it repeats",
         (
@@ -246,23 +261,26 @@ KINDS: dict[str, Trouble] = {
             ("Machine Check", rf"{_GHES}CPU \d+: Machine Check(?: Exception)?: (?:[1-9a-f]|0 Bank \d+: {_UC})"),
             ("event severity", rf"{_GHES}event severity: (?:fatal|recoverable)"),
             ("Uncorrected hardware", r"(?:mce: )?Uncorrected hardware memory error"),
-            ("achine check:", r"(?:mce: )?(?:CPU \d+ )?Machine check: .*[Ff]atal"),
+            ("achine check:", rf"(?:{_GHES}|mce: )(?:CPU \d+ )?Machine check: .*[Ff]atal"),
             (" UE ", r"EDAC (?P<name>\S+): \d+ UE "),
         ),
     ),
     "fs_shutdown": Trouble(
         "a file system gave up after an error: drain, unmount it, run xfs_repair, look at the disk",
         (
-            ("hutting down", rf"{_FS} \((?:device )?{_DISK}\): .*[Ss]hutting down filesystem"),
-            ("orced shutdown", rf"{_FS} \((?:device )?{_DISK}\): .*[Ff]orced shutdown"),
+            ("hutting down", rf"{_FS} \({_DISK}\): {_WHY}[Ss]hutting down filesystem"),
+            ("orced shutdown", rf"{_FS} \({_DISK}\): {_WHY}[Ff]orced shutdown(?!\()"),
         ),
         over=("ounting ", rf"{_FS} \((?:device )?{_DISK}\): (?:[Uu]nmounting|Mounting V)"),
     ),
     "remount_ro": Trouble(
         "a file system met an error: drain, run fsck, look at the disk",
         (
-            ("emounting filesystem", rf"{_FS} \((?:device )?{_DISK}\): .*[Rr]emounting filesystem read-only"),
-            ("orced readonly", rf"{_FS}.{{0,20}} \((?:device )?{_DISK}.*forced readonly"),
+            ("emounting filesystem", rf"{_FS} \({_DISK}\): (?:error: )?[Rr]emounting filesystem read-only"),
+            (
+                "orced readonly",
+                rf"BTRFS (?:info|warning|error|critical) \(device {_DISK}[^)]{{0,20}}\): forced readonly",
+            ),
         ),
     ),
 }

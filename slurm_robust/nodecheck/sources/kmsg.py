@@ -98,9 +98,11 @@ class KernelLog:
         begin = self.data.rfind(b"\n", 0, max(0, after - self.start)) + 1
         records = []
         lines, capped = _lines(self.data, max(self.boot, begin), b"\n", words, most)
-        for line in lines:
-            record = parse(line.decode("utf-8", "replace"))
-            if record is None:
+        broken = _BrokenLines(self.data)
+        for first, last in lines:
+            line = self.data[first:last].decode("utf-8", "replace")
+            record = parse(line)
+            if record is None or not record.evidence or broken.holds(first, line, record):
                 continue
             of_now = booted_at_s is None or record.wall_s is None or record.wall_s + 2 * _CLOCK_STEP_S >= booted_at_s
             if of_now and wanted(record.text):
@@ -115,24 +117,58 @@ class KernelLog:
         after = after if isinstance(after, int) else -1
         records = []
         lines, capped = _lines(self.data, 0, b"\0", words, most)
-        for data in lines:
-            record = parse(data.decode("utf-8", "replace"))
-            if record is not None and record.seq is not None and record.seq > after and wanted(record.text):
+        for first, last in lines:
+            record = parse(self.data[first:last].decode("utf-8", "replace"))
+            if record is None or record.seq is None or record.seq <= after or not record.evidence:
+                continue
+            if wanted(record.text):
                 records.append(record)
         newest = parse(self.data[:-1].rpartition(b"\0")[2].decode("utf-8", "replace"))
         seq = max(after, newest.seq if newest and newest.seq is not None else -1)
         return LogReading(tuple(records), {"seq": seq}, capped=capped)
 
 
-def _lines(data: bytes, begin: int, end: bytes, words: Iterable[str], most: int) -> tuple[list[bytes], frozenset[str]]:
-    """The lines behind `begin` with one of these words, or all, in their order; and the words of more than `most`.
+class _BrokenLines:
+    """Tells which lines of a plain file are the rest of a record that holds a user's words, and no record.
+
+    Who saves the log as text may begin a line where a file's name has a line break (`/dev/kmsg` escapes it), and puts
+    the same time before it. So whatever follows such a record with the very same stamp is not believed.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._known = (-1, b"", False)
+
+    def holds(self, first: int, line: str, record: KernelRecord) -> bool:
+        """Of the line at `first`; lines are asked for in their order."""
+        stamp = line[: len(line) - len(record.text)].encode()
+        at, found = first, False
+        while stamp and record.seq is None and not found and at > 0:
+            end, at = at - 1, self._data.rfind(b"\n", 0, at - 1) + 1
+            if not self._data.startswith(stamp, at):
+                break
+            if at == self._known[0] and stamp == self._known[1]:
+                found = self._known[2]
+                break
+            before = parse(self._data[at:end].decode("utf-8", "replace"))
+            found = before is not None and before.holds_users_words
+        self._known = (first, stamp, found)
+        return found
+
+
+def _lines(
+    data: bytes, begin: int, end: bytes, words: Iterable[str], most: int
+) -> tuple[list[tuple[int, int]], frozenset[str]]:
+    """Where the lines behind `begin` with one of these words, or all, begin and end; and the words of more than `most`.
 
     A word is looked for in the whole at once: line by line that takes ten times as long. The search goes backwards, so
     that of too many lines the newest are found.
     """
     wanted = {word: word.encode() for word in words}
     if not wanted:
-        return data[begin:].split(end), frozenset()
+        ends = [match.start() for match in re.finditer(re.escape(end), data[begin:])]
+        firsts = [begin, *(begin + at + 1 for at in ends)]
+        return list(zip(firsts, [*(begin + at for at in ends), len(data)], strict=True)), frozenset()
     found: dict[int, int] = {}
     capped = set()
     for name, word in wanted.items():
@@ -147,7 +183,7 @@ def _lines(data: bytes, begin: int, end: bytes, words: Iterable[str], most: int)
             last = data.find(end, at)
             found[first] = len(data) if last < 0 else last
             at, count = (data.rfind(word, oldest, first) if first > oldest else -1), count + 1
-    return [data[first:last] for first, last in sorted(found.items())], frozenset(capped)
+    return sorted(found.items()), frozenset(capped)
 
 
 def _last_boot(data: bytes) -> int:
@@ -168,7 +204,7 @@ def _last_boot(data: bytes) -> int:
             if uptime_s + _CLOCK_STEP_S < before_s:
                 boot = position
             before_s = uptime_s
-        if record is not None and record.text.startswith(_BOOT_LINE):
+        if record is not None and record.evidence and record.text.startswith(_BOOT_LINE):
             boot = position
         position += len(line) + 1
     return boot

@@ -3,6 +3,8 @@
 Read are raw records of `/dev/kmsg`; dmesg's, with or without `-T`, `-x`, `-r`, `-e`, `-d`, `--time-format iso`;
 journalctl's short, short-iso, short-precise, short-full, short-monotonic and short-unix; syslog's, also with its
 priority before it (RFC 3164 and 5424). Standard library only; nothing here reads a file.
+
+Users choose some of what stands there: `KernelRecord.evidence` is the one place that decides what may be believed.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 _MONTH = "|".join(_MONTHS)
 
 _RAW = re.compile(r"([0-9]{1,5}),([0-9]{1,20}),([0-9]{1,20}),[^;]{0,64};(.*)", re.DOTALL)
-_LEVEL = re.compile(rf"(?:[a-z0-9]+ *: *[a-z]+ *: ?|<[0-9]{{1,3}}>(?:1 )?)(?=\[|[0-9]{{4}}-|(?:{_MONTH}) )")
+_LEVEL = re.compile(rf"(?:([a-z0-9]+) *: *[a-z]+ *: ?|<([0-9]{{1,3}})>(?:1 )?)(?=\[|[0-9]{{4}}-|(?:{_MONTH}) )")
 _UPTIME = re.compile(r"\[ *([0-9]{1,12}\.[0-9]{1,9})(?: < *[0-9.]{1,20}>)?\] ?")
 _SINCE = re.compile(
     rf"\[(?:(?:{_MONTH}) ?[0-9]{{1,2}} [0-9]{{2}}:[0-9]{{2}}| *(?:\+|< *)[0-9]{{1,12}}\.[0-9]{{1,9}}>?)\] ?"
@@ -29,6 +31,19 @@ _SYSLOG = re.compile(rf"(?:{_MONTH}) [ 0-9][0-9] [0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}
 _UNIX = re.compile(r"([0-9]{9,11}\.[0-9]{6}) (?=[\w.-]+ [\w.@/()-]+(?:\[[0-9]+\])?: )")
 _TAG = re.compile(r"([\w.-]+) ([\w.@/()-]+)(?:\[[0-9]+\])?(?:: ?| (?:[0-9]+|-) \S+ - ?)")
 _MONOTONIC_TAG = re.compile(r"[\w.-]+ kernel: ")
+_ESCAPED = re.compile(r"\\x[0-9a-f]{2}|#[0-7]{3}")
+"""A byte that is not printed, as `/dev/kmsg` and as rsyslog write it."""
+_NAMED_BY_A_PROCESS = re.compile(
+    r".{0,15}(?:\[ *\d{1,10}\]|/\d{1,10}: | ?\(\d{1,10}\)| invoked oom-killer|: page allocation failure"
+    r"|: vmalloc error| +[RSDTtXZPI] +(?:stack:|running task|[0-9a-f]))",
+    re.DOTALL,
+)
+"""`COMM[PID]: segfault at …`, `COMM/PID: potentially unexpected fatal signal`, `COMM(PID): …`: a process chooses the
+15 bytes of its name (`TASK_COMM_LEN`), and behind the PID often stands a file's name, which is a user's as well."""
+_HOLDS_USERS_WORDS = ("traps: ", "process '", "audit: ", "NVRM: API mismatch")
+"""Beginnings of lines that hold a name of a user's or, of NVIDIA's driver, a text that a client sends."""
+_MOUNTED_BY_USERS = ("tmpfs: ", "overlay: ", "overlayfs: ", "fuse: ", "ramfs: ", "proc: ", "sysfs: ", "cgroup2: ")
+"""What users mount in name spaces of their own; an option that does not exist is repeated in the log."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +55,25 @@ class KernelRecord:
         seq: The kernel's number of it, where the shape has one.
         uptime_s: Seconds since boot, where the shape has them.
         wall_s: Seconds since the epoch, where the shape has date and year.
+        facility: Syslog's number of who wrote it: 0 is the kernel, and no write to `/dev/kmsg` gets it.
     """
 
     text: str
     seq: int | None = None
     uptime_s: float | None = None
     wall_s: float | None = None
+    facility: int = 0
+
+    @property
+    def evidence(self) -> bool:
+        """Whether it may tell of the node: the kernel wrote it, and no process chose how it begins."""
+        return self.facility == 0 and not self.holds_users_words
+
+    @property
+    def holds_users_words(self) -> bool:
+        """Whether it repeats names or texts of a user's, who may have put line breaks into them."""
+        start = _ESCAPED.sub("?", self.text[:160])
+        return start.startswith(_HOLDS_USERS_WORDS + _MOUNTED_BY_USERS) or bool(_NAMED_BY_A_PROCESS.match(start))
 
 
 def parse(line: str) -> KernelRecord | None:
@@ -56,7 +84,7 @@ def parse(line: str) -> KernelRecord | None:
     if raw := _RAW.match(line):
         # Behind the first newline of a record stand its ` KEY=value` lines.
         text = raw[4].split("\n", 1)[0]
-        return KernelRecord(text, int(raw[2]), int(raw[3]) / 1e6)
+        return KernelRecord(text, int(raw[2]), int(raw[3]) / 1e6, facility=int(raw[1]) >> 3)
     if line[0] in " \t":
         return None
     return _parse_saved(line)
@@ -64,15 +92,17 @@ def parse(line: str) -> KernelRecord | None:
 
 def _parse_saved(line: str) -> KernelRecord | None:
     """The shapes that dmesg, journalctl and syslog write."""
+    facility = 0
     if level := _LEVEL.match(line):
         line = line[level.end() :]
+        facility = int(level[2]) >> 3 if level[2] else int(level[1] != "kern")
     wall_s: float | None = None
     if since := _SINCE.match(line):
-        return KernelRecord(line[since.end() :])
+        return KernelRecord(line[since.end() :], facility=facility)
     if ctime := _CTIME.match(line):
         month, day, hour, minute, second, year = ctime.groups()
         wall_s = _wall(int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second))
-        return KernelRecord(line[ctime.end() :], wall_s=wall_s)
+        return KernelRecord(line[ctime.end() :], wall_s=wall_s, facility=facility)
     if stamp := _ISO.match(line) or _SYSLOG.match(line) or _UNIX.match(line):
         if stamp.re is _ISO:
             wall_s = _wall(*(int(part) for part in stamp.groups()[:6]), zone=stamp[7])
@@ -92,7 +122,7 @@ def _parse_saved(line: str) -> KernelRecord | None:
         # journalctl's short-monotonic has host and tag behind the uptime.
         if tag := _MONOTONIC_TAG.match(line):
             line = line[tag.end() :]
-    return KernelRecord(line, uptime_s=uptime_s, wall_s=wall_s)
+    return KernelRecord(line, uptime_s=uptime_s, wall_s=wall_s, facility=facility)
 
 
 def _wall(*fields: int, zone: str | None = None) -> float | None:

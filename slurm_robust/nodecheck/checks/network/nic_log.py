@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
 from slurm_robust.nodecheck.sources import shared_kernel_log
 
-_MLX5 = r"mlx5_core [0-9a-f:.]{7,16}:?.{0,120}?"
+_PCI = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_MLX5 = rf"mlx5_core {_PCI}:?.{{0,120}}?"
 _KINDS = {
     "table_overflow": r"(?:neighbour: )?\w{1,16}_cache: neighbor table overflow|"
     r"nf_conntrack: (?:nf_conntrack: )?table full",
     "transmit_timeout": r"NETDEV WATCHDOG: .{1,60}: transmit queue \d+ timed out|" + _MLX5 + r"TX timeout detected|"
-    r"ena [0-9a-f:.]{7,16}.{0,40}: Keep alive watchdog timeout",
+    rf"ena {_PCI}.{{0,40}}: Keep alive watchdog timeout",
     "command_timeout": _MLX5 + r"timeout\. Will cause a leak of a command resource",
     "cable_error": _MLX5 + r"Port module event\[error\]",
     "overheated": _MLX5 + r"(?:High [Tt]emperature|[Hh]igh temperature on sensors)",
@@ -45,7 +46,6 @@ _REMEDIES = {
     "power_insufficient": "plug in the card's power cable; look at the slot's power limit",
     "card_unhealthy": "reset the card (`mlxfwreset`) or reboot the node; if it repeats, have it replaced",
 }
-_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _MAX_EXAMPLE_CHARS = 200
 
 
@@ -63,7 +63,7 @@ def _add(seen: dict[str, Facts], text: str) -> None:
     kind = next(kind for kind in _KINDS if match[kind] is not None)
     entry = seen.setdefault(kind, {"count": 0, "example": text[:_MAX_EXAMPLE_CHARS], "cards": []})
     entry["count"] += 1
-    address = re.search(_ADDRESS, text)
+    address = re.search(_PCI, text)
     if address and address[0] not in entry["cards"]:
         entry["cards"].append(address[0])
 
