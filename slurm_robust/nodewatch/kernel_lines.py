@@ -53,6 +53,7 @@ class KernelLines:
         self._checks: dict[str, Check] = {check.name: check for check in registry.select("full", CHECKS, disable)}
         self._settings = {name: check.settings(chosen.get(name, {})) for name, check in self._checks.items()}
         self._gpus = gpus
+        self._tainted = 0
         self._often: dict[str, tuple[int, float]] = {}  # kind → lines, since when
 
     def judge(self, log: KernelLog, moment: Moment, source: str = "kmsg") -> list[Seen]:
@@ -65,8 +66,11 @@ class KernelLines:
         """
         found = []
         for name, check in self._checks.items():
-            context = replace(self._context, shared={**self._context.shared, "kernel_log": log})
+            context = replace(
+                self._context, shared={**self._context.shared, "kernel_log": log, "tainted": self._tainted}
+            )
             facts = check.probe(context, self._settings[name])
+            self._tainted = facts.get("tainted", self._tainted)
             if name == "xid":
                 found += self._xids(check, facts, log, moment, source)
             else:
@@ -105,6 +109,8 @@ class KernelLines:
             if kind == "disk_lost":
                 used = disk_use.in_use(self._context.root, names)
                 rule = urgency.of_lost_disk(verdict.status, example=entry["example"], named=bool(names), used=used)
+            if kind in facts.get("unseen", ()) and verdict.status is Status.WARN:
+                rule = urgency.UNSEEN
             text = _sentence(kind, names, entry["example"])
             finding = NodeFinding(0, _time_of(log, entry["example"], moment), source, kind, rule.name, text, gpus)
             unfit = verdict.status is Status.FAIL

@@ -122,6 +122,7 @@ REASONS: Mapping[str, UrgencyRule] = {
 """Reason of a check's finding → how urgent it is where it only warns; warnings that are not named are a note."""
 _SOFT_FAILURES = ("remap_pending", "repair_pending", "recovery_drain_reset", "no_fabric_manager")
 """Failures that make a node unfit for the next job, and let the present one reach its checkpoint."""
+UNSEEN = UrgencyRule(NOTE, "ours: a line that the node itself does not bear out moves no job")
 ALL_RAILS = UrgencyRule(NOW, "ours: no RDMA port is left: the job waits for ever, or for its own timeout")
 
 

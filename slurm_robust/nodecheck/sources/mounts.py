@@ -43,7 +43,7 @@ def parse(text: str) -> list[Mount]:
                 fstype=theirs[0],
                 source=_plain(theirs[1]),
                 read_only="ro" in ours[5].split(","),
-                super_read_only="ro" in theirs[2].split(","),
+                super_read_only=not {"ro", "emergency_ro"}.isdisjoint(theirs[2].split(",")),
                 device=ours[2],
             )
         )

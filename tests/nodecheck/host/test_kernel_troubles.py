@@ -332,7 +332,7 @@ class Node:
 def test_trouble_warns_once_and_a_read_only_disk_fails_until_it_is_repaired(tmp_path: Path) -> None:
     """An OOM kill is no fault of the node; a file system that an error made read-only is, as long as it is."""
     node = Node(tmp_path)
-    mount = "30 1 8:1 / /scratch {mode},relatime - ext4 /dev/sda1 {mode}\n"
+    mount = "30 1 8:1 / /scratch rw,relatime - ext4 /dev/sda1 {mode}\n"
     node.say(LINES["oom_kill"][0], LINES["remount_ro"][0])
     node.mounts.write_text(mount.format(mode="ro"))
     assert node.look() == ("fail", "remount_ro")

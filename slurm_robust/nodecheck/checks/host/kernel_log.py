@@ -8,21 +8,23 @@ from typing import Any
 
 from slurm_robust.nodecheck.catalogue import kernel_patterns
 from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.sources import mounts, shared_kernel_log, small_files
+from slurm_robust.nodecheck.sources import kernel_looks, mounts, shared_kernel_log, small_files
 
 _LASTING = {"fs_shutdown": "was shut down", "remount_ro": "went read-only"}
 _MAX_TOLD = 4
+UNSEEN = " (the node itself does not show it)"
 
 
-def _devices(context: Context) -> dict[str, bool]:
-    """The kernel's names of mounted disks (`dm-0`, `sda1`): is the file system read-only?"""
-    found: dict[str, bool] = {}
-    for mount in mounts.parse(small_files.read_text(context.path("/proc/self/mountinfo"))):
-        names = [mount.source.rsplit("/", 1)[-1]]
+def _devices(context: Context, wanted: set[str]) -> dict[str, list[str]]:
+    """What these disks, by the kernel's names (`dm-0`, `sda1`), show themselves where they are mounted."""
+    found: dict[str, list[str]] = {}
+    table = mounts.parse(small_files.read_text(context.path("/proc/self/mountinfo"), 4 << 20))
+    for mount in table:
+        names = {mount.source.rsplit("/", 1)[-1]}
         with contextlib.suppress(OSError, ValueError):
-            names.append((context.path("/sys/dev/block") / mount.device).readlink().name)
-        for name in names:
-            found[name] = found.get(name, False) or mount.super_read_only
+            names = {*names, (context.path("/sys/dev/block") / mount.device).readlink().name}
+        for name in wanted & names - found.keys():
+            found[name] = kernel_looks.broken(context.root, table, name, mount)
     return found
 
 
@@ -46,7 +48,16 @@ def probe(context: Context, options: Options) -> Facts:
         "back": tally.back,
         "cursor": dict(log.cursor if shared_kernel_log.counts(context) else news.cursor),
     }
-    facts["mounted"] = _devices(context) if _broken(facts) else {}
+    told = {name for _, name in _broken(facts)}
+    facts["mounted"] = _devices(context, told) if told else {}
+    before = context.shared.get("tainted", news.kept.get("tainted"))
+    before = before if isinstance(before, int) else 0
+    looks = {
+        kind: kernel_looks.shown(context.root, kind, entry["names"], entry["example"], before)
+        for kind, entry in tally.seen.items()
+    }
+    facts["unseen"] = sorted(kind for kind, shown in looks.items() if shown is False)
+    facts["tainted"] = kernel_looks.tainted(context.root) or 0
     return facts
 
 
@@ -64,15 +75,12 @@ def _broken(facts: Facts) -> list[list[str]]:
 
 
 def _still(facts: Facts) -> list[list[str]]:
-    """Those of them that still are: mounted yet after a shutdown, or read-only yet."""
-    mounted = facts["mounted"]
-    return [
-        [kind, name] for kind, name in _broken(facts) if name in mounted and (mounted[name] or kind != "remount_ro")
-    ]
+    """Those of them that still are, as they show themselves: a line alone is not enough."""
+    return [[kind, name] for kind, name in _broken(facts) if kind in facts["mounted"].get(name, ())]
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only for a file system that an error made read-only or shut down, and that still is; the rest warns."""
+    """Fails only for a file system that an error made read-only or shut down, and that shows it; the rest warns."""
     if facts["error"]:
         return shared_kernel_log.unreadable(facts, needed=False)
     still = [pair for pair in _still(facts) if pair[0] not in options["ignore"]]
@@ -92,7 +100,10 @@ def judge(facts: Facts, options: Options) -> Finding:
         return Finding.passed("quiet", sentence, {"seen": seen})
     worst = next(kind for kind in reversed(kernel_patterns.KINDS) if kind in told)
     order = sorted(told, key=lambda kind: kind != worst)
-    said = ", ".join(_say(kind, told[kind], flooded=kind in facts["flooded"]) for kind in order)
+    unseen = facts.get("unseen", ())
+    said = ", ".join(
+        _say(kind, told[kind], flooded=kind in facts["flooded"]) + (UNSEEN if kind in unseen else "") for kind in order
+    )
     sentence = f"kernel log since the last run: {said}"
     return Finding.warn(worst, sentence, kernel_patterns.KINDS[worst].remedy, {"seen": seen})
 
@@ -107,12 +118,18 @@ def remember(facts: Facts, options: Options) -> Facts | None:
     """Where the next run goes on, and which file systems an error has broken."""
     if facts["error"]:
         return None
-    return {"boot_id": facts["boot_id"], "cursor": facts["cursor"], "broken": _still(facts)}
+    return {
+        "boot_id": facts["boot_id"],
+        "cursor": facts["cursor"],
+        "broken": _still(facts),
+        "tainted": facts["tainted"],
+    }
 
 
 check = Check(
     **Check.parts_of(__name__),
-    reads="the kernel log (`nodecheck.kmsg`), /proc/self/mountinfo and /sys/dev/block where it names a file system",
+    reads="the kernel log (`nodecheck.kmsg`); what it names is looked at: /proc/self/mountinfo and fsync(2) of a file "
+    "system, /sys/bus/pci, /sys/class/{block,nvme,net}, /sys/devices/system/edac, /proc/sys/kernel/tainted",
     cost="one pass over the kernel log, 1–20 ms",
     lane=shared_kernel_log.LANE,
     invalidating_words=("emounting", "forced", "Forced", "orce shutdown", "hutting down"),

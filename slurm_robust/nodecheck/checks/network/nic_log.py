@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.sources import shared_kernel_log
+from slurm_robust.nodecheck.sources import kernel_looks, shared_kernel_log
 
 _PCI = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _MLX5 = rf"mlx5_core {_PCI}:?.{{0,120}}?"
@@ -88,6 +88,11 @@ def probe(context: Context, options: Options) -> Facts:
         "errno": log.errno,
         "boot_id": news.boot_id,
         "seen": seen,
+        "unseen": [
+            kind
+            for kind, entry in seen.items()
+            if kernel_looks.shown(context.root, "nic_firmware", entry["cards"], entry["example"], 0) is False
+        ],
         "flooded": [kind for kind in seen if log.capped.intersection(_WORDS[kind])],
         "cursor": dict(log.cursor if shared_kernel_log.counts(context) else news.cursor),
     }
@@ -117,7 +122,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 check = Check(
     **Check.parts_of(__name__),
-    reads="the kernel log (`nodecheck.kmsg`)",
+    reads="the kernel log (`nodecheck.kmsg`); whether the cards that it names are there: /sys/bus/pci/devices",
     cost="one pass over the kernel log, 1–20 ms",
     lane=shared_kernel_log.LANE,
     invalidating_words=("health compromised", "Fatal error", "health recovery f", "Health issue observed"),

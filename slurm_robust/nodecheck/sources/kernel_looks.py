@@ -1,0 +1,132 @@
+"""Looks itself whether the node shows what a line of the kernel log tells: in /sys, /proc and the file system.
+
+A line is where to look, and alone it is no fault of the node: users can have a part in what the kernel logs.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import re
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from slurm_robust.nodecheck.engine.isolate import Task, run_all
+from slurm_robust.nodecheck.sources import mounts, small_files
+
+_LOOK_S = 1.0
+_GAVE_UP = (errno.EIO, errno.ESHUTDOWN, errno.EUCLEAN, errno.EROFS)
+_PAUSES_S = (0.0, 0.05, 0.2)
+"""The kernel prints first and taints then."""
+_TAINTS = {"oops": 1 << 7 | 1 << 5, "stall": 1 << 14}
+"""Bits of /proc/sys/kernel/tainted (tainted-kernels.rst): the kernel died or met a bad page; a soft lockup."""
+_TAINTED_BY_MCE = 1 << 4
+_PCI = "/sys/bus/pci/devices"
+_BLOCK = ("/sys/class/block", "/sys/class/nvme", "/sys/class/ata_port")
+_PLACES = {
+    **dict.fromkeys(("pcie_corrected", "pcie_error", "slot_power", "nic_firmware", "gpu_driver"), (_PCI,)),
+    "nic_timeout": (_PCI, "/sys/class/net"),
+    **dict.fromkeys(("disk_reset", "io_error", "fs_error"), _BLOCK),
+}
+"""Kind → where what it is about has an entry of its name."""
+
+
+def tainted(root: Path) -> int | None:
+    """The kernel's own note of what befell it since boot; None where it cannot be read."""
+    return small_files.count(root / "proc/sys/kernel/tainted")
+
+
+def shown(root: Path, kind: str, names: Collection[str], example: str, before: int) -> bool | None:
+    """Whether the node shows this kind of trouble; None where there is nothing to look at.
+
+    Args:
+        root: Folder that stands for `/`.
+        kind: One of `kernel_patterns.KINDS`.
+        names: The devices that the lines name.
+        example: One of the lines.
+        before: `tainted` before these lines: what was there proves nothing.
+    """
+    if kind == "oops" or (kind == "stall" and "soft lockup" in example):
+        return _newly_tainted(root, _TAINTS[kind], before)
+    if kind in ("machine_check", "memory_failure", "memory_corrected"):
+        return _memory(root, kind, before)
+    if kind == "disk_lost":
+        return _disk_lost(root, names)
+    places = [root / place.lstrip("/") for place in _PLACES.get(kind, ())]
+    if not names or not any(small_files.names(place) for place in places):
+        return None
+    return any(small_files.exists(place / name) for place in places for name in names if small_files.is_name(name))
+
+
+def _newly_tainted(root: Path, bits: int, before: int) -> bool | None:
+    for pause_s in _PAUSES_S:
+        now = tainted(root)
+        if now is None:
+            return None
+        if now & ~before & bits:
+            return True
+        time.sleep(pause_s)
+    return False
+
+
+def _memory(root: Path, kind: str, before: int) -> bool | None:
+    """Memory's own counters; the kernel may have none, or count where firmware does not tell."""
+    corrupted = re.search(r"^HardwareCorrupted: +(\d+)", small_files.read_text(root / "proc/meminfo"), re.MULTILINE)
+    name = "ce_count" if kind == "memory_corrected" else "ue_count"
+    counters = [
+        small_files.count(path) for path in small_files.matching(root / "sys/devices/system/edac/mc", f"mc*/{name}")
+    ]
+    if any(counters) or (kind != "memory_corrected" and corrupted and int(corrupted[1])):
+        return True
+    if kind == "machine_check" and (tainted(root) or 0) & ~before & _TAINTED_BY_MCE:
+        return True
+    return False if counters or (kind == "memory_failure" and corrupted) else None
+
+
+def _disk_lost(root: Path, names: Collection[str]) -> bool | None:
+    """False only where each disk is there and says that it works."""
+    for name in names:
+        states = (root / "sys/class/nvme" / name / "state", root / "sys/class/block" / name / "device/state")
+        faulty = small_files.matching(root / "sys/class/block", f"md*/md/dev-{name}/state")
+        said = [small_files.word(path) for path in (*states, *faulty)]
+        if not any(said) or any(word and word not in ("live", "running", "in_sync") for word in said):
+            return None
+    return False if names else None
+
+
+def broken(root: Path, table: Collection[mounts.Mount], device: str, mount: mounts.Mount) -> list[str]:
+    """Of `remount_ro` and `fs_shutdown`: what this mounted disk shows itself.
+
+    The kernel makes a file system read-only and leaves its mounts as they were; whoever mounts it read-only changes
+    both. One that was shut down answers with an error. A saved tree cannot be asked: there it counts as shut down.
+    """
+    found = []
+    same = [other for other in table if other.device == mount.device]
+    errors = small_files.count(root / "sys/fs/ext4" / device / "errors_count") or 0
+    if mount.super_read_only and (errors or not all(other.read_only for other in same)):
+        found.append("remount_ro")
+    if str(root) != "/" or not _answers(mount.path):
+        found.append("fs_shutdown")
+    return found
+
+
+def _answers(path: str) -> bool:
+    """Whether a mounted file system still works, asked in a process of its own; one that hangs is not known to fail."""
+    ask: Callable[[], int] = functools.partial(_errno, path)
+    outcome = run_all({path: Task(ask, _LOOK_S)})[path]
+    return bool(outcome.error) or outcome.value not in _GAVE_UP
+
+
+def _errno(path: str) -> int:
+    """The error of the file system's log being written, 0 for none: XFS and ext4 refuse it after a shutdown."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return error.errno or 0
+    return 0
