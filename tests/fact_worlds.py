@@ -80,6 +80,7 @@ class FakeAccounting:
     error_after: int = 1_000_000
     """So many calls are answered."""
     asked: list[tuple[int, int]] = field(default_factory=list)
+    unread: dict[str, list[str]] = field(default_factory=dict)
 
     def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
         """As the client's."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-_MAX_RANKS = 10_000_000
+_MAX_RANKS = 1_048_576
 _ALWAYS_BELIEVED = 16384
 _SPARSE = 64
 """Of a large job, at least one rank in so many is known: a lone number far above the others is a stray file."""

@@ -85,3 +85,12 @@ def test_gpus_that_nobody_tracks_are_a_doubt() -> None:
     jobs, doubts = read(FakeAccounting([past_run(1, gpus=0)]), BEGIN_S + 10)
     assert len(jobs) == 1
     assert "AccountingStorageTRES=gres/gpu" in doubts[0]
+
+
+def test_runs_that_cannot_be_read_are_missing_and_told() -> None:
+    """Each once, whatever number of days they span; the other runs count."""
+    client = FakeAccounting([past_run(1)], unread={"past_runs": ["job 7: in another form", "job 9: in another form"]})
+    jobs, doubts = read(client, BEGIN_S + 3 * DAY_S)
+    assert [job.job_id for job in jobs] == [1]
+    assert len(doubts) == 1
+    assert "job 7: in another form, job 9: in another form" in doubts[0]
