@@ -80,6 +80,8 @@ def epoch_s(text: str) -> int:
     Raises:
         SlurmParseError: neither a number, an ISO time, nor one of Slurm's texts for none.
     """
+    if len(text) <= 11 and text.isascii() and text.isdigit():
+        return int(text)  # almost every time
     if text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 64:
         return clamped_s(int(text))
     if nothing(text):
