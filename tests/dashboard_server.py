@@ -61,8 +61,9 @@ async def serving(
     bounds: Bounds | None = None,
 ) -> AsyncIterator[Served]:
     """A dashboard on a free port of loopback."""
-    shown = ShownState(Hiding(hide), now_s=lambda: NOW_S)
-    dashboard = Dashboard(lambda: shown.value, shown.now_s, access or Access(), pages, gap_s)
+    access = access or Access()
+    shown = ShownState(Hiding(hide), now_s=lambda: NOW_S, is_open=access.is_open)
+    dashboard = Dashboard(lambda: shown.value, shown.now_s, access, pages, gap_s)
     runner = web.AppRunner(application(shown, dashboard), access_log=None, logger=log, shutdown_timeout=1.0)
     await runner.setup()
     assert runner.server is not None

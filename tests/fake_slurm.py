@@ -222,7 +222,12 @@ class FakeSlurm:
     def settings(self) -> dict[str, str]:
         """As a new Slurm would answer."""
         self._ask()
-        shown = {"ClusterName": self.cluster_name(), "SLURM_VERSION": "24.11.5", "PrologFlags": "Alloc"}
+        shown = {
+            "ClusterName": self.cluster_name(),
+            "SLURM_VERSION": "24.11.5",
+            "PrologFlags": "Alloc",
+            "PrivateData": "none",
+        }
         return shown | {"RebootProgram": self.reboot_program}
 
     def cluster_name(self) -> str:

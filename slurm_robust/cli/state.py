@@ -71,6 +71,9 @@ def load_state(config: Config) -> dict[str, Any]:
             )
     for node in state["nodes"]:
         node.setdefault("node_state", node["room"])  # an older daemon's
+    if state.get("hidden"):
+        why = "by daemon.http.hide, or by PrivateData in slurm.conf; on the daemon's machine root sees them"
+        click.echo(f"note: names of {' and '.join(map(str, state['hidden']))} are hidden {why}", err=True)
     if _age_s(state) > STALE_S:
         click.echo(f"warning: this is {duration(_age_s(state))} old: {_why_old(state, path.parent)}", err=True)
     return state

@@ -158,6 +158,8 @@ class DaemonContext:
         """The file that `--config` named, for children that read it; empty where they find it as the daemon did."""
         self.cluster_name = config.cluster
         self.credential_pause_s = 0
+        self.private = frozenset({"unknown"})
+        """What slurm.conf's `PrivateData` hides from ordinary users; `unknown` before it was read."""
         self.calls = 0
         self.troubles: dict[str, str] = {}
         """What keeps the daemon from its work now, by topic: a sentence each, with the command to type."""

@@ -39,7 +39,7 @@ from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.daemon.totals import Totals
 from slurm_robust.policy.cluster.recovery_step import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.slurm.parse import cluster_name
+from slurm_robust.slurm.parse import cluster_name, private_data
 
 BUSY_INTERVAL_S = 0.1
 """Between two polls while a recovery is open."""
@@ -57,6 +57,8 @@ CALM_S, CALM_AFTER_S = 2.0, 20.0
 """Where no recovery has changed for so long, the jobs are read this often at most, and the others as at rest."""
 OTHERS_AFTER = 6
 """Idle intervals after which nodes and reservations are read at the latest, however much is under way."""
+SETTINGS_EVERY_S = 3600.0
+"""`scontrol reconfigure` may have changed them."""
 SLEW_S = 1.0
 """A clock that goes back by less than this is only being slewed."""
 
@@ -114,7 +116,7 @@ class Daemon:
         self._cycle = cycle(CYCLE)
         self._stop = asyncio.Event()
         self._forget_at_s = 0.0
-        self._settings_read = False
+        self._settings_at_s = -SETTINGS_EVERY_S
         self.after_poll: list[Callable[[], Awaitable[None]]] = []
         """Called after each poll, to publish the state."""
 
@@ -190,13 +192,15 @@ class Daemon:
     async def _poll(self) -> None:
         context, readings = self.context, self.context.readings
         self._watch_clock()
-        if not self._settings_read:
+        now_s = context.now_s()
+        if not self._settings_at_s <= now_s < self._settings_at_s + SETTINGS_EVERY_S:
             settings = await context.call(context.client.settings)
             context.cluster_name = context.cluster_name or cluster_name(settings)
             context.credential_pause_s = credential_pause_s(settings)
             if not self.as_user:
                 self.repairs.learn(settings)
-            self._settings_read = True
+            context.private = private_data(settings)
+            self._settings_at_s = now_s
         due = self._due()
         if due == "jobs":
             await context.read_jobs()

@@ -325,6 +325,12 @@ def parse_settings(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
+def private_data(settings: Mapping[str, str]) -> frozenset[str]:
+    """Return what ordinary users may not see of others: `jobs`, `nodes`, …; `unknown` if the settings do not say."""
+    words = settings.get("PrivateData", "unknown").lower().split(",")
+    return frozenset(words) - {"", "none", "(null)", "cloud"}
+
+
 def cluster_name(settings: Mapping[str, str]) -> str:
     """The cluster's name out of the settings.
 

@@ -235,6 +235,7 @@ def test_daemon_goes_on_when_it_dies(tmp_path: Path, port: int) -> None:
     """Killed, it is started again after a while; the daemon's own file is there all the time."""
     config = parse(f"daemon: {{http: {{port: {port}}}}}")
     context = DaemonContext(config, FakeSlurm(), Journal.open(tmp_path), account="root", mode=Mode.ACT)
+    context.private = frozenset()
     window = StatePublisher(context, tmp_path, AlwaysNew())
 
     async def story() -> None:

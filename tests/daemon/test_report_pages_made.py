@@ -46,6 +46,7 @@ def story(tmp_path: Path, program: str, done: Callable[[Path], bool], config: st
 
     async def run() -> None:
         context = DaemonContext(parse(config), FakeSlurm(), Journal.open(tmp_path), account="root", mode=Mode.ACT)
+        context.private = frozenset()
         context.config_path = "/other/robust.yaml"
         pages = ReportPages(context, tmp_path, command, first_after_s=0.0)
         deadline_s = time.monotonic() + 30

@@ -25,7 +25,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from slurm_robust.daemon.api.connections import Connections, counted, listen, log
 from slurm_robust.daemon.api.dashboard.access import Access
-from slurm_robust.daemon.api.dashboard.hiding import Hiding
+from slurm_robust.daemon.api.dashboard.hiding import Hiding, of_strangers, without_nodes
 from slurm_robust.daemon.api.dashboard.web import Dashboard
 from slurm_robust.daemon.api.metrics import metrics
 from slurm_robust.daemon.api.state_lines import CHANGED_NODES, decode, encode
@@ -46,8 +46,12 @@ class ShownState:
     Its lines are read when somebody asks for it: it may be of thousands of nodes.
     """
 
-    def __init__(self, hiding: Hiding | None = None, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, hiding: Hiding | None = None, now_s: Callable[[], float] = time.time, *, is_open: bool = False
+    ) -> None:
         self.now_s = now_s
+        self._is_open = is_open
+        """Whether everybody is answered: then what Slurm keeps private is hidden, too."""
         self._hiding = hiding or Hiding(())
         self._whole = self._rest = b""
         """The last lines that were not read yet."""
@@ -87,6 +91,9 @@ class ShownState:
             value.pop("changed_nodes", None)
         self._nodes.update(changed)
         value = {**value, "nodes": list(self._nodes.values())}
+        if self._is_open and (private := value.get("private")):
+            self._hiding.more(of_strangers(private))
+            value = without_nodes(value, private)
         self._text = b"" if rest or self._hiding else whole
         self._value = self._hiding.hidden(value) if self._hiding else value
 
@@ -160,7 +167,7 @@ class Served:
 
 async def serve(served: Served) -> None:
     """Give up root, and serve until the input ends; from a file, for ever."""
-    shown = ShownState(Hiding(served.hide))
+    shown = ShownState(Hiding(served.hide), is_open=served.access.is_open)
     # The report has names, too.
     pages = None if served.hide else served.pages
     dashboard = Dashboard(lambda: shown.value, shown.now_s, served.access, pages)

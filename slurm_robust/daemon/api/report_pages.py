@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pwd
 import resource
 import signal
 import sys
@@ -49,6 +50,7 @@ class ReportPages:
         self._every_s = context.config.daemon.http.report_every_h * 3600.0
         self._next_at_s = context.now_s() + first_after_s
         self._left: list[str] = []
+        self._is_private: bool | None = None
         self._making = ""
         self._process: asyncio.subprocess.Process | None = None
         self._words: asyncio.Task[bytes] | None = None
@@ -62,6 +64,11 @@ class ReportPages:
         # The pages would show the names that are hidden.
         if not http.enabled or not self._every_s or http.hide:
             return
+        private = bool(self._context.private)
+        if private != self._is_private:
+            self._guard(private)
+        if private and not http.token_file and not http.user_header:
+            return
         if self._ending is not None:
             if self._ending.done():
                 ended, self._ending = self._ending, None
@@ -74,6 +81,15 @@ class ReportPages:
                 self._left, self._next_at_s = list(PAGES), now_s + self._every_s
             await self._start(self._left.pop(0), now_s)
 
+    def _guard(self, private: bool) -> None:
+        """Let only the HTTP side read the folder, or everyone."""
+        with contextlib.suppress(OSError, KeyError):
+            self._folder.mkdir(mode=0o750, exist_ok=True)
+            if private and os.geteuid() == 0:
+                os.chown(self._folder, -1, pwd.getpwnam("nobody").pw_gid, follow_symlinks=False)
+            self._folder.chmod(0o750 if private else 0o755)
+            self._is_private = private
+
     async def close(self) -> None:
         """End the child."""
         if self._ending is None and self._process is not None:
@@ -84,7 +100,7 @@ class ReportPages:
 
     async def _start(self, name: str, now_s: float) -> None:
         try:
-            self._folder.mkdir(mode=0o755, exist_ok=True)
+            self._folder.mkdir(mode=0o750 if self._is_private else 0o755, exist_ok=True)
             # One that was killed while it wrote has left this.
             for half in self._folder.glob(f".{self._new(name).name}.*"):
                 half.unlink(missing_ok=True)

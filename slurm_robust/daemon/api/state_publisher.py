@@ -78,7 +78,8 @@ class StatePublisher:
         """Write the file; the snapshot, which says so where that fails."""
         context, began_s = self.context, time.process_time()
         try:
-            write(self.state_dir, snapshot.whole())
+            # The group is root's, or the folder's, if it has the set-group-ID bit.
+            write(self.state_dir, snapshot.whole(), 0o640 if context.private else 0o644)
         except OSError as error:
             context.alert("state.unwritable", f"{self.state_dir}: {error}", key="state")
             where = f"the folder {self.state_dir} cannot be written ({error.strerror})"

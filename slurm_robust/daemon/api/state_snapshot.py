@@ -122,7 +122,7 @@ class Snapshots:
         """What a snapshot would be made from now."""
         daemon, context = self._daemon, self._daemon.context
         readings = context.readings
-        values = (context.mode, *context.troubles.values(), readings.unchecked, readings.at_check)
+        values = (context.mode, context.private, *context.troubles.values(), readings.unchecked, readings.at_check)
         pools = tuple(daemon.standby_pools.pools)
         return Revision(
             (readings.picture, readings.jobs, readings.reservations), (*values, pools, context.journal.revision)
@@ -148,6 +148,7 @@ def _state(daemon: Daemon) -> dict[str, Any]:
         "version": __version__,
         "pid": os.getpid(),
         "account": context.account,
+        "private": sorted(context.private),
         "slurm_calls": context.calls,
         "breaker": daemon.breaker.shown(),
         "lost_gres": list(lost_gres(readings.picture.gres_used.values())),
@@ -240,13 +241,16 @@ def _job(daemon: Daemon, job: Job, claim: Claim) -> dict[str, Any]:
     }
 
 
-def write(state_dir: Path, line: bytes) -> None:
-    """Write the snapshot where everyone may read it: the whole of it, or nothing."""
+def write(state_dir: Path, line: bytes, mode: int = 0o644) -> None:
+    """Write the snapshot, the whole of it or nothing; `mode` says who may read it."""
     path = state_dir / FILE_NAME
     temporary = path.with_suffix(".tmp")
     try:
-        temporary.write_bytes(line)
-        temporary.chmod(0o644)
+        temporary.unlink(missing_ok=True)
+        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(opened, "wb") as file:
+            file.write(line)
+            os.fchmod(file.fileno(), mode)
         temporary.replace(path)
     except OSError:
         # A part of it would fill what is left of the disk.

@@ -65,6 +65,11 @@ class Access:
     hosts: frozenset[str] = frozenset()
 
     @property
+    def is_open(self) -> bool:
+        """True if everyone who can reach the address is answered."""
+        return not self.token and not self.user_header
+
+    @property
     def cookie(self) -> str:
         """The value of the cookie of those who have shown the token. It is not the token itself."""
         return hmac.new(self.token.encode(), b"slurm_robust dashboard", hashlib.sha256).hexdigest()
@@ -78,7 +83,7 @@ class Access:
 
     def is_admitted(self, asked: Asked) -> bool:
         """True where who asks may see everything."""
-        if not self.token and not self.user_header:
+        if self.is_open:
             return True
         return self._has_token(asked) or self._is_named(asked)
 

@@ -21,6 +21,29 @@ SENTENCES = frozenset({"reason", "why", "word", "evidence", "doing", "error", "t
 _WORD = re.compile(r"[\w-]+(?:[.@+][\w-]+)*")
 
 
+EMPTY: dict[str, Any] = dict.fromkeys(
+    ("nodes", "standby", "jobs", "waiting", "incidents", "lost_gres", "troubles", "notify"), ()
+)
+"""What names nodes, if strangers may not see them."""
+NODES = frozenset({"nodes", "reservations", "partitions", "unknown", "all"})
+
+
+def of_strangers(private: Collection[str]) -> frozenset[str]:
+    """Return what is hidden from those of whom nobody knows who they are, by slurm.conf's `PrivateData`."""
+    if frozenset(private) & {"jobs", *NODES}:
+        return frozenset({"jobs", "users"})
+    return frozenset({"users"} if private else ())
+
+
+def without_nodes(snapshot: Mapping[str, Any], private: Collection[str]) -> dict[str, Any]:
+    """Return the snapshot without everything that names a node, if these are private."""
+    if not NODES & frozenset(private):
+        return dict(snapshot)
+    is_open = bool(dict(snapshot.get("breaker") or {}).get("open"))
+    kept = {key: list(EMPTY[key]) if key in EMPTY else value for key, value in snapshot.items()}
+    return {**kept, "breaker": {"open": is_open, "why": ""}}
+
+
 class Hiding:
     """Hides what the site chose, `jobs` (their names) or `users`.
 
@@ -43,7 +66,12 @@ class Hiding:
             known[name] = None
             if len(known) > most:
                 del known[next(iter(known))]
-        return {key: self._shown(value, key) for key, value in snapshot.items()}
+        shown = {key: self._shown(value, key) for key, value in snapshot.items()}
+        return {**shown, "hidden": [what for what in ("jobs", "users") if getattr(self, what)]}
+
+    def more(self, what: Collection[str]) -> None:
+        """Hide this, too, from now on."""
+        self.jobs, self.users = self.jobs or "jobs" in what, self.users or "users" in what
 
     def _shown(self, value: Any, key: str) -> Any:
         if isinstance(value, dict):

@@ -168,12 +168,18 @@ class Dashboard:
             raise web.HTTPNotFound
         return await self.live.watch(request, channel, known)
 
+    @property
+    def _hides_reports(self) -> bool:
+        """A report has names, and rows of nodes and jobs: where Slurm keeps those private, strangers see none."""
+        return self._access.is_open and bool(self._snapshot().get("private"))
+
     async def _report_index(self, request: web.Request) -> web.StreamResponse:
         pages = [(name, title, self._reports.made_at_s(name)) for name, title in self._reports.shown.items()]
+        pages = [] if self._hides_reports else pages
         return _page(request, report_index(pages, self._frame()))
 
     async def _report(self, request: web.Request) -> web.StreamResponse:
-        found = self._reports.read(request.match_info["name"])
+        found = None if self._hides_reports else self._reports.read(request.match_info["name"])
         if found is None:
             sentences = ("It has not been made yet, or there is no page of this name.", "$ srobust report --since 7d")
             return _page(request, message_page("No such report", sentences, self._frame()), 404)
