@@ -47,7 +47,7 @@ def write_report(facts: Facts, choice: ReportChoice) -> None:
     """Make the report of these facts, and write it where it was asked for."""
     view = view_of(facts, choice)
     if choice.as_json:
-        text = json.dumps(to_json(view), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps(to_json(view), indent=1, allow_nan=False) + "\n"
     elif choice.as_markdown:
         text = markdown(view)
     elif choice.out is not None:

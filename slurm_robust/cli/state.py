@@ -127,7 +127,7 @@ def _full(folder: Path) -> str:
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
-    json.dump(value, sys.stdout, indent=1, ensure_ascii=False)
+    json.dump(value, sys.stdout, indent=1)
     sys.stdout.write("\n")
 
 

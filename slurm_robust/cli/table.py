@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import click
 
+from slurm_robust.text import printable
+
 WIDTH = 100
 """Columns if the output is not a terminal (a file, a pipe, a mail)."""
 _GAP = "  "
@@ -31,7 +33,7 @@ def width() -> int:
 def plain(cell: object) -> str:
     """A cell's text; texts come from jobs, and must not contain commands for the terminal."""
     text = "" if cell is None else str(cell)
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return printable(text)
 
 
 def bold(text: str) -> str:

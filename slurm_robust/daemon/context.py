@@ -26,6 +26,7 @@ from slurm_robust.slurm.errors import (
     SlurmTimeoutError,
     SlurmUnavailableError,
 )
+from slurm_robust.text import printable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,11 +37,6 @@ WHOLE_AFTER_S = 60.0
 """All of every node is read this often; in between, only what has changed."""
 MAX_NAMED = 64
 """More nodes than these are not read by their names: one whole reading costs less."""
-
-
-def printable(text: str, bad: str = "?") -> str:
-    """Text from outside, with `bad` for each character that a terminal could take for a command."""
-    return "".join(c if c.isprintable() else bad for c in text)
 
 
 @dataclass

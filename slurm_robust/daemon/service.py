@@ -12,7 +12,7 @@ from typing import Protocol
 
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.api.effective_time import EffectiveTimes
-from slurm_robust.daemon.context import DAY_S, DaemonContext, printable
+from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
 from slurm_robust.daemon.controllers.drain_permits import DrainPermits
@@ -40,6 +40,7 @@ from slurm_robust.daemon.totals import Totals
 from slurm_robust.policy.cluster.recovery_step import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.parse import cluster_name, private_data
+from slurm_robust.text import printable
 
 BUSY_INTERVAL_S = 0.1
 """Between two polls while a recovery is open."""

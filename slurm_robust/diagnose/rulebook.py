@@ -11,6 +11,7 @@ from typing import Any
 import regex
 import yaml
 
+from slurm_robust.diagnose.log.lines import read_regular
 from slurm_robust.diagnose.taxonomy import AboutNode, Blame, Category, Urgency
 from slurm_robust.text import joined
 
@@ -103,8 +104,7 @@ def read(site_files: Iterable[Path]) -> RuleBook:
 
 def _load(path: Path) -> Any:
     try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES + 1)
+        text = read_regular(path, _MAX_BYTES + 1)
         if len(text) > _MAX_BYTES:
             raise RuleError(f"{path}: more than {_MAX_BYTES >> 20} MiB: this is no file of rules")
         return yaml.load(text.decode("utf-8"), _Loader)  # noqa: S506 (a safe loader that keeps line numbers)

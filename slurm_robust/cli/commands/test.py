@@ -224,7 +224,7 @@ def command(
     if tell_slurm and job_id is not None:
         _tell_slurm(client, job_id, report)
     if as_json:
-        click.echo(json.dumps({"job": job_id or "", **report.to_json()}, ensure_ascii=False))
+        click.echo(json.dumps({"job": job_id or "", **report.to_json()}))
     else:
         _print(report)
     sys.exit(_EXITS[report.verdict])

@@ -14,11 +14,14 @@ from slurm_robust.cli.diagnosis.subject import Subject
 from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
 from slurm_robust.diagnose.large_files import scan
 from slurm_robust.diagnose.lines import unlabelled
+from slurm_robust.diagnose.log.lines import read_regular
 from slurm_robust.diagnose.node_faults import with_node_fault
 from slurm_robust.diagnose.root import Diagnosis, diagnose
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE
 from slurm_robust.model import Signal
 
+MOST_BYTES = 64 << 20
+"""Of a file that has no size (a pipe)."""
 WHOLE_BYTES = 2 << 20
 """Of larger logs, only lines that may mean something are kept."""
 _MOST_RANKS = 64
@@ -123,7 +126,7 @@ def _add_files(reading: LinesRead, files: Sequence[Path], matcher: Matcher) -> N
     else:
         for path in files:
             try:
-                text = path.read_bytes().replace(b"\r", b"\n").decode("utf-8", "replace")
+                text = read_regular(path, MOST_BYTES).replace(b"\r", b"\n").decode("utf-8", "replace")
             except OSError as error:
                 reading.notes.append(f"{path}: cannot be read: {error.strerror}")
                 continue

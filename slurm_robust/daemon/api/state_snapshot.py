@@ -15,7 +15,7 @@ from slurm_robust import __version__
 from slurm_robust.claim import Claim
 from slurm_robust.daemon.api.node_rows import AboutNodes, NodeRows
 from slurm_robust.daemon.api.state_lines import Snapshot
-from slurm_robust.daemon.context import DAY_S, printable
+from slurm_robust.daemon.context import DAY_S
 from slurm_robust.daemon.controllers.claim_intake import MARK
 from slurm_robust.daemon.store.journal import ActionRow, IncidentRow, Journal
 from slurm_robust.daemon.store.seat_bars import SeatBars
@@ -28,6 +28,7 @@ from slurm_robust.policy.cluster.node_states import (
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT, NODE_LOST
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand, fold
+from slurm_robust.text import printable
 
 if TYPE_CHECKING:
     from slurm_robust.daemon.service import Daemon

@@ -23,7 +23,7 @@ from slurm_robust import claim as protocol
 from slurm_robust import drain_permit
 from slurm_robust.claim import Claim, ClaimError
 from slurm_robust.daemon.actor import Actor
-from slurm_robust.daemon.context import DAY_S, DaemonContext, RateLimit, printable
+from slurm_robust.daemon.context import DAY_S, DaemonContext, RateLimit
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.jobs_together import JobsTogether
@@ -47,7 +47,7 @@ from slurm_robust.policy.cluster.recovery_plan import (
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import fold
-from slurm_robust.text import shortened
+from slurm_robust.text import printable, shortened
 
 MARK = "[[srobust:"
 YIELD_S = 6.0

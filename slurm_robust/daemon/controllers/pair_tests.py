@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from slurm_robust.config import NodetestConfig
 from slurm_robust.daemon.actor import Actor
-from slurm_robust.daemon.context import DAY_S, DaemonContext, printable
+from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers import full_check
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
@@ -33,6 +33,7 @@ from slurm_robust.policy.cluster.pair_test import (
 )
 from slurm_robust.slurm.errors import SlurmRefusedError
 from slurm_robust.slurm.values import fold
+from slurm_robust.text import printable
 
 JOB_NAME = "srobust-pair-test"
 START_S = 60.0

@@ -10,6 +10,7 @@ UTF-16). A line longer than `LINE_BYTES` is read in pieces that overlap.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -24,6 +25,7 @@ from typing import IO, cast
 from slurm_robust.diagnose.log.page import NOBODY, Speaker
 
 CHUNK_BYTES = 1 << 19
+_OPENED_BY_SHELL = ("/dev/fd", "/proc/self/fd")
 LINE_BYTES = 4096
 """Longer lines are cut into pieces."""
 OVERLAP_BYTES = 256
@@ -164,6 +166,21 @@ def pieces(line: bytes) -> Iterator[tuple[int, int]]:
         yield start, start + LINE_BYTES
         start += LINE_BYTES - OVERLAP_BYTES
     yield start, len(line)
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """Return the first bytes of a regular file, or of a pipe that the shell has opened (`<(zcat …)`, `/dev/stdin`).
+
+    Raises:
+        OSError: it cannot be read, or is another kind of file: one may be waited for without end.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISFIFO(mode) and (str(path.parent) in _OPENED_BY_SHELL or str(path) == "/dev/stdin"):
+            os.set_blocking(file.fileno(), True)
+        elif not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return file.read(max_bytes) or b""
 
 
 def _open(path: Path) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import gmtime, strftime
 
 from slurm_robust.diagnose.log.page import Page, PageEntry, PageTraceback, Place, SpeakerLines
-from slurm_robust.text import shortened
+from slurm_robust.text import printable, shortened
 
 DEFAULT_BYTES = 16 << 10
 _ERROR = re.compile(r"(?i)error|exception|fatal|fail|abort|killed|panic|critical|traceback|signal|cancelled|corrupt")
@@ -53,7 +53,8 @@ def render(page: Page, max_bytes: int = DEFAULT_BYTES) -> str:
     kept.sort(key=lambda block: (0.0, 0, block.place.offset_bytes) if one_file else block.place.order)
     body = [block.text for block in kept]
     foot = f"({len(blocks) - len(kept)} of {len(blocks)} entries are left out)" if len(kept) < len(blocks) else ""
-    return _cut("\n".join(part for part in (head, *body, foot) if part), max_bytes)
+    # The page is for a terminal, a mail or a chat: what a log holds must not act there.
+    return _cut(printable("\n".join(part for part in (head, *body, foot) if part), keep="\n\t"), max_bytes)
 
 
 def telling_places(page: Page, most: int) -> list[Place]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slurm_robust.diagnose.log.lines import read_regular
 from slurm_robust.localize.layout import LayoutError, parse
 from slurm_robust.localize.ranks import fold, strays
 from slurm_robust.localize.slow.timings import Collector, StepTimings, Timing, usable, without
@@ -103,8 +104,7 @@ def read_timings(path: Path) -> Read:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
+        data = read_regular(path, MAX_FILE_BYTES + 1)
         if data[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
                 data = stream.read(MAX_FILE_BYTES + 1)
