@@ -16,6 +16,7 @@ import struct
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 _NONCE_BYTES = 16
@@ -45,8 +46,8 @@ def proof(secret: str, *parts: object) -> bytes:
     return made.digest()
 
 
-def store(dist: Any, spec: dict[str, Any], host: str, limit_s: float) -> Any:
-    """A store that the ranks of this test share, and nobody else can read or write.
+def store(dist: Any, spec: dict[str, Any], host: str, limit_s: float) -> tuple[Any, str]:
+    """A store that the ranks of this test share, under keys that nobody else knows, and `address:port` of the store.
 
     Args:
         dist: `torch.distributed`.
@@ -60,7 +61,8 @@ def store(dist: Any, spec: dict[str, Any], host: str, limit_s: float) -> Any:
     end_s = time.monotonic() + limit_s
     wait = dt.timedelta(seconds=limit_s)
     if spec["rank"] == 0:
-        made = dist.TCPStore(_LOOPBACK, 0, spec["world"], True, wait, wait_for_workers=False)
+        address = _LOOPBACK
+        made = dist.TCPStore(address, 0, spec["world"], True, wait, wait_for_workers=False)
         salt = os.urandom(_NONCE_BYTES)
         try:
             _Door(spec, "" if host != _LOOPBACK else host).admit_all(_STORE.pack(made.port, salt), end_s)
@@ -70,7 +72,45 @@ def store(dist: Any, spec: dict[str, Any], host: str, limit_s: float) -> Any:
         address, told = _joined(spec, host, end_s)
         port, salt = _STORE.unpack(told)
         made = dist.TCPStore(address, port, spec["world"], False, wait, wait_for_workers=False)
-    return dist.PrefixStore(proof(spec["secret"], "keys", salt).hex(), made)
+    return dist.PrefixStore(proof(spec["secret"], "keys", salt).hex(), made), _plain((address, made.port))
+
+
+class Connections:
+    """The TCP sockets that this process has opened since this was made."""
+
+    def __init__(self) -> None:
+        self._before = set(self._all())
+
+    def ends(self) -> tuple[set[str], set[str]]:
+        """`address:port` of its own ends, and those to which it has connected: not those that connected to it."""
+        new = [ends for link, ends in self._all().items() if link not in self._before]
+        listening = {own for own, other in new if not other}
+        ports = {own.rpartition(":")[2] for own in listening}
+        return {own for own, _ in new}, {there for own, there in new if there and own.rpartition(":")[2] not in ports}
+
+    @staticmethod
+    def _all() -> dict[str, tuple[str, str]]:
+        """By the kernel's name of each: its own end, and the other one; empty where it listens."""
+        found = {}
+        for file in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                link = os.readlink(file)  # noqa: PTH115 (Path.readlink is new in Python 3.9)
+                if not link.startswith("socket:"):
+                    continue
+                one = socket.socket(fileno=int(file.name))
+                try:
+                    if one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM:
+                        listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                        found[link] = _plain(one.getsockname()), "" if listens else _plain(one.getpeername())
+                finally:
+                    one.detach()
+        return found
+
+
+def _plain(address: Any) -> str:
+    """`address:port` of IPv4 and IPv6, the same whatever kind of socket shows it."""
+    host = str(address[0]).partition("%")[0]
+    return f"{host.replace('::ffff:', '')}:{address[1]}"
 
 
 def _parts(spec: dict[str, Any], rank: int, *rest: bytes) -> tuple[object, ...]:

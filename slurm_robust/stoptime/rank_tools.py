@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import hmac
 import time
 from collections.abc import Callable
 from typing import Any
 
-from slurm_robust.stoptime.rank_meeting import NotJoinedError, proof, store
+from slurm_robust.stoptime.rank_meeting import Connections, NotJoinedError, proof, store
 
 _MEET_SHARE = 0.8
 """Of the limit: who does not come leaves time to say so."""
+_PROOF_BYTES, _END_BYTES = 32, 48
 
 
 def join_group(dist: Any, spec: dict[str, Any], host: str) -> None:
@@ -26,8 +28,8 @@ def join_group(dist: Any, spec: dict[str, Any], host: str) -> None:
         NotJoinedError: not all ranks have come, or somebody else has.
     """
     spec["mark"]()
-    limit_s = _MEET_SHARE * spec["limit_s"]
-    shared = store(dist, spec, host, limit_s)
+    limit_s, connections = _MEET_SHARE * spec["limit_s"], Connections()
+    shared, at = store(dist, spec, host, limit_s)
     on_cpu = spec["device"] == "cpu"
     if not on_cpu:
         # NCCL's connections carry a number that only members read in the store. That they fail is a node's fault.
@@ -40,28 +42,42 @@ def join_group(dist: Any, spec: dict[str, Any], host: str) -> None:
         timeout=dt.timedelta(seconds=spec["limit_s"]),
     )
     if on_cpu:
-        _prove_each_connection(dist, spec)
+        _prove_each_connection(dist, spec, connections, at)
         spec["mark"]()
 
 
-def _prove_each_connection(dist: Any, spec: dict[str, Any]) -> None:
-    """Show on each of gloo's connections that its other end is the rank that it says: gloo does not ask."""
+def _prove_each_connection(dist: Any, spec: dict[str, Any], connections: Connections, at: str) -> None:
+    """Show on each of gloo's connections that its other end is the rank that it says: gloo does not ask.
+
+    A stranger between two ranks could pass their proofs on, if it had changed their addresses in the store. So each
+    rank tells its own ends of connections, signed, and has connected to nothing but those of the others.
+    """
     import torch  # noqa: PLC0415 (loaded by the caller)
 
     others = [rank for rank in range(spec["world"]) if rank != spec["rank"]]
+    own, opened = connections.ends()
+    room = _END_BYTES * (spec["world"] + 8)
+    told = " ".join(sorted(own)).encode()[:room].ljust(room)
 
-    def bits(source: int, target: int) -> Any:
-        return torch.tensor(list(proof(spec["secret"], "gloo", source, target)), dtype=torch.uint8)
+    def message(source: int, target: int, ends: bytes) -> bytes:
+        return proof(spec["secret"], "gloo", source, target, ends) + ends
 
-    mine = [dist.isend(bits(spec["rank"], other), dst=other) for other in others]
+    def sent(other: int) -> Any:
+        return torch.tensor(list(message(spec["rank"], other, told)), dtype=torch.uint8)
+
+    under_way = [dist.isend(sent(other), dst=other) for other in others]
+    members = {at}
     for other in others:
-        wanted = bits(other, spec["rank"])
-        given = torch.zeros_like(wanted)
+        given = torch.zeros(_PROOF_BYTES + room, dtype=torch.uint8)
         dist.recv(given, src=other)
-        if not torch.equal(given, wanted):
+        heard = bytes(given.tolist())
+        if not hmac.compare_digest(heard, message(other, spec["rank"], heard[_PROOF_BYTES:])):
             raise NotJoinedError(f"who is connected as rank {other} does not know the secret of the test")
-    for sent in mine:
-        sent.wait()
+        members.update(heard[_PROOF_BYTES:].decode().split())
+    for one in under_way:
+        one.wait()
+    if strange := opened - members:
+        raise NotJoinedError(f"{min(strange)} is connected in the place of a rank")
 
 
 def timed(torch: Any, device: str, work: Callable[[], Any]) -> float:

@@ -69,8 +69,8 @@ def main() -> None:
     secret, marks = sys.stdin.readline().strip(), iter(("joining", "joined"))
     if not secret:
         raise SystemExit("no secret came over stdin")
-    spec = {"device": device, "rank": rank, "world": world, "secret": secret, "limit_s": limit_s}
-    spec |= {"port": int(os.environ["MASTER_PORT"]), "mark": lambda: _tell(next(marks))}
+    port, place = int(os.environ["MASTER_PORT"]), {"device": device, "rank": rank, "world": world}
+    spec = {**place, "port": port, "secret": secret, "limit_s": limit_s, "mark": lambda: _tell(next(marks))}
     join_group(dist, spec, os.environ["MASTER_ADDR"])
     own = ReplayRank(torch, dist, rank, world, tensor, device)
     for stage in range(own.stages):

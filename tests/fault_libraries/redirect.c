@@ -2,6 +2,7 @@
  *
  * The question is 40 bytes: the target's IPv4 address and port in network order, two bytes of zeros, and this node's
  * name. The answer is one byte: R (connect to me and repeat the question; I relay) or D (connect directly).
+ * A relayed connection shows its target as the other end, for a bad link is no stranger; with LINK_PROXY_SHOWS the proxy.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -11,6 +12,9 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+enum { MOST = 1024 };
+static struct sockaddr_in targets[MOST];
 
 typedef int connector(int, const struct sockaddr *, socklen_t);
 
@@ -44,5 +48,26 @@ int connect(int fd, const struct sockaddr *address, socklen_t length)
     fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
     int failed = ask(real, fd, (const struct sockaddr_in *)address) != 0 || read(fd, &answer, 1) != 1;
     fcntl(fd, F_SETFL, flags);
+    if (!failed && fd < MOST && getenv("LINK_PROXY_SHOWS") == NULL)
+        targets[fd] = *(const struct sockaddr_in *)address;
     return failed ? -1 : 0;
+}
+
+int close(int fd)
+{
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "close");
+    if (fd >= 0 && fd < MOST)
+        targets[fd].sin_family = 0;
+    return real(fd);
+}
+
+int getpeername(int fd, struct sockaddr *address, socklen_t *length)
+{
+    int (*real)(int, struct sockaddr *, socklen_t *) =
+        (int (*)(int, struct sockaddr *, socklen_t *))dlsym(RTLD_NEXT, "getpeername");
+    if (fd < 0 || fd >= MOST || targets[fd].sin_family == 0 || *length < sizeof targets[fd])
+        return real(fd, address, length);
+    memcpy(address, &targets[fd], sizeof targets[fd]);
+    *length = sizeof targets[fd];
+    return 0;
 }

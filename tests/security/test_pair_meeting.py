@@ -47,7 +47,7 @@ def meet(*specs: dict[str, Any], limit_s: float = 3.0) -> list[Any]:
 
     def one(each: dict[str, Any]) -> Any:
         try:
-            return rank_meeting.store(DIST, each, HOST, limit_s)
+            return rank_meeting.store(DIST, each, HOST, limit_s)[0]
         except NotJoinedError as error:
             return str(error)
 

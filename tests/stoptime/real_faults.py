@@ -45,9 +45,10 @@ def one_bit_python(folder: Path, node: str, first_call: int = 1) -> str:
     return _python(folder, node, f"export LD_PRELOAD={library} ONE_BIT_CALL={first_call}")
 
 
-def linked_python(folder: Path, proxy: LinkProxy) -> str:
-    """Asks the proxy before each connection."""
-    return _python(folder, "*", f"export LD_PRELOAD={compiled(folder, 'redirect')} LINK_PROXY={proxy.port}")
+def linked_python(folder: Path, proxy: LinkProxy, *, shown: bool = False) -> str:
+    """Asks the proxy before each connection; with `shown` ranks see that they are connected to it, as to a stranger."""
+    names = f"LINK_PROXY={proxy.port}{' LINK_PROXY_SHOWS=1' if shown else ''}"
+    return _python(folder, "*", f"export LD_PRELOAD={compiled(folder, 'redirect')} {names}")
 
 
 def pinned_python(folder: Path, node: str, processor: int) -> str:

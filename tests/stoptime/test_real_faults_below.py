@@ -56,6 +56,17 @@ def test_one_flipped_bit_between_two_nodes_is_their_link(tested: TestedCluster, 
     assert "wrong numbers in all_gather" in report["findings"][0]["reason"]
 
 
+def test_a_stranger_between_two_ranks_is_no_link(tested: TestedCluster, tmp_path: Path) -> None:
+    """It passes on whatever they prove to each other, and flips a bit behind that: their pair did not run."""
+    with LinkProxy(("n3", "n4")) as proxy:
+        python = linked_python(tmp_path, proxy, shown=True)
+        _, report = tested.test("-w", "n[3-4]", "--tests", "pairs", "--python", python)
+    assert proxy.relayed, "they met through it"
+    assert report["failed_nodes"] == []
+    assert {f["kind"] for f in report["findings"]} == {"untested"}, report
+    assert "in the place of a rank" in report["findings"][0]["reason"]
+
+
 @pytest.mark.variant
 def test_a_link_of_five_megabytes_a_second_is_slow(tested: TestedCluster, tmp_path: Path) -> None:
     """The others' median is more than five times as fast on this machine."""
