@@ -9,8 +9,9 @@ BEN = [Strike(n, f"l{n}", "ben") for n in (101, 102)]
 
 
 def test_many_strikes_of_one_user_and_one_of_another_drain_nothing() -> None:
-    """The innocent second one is what the attacker waits for: a user counts for one less than is needed, at most."""
+    """The innocent second one is what the attacker waits for: a user counts for half of what is needed, at most."""
     assert drain_reason(ANN, 4, 14.0) == ""
+    assert drain_reason([*ANN, BEN[0]], 4, 14.0) == ""
     assert drain_reason([*ANN, BEN[0]], 5, 14.0) == ""
     assert "ben" in held_back([*ANN, BEN[0]], 5)
 

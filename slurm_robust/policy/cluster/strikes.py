@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,10 +45,23 @@ def tested(strikes: Sequence[Strike]) -> bool:
     return any(s.failed_test for s in strikes)
 
 
+def _agreed(strikes: Sequence[Strike], needed: int) -> bool:
+    """True where as many strikes as are needed rest on a failed test, or on different users.
+
+    One user counts for half of them at most: otherwise the first strike of a second one would make all of them count.
+    """
+    if tested(strikes):
+        return True
+    users = by_user(strikes)
+    unknown = counted([s for s in strikes if not s.user])
+    half = math.ceil(needed / 2)
+    return len(users) >= LEAST_USERS and sum(min(half, count) for count in (*users.values(), unknown)) >= needed
+
+
 def drain_reason(strikes: Sequence[Strike], needed: int, window_days: float) -> str:
     """Why the strikes drain the node; empty where they do not."""
     count, users = counted(strikes), by_user(strikes)
-    if count < needed or not (len(users) >= LEAST_USERS or tested(strikes)):
+    if count < needed or not _agreed(strikes, needed):
         return ""
     return f"{count} strikes in {window_days:g} days, from different jobs ({_shares(users) or 'users unknown'})"
 
@@ -55,9 +69,10 @@ def drain_reason(strikes: Sequence[Strike], needed: int, window_days: float) -> 
 def held_back(strikes: Sequence[Strike], needed: int) -> str:
     """Why as many strikes as are needed do not drain the node, and what would; empty where that is not so."""
     users = by_user(strikes)
-    if counted(strikes) < needed or len(users) >= LEAST_USERS or tested(strikes):
+    if counted(strikes) < needed or _agreed(strikes, needed):
         return ""
     whose = f"all by jobs of {next(iter(users))}" if users else "by users that are not known any more"
+    whose = f"most by one user ({', '.join(users)})" if len(users) >= LEAST_USERS else whose
     return (
         f"{needed} strikes or more, {whose}: not drained, since one user's program may be at fault; "
         "the job of another user that suspects it, or a failed test, would drain it"
