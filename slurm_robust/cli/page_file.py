@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -15,8 +16,7 @@ def write_page(path: Path, text: str) -> None:
     """Write the page, so that who reads it at that moment reads the old one or the new one."""
     temporary = ""
     try:
-        # What is put into the place of /dev/null or /dev/stdout would be a file under that name, for everyone.
-        if path.is_symlink() or (path.exists() and not path.is_file()):
+        if _kept(path):
             with path.open("w", encoding="utf-8") as there:
                 there.write(text)
             return
@@ -37,6 +37,19 @@ def write_page(path: Path, text: str) -> None:
         raise click.ClickException(
             f"{path} was not written: {why}. Name a file in a folder that you may write"
         ) from None
+
+
+def _kept(path: Path) -> bool:
+    """Whether to write into what is there: a link, a device or a pipe of the caller's or root's.
+
+    What is put into the place of /dev/null or /dev/stdout would be a file under that name, for everyone. Nobody else's
+    link or pipe is written into: it is replaced, or the error says that it cannot be.
+    """
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return not stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())
 
 
 def local_offset_s(at_s: float) -> int:

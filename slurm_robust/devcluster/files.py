@@ -29,12 +29,12 @@ def make_directory(spec: Spec) -> Path:
         if spec.directory is None:
             directory = Path(tempfile.mkdtemp(prefix="srobust-devcluster-")).resolve()
         else:
+            if spec.directory.is_symlink() and spec.directory.lstat().st_uid != os.geteuid():
+                raise DevClusterError(f"{spec.directory}: a link of another user; take another folder with --dir")
             directory = spec.directory.resolve()
             directory.mkdir(parents=True, exist_ok=True)
             if directory.stat().st_uid != os.geteuid():
                 raise DevClusterError(f"{directory}: belongs to another user; take another folder with --dir")
-        # Other users run jobs here: they must reach configuration, sockets and the common working directory.
-        directory.chmod(0o755)
     except OSError as error:
         raise DevClusterError(f"cannot make {spec.directory or tempfile.gettempdir()}: {error}") from error
     if ClusterPaths(directory).record.exists():
@@ -51,6 +51,8 @@ def make_directory(spec: Spec) -> Path:
         if spec.directory is None:
             directory.rmdir()
         raise DevClusterError(f"{directory}: {problem}")
+    # Other users run jobs here: they must reach configuration, sockets and the common working directory.
+    directory.chmod(0o755)
     return directory
 
 

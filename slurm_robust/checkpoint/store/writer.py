@@ -14,6 +14,7 @@ from typing import IO, Any, cast
 
 import msgspec
 
+from slurm_robust import own_folder
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.replay import in_replay
 from slurm_robust.checkpoint.store import files, seals
@@ -162,7 +163,7 @@ def _write_part(folder: Path, rank: int, state: Mapping[str, Any]) -> FileSeal:
         _reached("folder made")
         name = _free_name(folder, rank)
         where = folder / name
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=own_folder.fresh) as file:
             digesting = _DigestingFile(file)
             torch.save(dict(state), cast("IO[bytes]", digesting))  # all that it uses is write
             _reached("file written")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from slurm_robust.cli.page_file import write_page
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.evidence_folder import Saved, read_folder
@@ -123,6 +124,6 @@ def _draw(evidence: Evidence, path: Path, title: str) -> None:
         click.echo(f"srobust localize: {path}: not written: a flame graph needs stacks (--stacks DIR)", err=True)
         return
     try:
-        path.write_text(render_svg(evidence.captures[-1], title), encoding="utf-8")
-    except OSError as error:
-        click.echo(f"srobust localize: {path}: not written: {error.strerror}", err=True)
+        write_page(path, render_svg(evidence.captures[-1], title))
+    except click.ClickException as error:
+        click.echo(f"srobust localize: {error.message}", err=True)

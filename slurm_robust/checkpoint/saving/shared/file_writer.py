@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from slurm_robust import own_folder
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note
 from slurm_robust.checkpoint.store import files, seals
@@ -85,7 +86,7 @@ def write_file(folder: Path, name: str, content: Iterable[memoryview], writer: s
         files.sync_folder(folder.parent)
         reached("folder made")
         hasher = xxhash.xxh3_128()
-        with temporary.open("wb", buffering=0) as file:
+        with open(temporary, "wb", buffering=0, opener=own_folder.fresh) as file:
             for piece in content:
                 for at in range(0, len(piece), _CHUNK_BYTES):
                     chunk = piece[at : at + _CHUNK_BYTES]
