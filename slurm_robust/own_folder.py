@@ -145,7 +145,8 @@ def first_own(path: str, *, make: int = 0) -> tuple[int, str]:
         try:
             return open_folder(name, make=make), name
         except NotOursError:
-            continue  # made by somebody else meanwhile
+            if os.lstat(name).st_uid == os.geteuid():
+                break  # this file system does not keep modes
     name = at_home(path)
     if make:
         os.makedirs(os.path.dirname(name), 0o700, exist_ok=True)

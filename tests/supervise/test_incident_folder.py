@@ -69,3 +69,22 @@ def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "f")
     folder.log_event("note", "second")
     assert "second" in (tmp_path / "f" / "story.jsonl").read_text()
+
+
+def test_a_file_system_without_modes_sends_it_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is made there may be written by others: one try is left behind, not four."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    real = os.mkdir
+
+    def mkdir(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        real(path, mode, dir_fd=dir_fd)
+        if str(path).startswith(f"{tmp_path}/shared/"):
+            Path(path).chmod(0o1777)  # as if it could not be closed
+
+    (tmp_path / "shared").mkdir()
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    folder = IncidentFolder(tmp_path / "shared" / "f", quiet=True)
+    written = folder.write("x", "y")
+    assert written is not None
+    assert written.is_relative_to(tmp_path / "home" / ".local" / "state" / "slurm_robust")
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["f"]
