@@ -97,9 +97,18 @@ def foreign_place(path: str, is_owner: Callable[[int], bool]) -> str:
     for place in _way(path):
         info = os.stat(place)
         sticky = stat.S_ISDIR(info.st_mode) and info.st_mode & stat.S_ISVTX
-        if not is_owner(info.st_uid) or (others_may_write(info) and not sticky):
+        writable = others_may_write(info) or (info.st_mode & 0o020 and _has_access_list(place))
+        if not is_owner(info.st_uid) or (writable and not sticky):
             return place
     return ""
+
+
+def _has_access_list(path: str) -> bool:
+    """True where the group's bits are those of all whom an access list names (acl(5))."""
+    try:
+        return bool(os.getxattr(path, "system.posix_acl_access"))
+    except OSError:
+        return False
 
 
 def is_ours(uid: int) -> bool:
