@@ -8,9 +8,11 @@ import re
 from dataclasses import dataclass
 
 from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.sources import small_files
 
 _KERNEL_THREAD = 0x0020_0000
 _MAX_PROCESSES = 50_000
+_REAL_UID = re.compile(rb"^Uid:\s+(\d{1,10})\s", re.MULTILINE)
 _STEPD = re.compile(rb"slurmstepd: \[(\d{1,10})[.\]]")
 
 
@@ -92,11 +94,32 @@ def job_managers(context: Context) -> dict[int, int]:
         for process in scan(context):
             if process.command.startswith("slurm"):
                 match = _STEPD.match(read(str(context.path(f"/proc/{process.pid}/cmdline")), 4096))
-                if match:
+                if match and is_systems(context, process.pid):
                     found[process.pid] = int(match[1])
         return found
 
     return context.once("job_managers", managers)
+
+
+def is_systems(context: Context, pid: int) -> bool:
+    """Whether root runs it, or who runs this: anybody may call a process of his by any name.
+
+    The real user id tells: slurmstepd takes on its user's rights for a while, and /proc/PID is root's also where a
+    user's program may not be read.
+    """
+    status = read(str(context.path(f"/proc/{pid}/status")), 4096)
+    if not status and not context.real_root:
+        return True  # a saved tree without it
+    match = _REAL_UID.search(status)
+    return match is not None and int(match[1]) in (0, os.geteuid())
+
+
+def has_own_mounts(context: Context) -> bool:
+    """Whether this runs in another mount name space than slurmd: a job's own (`PrologFlags=RunInJob`)."""
+    here = small_files.target(context.path("/proc/self/ns/mnt"))
+    slurmds = [p.pid for p in scan(context) if p.command == "slurmd" and is_systems(context, p.pid)]
+    spaces = {small_files.target(context.path(f"/proc/{pid}/ns/mnt")) for pid in slurmds} - {""}
+    return bool(here and spaces) and here not in spaces
 
 
 def owners(context: Context) -> set[int]:

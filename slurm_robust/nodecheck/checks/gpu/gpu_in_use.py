@@ -11,7 +11,7 @@ from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, has_mig, needs_gpus, reported
 from slurm_robust.nodecheck.nvml.session import of
-from slurm_robust.nodecheck.sources import small_files
+from slurm_robust.nodecheck.sources import processes, small_files
 
 _STEPD = re.compile(r"slurmstepd: \[(\d{1,10})[.\]]")
 _JOB_OF_CGROUP = re.compile(r"/job_(\d{1,10})(?:/|$)", re.MULTILINE)
@@ -29,8 +29,11 @@ def _live_jobs(context: Context) -> list[int]:
     """Jobs with a slurmstepd here."""
     jobs = set()
     for folder in context.path("/proc").glob("[1-9]*"):
+        if not folder.name.isdecimal():
+            continue
         if match := _STEPD.match(small_files.read_text(folder / "cmdline", 64).replace("\0", " ")):
-            jobs.add(int(match[1]))
+            if processes.is_systems(context, int(folder.name)):
+                jobs.add(int(match[1]))
     return sorted(jobs)
 
 

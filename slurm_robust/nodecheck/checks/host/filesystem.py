@@ -142,6 +142,7 @@ def probe(context: Context, options: Options) -> Facts:
         place.update(outcome.value or {"error": outcome.error})
         _mounted(place, table, context)
         if not place.get("mount") and ((_no_room(place) or _no_write(place)) if "error" not in place else None):
+            place["private"] = processes.has_own_mounts(context)
             place["jobs"] = len(set(processes.job_managers(context).values()) - {context.job_id})
     return {"places": places}
 
@@ -184,7 +185,8 @@ def _no_answer(place: Facts) -> _Fault | None:
 
 def _full(place: Facts) -> Status:
     """What a full place is: no fault of the node as long as other jobs run on it, which may fill it rightly."""
-    return Status.WARN if place.get("jobs") and not place.get("mount") else Status.FAIL
+    others = place.get("jobs") or place.get("private")
+    return Status.WARN if others and not place.get("mount") else Status.FAIL
 
 
 def _no_room(place: Facts) -> _Fault | None:
