@@ -29,11 +29,9 @@ def _live_jobs(context: Context) -> list[int]:
     """Jobs with a slurmstepd here."""
     jobs = set()
     for folder in context.path("/proc").glob("[1-9]*"):
-        if not folder.name.isdecimal():
-            continue
-        if match := _STEPD.match(small_files.read_text(folder / "cmdline", 64).replace("\0", " ")):
-            if processes.is_systems(context, int(folder.name)):
-                jobs.add(int(match[1]))
+        match = _STEPD.match(small_files.read_text(folder / "cmdline", 64).replace("\0", " "))
+        if match and processes.is_systems(context, int(folder.name)):
+            jobs.add(int(match[1]))
     return sorted(jobs)
 
 
