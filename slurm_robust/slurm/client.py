@@ -13,7 +13,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict
 
@@ -201,6 +201,19 @@ class JobChanges(JobPlacement, total=False):
     admin_comment: str | None
     start_now: bool
     start_in_s: int | None
+
+
+def same(one: JobRef, asked: JobRef) -> bool:
+    """True if both name the same job: by array and index if `asked` has them, else by raw id."""
+    if asked.array_job_id is not None and asked.array_task_id is not None:
+        return (one.array_job_id, one.array_task_id) == (asked.array_job_id, asked.array_task_id)
+    return one.job_id == asked.job_id
+
+
+def enough_without(job: Job, nodes: Sequence[Node], out: Collection[str]) -> bool:
+    """True where the job's partition has as many usable nodes as it needs without those, free or not."""
+    fit = [n for n in nodes if job.partition in n.partitions and n.usable and n.name not in out]
+    return len(fit) >= max(job.num_nodes, len(job.nodes))
 
 
 class SlurmClient(Protocol):

@@ -6,10 +6,8 @@ import contextlib
 import functools
 import os
 import re
-import secrets
 import shutil
-import string
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +15,17 @@ from typing import TYPE_CHECKING
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
 from slurm_robust.slurm import accounting, arguments, job_gpus, node_listing, parse, process, values
-from slurm_robust.slurm.client import Job, JobChanges, JobPlacement, Node, NodeListing, PastRun, Reservation
+from slurm_robust.slurm.client import (
+    Job,
+    JobChanges,
+    JobPlacement,
+    Node,
+    NodeListing,
+    PastRun,
+    Reservation,
+    enough_without,
+    same,
+)
 from slurm_robust.slurm.errors import (
     SlurmError,
     SlurmMissingError,
@@ -30,24 +38,6 @@ from slurm_robust.slurm.in_use import BackEnd
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-
-def _separator() -> str:
-    # 16 of 52 letters, about 91 bits. Letters only: squeue reads leading digits as a field's width.
-    return "".join(secrets.choice(string.ascii_letters) for _ in range(16))
-
-
-def same(one: JobRef, asked: JobRef) -> bool:
-    """True if both name the same job: by array and index if `asked` has them, else by raw id."""
-    if asked.array_job_id is not None and asked.array_task_id is not None:
-        return (one.array_job_id, one.array_task_id) == (asked.array_job_id, asked.array_task_id)
-    return one.job_id == asked.job_id
-
-
-def enough_without(job: Job, nodes: Sequence[Node], out: Collection[str]) -> bool:
-    """True where the job's partition has as many usable nodes as it needs without those, free or not."""
-    fit = [n for n in nodes if job.partition in n.partitions and n.usable and n.name not in out]
-    return len(fit) >= max(job.num_nodes, len(job.nodes))
 
 
 class CommandClient:
@@ -91,7 +81,7 @@ class CommandClient:
 
     def node_listing(self) -> NodeListing:
         """What changes of nodes, in one call: sinfo folds nodes that are alike into one line."""
-        separator = _separator()
+        separator = process.separator()
         # sinfo has no variable for this. Users of this machine could read the separator while sinfo runs, but only
         # administrators write the texts, and the whole reading that follows corrects them.
         layout = ",".join(f"{field}:{separator}" for field in node_listing.FIELDS)
@@ -141,12 +131,12 @@ class CommandClient:
 
     def past_job(self, job: JobRef) -> Job | None:
         """A job as the site's accounting remembers it; None where it does not."""
-        return accounting.past_job(self._run, job, _separator())
+        return accounting.past_job(self._run, job, process.separator())
 
     def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
         """Each run of every job at some moment of this time, as the site's accounting remembers it."""
         run = functools.partial(self._run, timeout_s=timeout_s)
-        return accounting.past_runs(run, from_s, to_s, _separator(), self._unread_of("past_runs"))
+        return accounting.past_runs(run, from_s, to_s, process.separator(), self._unread_of("past_runs"))
 
     def reservations(self) -> list[Reservation]:
         """All reservations, in one call."""
@@ -310,7 +300,7 @@ class CommandClient:
     def _squeue(
         self, what: str, only: list[str], last: Mapping[tuple[str, ...], Job], unread: list[str] | None = None
     ) -> dict[tuple[str, ...], Job]:
-        separator = _separator()
+        separator = process.separator()
         # In the environment, not on the command line: there, any user of this machine could read it while squeue
         # runs, and write it into a comment.
         layout = {"SQUEUE_FORMAT2": ",".join(f"{field}:{separator}" for field in parse.JOB_FIELDS)}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
+import string
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,3 +95,9 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
     # The leader is not reaped yet, so its pid cannot belong to another process.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
+
+
+def separator() -> str:
+    """Return a text that no user can have written into a field: it is new for each call."""
+    # 16 of 52 letters, about 91 bits. Letters only: squeue reads leading digits as a field's width.
+    return "".join(secrets.choice(string.ascii_letters) for _ in range(16))

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import JobRef
 from slurm_robust.slurm import arguments
-from slurm_robust.slurm.client import Job, JobChanges, Node, Reservation
-from slurm_robust.slurm.commands import CommandClient, same
+from slurm_robust.slurm.client import Job, JobChanges, Node, Reservation, same
+from slurm_robust.slurm.commands import CommandClient
 from slurm_robust.slurm.errors import SlurmError, SlurmMissingError, SlurmParseError
 from slurm_robust.slurm.in_use import BackEnd, Detour
 from slurm_robust.slurm.pyslurm_fit import calls_of, judge

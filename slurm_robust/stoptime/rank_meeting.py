@@ -75,7 +75,7 @@ def store(dist: Any, spec: dict[str, Any], host: str, limit_s: float) -> tuple[A
     return dist.PrefixStore(proof(spec["secret"], "keys", salt).hex(), made), _plain((address, made.port))
 
 
-class Connections:
+class MeetingConnections:
     """The TCP sockets that this process has opened since this was made."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from slurm_robust.stoptime.rank_meeting import Connections, NotJoinedError, proof, store
+from slurm_robust.stoptime.rank_meeting import MeetingConnections, NotJoinedError, proof, store
 
 _MEET_SHARE = 0.8
 """Of the limit: who does not come leaves time to say so."""
@@ -28,7 +28,7 @@ def join_group(dist: Any, spec: dict[str, Any], host: str) -> None:
         NotJoinedError: not all ranks have come, or somebody else has.
     """
     spec["mark"]()
-    limit_s, connections = _MEET_SHARE * spec["limit_s"], Connections()
+    limit_s, connections = _MEET_SHARE * spec["limit_s"], MeetingConnections()
     shared, at = store(dist, spec, host, limit_s)
     on_cpu = spec["device"] == "cpu"
     if not on_cpu:
@@ -46,7 +46,7 @@ def join_group(dist: Any, spec: dict[str, Any], host: str) -> None:
         spec["mark"]()
 
 
-def _prove_each_connection(dist: Any, spec: dict[str, Any], connections: Connections, at: str) -> None:
+def _prove_each_connection(dist: Any, spec: dict[str, Any], connections: MeetingConnections, at: str) -> None:
     """Show on each of gloo's connections that its other end is the rank that it says: gloo does not ask.
 
     A stranger between two ranks could pass their proofs on, if it had changed their addresses in the store. So each

@@ -24,10 +24,8 @@ from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 STEPS_AT_ONCE = 16
 LINGER_S = 60.0
 """How long after its end a recovery is still compared with Slurm: slurmctld saves its state every few seconds."""
-UNREAD_AGAIN_S = 5.0
-"""While a job cannot be read, a step that could harm it is weighed anew after so long."""
 BROKEN_AGAIN_S = 5.0
-"""After an internal error, a recovery is tried again after this time; the others go on."""
+"""After an internal error, or while a job cannot be read, a recovery goes on after this time; the others go on."""
 SEEN_AGE_S = 0.5
 """What was read of several jobs at once serves for this long."""
 TURN_S = 2.0
@@ -257,10 +255,8 @@ class Recoveries:
             if context.now_s() > max(f.incident.opened_at_s, f.finished_at_s) + LINGER_S:
                 del self._lingering[f.row.key]
                 continue
-            seat = (
-                f.recovery.seat in context.readings.reservations
-                and context.readings.reservations_at_s > f.finished_at_s
-            )
+            fresh = context.readings.reservations_at_s > f.finished_at_s
+            seat = fresh and f.recovery.seat in context.readings.reservations
             back = job is not None and context.readings.jobs_at_s > f.finished_at_s and forgotten(f.recovery, job)
             if seat or back:
                 del self._lingering[f.row.key]
@@ -295,7 +291,7 @@ class Recoveries:
                 await context.read_jobs()
                 continue
             if harms and context.client.unread.get("jobs"):
-                f.retry_at_s = context.now_s() + UNREAD_AGAIN_S  # the job that cannot be read may run there
+                f.retry_at_s = context.now_s() + BROKEN_AGAIN_S  # the job that cannot be read may run there
                 return
             if not isinstance(step, Do):
                 self._conclude(f, step)
