@@ -16,13 +16,13 @@ MAX_KEY_SIZE = 10_000
 """Of a dictionary's key or a set's member, as `written_size` counts."""
 
 
-def written_size(value: Any, most: int, skip: str = "") -> int:
+def written_size(value: Any, most: int, skip: str | None = None) -> int:
     """Return about how many characters a value has once it is written out, with what is shared as often as it stands.
 
     Args:
         value: Of any kind; what is inside dictionaries, lists, tuples and sets counts.
         most: The most that is allowed.
-        skip: A key whose values do not count.
+        skip: A key whose values do not count; None for none.
 
     Raises:
         ValueError: it has more than `most`, contains itself, or is nested too deep.

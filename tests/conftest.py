@@ -28,6 +28,7 @@ sys.dont_write_bytecode = False
 
 # Machines are shared: how long an example took says nothing of it.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fuzz", settings.get_profile("shared"), max_examples=2000)
 settings.load_profile("shared")
 
 
