@@ -118,8 +118,9 @@ class CodeKeeper:
         assert session.command is not None
         assert session.channel is not None
         session.channel.prepare(2 * _SNAPSHOT_S)
-        why, version = why_not_movable(session.command) or self._why_not_taken(), None
+        why, version = why_not_movable(session.command), None
         try:
+            why = why or self._why_not_taken()
             if not why:
                 taking = asyncio.to_thread(self._versions.take, self._origin(), self._limits)
                 version = await asyncio.wait_for(taking, 2 * _SNAPSHOT_S)
@@ -135,7 +136,11 @@ class CodeKeeper:
         return version.number
 
     def _why_not_taken(self) -> str:
-        """Why a snapshot of this folder would not do; empty where it would."""
+        """Why a snapshot of this folder would not do; empty where it would.
+
+        Raises:
+            OSError: the code, or the job's folder, cannot be looked at.
+        """
         session = self._session
         assert session.command is not None
         source = Path(session.code_dir).absolute()
