@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from other_user import ATTACKER, acting_as, as_user, home_of, needs_root
 
+from slurm_robust import own_folder
 from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 
 pytestmark = needs_root
@@ -83,5 +84,30 @@ def test_a_folder_made_first_holds_nothing_of_ours(tmp_path: Path, kind: str) ->
         assert as_user(VICTIM, _claims, home) == [True, False, True]
         assert not [path for path in home.iterdir() if path.name != ".local"]
         assert not list(_place().iterdir()) or kind == "link"
+    finally:
+        _remove()
+
+
+def test_who_tidies_up_late_removes_no_name_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another job of the user has opened the file before it was removed, and made and held anew."""
+
+    def race() -> bool:
+        left, holder, late = (SupervisorLock(CLUSTER, job) for job in ("5", "5", "6"))
+        left.claim()
+        left.release()
+        open_file = own_folder.open_file
+
+        def opened(name: str, flags: int, *, inside: int, mode: int = 0o644) -> int:
+            fd = open_file(name, flags, inside=inside, mode=mode)
+            monkeypatch.setattr(own_folder, "open_file", open_file)
+            holder.claim()
+            return fd
+
+        monkeypatch.setattr(own_folder, "open_file", opened)
+        late.claim()
+        return not SupervisorLock(CLUSTER, "5").claim()
+
+    try:
+        assert as_user(VICTIM, race)
     finally:
         _remove()

@@ -59,7 +59,7 @@ class SupervisorLock:
             fd = own_folder.open_file(self._at(place), os.O_RDWR | os.O_CREAT, inside=self._inside(), mode=0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self._is_at(fd, place):
+                if self._is_at(fd, self._at(place)):
                     return fd
                 os.close(fd)  # removed by somebody who tidied up between the two steps
             except BlockingIOError:
@@ -71,11 +71,9 @@ class SupervisorLock:
                 os.close(fd)
                 raise
 
-    def _is_at(self, fd: int, place: int) -> bool:
+    def _is_at(self, fd: int, name: str) -> bool:
         with contextlib.suppress(OSError):
-            return os.path.samestat(
-                os.fstat(fd), os.stat(self._at(place), dir_fd=self._inside(), follow_symlinks=False)
-            )
+            return os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=self._inside(), follow_symlinks=False))
         return False
 
     def _tidy_up(self) -> None:
@@ -85,7 +83,8 @@ class SupervisorLock:
                 fd = own_folder.open_file(name, os.O_RDWR, inside=self._inside())
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(name, dir_fd=self._inside())
+                    if self._is_at(fd, name):  # else somebody else has removed it, and the name may be held anew
+                        os.unlink(name, dir_fd=self._inside())
                 finally:
                     os.close(fd)
 
@@ -103,7 +102,7 @@ class SupervisorLock:
             return
         with contextlib.suppress(OSError):
             for place in range(_LATE + 1):
-                if self._is_at(fd, place):
+                if self._is_at(fd, self._at(place)):
                     self._held, self._place = fd, place
                     os.set_inheritable(fd, False)
                     return
