@@ -61,18 +61,26 @@ def open_folder(path: str, *, inside: int | None = None, make: int = 0) -> int:
     return fd
 
 
+def _open_to(found: os.stat_result) -> int:
+    """The bits by which others may write it. A group with the user's own number, as umask 002 is meant for, is nobody.
+
+    So what an older version of ours has left with that umask is still read.
+    """
+    return found.st_mode & (0o002 if found.st_gid in (0, os.geteuid()) else _OTHERS)
+
+
 def _check(fd: int, path: str) -> os.stat_result:
     """Raise NotOursError where it is not our own, or stays open to others."""
     found = os.fstat(fd)
     if found.st_uid != os.geteuid():
         raise NotOursError(1, f"it belongs to uid {found.st_uid}", path)
-    if found.st_mode & _OTHERS:
+    if _open_to(found):
         try:
             if not found.st_mode & stat.S_ISVTX:  # with it (/tmp), it is open to others on purpose
                 os.fchmod(fd, stat.S_IMODE(found.st_mode) & ~_OTHERS)
         except OSError:
             pass  # what counts is whether they may write it now
-        if os.fstat(fd).st_mode & _OTHERS:
+        if _open_to(os.fstat(fd)):
             raise NotOursError(1, "others may write it", path)
     return found
 
@@ -96,7 +104,7 @@ def open_file(name: str, flags: int, *, inside: int, mode: int = 0o644) -> int:
         # Between the two, a writer may have put another in its place: then it has no name at all.
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             raise NotOursError(1, "it is no plain file, or has several names", name)
-        if found.st_mode & _OTHERS and flags & os.O_ACCMODE == os.O_RDONLY:
+        if _open_to(found) and flags & os.O_ACCMODE == os.O_RDONLY:
             raise NotOursError(1, "others may write it", name)
         _check(fd, name)
     except OSError:
@@ -156,14 +164,14 @@ def first_own(path: str, *, make: int = 0) -> tuple[int, str]:
 def replaceable_at(path: str) -> str:
     """Return the first folder on the way to `path` in which others may put another one in its place; "" for none.
 
-    A folder of the user's own group, which has the user's number, is open to nobody else.
+    Raises:
+        OSError: a folder on the way is missing, or cannot be looked at.
     """
     at = os.path.realpath(path)
     while at != "/":
         at = os.path.dirname(at)
         found = os.stat(at)
-        others = found.st_mode & (0o002 if found.st_gid in (0, os.geteuid()) else _OTHERS)
-        if found.st_uid not in (0, os.geteuid()) or (others and not found.st_mode & stat.S_ISVTX):
+        if found.st_uid not in (0, os.geteuid()) or (_open_to(found) and not found.st_mode & stat.S_ISVTX):
             return at
     return ""
 

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from other_user import ATTACKER, VICTIM, acting_as, as_user, home_of, needs_root, shared_folder
+from other_user import ATTACKER, GROUP, VICTIM, acting_as, as_user, home_of, needs_root, shared_folder
 
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.recover import lineage_store
@@ -117,6 +117,22 @@ def test_a_common_umask_opens_the_folder_to_nobody(tmp_path: Path) -> None:
     assert stat.S_IMODE(scene.folder.stat().st_mode) & 0o777 == 0o755
     assert stat.S_IMODE((scene.folder / "story.jsonl").stat().st_mode) == 0o644
     assert stat.S_IMODE((scene.folder / "fr").stat().st_mode) & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("group", [VICTIM, GROUP], ids=["the user's own", "a project's"])
+def test_what_an_older_version_left_with_a_common_umask_is_read(tmp_path: Path, group: int) -> None:
+    """Its lineage is 0664: after an upgrade it still counts, unless a group of several could have written it."""
+    scene = Scene(tmp_path, 0o1777)
+
+    def left() -> None:
+        scene.folder.mkdir(mode=0o775)
+        (scene.folder / "lineage.json").write_text('{"tally":{"since_s":9,"count":3}}')
+
+    as_user(VICTIM, left)
+    for path in (scene.folder, scene.folder / "lineage.json"):
+        os.chown(path, VICTIM, group)
+        path.chmod(0o775 if path.is_dir() else 0o664)
+    assert scene.supervise()[1].tally == (Tally(9.0, 3) if group == VICTIM else Tally())
 
 
 @pytest.mark.parametrize("plant", ["link", "hard link", "folder", "open file"])
