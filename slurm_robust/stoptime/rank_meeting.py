@@ -1,8 +1,9 @@
 """How the ranks of a test meet: only who proves to know the secret of the test takes part.
 
 PyTorch's TCPStore and gloo admit anybody who connects. So the first rank listens itself, at the port that the order
-names, and each side answers the other's challenge. Only then do the members learn the port of the store, which the
-kernel chose, and all keys in it begin with a text that follows from the secret. Needs the standard library only.
+names, and each side answers the other's challenge. Only then is the store made, and do the members learn its port,
+which the kernel chose. It hears the members' addresses only, and all keys in it begin with a text that follows from the
+secret. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
+
+from slurm_robust.stoptime.store_guard import admit_only
 
 _NONCE_BYTES = 16
 _PROOF_BYTES = 32
@@ -47,7 +51,7 @@ def proof(secret: str, *parts: object) -> bytes:
 
 
 def store(dist: Any, spec: dict[str, Any], host: str, limit_s: float) -> tuple[Any, str]:
-    """A store that the ranks of this test share, under keys that nobody else knows, and `address:port` of the store.
+    """A store that the ranks of this test share, and nobody on another node can read, and its `address:port`.
 
     Args:
         dist: `torch.distributed`.
@@ -62,12 +66,19 @@ def store(dist: Any, spec: dict[str, Any], host: str, limit_s: float) -> tuple[A
     wait = dt.timedelta(seconds=limit_s)
     if spec["rank"] == 0:
         address = _LOOPBACK
-        made = dist.TCPStore(address, 0, spec["world"], True, wait, wait_for_workers=False)
-        salt = os.urandom(_NONCE_BYTES)
         try:
-            _Door(spec, "" if host != _LOOPBACK else host).admit_all(_STORE.pack(made.port, salt), end_s)
+            door = _Door(spec, "" if host != _LOOPBACK else host)
         except OSError as error:
             raise NotJoinedError(f"the first rank cannot listen at port {spec['port']}: {error.strerror}") from None
+        salt = os.urandom(_NONCE_BYTES)
+
+        def opened(members: Collection[str]) -> tuple[Any, bytes]:
+            made = dist.TCPStore(_LOOPBACK, 0, spec["world"], True, wait, wait_for_workers=False)
+            if strangers := admit_only(made.port, members):
+                raise NotJoinedError(f"{', '.join(strangers[:4])} connected to the store of the test")
+            return made, _STORE.pack(made.port, salt)
+
+        made = door.admit_all(opened, end_s)
     else:
         address, told = _joined(spec, host, end_s)
         port, salt = _STORE.unpack(told)
@@ -144,8 +155,13 @@ class _Door:
         self._members: dict[int, socket.socket] = {}
         self._news = threading.Condition()
 
-    def admit_all(self, told: bytes, end_s: float) -> None:
-        """Wait for all members, and tell them `told`."""
+    def admit_all(self, opened: Callable[[Collection[str]], tuple[Any, bytes]], end_s: float) -> Any:
+        """Wait for all members, make what they share, and tell them where it is; what `opened` has made.
+
+        Args:
+            opened: Makes it for the members at these addresses.
+            end_s: Until when they may come.
+        """
         threading.Thread(target=self._live, daemon=True).start()
         wanted = self._spec["world"] - 1
         try:
@@ -154,10 +170,16 @@ class _Door:
                 missing = [rank for rank in range(1, wanted + 1) if rank not in self._members]
                 if missing:
                     raise NotJoinedError(f"ranks {missing[:8]} of {wanted + 1} did not come, or proved nothing")
+                addresses = set()
+                for sock in self._members.values():
+                    with contextlib.suppress(OSError):
+                        addresses.add(str(sock.getpeername()[0]))
+                made, told = opened(addresses)
                 for rank, sock in self._members.items():
                     signed = proof(self._spec["secret"], "store", *_parts(self._spec, rank, told))
                     with contextlib.suppress(OSError):  # its own end tells it
                         sock.sendall(told + signed)
+                return made
         finally:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)

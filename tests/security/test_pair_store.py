@@ -1,0 +1,88 @@
+"""Attacks on the store of a pair test: PyTorch's answers anybody, and newer ones list its keys."""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slurm_robust.stoptime import rank_meeting
+from slurm_robust.stoptime.rank_meeting import NotJoinedError
+from slurm_robust.stoptime.store_guard import admit_only
+
+SECRET, HOST, STRANGER = "5e" * 32, "127.0.0.1", "127.0.0.9"
+pytestmark = pytest.mark.skipif(not Path("/proc/self/net/tcp").exists(), reason="Linux's /proc is not there")
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.create_server((HOST, 0)) as one:
+        return int(one.getsockname()[1])
+
+
+def reaches(port: int, source: str) -> bool:
+    """Whether somebody at this address can connect."""
+    try:
+        socket.create_connection((HOST, port), timeout=0.2, source_address=(source, 0)).close()
+    except OSError:
+        return False
+    return True
+
+
+def meet(dist: Any) -> list[Any]:
+    """The stores of two ranks that have met."""
+    port = free_port()
+    specs = [{"rank": rank, "world": 2, "port": port, "secret": SECRET} for rank in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda spec: rank_meeting.store(dist, spec, HOST, 5.0), specs))
+
+
+def test_the_real_store_is_closed_to_other_nodes() -> None:
+    """Its members go on; who has another address does not get a connection, so cannot list, write or delete keys."""
+    dist = pytest.importorskip("torch.distributed")
+    made: list[Any] = []
+
+    def real(*args: Any, **kwargs: Any) -> Any:
+        made.append(dist.TCPStore(*args, **kwargs))
+        return made[-1]
+
+    first, second = meet(SimpleNamespace(TCPStore=real, PrefixStore=dist.PrefixStore))
+    assert not reaches(made[0].port, STRANGER)
+    assert reaches(made[0].port, HOST)
+    first.set("one", "1")
+    second.set("other", "2")
+    assert (second.get("one"), first.get("other")) == (b"1", b"2")
+
+
+def test_members_of_several_addresses_are_let_in() -> None:
+    """The filter knows each of them, as IPv6 writes it, too; and one node alone as well."""
+    for members in ({f"::ffff:127.0.1.{n}" for n in range(1, 100)}, set[str]()):
+        with socket.create_server((HOST, 0)) as listener:
+            port = int(listener.getsockname()[1])
+            assert admit_only(port, members) == []
+            assert all(reaches(port, address.removeprefix("::ffff:")) for address in members)
+            assert not reaches(port, STRANGER)
+
+
+def test_who_connected_before_the_store_was_closed_is_seen() -> None:
+    """Then the test did not run."""
+    spec = {"rank": 0, "world": 1, "port": free_port(), "secret": SECRET}
+    with socket.create_server((HOST, 0)) as listener:
+        port = int(listener.getsockname()[1])
+        dist = SimpleNamespace(TCPStore=lambda *_, **__: SimpleNamespace(port=port))
+        with (
+            socket.create_connection((HOST, port), source_address=(STRANGER, 0)),
+            pytest.raises(NotJoinedError, match=STRANGER),
+        ):
+            rank_meeting.store(dist, spec, HOST, 2.0)
+
+
+def test_addresses_of_ipv6_leave_it_as_it_is() -> None:
+    """The filter reads IPv4's; a test between such nodes must still run."""
+    with socket.create_server((HOST, 0)) as listener:
+        assert admit_only(int(listener.getsockname()[1]), {"fd00::1"}) == []
+        assert reaches(int(listener.getsockname()[1]), STRANGER)
