@@ -1,0 +1,59 @@
+"""An array that its user submits into the open seat of a job, on a real Slurm: what is held here is not held yet."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from daemon.daemon_scene import Scene
+
+from slurm_robust.claim import Claim
+from slurm_robust.devcluster.cluster import DevCluster, Spec
+
+pytestmark = [pytest.mark.slurm, pytest.mark.variant]  # half a minute
+RESERVED = {"n2": "the suspect in quarantine", "n5": "a standby node", "n6": "in the site's own reservation"}
+
+
+@pytest.fixture
+def scene(devcluster_factory: Callable[[Spec], DevCluster], tmp_path: Path) -> Iterator[Scene]:
+    """Six nodes: a job on two of them, two on standby, and one that the site has reserved for root."""
+    cluster = devcluster_factory(Spec(nodes=6, gpus_per_node=0, prolog=False, kill_wait_s=2, slurmd_timeout_s=6))
+    stage = Scene(cluster, tmp_path / "state")
+    yield stage
+    cluster.run(["scontrol", "delete", "ReservationName=site"], check=False)
+    stage.clean_up()
+
+
+@pytest.mark.xfail(reason="seats are FLEX and IGNORE_JOBS: who is in one starts on nodes of any other reservation")
+def test_an_array_in_the_open_seat_takes_no_node_that_is_reserved(scene: Scene) -> None:
+    """From the second in which the user is let in, until the seat is deleted, each task of the array may start."""
+    reserve = ["ReservationName=site", "Nodes=n6", "Users=root", "StartTime=now", "Duration=60"]
+    scene.cluster.run(["scontrol", "create", "reservation", *reserve])
+    scene.start(standby={"size": 2})
+    job = scene.submit("-N2", "--exclusive", "--requeue", user="nobody", script="exec sleep 600")
+    suspect = scene.running(job).nodes[1]
+    time.sleep(5)  # the standby nodes are checked first
+    ended, entered = threading.Event(), list[str]()
+
+    def attack() -> None:
+        into = ["--exclusive", "--output=/dev/null", "--wrap=sleep 600", f"--reservation=srobust-seat-{job}"]
+        while not ended.is_set() and not entered:
+            done = scene.cluster.run(["sbatch", "--parsable", "--array=0-9", *into], user="nobody", check=False)
+            entered.extend(done.stdout.split())
+
+    attacker = threading.Thread(target=attack)
+    attacker.start()
+    try:
+        scene.say(job, Claim("wants", "l", incident="i1", evict=(suspect,), why="hangs"), user="nobody")
+        scene.running(job, restart=1)
+        time.sleep(6)
+    finally:
+        ended.set()
+        attacker.join()
+    taken = {n for one in scene.client.jobs() if one.ref.array_job_id and one.state == "RUNNING" for n in one.nodes}
+    assert not taken & set(RESERVED), {name: RESERVED[name] for name in taken & set(RESERVED)}
+    # The tasks that wait keep Slurm from deleting it, since our client changes no rest of an array.
+    assert not [name for name in scene.ours() if "seat" in name]
