@@ -50,7 +50,7 @@ def test_the_real_store_is_closed_to_other_nodes() -> None:
         made.append(dist.TCPStore(*args, **kwargs))
         return made[-1]
 
-    first, second = meet(SimpleNamespace(TCPStore=real, PrefixStore=dist.PrefixStore))
+    (first, _), (second, _) = meet(SimpleNamespace(TCPStore=real, PrefixStore=dist.PrefixStore))
     assert not reaches(made[0].port, STRANGER)
     assert reaches(made[0].port, HOST)
     first.set("one", "1")
