@@ -37,6 +37,8 @@ WHOLE_AFTER_S = 60.0
 """All of every node is read this often; in between, only what has changed."""
 MAX_NAMED = 64
 """More nodes than these are not read by their names: one whole reading costs less."""
+MAX_UNREAD_TOLD = 5
+"""Of the records that a reading could newly not read, so many are named in the log, twice a minute at most."""
 
 
 @dataclass
@@ -168,8 +170,9 @@ class DaemonContext:
         self._logged_of_user = RateLimit(20, 60.0)
         self._left_out = RateLimit(1, 60.0)
         self._own_errors = RateLimit(1, 600.0)
-        self._unread: dict[str, tuple[str, ...]] = {}
-        """What the last readings left out, as `SlurmClient.unread` has it."""
+        self._told_unread = RateLimit(2, 60.0)
+        self._unread: dict[str, frozenset[str]] = {}
+        """What the last readings left out and a person was told, as `SlurmClient.unread` has it."""
 
     @property
     def acting(self) -> bool:
@@ -270,11 +273,14 @@ class DaemonContext:
             what: The call that read them: `nodes`, `jobs` or `reservations`.
         """
         unread = tuple(self.client.unread.get(what, ()))
-        for line in unread:
-            if line not in self._unread.get(what, ()):
-                text = f"{line}: it is left alone, as if it were not there; the others are read"
-                self.alert("slurm.unread", text, key=line[:80])
-        self._unread[what] = unread
+        before = self._unread.get(what, frozenset())
+        new = [line for line in unread if line not in before]
+        # Any user may have made them, thousands at once: they must not use up the lines that others need.
+        told = new if new and self._told_unread.take(what, self.now_s()) else []
+        for line in told[:MAX_UNREAD_TOLD]:
+            text = f"{line}: it is left alone, as if it were not there; the others are read"
+            self.alert("slurm.unread", f"{text} ({len(told)} new ones)" if len(told) > 1 else text, key=line[:80])
+        self._unread[what] = before.intersection(unread).union(told)
         shown = printable("; ".join(unread[:3]))[:200]
         text = f"{len(unread)} of Slurm's {what} cannot be read and are left alone ({shown}): journalctl -u srobustd"
         self.trouble(f"unread {what}", text if unread else "")

@@ -11,13 +11,15 @@ import re
 from collections.abc import Collection
 
 from slurm_robust.slurm.errors import SlurmParseError
-from slurm_robust.slurm.values import expand
+from slurm_robust.slurm.values import count, expand
 
 _NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _GPU_NUMBERS = re.compile(r"gpu(?::[^(),:]*)*\(IDX:([0-9,-]{1,400})\)")
 _NEXT = re.compile(" [A-Za-z]+=")
 """Behind the name: `UserId`, from Slurm 25.11 on `SLUID`."""
 MAX_GPU_NUMBER = 9999
+MAX_REPEATS = 64
+"""How often each node may be named; Slurm names it once, and a text of a job's may do so thousands of times."""
 
 
 def parse(text: str, name: str, own: Collection[str]) -> dict[str, frozenset[int]]:
@@ -40,10 +42,16 @@ def parse(text: str, name: str, own: Collection[str]) -> dict[str, frozenset[int
         raise SlurmParseError("scontrol's answer is about a job of another name", text[:80])
     found: dict[str, frozenset[int]] = {}
     unnamed: set[str] = set()
+    wanted = frozenset(own)
+    left = MAX_REPEATS * len(own)
     for nodes, gres in _NODES.findall(behind):
         numbers = {n for ranges in _GPU_NUMBERS.findall(gres) for n in _numbers(ranges)}
         try:
-            names = [node for node in expand(nodes, remember=False) if node in own]
+            size = count(nodes)
+            if size > min(left, len(own)):
+                continue  # more than the job has
+            left -= size
+            names = [node for node in expand(nodes, remember=False) if node in wanted]
         except SlurmParseError:
             continue  # no list of Slurm's: a text of the job's
         unnamed |= set(names) if gres and not numbers else set()

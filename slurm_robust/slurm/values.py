@@ -51,8 +51,8 @@ _NODE_LIST = re.compile(r"[A-Za-z0-9._\[\]-]+(?:,[A-Za-z0-9._\[\]-]+)*\Z")
 MAX_TIME_S = 253_370_764_800
 """The year 9999 begins. Any user can make Slurm print later times (`sbatch --begin=now+99999999weeks`), which no
 calendar has; with the year that is left, neither a time zone nor a small sum leaves the calendar."""
-MAX_NAMES = 65_536
-"""More nodes than this has no Slurm: a longer list is not unfolded."""
+MAX_NAMES = 262_144
+"""More nodes than this has no cluster: a longer list is not unfolded. So many names take 25 MB and a second."""
 _FAR_YEAR = re.compile(r"[0-9]{5,}-[0-9]{2}-[0-9]{2}T[0-9:]+Z?")
 _ELEMENT = re.compile(r"(?:[^\[,]|\[[^\]]*\])+")
 _RANGES = re.compile(r"\[([^\]]*)\]")
@@ -163,7 +163,7 @@ def _unfolded(node_list: str) -> tuple[str, ...]:
     group = _ONE_GROUP.fullmatch(node_list)
     if group and (quickly := _quickly(group[1], group[2])):
         return quickly
-    if _count(node_list) > MAX_NAMES:
+    if count(node_list) > MAX_NAMES:
         raise SlurmParseError(f"a list of more than {MAX_NAMES} nodes", node_list[:80])
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException  # noqa: PLC0415 (slow to load)
 
@@ -173,13 +173,13 @@ def _unfolded(node_list: str) -> tuple[str, ...]:
         raise SlurmParseError(f"not a node list ({error})", node_list[:80]) from None
 
 
-def _count(node_list: str) -> int:
+def count(node_list: str) -> int:
     """How many names a list has, without unfolding it.
 
     Raises:
         SlurmParseError: not a node list.
     """
-    count = 0
+    total = 0
     for element in _ELEMENT.findall(node_list):
         size = 1
         for ranges in _RANGES.findall(element):
@@ -187,8 +187,8 @@ def _count(node_list: str) -> int:
             if None in ends:
                 raise SlurmParseError("not a node list", node_list[:80])
             size *= sum(max(0, int(end[2] or end[1]) - int(end[1])) + 1 for end in ends if end)
-        count += size
-    return count
+        total += size
+    return total
 
 
 def fold(names: Iterable[str]) -> str:
@@ -200,7 +200,7 @@ def fold(names: Iterable[str]) -> str:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet  # noqa: PLC0415 (slow to load)
 
     known = list(names)
-    if any("[" in name for name in known) and _count(",".join(known)) > MAX_NAMES:
+    if any("[" in name for name in known) and count(",".join(known)) > MAX_NAMES:
         raise SlurmParseError(f"a list of more than {MAX_NAMES} nodes", ",".join(known)[:80])
     return str(NodeSet.fromlist(known, resolver=RESOLVER_NOGROUP))
 

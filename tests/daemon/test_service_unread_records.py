@@ -40,6 +40,19 @@ def test_a_person_is_told_of_what_cannot_be_read_while_the_daemon_works(world: W
     assert not world.daemon.context.troubles
 
 
+def test_a_thousand_unreadable_jobs_leave_the_log_to_others(world: World) -> None:
+    """Also where each reading has new ones: a few lines a minute, their count, and a claim's lines are all there."""
+    for n in range(20):
+        world.slurm.unread = {"jobs": [f"job {job}: not a time: soon" for job in range(1000 * n, 1000 * n + 1000)]}
+        world.run(3)
+    text = "SELECT text FROM events WHERE what = 'slurm.unread'"
+    told = [row[0] for row in world.journal.db.execute(text).fetchall()]
+    assert 5 <= len(told) <= 15
+    assert "1000 new ones" in told[0]
+    (sentence,) = world.daemon.context.troubles.values()
+    assert sentence.startswith("1000 of Slurm's jobs")
+
+
 def test_a_job_that_begins_at_the_end_of_time_changes_nothing_for_others(world: World) -> None:
     """Its times go through the daemon's arithmetic, journal and state."""
     job = replace(world.slurm.state.jobs[1], state="PENDING", nodes=(), start_at_s=values.MAX_TIME_S)
