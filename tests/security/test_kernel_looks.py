@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,13 @@ from slurm_robust.nodewatch.moment import Moment
 
 MOMENT = Moment(1_790_000_000.0, 100.0, 100.0)
 _EXT4_SHUTDOWN = 0x8004587D
+
+
+@pytest.fixture(autouse=True)
+def _short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is waited for, but in the test of it."""
+    if "before_it_counts" not in request.node.name:
+        monkeypatch.setattr(kernel_looks, "_PAUSES_S", ())
 
 
 def table() -> list[mounts.Mount]:
@@ -119,7 +127,7 @@ def urgency(root: Path, text: str, *before: str) -> str:
 CASES = [
     ("BUG: unable to handle page fault for address: ffffa1", "proc/sys/kernel/tainted", "128", "512"),
     ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:4711]", "proc/sys/kernel/tainted", "16384", "0"),
-    ("mce: [Hardware Error]: Uncorrected error", "sys/devices/system/edac/mc/mc0/ue_count", "1", "0"),
+    ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", "sys/devices/system/edac/mc/mc0/ue_count", "1", "0"),
     ("Memory failure: 0x1: Killing x:1 due to hardware memory corruption", "proc/meminfo", *(
         f"MemTotal: 9 kB\nHardwareCorrupted: {kib} kB\n" for kib in (4, 0)
     )),
@@ -146,10 +154,59 @@ def test_what_the_node_does_not_show_moves_no_job(
 
 
 def test_an_old_taint_proves_nothing(tmp_path: Path) -> None:
-    """The kernel remembers each oops until it is booted again: one of yesterday bears out no line of today."""
+    """The kernel remembers each oops until it is booted again: that neither bears out nor denies a second one."""
     path = tmp_path / "proc/sys/kernel/tainted"
     path.parent.mkdir(parents=True)
     path.write_text("128")
     oops = "kernel BUG at mm/slub.c:305!"
     assert urgency(tmp_path, oops) == "at_next_checkpoint"
+    assert urgency(tmp_path, oops, "nothing", oops) == "at_next_checkpoint"
+    path.write_text("0")
     assert urgency(tmp_path, oops, "nothing") == "note"
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "calm", "sick"),
+    [
+        ("BUG: unable to handle page fault for address: ffffa1", "proc/sys/kernel/tainted", "512", "640"),
+        ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", "sys/devices/system/edac/mc/mc0/ue_count", "0", "1"),
+    ],
+)
+def test_the_kernel_prints_before_it_counts(tmp_path: Path, line: str, place: str, calm: str, sick: str) -> None:
+    """An oops on a slow console is tainted half a second after its first line: the fault is told all the same."""
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    path.write_text(calm)
+    later = threading.Timer(0.6, path.write_text, (sick,))
+    later.start()
+    assert urgency(tmp_path, line) == "at_next_checkpoint"
+    later.join()
+
+
+TREE = {
+    "sys/bus/pci/devices/0000:00:00.0/class": "1",
+    "sys/class/pci_bus/0000:41/device": "1",
+    "sys/class/block/vda/size": "1",
+    "sys/class/net/lo/mtu": "1",
+    "proc/self/mountinfo": "30 1 8:17 / /scratch rw - ext4 /dev/sdb1 rw\n",
+    "sys/devices/system/edac/mc/mc0/ue_count": "0",
+    "proc/sys/kernel/tainted": "0",
+}
+REAL = [
+    ("NVRM: GPU 0000:41:00.0: GPU has fallen off the bus.", "now"),
+    ("mlx5_core 0000:41:00.0: x:825:(pid 0): device's health compromised - reached miss count", "if_repeated"),
+    ("NETDEV WATCHDOG: eth7 (mlx5_core): transmit queue 3 timed out", "if_repeated"),
+    ("EXT4-fs error (device sdb1): ext4_find_entry:1463: inode #2: comm x", "at_next_checkpoint"),
+    ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5: be00000000800400", "at_next_checkpoint"),
+    ("{1}[Hardware Error]: event severity: recoverable", "at_next_checkpoint"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "wanted"), REAL, ids=lambda text: text[:20])
+def test_a_real_fault_is_told_where_the_node_cannot_show_it(tmp_path: Path, line: str, wanted: str) -> None:
+    """A card that has left the bus, a container's interface, a lost disk, an error of a CPU or a card: no mere note."""
+    for place, text in TREE.items():
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert urgency(tmp_path, line) == wanted

@@ -10,32 +10,44 @@ import functools
 import os
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from slurm_robust.nodecheck.engine.isolate import Task, run_all
 from slurm_robust.nodecheck.sources import mounts, small_files
 
 _LOOK_S = 1.0
 _GAVE_UP = (errno.EIO, errno.ESHUTDOWN, errno.EUCLEAN, errno.EROFS)
-_PAUSES_S = (0.0, 0.05, 0.2)
-"""The kernel prints first and taints then."""
+_PAUSES_S = (0.05, 0.2, 0.75, 1.0)
+"""The kernel prints first, with all registers on a slow console, and taints or counts then."""
+_LATE = frozenset({"oops", "stall", "machine_check", "memory_failure", "memory_corrected"})
 _TAINTS = {"oops": 1 << 7 | 1 << 5, "stall": 1 << 14}
 """Bits of /proc/sys/kernel/tainted (tainted-kernels.rst): the kernel died or met a bad page; a soft lockup."""
 _TAINTED_BY_MCE = 1 << 4
-_PCI = "/sys/bus/pci/devices"
-_BLOCK = ("/sys/class/block", "/sys/class/nvme", "/sys/class/ata_port")
-_PLACES = {
-    **dict.fromkeys(("pcie_corrected", "pcie_error", "slot_power", "nic_firmware", "gpu_driver"), (_PCI,)),
-    "nic_timeout": (_PCI, "/sys/class/net"),
-    **dict.fromkeys(("disk_reset", "io_error", "fs_error"), _BLOCK),
-}
-"""Kind → where what it is about has an entry of its name."""
+_CARDS = ("pcie_corrected", "pcie_error", "slot_power", "nic_firmware", "nic_timeout", "gpu_driver")
+_DISKS = ("disk_reset", "io_error", "fs_error")
+_PCI = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}):[0-9a-f]{2}\.[0-9a-f]")
 
 
 def tainted(root: Path) -> int | None:
     """The kernel's own note of what befell it since boot; None where it cannot be read."""
     return small_files.count(root / "proc/sys/kernel/tainted")
+
+
+def unseen(root: Path, seen: Mapping[str, Mapping[str, Any]], before: int) -> list[str]:
+    """The kinds of `TroubleTally.seen` of which the node shows the contrary, also a moment later; as `shown`."""
+
+    def denied(kinds: Collection[str]) -> list[str]:
+        looks = {kind: shown(root, kind, seen[kind]["names"], seen[kind]["example"], before) for kind in kinds}
+        return sorted(kind for kind, look in looks.items() if look is False)
+
+    found = denied(seen)
+    for pause_s in _PAUSES_S:
+        if not _LATE.isdisjoint(found):
+            time.sleep(pause_s)
+            found = denied(found)
+    return found
 
 
 def shown(root: Path, kind: str, names: Collection[str], example: str, before: int) -> bool | None:
@@ -50,39 +62,62 @@ def shown(root: Path, kind: str, names: Collection[str], example: str, before: i
     """
     if kind == "oops" or (kind == "stall" and "soft lockup" in example):
         return _newly_tainted(root, _TAINTS[kind], before)
-    if kind in ("machine_check", "memory_failure", "memory_corrected"):
-        return _memory(root, kind, before)
+    if kind == "memory_failure":
+        return _corrupted(root)
+    if kind in ("machine_check", "memory_corrected"):
+        return _memory(root, kind, example, before)
     if kind == "disk_lost":
         return _disk_lost(root, names)
-    places = [root / place.lstrip("/") for place in _PLACES.get(kind, ())]
+    if kind in _CARDS:
+        return _card_is_there(root, names)
+    return _disk_is_there(root, names) if kind in _DISKS else None
+
+
+def _card_is_there(root: Path, names: Collection[str]) -> bool | None:
+    """A card that has left its bus has no entry any more, and that is the very fault: its bus still has one.
+
+    Of network devices only addresses count: one that a container has got has no entry in the node's /sys/class/net.
+    """
+    matches = [match for name in names if (match := _PCI.fullmatch(name))]
+    if not matches or not small_files.names(root / "sys/bus/pci/devices"):
+        return None
+    return any(
+        small_files.exists(root / "sys/bus/pci/devices" / match[0])
+        or small_files.exists(root / "sys/class/pci_bus" / match[1])
+        for match in matches
+    )
+
+
+def _disk_is_there(root: Path, names: Collection[str]) -> bool | None:
+    """Also one that is gone, and still mounted."""
+    places = [root / "sys/class" / kind for kind in ("block", "nvme", "ata_port")]
     if not names or not any(small_files.names(place) for place in places):
         return None
-    return any(small_files.exists(place / name) for place in places for name in names if small_files.is_name(name))
+    if any(small_files.exists(place / name) for place in places for name in names if small_files.is_name(name)):
+        return True
+    table = mounts.parse(small_files.read_text(root / "proc/self/mountinfo", 4 << 20))
+    return not {mount.source.rsplit("/", 1)[-1] for mount in table}.isdisjoint(names)
 
 
 def _newly_tainted(root: Path, bits: int, before: int) -> bool | None:
-    for pause_s in _PAUSES_S:
-        now = tainted(root)
-        if now is None:
-            return None
-        if now & ~before & bits:
-            return True
-        time.sleep(pause_s)
-    return False
+    """None where the bit was there before: the kernel sets it once, also where a second oops comes."""
+    now = tainted(root)
+    return None if before & bits or now is None else bool(now & bits)
 
 
-def _memory(root: Path, kind: str, before: int) -> bool | None:
-    """Memory's own counters; the kernel may have none, or count where firmware does not tell."""
-    corrupted = re.search(r"^HardwareCorrupted: +(\d+)", small_files.read_text(root / "proc/meminfo"), re.MULTILINE)
+def _corrupted(root: Path) -> bool | None:
+    found = re.search(r"^HardwareCorrupted: +(\d+)", small_files.read_text(root / "proc/meminfo"), re.MULTILINE)
+    return bool(int(found[1])) if found else None
+
+
+def _memory(root: Path, kind: str, example: str, before: int) -> bool | None:
+    """EDAC counts what it tells itself; what firmware or a bank outside the memory tells need not be counted there."""
     name = "ce_count" if kind == "memory_corrected" else "ue_count"
-    counters = [
-        small_files.count(path) for path in small_files.matching(root / "sys/devices/system/edac/mc", f"mc*/{name}")
-    ]
-    if any(counters) or (kind != "memory_corrected" and corrupted and int(corrupted[1])):
+    counters = small_files.matching(root / "sys/devices/system/edac/mc", f"mc*/{name}")
+    counted = any(small_files.count(path) for path in counters)
+    if counted or (kind == "machine_check" and (tainted(root) or 0) & ~before & _TAINTED_BY_MCE):
         return True
-    if kind == "machine_check" and (tainted(root) or 0) & ~before & _TAINTED_BY_MCE:
-        return True
-    return False if counters or (kind == "memory_failure" and corrupted) else None
+    return False if counters and example.startswith("EDAC MC") else None
 
 
 def _disk_lost(root: Path, names: Collection[str]) -> bool | None:

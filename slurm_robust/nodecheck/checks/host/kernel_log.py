@@ -52,11 +52,7 @@ def probe(context: Context, options: Options) -> Facts:
     facts["mounted"] = _devices(context, told) if told else {}
     before = context.shared.get("tainted", news.kept.get("tainted"))
     before = before if isinstance(before, int) else 0
-    looks = {
-        kind: kernel_looks.shown(context.root, kind, entry["names"], entry["example"], before)
-        for kind, entry in tally.seen.items()
-    }
-    facts["unseen"] = sorted(kind for kind, shown in looks.items() if shown is False)
+    facts["unseen"] = kernel_looks.unseen(context.root, tally.seen, before)
     facts["tainted"] = kernel_looks.tainted(context.root) or 0
     return facts
 
