@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_robust.checkpoint.formats import torchfile
+from slurm_robust.localize.recorder import dump as recorder_dump
 from slurm_robust.plain_pickle import MAX_DEPTH, BoundedUnpickler, written_size
 
 LIMIT_BYTES = 1 << 30
@@ -143,6 +145,25 @@ def test_a_checkpoint_that_is_a_bomb_is_refused(how: str, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr[-500:]
     *_, memory = done.stdout.splitlines()
     assert int(memory.split()[0]) < 300, memory
+
+
+def test_a_large_plain_pickle_is_no_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch packs nothing: what really is in the file, a data loader's indices for example, is read, however large."""
+    monkeypatch.setattr(torchfile, "MAX_PICKLE_BYTES", 1000)
+    pickled = pickle.dumps({"indices": list(range(5000))}, protocol=2)
+    for how, problems in ((zipfile.ZIP_STORED, 0), (zipfile.ZIP_DEFLATED, 1)):
+        content = torchfile.read(io.BytesIO(as_torch(pickled, how=how)), whole=True)
+        assert content is not None
+        assert len(content.problems) == problems, content.problems
+
+
+def test_a_large_dump_of_many_tensors_is_no_bomb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has up to twice as many characters as its file has bytes, since a type's name is written once."""
+    monkeypatch.setattr(recorder_dump, "MAX_WRITTEN", 1000)
+    kinds = b"](" + word("BFloat16") + b"q\x01" + b"h\x01" * 999 + b"e"
+    sizes = b"](" + b"](M\0\x20e" * 1000 + b"e"
+    body = dump(input_dtypes=kinds, input_sizes=sizes)
+    assert len(recorder_dump.read_dump(body, 0).pending) == 1
 
 
 class _Plain(BoundedUnpickler):

@@ -19,7 +19,7 @@ LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """A pickle of the number 0x1950a86a20f9469cfc6c."""
 _CHUNK_BYTES = 1 << 19
 MAX_PICKLE_BYTES = 1 << 28
-"""Some hundred bytes describe a tensor."""
+"""Of one that is packed. torch packs none, and a plain one may have a data loader's hundred million indices."""
 _LOCAL_HEADER_BYTES = 30
 _UNREADABLE_FLAGS = 0x1 | 0x20 | 0x40 | 0x2000
 """Encrypted or patched: torch never writes such."""
@@ -126,7 +126,7 @@ def _pickled(
 ) -> bytes:
     """Return the pickle. Raises ValueError if it is too large: packed, it may be far larger than the file."""
     offset, size_bytes = place
-    if size_bytes > MAX_PICKLE_BYTES:
+    if size_bytes > max(MAX_PICKLE_BYTES, archive.getinfo(record).compress_size):
         raise ValueError(f"{size_bytes} bytes to describe tensors (at most {MAX_PICKLE_BYTES})")
     if has_crcs:
         with archive.open(record) as packed:

@@ -24,7 +24,8 @@ MAX_RANKS = 1 << 20
 MAX_MEMBERS = 2 * MAX_RANKS
 """Of all groups of a dump together."""
 MAX_WRITTEN = 1 << 27
-"""Characters of a dump without its stacks, where each of 100,000 entries has some 500."""
+"""Characters of a dump without its stacks, where each of 100,000 entries has some 500; more of a large file, in which
+names of types are written once."""
 MAX_FILES = 131072
 _MAX_WHOLE = 1 << 62
 _RANK = re.compile(r"(?:^|[^0-9])(\d{1,7})(?:\.(?:json|pkl|pickle|pt))?$")
@@ -177,7 +178,7 @@ def read_dump(body: bytes, rank: int) -> RankDump:
     """
     if len(body) > MAX_DUMP_BYTES:
         raise RecorderDumpError(f"more bytes than a dump can have ({MAX_DUMP_BYTES})")
-    return _decode(_plain(body), rank)
+    return _decode(_plain(body), rank, max(MAX_WRITTEN, 4 * len(body)))
 
 
 def _plain(body: bytes) -> Any:
@@ -196,11 +197,11 @@ def _plain(body: bytes) -> Any:
         raise RecorderDumpError(f"not a pickle that can be read ({type(error).__name__}: {error})"[:160]) from None
 
 
-def _decode(plain: Any, rank: int) -> RankDump:
+def _decode(plain: Any, rank: int, most_written: int) -> RankDump:
     if not isinstance(plain, dict) or not isinstance(plain.get("entries"), list):
         raise RecorderDumpError("not a flight-recorder dump: no list of entries in it")
     try:
-        written_size(plain, MAX_WRITTEN, skip="frames")
+        written_size(plain, most_written, skip="frames")
         _bound_members(plain.get("pg_config") or {})
         groups = {str(name): _group(str(name), fields) for name, fields in (plain.get("pg_config") or {}).items()}
         if "" in groups and "0" not in groups:

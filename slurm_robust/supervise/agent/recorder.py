@@ -203,8 +203,8 @@ def main() -> None:
     try:
         body = sys.stdin.buffer.read(MAX_FILE_BYTES)
         plain = json.loads(body) if body[:1] == b"{" else _Containers(io.BytesIO(body)).load()
-        # Gigabytes would otherwise pass through the agent.
-        written_size(plain, MAX_FILE_BYTES, skip="frames")
+        # Gigabytes would otherwise pass through the agent. A healthy file names each type once: twice its bytes.
+        written_size(plain, max(MAX_FILE_BYTES, 4 * len(body)), skip="frames")
         text = json.dumps(reduced(plain), separators=(",", ":"), allow_nan=False)
         if len(text) > MAX_SENT_BYTES:
             raise ValueError(f"{len(text)} bytes of pending operations, too many to send")  # noqa: TRY301
