@@ -195,6 +195,8 @@ TREE = {
 REAL = [
     ("NVRM: GPU 0000:41:00.0: GPU has fallen off the bus.", "now"),
     ("mlx5_core 0000:41:00.0: x:825:(pid 0): device's health compromised - reached miss count", "if_repeated"),
+    ("mlx5_core 0000:41:00.0 ens1: NETDEV WATCHDOG: CPU: 3: transmit queue 7 timed out 5000 ms", "if_repeated"),
+    ("bnxt_en 0000:41:00.0 ens1: TX timeout detected, starting reset task!", "if_repeated"),
     ("NETDEV WATCHDOG: eth7 (mlx5_core): transmit queue 3 timed out", "if_repeated"),
     ("EXT4-fs error (device sdb1): ext4_find_entry:1463: inode #2: comm x", "at_next_checkpoint"),
     ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5: be00000000800400", "at_next_checkpoint"),

@@ -36,6 +36,8 @@ class Trouble(NamedTuple):
 
 _PCI = r"(?P<name>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])"
 _PCI_DRIVER = rf"[\w-]{{1,20}} {_PCI}: "
+_PCI_NIC = rf"[\w-]{{1,20}} {_PCI}(?: [\w.@-]{{1,15}})?: "
+"""`netdev_err` puts the interface's name behind the address."""
 _FS = r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs)"
 _DISK = r"(?P<name>(?!sr\d|fd\d|loop\d|nbd\d|ram\d)[\w-]+)"
 _GHES = r"(?:\{\d+\}|mce: )?\[Hardware Error\]: "
@@ -138,8 +140,8 @@ KINDS: dict[str, Trouble] = {
         _NIC,
         (
             ("NETDEV WATCHDOG", r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<name>[\w.-]{1,15}) "),
-            ("NETDEV WATCHDOG", rf"{_PCI_DRIVER}.{{0,40}}NETDEV WATCHDOG"),
-            ("TX timeout", rf"{_PCI_DRIVER}.{{0,40}}TX timeout detected"),
+            ("NETDEV WATCHDOG", rf"{_PCI_NIC}.{{0,40}}NETDEV WATCHDOG"),
+            ("TX timeout", rf"{_PCI_NIC}.{{0,40}}TX timeout detected"),
         ),
     ),
     "nic_firmware": Trouble(
