@@ -11,7 +11,7 @@ import struct
 from itertools import chain
 from typing import Any, Callable, ClassVar
 
-MAX_DEPTH = 100
+MAX_DEPTH = 1000
 MAX_KEY_SIZE = 10_000
 """Of a dictionary's key or a set's member, as `written_size` counts."""
 
@@ -28,31 +28,39 @@ def written_size(value: Any, most: int, skip: str | None = None) -> int:
         ValueError: it has more than `most`, contains itself, or is nested too deep.
     """
     known: dict[int, int] = {}  # of containers: 0 while inside
+    totals = [1]
+    todo: list[tuple[Any, int]] = [(iter((value,)), 0)]  # no recursion: JSON may be nested as deep as Python's stack
+    while todo:
+        for part in todo[-1][0]:
+            if isinstance(part, (dict, list, tuple, set, frozenset)) and id(part) not in known:
+                if len(todo) > MAX_DEPTH:
+                    raise ValueError(f"nested more than {MAX_DEPTH} times")
+                known[id(part)] = 0
+                inside = chain(part, (v for k, v in part.items() if k != skip)) if isinstance(part, dict) else part
+                todo.append((iter(inside), id(part)))
+                totals.append(1)
+                break
+            size = _size_of_leaf(part) if id(part) not in known else known[id(part)]
+            if not size:
+                raise ValueError("a value that contains itself")
+            totals[-1] += size
+            if totals[-1] > most:
+                raise ValueError(f"a value of more than {most} characters, most of them said by reference")
+        else:
+            done, total = todo.pop()[1], totals.pop()
+            known[done] = total
+            if not todo:
+                return total - 1
+            totals[-1] += total
+            if totals[-1] > most:
+                raise ValueError(f"a value of more than {most} characters, most of them said by reference")
+    raise AssertionError("the first of the list returns")
 
-    def size(part: Any, depth: int) -> int:
-        if isinstance(part, (str, bytes, bytearray)):
-            return 1 + len(part)
-        if isinstance(part, int):
-            return 1 + part.bit_length() // 3
-        if not isinstance(part, (dict, list, tuple, set, frozenset)):
-            return 1
-        total = known.get(id(part))
-        if total is None:
-            if depth > MAX_DEPTH:
-                raise ValueError(f"nested more than {MAX_DEPTH} times")
-            known[id(part)] = 0
-            inside = chain(part, (v for k, v in part.items() if k != skip)) if isinstance(part, dict) else part
-            total = 1
-            for one in inside:
-                total += size(one, depth + 1)
-                if total > most:
-                    raise ValueError(f"a value of more than {most} characters, most of them said by reference")
-            known[id(part)] = total
-        elif total == 0:
-            raise ValueError("a value that contains itself")
-        return total
 
-    return size(value, 0)
+def _size_of_leaf(part: Any) -> int:
+    if isinstance(part, (str, bytes, bytearray)):
+        return 1 + len(part)
+    return 1 + part.bit_length() // 3 if isinstance(part, int) else 1
 
 
 def _looking_first(name: str, keys: slice) -> Callable[[Any], None]:

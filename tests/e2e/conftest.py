@@ -201,7 +201,7 @@ def submit(tmp_path: Path) -> Submit:
     ) -> Training:
         folder = tmp_path / "job"
         folder.mkdir(exist_ok=True)
-        folder.chmod(0o777)
+        folder.chmod(0o1777)  # as /tmp: no code is snapshotted where others may exchange it
         train = f"{sys.executable} {EXAMPLES / 'train.py'} --checkpoint-dir {folder}/ck --steps {steps}"
         train += f" --step-time-s 0.1 {SMALL} {arguments}"
         launch = command or f"srobust run --robust-checkpoint-dir={folder}/ck {options}"
