@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from daemon.daemon_world import World
+from daemon_world import World
 from fake_slurm import FakeSlurm
 
 from slurm_robust.config import parse

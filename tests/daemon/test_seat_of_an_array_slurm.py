@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from daemon.daemon_scene import Scene
+from daemon_scene import Scene
 
 from slurm_robust.claim import Claim
 from slurm_robust.devcluster.cluster import DevCluster, Spec
