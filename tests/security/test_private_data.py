@@ -118,7 +118,9 @@ def test_the_files_are_roots_where_data_are_private(tmp_path: Path) -> None:
         """Whether the stranger can read what is published now."""
         served.private = filed.private
         await StatePublisher(filed, tmp_path, AlwaysNew(filed)).tick()
-        await ReportPages(served, tmp_path, first_after_s=1e9).tick()
+        pages = ReportPages(served, tmp_path, first_after_s=1e9)
+        await pages.tick()
+        await pages.close()
         found = {can_read(tmp_path / name) for name in (FILE_NAME, PAGES_FOLDER)}
         assert len(found) == 1
         return found.pop()
