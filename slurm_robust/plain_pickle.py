@@ -36,7 +36,11 @@ def written_size(value: Any, most: int, skip: str | None = None) -> int:
                 if len(todo) > MAX_DEPTH:
                     raise ValueError(f"nested more than {MAX_DEPTH} times")
                 known[id(part)] = 0
-                inside = chain(part, (v for k, v in part.items() if k != skip)) if isinstance(part, dict) else part
+                inside = (
+                    chain(part, (v for k, v in part.items() if skip is None or k != skip))
+                    if isinstance(part, dict)
+                    else part
+                )
                 todo.append((iter(inside), id(part)))
                 totals.append(1)
                 break
