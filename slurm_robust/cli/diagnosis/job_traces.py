@@ -104,7 +104,7 @@ def glob_text(pattern: str) -> str:
 
 
 def _is_by(folder: Path, job: Job | None) -> bool:
-    """Whether it is the job user's, root's or the caller's; True where the job's user is not known."""
+    """Return True if the folder belongs to the job's user, root or the caller, or if the job's user is unknown."""
     uid = job.uid if job is not None else -1
     with contextlib.suppress(KeyError):
         uid = pwd.getpwnam(job.user).pw_uid if job is not None and uid < 0 else uid

@@ -34,7 +34,7 @@ class SeatBars:
         return [bar for bar in found if bar.at_s > now_s - LASTS_S]
 
     def why(self, user: str, now_s: float) -> str:
-        """Why this user's claims are refused; empty where they are not."""
+        """Return why this user's claims are refused; empty if they are accepted."""
         said = next((bar.why for bar in self.all(now_s) if bar.user == user), "")
         return f"{said}: claims wait for a day, or until an administrator ends that" if said else ""
 
@@ -51,7 +51,7 @@ class SeatBars:
         return f"{why}: for a day no claim of {user}'s jobs is accepted; to end that: {admit_command(user)}"
 
     def lift(self, user: str, now_s: float) -> bool:
-        """Accept this user's claims again; False where they were accepted."""
+        """Accept this user's claims again; return False if they were accepted already."""
         there = self.all(now_s)
         self._write([bar for bar in there if bar.user != user])
         return any(bar.user == user for bar in there)

@@ -31,7 +31,7 @@ _PCI = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}):[0-9a-f]{2}\.[0-9a-f]")
 
 
 def tainted(root: Path) -> int | None:
-    """The kernel's own note of what befell it since boot; None where it cannot be read."""
+    """Return the kernel's taint since boot; None if it cannot be read."""
     return small_files.count(root / "proc/sys/kernel/tainted")
 
 
@@ -51,7 +51,7 @@ def unseen(root: Path, seen: Mapping[str, Mapping[str, Any]], before: int) -> li
 
 
 def shown(root: Path, kind: str, names: Collection[str], example: str, before: int) -> bool | None:
-    """Whether the node shows this kind of trouble; None where there is nothing to look at.
+    """Return whether the node shows this kind of trouble; None if there is nothing to look at.
 
     Args:
         root: Folder that stands for `/`.
