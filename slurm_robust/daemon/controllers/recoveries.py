@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, parse, parse_answer
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
+from slurm_robust.daemon.controllers.open_recovery import OpenRecovery
 from slurm_robust.daemon.jobs_together import JobsTogether
 from slurm_robust.daemon.store.journal import OPEN, RUNNING, ActionRow, IncidentRow
 from slurm_robust.daemon.store.node_ledger import Quarantine
 from slurm_robust.daemon.store.seat_bars import SeatBars
-from slurm_robust.model import Action, ActionKind, Incident
+from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import Cluster
-from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, Step, next_step, of_another
 from slurm_robust.policy.cluster.recovery_view import View, entered, forgotten, shown
 from slurm_robust.slurm.client import Job, Reservation
@@ -30,125 +29,8 @@ SEEN_AGE_S = 0.5
 """What was read of several jobs at once serves for this long."""
 TURN_S = 2.0
 """After this time the claims of other jobs are read before further recoveries are brought forward."""
-STILL_SHARE, STILL_MAX_S = 0.05, 3.0
-"""A job that has not changed for a while is looked at after this share of that time, at the latest after that."""
 TRIES = 4
 """A step that Slurm refused this often is given up; while Slurm is away, it is tried without a limit."""
-
-
-@dataclass
-class OpenRecovery:
-    """An open recovery. Only its timers are not in the journal."""
-
-    row: IncidentRow
-    recovery: Recovery
-    completing_since_s: float = 0.0
-    alone_since_s: float = 0.0
-    ended_at_s: float = 0.0
-    pending_since_s: float = 0.0
-    pointed_since_s: float = 0.0
-    lost_since_s: float = 0.0
-    refusals: int = 0
-    retry_at_s: float = 0.0
-    finished_at_s: float = 0.0
-    changed_at_s: float = 0.0
-    """When its job or the recovery last changed, as far as the daemon has seen."""
-    look_at_s: float = 0.0
-    wait_s: float = 0.0
-    """From its last look to the next one."""
-    job: Job | None = None
-    """As it was seen last, without what always changes."""
-    broken: str = ""
-    """The internal error that was logged last."""
-
-    def note_change(self, job: Job | None, now_s: float) -> None:
-        """Look again soon where the job has changed, and the later the longer it has not."""
-        # What Slurm computes anew while a job waits is no change: its age's priority, and when it might start.
-        job = job and replace(job, start_at_s=0, end_at_s=0, priority=min(job.priority, 1))
-        if job != self.job or not self.changed_at_s:
-            self.job, self.changed_at_s = job, now_s
-        self.wait_s = min(STILL_MAX_S, STILL_SHARE * max(0.0, now_s - self.changed_at_s))
-        self.look_at_s = now_s + self.wait_s
-
-    def update_timers(self, job: Job | None, context: DaemonContext) -> None:
-        """Start and stop the timers by what Slurm shows."""
-        now_s, r = context.now_s(), self.recovery
-        completing = job is not None and (job.completing or job.state == "COMPLETING")
-        holding = set(job.nodes) if completing and job else set()
-        nodes = context.readings.nodes
-        alone = bool(holding) and all(n in r.bad or "NOT_RESPONDING" in nodes[n].flags for n in holding if n in nodes)
-        pending = job is not None and job.state == "PENDING" and not completing
-        if (completing or pending) and not self.ended_at_s:
-            self.ended_at_s = now_s
-        pointed = pending and job is not None and ActionKind.POINT_JOB_AT_SEAT in self.called(context)
-        lost = [nodes[n] for n in r.bad if n in nodes]
-        all_lost = bool(lost) and all(n.state == "DOWN" for n in lost)
-        for name, on in (
-            ("completing_since_s", completing),
-            ("alone_since_s", alone),
-            ("pending_since_s", pending),
-            ("pointed_since_s", pointed),
-            ("lost_since_s", all_lost),
-        ):
-            setattr(self, name, (getattr(self, name) or now_s) if on else 0.0)
-
-    @property
-    def incident(self) -> Incident:
-        """What is known of the incident."""
-        return self.row.incident
-
-    def called(self, context: DaemonContext) -> frozenset[ActionKind]:
-        """Kinds of action that were called at least once, by this daemon or an earlier one."""
-        return frozenset(ActionKind(a.kind) for a in context.journal.actions(self.row.key) if a.calls)
-
-    def _was_drained(self, context: DaemonContext) -> frozenset[str]:
-        rows = context.journal.actions(self.row.key)
-        return frozenset(a.target for a in rows if a.kind == ActionKind.DRAIN.value and a.done_at_s is not None)
-
-    def view(
-        self, job: Job | None, context: DaemonContext, *, may_take_out: bool, in_quarantine: frozenset[str]
-    ) -> View:
-        """What the policy decides from."""
-        now_s = context.now_s()
-
-        def since(at_s: float) -> float:
-            return now_s - at_s if at_s else 0.0
-
-        try:
-            answer = parse_answer(job.admin_comment) if job else None
-            answered = answer.state if answer and answer.incident == self.incident.id else ""
-        except ClaimError:
-            answered = ""  # AdminComment has a text of somebody else: the job was not answered yet
-        try:
-            claim = parse(job.comment) if job else None
-        except ClaimError:
-            claim = None
-        asks = claim is not None and claim.state == STATE_WANTS_REQUEUE and claim.incident == self.incident.id
-        return View(
-            job=job,
-            reservations=context.readings.reservations,
-            nodes=context.readings.nodes,
-            occupied=context.readings.busy_without(self.row.job_id),
-            called=self.called(context),
-            abort=self.row.abort.reason if self.row.abort else "",
-            answered=answered,
-            completing_s=since(self.completing_since_s),
-            alone_s=since(self.alone_since_s),
-            pointed_s=since(self.pointed_since_s),
-            lost_s=since(self.lost_since_s),
-            age_s=now_s - self.incident.opened_at_s,
-            was_drained=self._was_drained(context),
-            # Whole seconds: slurmd refuses a credential issued in the second in which the last one was revoked.
-            settled=int(now_s) > int(self.ended_at_s)
-            and int(now_s) >= int(self.pending_since_s) + context.credential_pause_s,
-            pause_s=context.credential_pause_s,
-            start_timeout_s=context.config.seat.start_timeout_s,
-            may_take_out=may_take_out,
-            withdrawn=claim is not None and not asks and claim.at_s > self.row.claimed_at_s,
-            in_quarantine=in_quarantine,
-            now_s=now_s,
-            others=tuple(o for o in context.readings.jobs_in(self.recovery.seat) if o.ref.job_id != self.row.job_id),
-        )
 
 
 class Recoveries:
