@@ -127,7 +127,7 @@ class FakeSlurm:
         free = [
             n.name
             for n in state.nodes.values()
-            if n.usable and n.name not in busy and (n.name in own or n.name not in reserved)
+            if n.usable and n.name not in busy and (n.name in own if seat else n.name not in reserved)
         ]
         asked = set(expand(job.req_nodes))
         free = [n for n in free if n not in expand(job.exclude or "") and (not asked or n in asked)]
@@ -345,12 +345,18 @@ class FakeSlurm:
         given = {name: value for name, value in values.items() if value is not None}
         self.state.jobs[job.job_id] = replace(old, **given)  # type: ignore[arg-type]
 
-    def start_in_reservation(self, job: JobRef, user: str, **changes: Unpack[JobChanges]) -> None:
+    def leave_reservation(self, array: JobRef) -> None:
+        """Take an array's rest out."""
+        self._act(f"take {array.job_id} out")
+        self.state.jobs[array.job_id] = replace(self.state.jobs[array.job_id], reservation="")
+
+    def start_in_reservation(self, job: JobRef, user: str, open_s: float, **changes: Unpack[JobChanges]) -> None:
         """Let a user in, and change the job."""
         there = self.state.reservations.get(str(changes.get("reservation")))
         if there is None:
             raise SlurmNotFoundError("update", "Requested reservation is invalid")
-        self.state.reservations[there.name] = replace(there, users=(user,))
+        end_at_s = int(self.now_s + min(open_s, 365 * 86400))
+        self.state.reservations[there.name] = replace(there, users=(user,), end_at_s=end_at_s)
         self.update_job(job, **changes)
         if self.state.jobs[job.job_id].state == "PENDING":
             self._try_start(self.state.jobs[job.job_id])

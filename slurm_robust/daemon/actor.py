@@ -128,9 +128,12 @@ class Actor:
         client = self.context.client
         there = self.context.readings.reservations.get(name)
         if there is not None:
-            # Slurm counts a duration from the reservation's start.
-            age_min = math.ceil(max(0.0, self.context.now_s() - there.start_at_s) / 60)
-            await self.context.call(client.update_reservation, name, nodes=nodes, duration_min=age_min + minutes)
+            # Slurm counts a duration from the reservation's start. An open seat has a later end, which stays: when it
+            # ends, Slurm ends a job that is still in it.
+            now_s = self.context.now_s()
+            age_min = math.ceil(max(0.0, now_s - there.start_at_s) / 60)
+            until_min = age_min + minutes if there.end_at_s <= now_s + minutes * 60 else None
+            await self.context.call(client.update_reservation, name, nodes=nodes, duration_min=until_min)
         else:
             await self.context.call(client.create_reservation, name, nodes, (user,), minutes, flags)
 
@@ -187,7 +190,10 @@ class Actor:
             changes |= {"req_nodes": "", **({"start_now": True} if in_s is None else {"start_in_s": int(in_s)})}
         try:
             if user and changes.get("reservation"):
-                await context.call(context.client.start_in_reservation, _ref(action), user, **changes)
+                until_s = float(action.args.get("open_until_s") or math.inf)
+                await context.call(
+                    context.client.start_in_reservation, _ref(action), user, until_s - context.now_s(), **changes
+                )
             else:
                 await context.call(context.client.update_job, _ref(action), **changes)
         except SlurmRefusedError:
@@ -198,6 +204,9 @@ class Actor:
 
     async def _leave_seat(self, action: Action) -> None:
         own = str(action.args.get("reservation") or "")
+        if action.args.get("rest"):
+            await self.context.call(self.context.client.leave_reservation, _ref(action))
+            return
         try:
             await self.context.call(self.context.client.update_job, _ref(action), reservation=own)
         except SlurmRefusedError:

@@ -80,6 +80,11 @@ def minutes(value: int) -> int:
     return value
 
 
+def reservation_end(open_s: float) -> str:
+    """The end of a reservation so many seconds from now; at least a minute, and a year or more is without an end."""
+    return "Duration=UNLIMITED" if open_s >= 365 * 86400 else f"EndTime=now+{max(60, int(open_s))}"
+
+
 def delay_s(value: int) -> int:
     """A positive number of seconds, at most a day."""
     if not 1 <= value <= 86400:

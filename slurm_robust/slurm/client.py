@@ -328,14 +328,24 @@ class SlurmClient(Protocol):
             SlurmError: the job was not requeued, and nothing of it was changed.
         """
 
-    def start_in_reservation(self, job: JobRef, user: str, **changes: Unpack[JobChanges]) -> None:
+    def start_in_reservation(self, job: JobRef, user: str, open_s: float, **changes: Unpack[JobChanges]) -> None:
         """Let `user` into the reservation that `changes` name and change the job, in one call.
 
         Until then nobody else can have been let in; the job starts at once where `changes` have `start_now`.
 
+        Args:
+            job: Which one.
+            user: Its user.
+            open_s: The reservation's new end, seconds from now; infinite for none. Slurm ends it sooner, once no job
+                has been in it for three minutes.
+            changes: As `update_job` takes them.
+
         Raises:
             SlurmError: Slurm could not or would not; the reservation may be open.
         """
+
+    def leave_reservation(self, array: JobRef) -> None:
+        """Take the waiting rest of an array, which has no task's number, out of the reservation that it waits for."""
 
     def release(self, job: JobRef) -> None:
         """End a pending job's hold, whoever put it on: the caller has checked that it may be ended."""

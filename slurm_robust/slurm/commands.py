@@ -225,11 +225,20 @@ class CommandClient:
             address = self._exact(job, "update")
             self._run(f"update job {address}", ["scontrol", "update", f"JobId={address}", *written])
 
-    def start_in_reservation(self, job: JobRef, user: str, **changes: Unpack[JobChanges]) -> None:
+    def start_in_reservation(self, job: JobRef, user: str, open_s: float, **changes: Unpack[JobChanges]) -> None:
         """Let the user into the reservation and change the job, by one scontrol."""
         address, words = self._exact(job, "update"), " ".join(arguments.update_words(changes))
         opened = f"ReservationName={arguments.name(changes.get('reservation') or '')} Users={arguments.names((user,))}"
+        opened += f" {arguments.reservation_end(open_s)} Flags+=PURGE_COMP=00:03:00"
         self._output(f"start job {address}", self._lines(f"update {opened}\nupdate JobId={address} {words}\n"))
+
+    def leave_reservation(self, array: JobRef) -> None:
+        """Clear the reservation of the rest's tasks, by their numbers: the array's id means those that run, too."""
+        waiting = ["squeue", "-h", "--all", "-t", "PENDING", "-j", str(array.job_id), "-o", "%i"]
+        text = self._run(f"read array {array.job_id}", waiting, {"SLURM_BITSTR_LEN": "0"})
+        for tasks in re.findall(rf"^{array.job_id}_\[([0-9,:-]+)(?:%[0-9]+)?\]$", text, re.MULTILINE):
+            argv = ["scontrol", "update", f"JobId={array.job_id}_[{tasks}]", "ReservationName="]
+            self._run(f"take the rest of array {array.job_id} out of its reservation", argv)
 
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
         """Submit `script` (its text) with `args`; the job gets our environment less Slurm's variables, plus `env`."""

@@ -9,7 +9,7 @@ import pytest
 from daemon_scene import Scene
 from helpers import wait_until
 
-from slurm_robust.claim import parse_answer, split
+from slurm_robust.claim import Claim, parse_answer, split
 from slurm_robust.daemon.controllers.breaker import request_reset
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
@@ -175,6 +175,25 @@ def test_maintenance_window_ahead(scene: Scene) -> None:
         "the answer names this claim",
     )
     assert scene.job(job).state == "RUNNING"
+
+
+def test_job_of_all_nodes_waits_for_its_suspects_check(scene: Scene) -> None:
+    """No node can take its place. The survivors are held for the job, and closed to its user's other jobs, until then."""
+    unchecked = scene.box / "unchecked"
+    unchecked.touch()
+    check = ["/bin/sh", "-c", f"while [ -e {unchecked} ]; do sleep 0.1; done"]
+    scene.start(quarantine={"recheck_command": check})
+    job = scene.submit("-N4", "--exclusive", "--requeue", user="nobody", script="exec sleep 600")
+    suspect = scene.running(job).nodes[2]
+    scene.say(job, Claim("wants", "l", incident="i1", evict=(suspect,), why="hangs"), user="nobody")
+    wait_until(lambda: "action.recheck" in scene.log.read_text(), 30, "the suspect's check")
+    wait_until(lambda: scene.job(job).reason not in ("", "BeginTime", "None"), 30, "the job waits for a node")
+    seat = scene.ours()[f"srobust-seat-{job}"]
+    assert (scene.job(job).state, scene.job(job).reservation, seat.users) == ("PENDING", "", ("root",))
+    unchecked.unlink()
+    assert len(scene.running(job, restart=1).nodes) == 4
+    scene.await_incident(job, outcome="running")
+    wait_until(lambda: not scene.ours(), 20, "nothing of ours is left")
 
 
 def test_foreign_drain_is_left_alone(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -141,12 +142,58 @@ def test_node_lost() -> None:
     assert kind(replace(VIEW, job=PENDING, reservations=SEAT), r) == "GiveUp aborted"
 
 
+POINT = Action(ActionKind.POINT_JOB_AT_SEAT, "1", "point", {"exclude": "n[2-3]", "reservation": R.seat})
+SHORT = replace(R, standby=(), exclude="n[2-3]", own_exclude="n3", actions=(*R.actions[:4], POINT, *R.actions[5:]))
+SMALL = {R.seat: Reservation(R.seat, "n1", users=("root",), end_at_s=1000)}
+OUTSIDE = replace(PENDING, reservation="", exclude="n[2-3]", reason="Resources")
+TOO_FEW = replace(VIEW, job=OUTSIDE, reservations={**HELD, **SMALL}, called=POINTED)
+
+
+def test_job_waits_outside_a_seat_that_has_too_few_nodes_for_it() -> None:
+    """Nobody is let into that seat, so that no other job of the user can use it; other nodes may suffice."""
+    first = next_step(SHORT, replace(TOO_FEW, called=frozenset((ActionKind.REQUEUE,))))
+    assert isinstance(first, Do)
+    assert (first.action.kind, first.action.args) == (ActionKind.POINT_JOB_AT_SEAT, {"exclude": "n[2-3]"})
+    assert kind(TOO_FEW, SHORT) == "KeepWaiting"
+
+
+@pytest.mark.parametrize(
+    ("change", "nodes", "exclude"),
+    [
+        ({"in_quarantine": frozenset(), "reservations": SMALL}, "n[1-2]", "n3"),
+        ({"spare": ("n4", "n3")}, "n[1,4]", "n[2-3]"),
+    ],
+)
+def test_seat_is_completed_with_a_suspect_that_came_back_or_a_free_node(
+    change: dict[str, Any], nodes: str, exclude: str
+) -> None:
+    """Then the user is let in, as into any other seat; what the seat has stays in it."""
+    view = replace(TOO_FEW, **change)
+    grows = next_step(SHORT, view)
+    assert isinstance(grows, Do)
+    assert (grows.action.kind, grows.action.args["nodes"]) == (ActionKind.CREATE_SEAT, nodes)
+    grown = {**view.reservations, R.seat: replace(SMALL[R.seat], nodes=nodes)}
+    opens = next_step(SHORT, replace(view, reservations=grown, spare=()))
+    assert isinstance(opens, Do)
+    assert opens.action.kind is ActionKind.POINT_JOB_AT_SEAT
+    assert (opens.action.args["exclude"], opens.action.args["user"]) == (exclude, "ann")
+
+
+def test_node_of_a_seat_that_goes_down_is_replaced() -> None:
+    """The seat holds the job to its nodes, so it may not wait for one that is out of service."""
+    nodes = {**NODES, "n4": replace(NODES["n4"], state="DOWN"), "n5": Node("n5", "IDLE")}
+    job = replace(PENDING, reservation=R.seat, exclude="n2", reason="Resources")
+    view = replace(VIEW, job=job, called=POINTED, nodes=nodes, reservations={**HELD, **SEAT})
+    assert kind(view) == "KeepWaiting"
+    grows = next_step(R, replace(view, spare=("n5",)))
+    assert isinstance(grows, Do)
+    assert (grows.action.kind, grows.action.args["nodes"]) == (ActionKind.CREATE_SEAT, "n[1,4-5]")
+
+
 def test_suspects_are_given_back_where_the_seat_is_too_small() -> None:
     """Only with nothing against them any more, never the user's own, and not where the seat has all that is needed."""
-    short = replace(R, standby=(), exclude="n[2-3]", own_exclude="n3")
-    seat = {R.seat: Reservation(R.seat, "n1", end_at_s=1000)}
-    job = replace(PENDING, reservation=R.seat, exclude="n[2-3]", reason="Resources")
-    view = replace(VIEW, job=job, reservations=seat, called=POINTED, in_quarantine=frozenset())
+    short, job = SHORT, replace(OUTSIDE, num_nodes=3)
+    view = replace(TOO_FEW, job=job, reservations=SMALL, in_quarantine=frozenset())
     step = next_step(short, view)
     assert isinstance(step, Do)
     assert (step.action.kind, step.action.args) == (ActionKind.LIFT_EXCLUDE, {"exclude": "n3"})
@@ -154,15 +201,12 @@ def test_suspects_are_given_back_where_the_seat_is_too_small() -> None:
     assert shown(short, step.action, replace(view, job=replace(job, exclude="n3")))
     # Once given back, it is not left out again.
     assert kind(replace(view, job=replace(job, exclude="n3")), short) == "KeepWaiting"
-    point = next_step(short, replace(view, job=replace(job, exclude="n3", reservation="")))
-    assert isinstance(point, Do)
-    assert (point.action.kind, point.action.args["exclude"]) == (ActionKind.POINT_JOB_AT_SEAT, "n3")
-    assert kind(replace(view, in_quarantine=frozenset(("n2",)), reservations={**HELD, **seat}), short) == "KeepWaiting"
+    assert kind(replace(view, in_quarantine=frozenset(("n2",)), reservations={**HELD, **SMALL}), short) == "KeepWaiting"
     for wrong in ({"flags": frozenset(("DRAIN",))}, {"state": "DOWN"}):
         nodes = {**NODES, "n2": replace(NODES["n2"], **wrong)}  # type: ignore[arg-type]
         assert not fit_again(("n2",), nodes, frozenset())
     assert fit_again(("n2",), {"n2": replace(NODES["n2"], reason="fan")}, frozenset())  # of an older drain
-    enough = replace(view, reservations={**SEAT})
+    enough = replace(view, job=replace(OUTSIDE, reservation=R.seat, num_nodes=2), reservations={**SEAT})
     assert kind(enough, replace(short, standby=("n4",))) == "KeepWaiting"
 
 

@@ -22,6 +22,7 @@ R = Recovery(
     kept=("n1",),
     standby=("n4",),
     seat="srobust-seat-1",
+    open_until_s=9e9,
     exclude="n2",
     actions=(
         Action(ActionKind.REQUEUE, "1", "hangs"),
@@ -51,7 +52,7 @@ def test_requeued_job_waits_until_it_is_let_into_its_seat(pause_s: int) -> None:
     assert action.kind is ActionKind.REQUEUE
     assert action.args == {"exclude": "n2", "time_limit_min": 60, "start_in_s": LATER_S}
     starts = done(next_step(R, replace(VIEW, job=replace(PENDING, exclude="n2"), called=REQUEUED)))
-    assert (starts.kind, starts.args) == (ActionKind.POINT_JOB_AT_SEAT, {**POINT, "user": "ann"})
+    assert (starts.kind, starts.args) == (ActionKind.POINT_JOB_AT_SEAT, {**POINT, "user": "ann", "open_until_s": 9e9})
     closed = {R.seat: replace(SEAT[R.seat], users=("root",))}
     there = replace(PENDING, exclude="n2", reservation=R.seat, reason="Reservation")
     again = next_step(R, replace(VIEW, job=there, reservations=closed, called=POINTED))
@@ -70,7 +71,8 @@ def test_a_seat_that_another_job_takes_is_given_up_and_left_by_all() -> None:
     alone = next_step(R, replace(view, abort=step.reason, others=()))
     assert done(alone).kind is ActionKind.DELETE_SEAT
     rest = replace(other, state="PENDING", ref=JobRef(9, array_job_id=9), start_at_s=0)
-    assert done(next_step(R, replace(view, abort=step.reason, others=(rest,)))).kind is ActionKind.DELETE_SEAT
+    leaves = done(next_step(R, replace(view, abort=step.reason, others=(rest,))))
+    assert (leaves.target, leaves.args) == ("9", {"reservation": "", "rest": True}), "not the array's tasks that run"
     for innocent in (replace(other, state="PENDING"), replace(other, start_at_s=-1)):
         assert not isinstance(next_step(R, replace(view, others=(innocent,))), GiveUp)
     again = replace(JOB, restart_count=1, nodes=("n1", "n4"))

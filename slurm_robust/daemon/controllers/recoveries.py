@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from dataclasses import replace
 
@@ -14,9 +15,10 @@ from slurm_robust.daemon.store.journal import OPEN, RUNNING, ActionRow, Incident
 from slurm_robust.daemon.store.node_ledger import Quarantine
 from slurm_robust.daemon.store.seat_bars import SeatBars
 from slurm_robust.model import Action, ActionKind
-from slurm_robust.policy.cluster.node_states import Cluster
+from slurm_robust.policy.cluster.node_states import Cluster, candidates
+from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, Step, next_step, of_another
-from slurm_robust.policy.cluster.recovery_view import View, entered, forgotten, shown
+from slurm_robust.policy.cluster.recovery_view import View, entered, forgotten, missing, shown
 from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 
@@ -158,6 +160,8 @@ class Recoveries:
             f.update_timers(job, context)
             kept_away = frozenset(q.node for q in self.breaker.ledger.quarantines())
             view = f.view(job, context, may_take_out=not self.breaker.why_open, in_quarantine=kept_away)
+            if missing(f.recovery, job, view.nodes):
+                view = replace(view, spare=self._spare(f.recovery, job))
             self._stamp(f, view)
             self._bar(f, view)
             step = next_step(f.recovery, view)
@@ -181,6 +185,13 @@ class Recoveries:
             await self._perform(f, step)
             f.changed_at_s = context.now_s()
             await self._read_again(f, step)
+
+    def _spare(self, r: Recovery, job: Job | None) -> tuple[str, ...]:
+        """Free nodes like those of the job, best first."""
+        if job is None:
+            return ()
+        until_s = r.open_until_s or math.inf
+        return tuple(candidates(job, [*r.seat_nodes, *r.bad], self.cluster_for(job), self.context.config, until_s))
 
     def _too_much(self, step: Step) -> bool:
         """True where the breaker forbids the step, and has opened: the next step then takes no node out."""

@@ -28,7 +28,8 @@ from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.values import expand, fold
 from slurm_robust.text import first_sentence, shortened
 
-SEAT_FLAGS = ("FLEX", "IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
+SEAT_FLAGS = ("IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
+"""Not FLEX: a user's jobs in such a seat, which overlaps others, could start on nodes of any reservation."""
 QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 """When it ends it must not leave a recheck held: without a daemon nobody would release or cancel it."""
 SEAT_LASTS_MIN = 3
@@ -40,6 +41,8 @@ MIN_RUN_S = 600.0
 """Before a maintenance window, a job is only started again where it can run this long."""
 WINDOW_MARGIN_S = 60.0
 """Kept free between the job's new end and a coming window."""
+OPEN_SEAT_MARGIN_S = 7200.0
+"""An open seat ends this long after its job must have: Slurm ends a job that is still in its seat when that ends."""
 
 CLAIM = "claim"
 NODE_LOST = "node_lost"
@@ -85,6 +88,7 @@ class Recovery:
         seat: Name of the reservation, empty where there is none.
         exclude: The job's exclusions, the user's own and the daemon's, folded.
         own_exclude: The user's own.
+        open_until_s: When the seat ends at the latest, once the user is let in; 0 where the job has no time limit.
         own_reservation: The job's own reservation, given back when the seat is left.
         time_limit_min: The time limit to set (what was left), None to leave it.
     """
@@ -98,6 +102,7 @@ class Recovery:
     standby: tuple[str, ...] = ()
     seat: str = ""
     seat_min: int = 10
+    open_until_s: float = 0.0
     exclude: str = ""
     own_exclude: str = ""
     own_reservation: str = ""
@@ -198,7 +203,9 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
     standby = tuple(sorted(sorted(free, key=request.earlier.__contains__)[: max(0, missing)]))
     if not kept and not standby:
         return Refusal("no node is left for the job, and none of the same kind is free")
-    fits_s, window = _window(job, (*kept, *standby), cluster.reservations, now_s, until_s)
+    coming = _next_window(job, (*kept, *standby), cluster.reservations, now_s)
+    window = coming if coming is not None and coming.start_at_s < until_s + WINDOW_MARGIN_S else None
+    fits_s = math.inf if window is None else window.start_at_s - now_s - WINDOW_MARGIN_S
     if window is not None and fits_s < MIN_RUN_S:
         minutes = max(0, window.start_at_s - now_s) / 60
         return Refusal(f"reservation {window.name} begins in {minutes:.0f} min on its nodes")
@@ -221,6 +228,7 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
         standby=standby,
         seat=f"{config.seat.prefix}-{job.ref.job_id}",
         seat_min=seat_min,
+        open_until_s=_open_until_s(left_s, coming, now_s),
         exclude=merge(excluded, bad),
         own_exclude=own,
         own_reservation="" if job.reservation.startswith(OURS) else job.reservation,
@@ -269,22 +277,26 @@ def plan_owner(job: Job, evict: Sequence[str], why: str) -> Recovery:
     )
 
 
-def _window(
-    job: Job, nodes: Sequence[str], reservations: Sequence[Reservation], now_s: float, until_s: float
-) -> tuple[float, Reservation | None]:
-    """The first coming reservation of others on these nodes that the job would reach into, and what fits before it."""
+def _next_window(
+    job: Job, nodes: Sequence[str], reservations: Sequence[Reservation], now_s: float
+) -> Reservation | None:
+    """The first coming reservation of others on these nodes; None where there is none."""
     coming = [
         r
         for r in reservations
-        if now_s < r.start_at_s < until_s + WINDOW_MARGIN_S
+        if r.start_at_s > now_s
         and not r.name.startswith(OURS)
         and r.name != job.reservation
         and set(expand(r.nodes)) & set(nodes)
     ]
-    if not coming:
-        return math.inf, None
-    first = min(coming, key=lambda r: r.start_at_s)
-    return first.start_at_s - now_s - WINDOW_MARGIN_S, first
+    return min(coming, key=lambda r: r.start_at_s, default=None)
+
+
+def _open_until_s(left_s: float | None, coming: Reservation | None, now_s: float) -> float:
+    """When an open seat is to end, 0 for never; the job's own end is before the reservation that is coming."""
+    ends_s = [now_s + left_s + OPEN_SEAT_MARGIN_S] if left_s is not None else []
+    ends_s += [coming.start_at_s - 1.0] if coming is not None else []
+    return min(ends_s, default=0.0)
 
 
 def _with_actions(r: Recovery, cluster: Cluster, request: RecoveryRequest) -> Recovery:

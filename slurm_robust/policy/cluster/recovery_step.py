@@ -14,7 +14,18 @@ from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.cluster.launch_failed import refused_by
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, quarantine_name
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, OWNER, Recovery
-from slurm_robust.policy.cluster.recovery_view import View, entered, given_back, holds, left_out, outside, placed, waits
+from slurm_robust.policy.cluster.recovery_view import (
+    View,
+    entered,
+    given_back,
+    holds,
+    left_out,
+    outside,
+    placed,
+    suffices,
+    waits,
+    wanted,
+)
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand, fold
 
@@ -130,10 +141,17 @@ def _waits(r: Recovery, view: View) -> dict[str, object]:
     return {**where, "start_in_s": LATER_S if r.seat or view.pause_s else SOON_S}
 
 
-def _starts(r: Recovery) -> Action:
-    """Lets the job's user into the seat and starts the job there, in one call."""
+def _starts(r: Recovery, view: View) -> Action:
+    """Lets the job's user into the seat and starts the job there, in one call; outside where the seat is too small."""
     point = _do(r, ActionKind.POINT_JOB_AT_SEAT).action
-    return replace(point, args={**point.args, "user": r.user}) if r.seat else point
+    args = dict(point.args)
+    if r.seat and suffices(r, view):
+        args |= {"user": r.user, "open_until_s": r.open_until_s}
+    elif r.seat:
+        args.pop("reservation", None)
+    if given_back(r, view):
+        args["exclude"] = fold(sorted(left_out(r, view)))
+    return replace(point, args=args)
 
 
 def _do(r: Recovery, kind: ActionKind, target: str = "") -> Do:
@@ -182,9 +200,10 @@ def _seat(r: Recovery, view: View) -> Step | None:
     # A seat of the same job with other nodes is from an earlier decision and is changed; one that ends soon is renewed.
     # Seats are short, so that the nodes are free again soon after a daemon that died for good.
     lasts = seat is not None and seat.end_at_s - view.now_s > min(RENEW_BELOW_S, r.seat_min * 20.0)
-    if lasts and holds(r, seat):
+    if lasts and holds(r, view):
         return None
-    return _do(r, ActionKind.CREATE_SEAT)
+    create = _do(r, ActionKind.CREATE_SEAT).action
+    return Do(replace(create, args={**create.args, "nodes": fold(wanted(r, view))}))
 
 
 def _tidy(r: Recovery, view: View) -> Step | None:
@@ -195,10 +214,11 @@ def _tidy(r: Recovery, view: View) -> Step | None:
         return _do(r, ActionKind.LEAVE_SEAT)
     if r.seat not in view.reservations:
         return None
-    # Slurm deletes no reservation that a job stands in. It takes no change to the rest of an array: the seat expires.
-    others = (o.ref for o in view.others if o.ref.array_job_id is None or o.ref.array_task_id is not None)
-    if (other := next(others, None)) is not None:
-        return Do(Action(ActionKind.LEAVE_SEAT, other.address, f"{r.seat} is another job's", {"reservation": ""}))
+    # Slurm deletes no reservation that a job stands in.
+    if (other := next((o.ref for o in view.others), None)) is not None:
+        rest = other.array_job_id is not None and other.array_task_id is None
+        args = {"reservation": "", **({"rest": True} if rest else {})}
+        return Do(Action(ActionKind.LEAVE_SEAT, other.address, f"{r.seat} is another job's", args))
     return _do(r, ActionKind.DELETE_SEAT)
 
 
@@ -255,9 +275,7 @@ def _while_pending(r: Recovery, view: View, job: Job) -> Step:
     # Also one that was placed with its requeue: Slurm's scheduler does not run because a start time has come.
     first = ActionKind.POINT_JOB_AT_SEAT not in view.called
     if (first or not placed(r, view) or job.reason == "BeginTime") and view.settled:
-        point = _starts(r)
-        args = {**point.args, "exclude": fold(sorted(left_out(r, view)))} if given_back(r, view) else point.args
-        return Do(replace(point, args=args))
+        return Do(_starts(r, view))
     if back := given_back(r, view) & set(expand(job.exclude or "")):
         return Do(lift(r.job.address, back, job))
     return KeepWaiting(f"waiting to start: {job.reason}")

@@ -37,6 +37,7 @@ class View:
             it.
         pause_s: The site's `credential_pause_s`.
         others: Other jobs that wait or are there with the seat as their reservation.
+        spare: Nodes that could be added to a seat that has too few, best first; empty where it has enough.
     """
 
     job: Job | None
@@ -60,6 +61,7 @@ class View:
     in_quarantine: frozenset[str] = frozenset()
     now_s: float = 0.0
     others: tuple[Job, ...] = ()
+    spare: tuple[str, ...] = ()
 
 
 def entered(r: Recovery, view: View) -> tuple[Job, ...]:
@@ -76,13 +78,46 @@ def fit_again(bad: Iterable[str], nodes: Mapping[str, Node], in_quarantine: froz
 
 def given_back(r: Recovery, view: View) -> frozenset[str]:
     """Suspects that the waiting job may use again, because its seat has fewer nodes than it needs."""
-    short = view.job is not None and r.seat and len(r.seat_nodes) < view.job.num_nodes
-    return fit_again(r.bad, view.nodes, view.in_quarantine) - {*expand(r.own_exclude)} if short else frozenset()
+    if not missing(r, view.job, view.nodes):
+        return frozenset()
+    return fit_again(r.bad, view.nodes, view.in_quarantine) - {*expand(r.own_exclude)}
 
 
 def left_out(r: Recovery, view: View) -> frozenset[str]:
     """What the job is to leave out now."""
     return frozenset(expand(r.exclude)) - given_back(r, view)
+
+
+def missing(r: Recovery, job: Job | None, nodes: Mapping[str, Node]) -> int:
+    """How many nodes the planned seat has too few for the waiting job; 0 where it has enough.
+
+    A running or ending job shows how many nodes it has, not how many it needs.
+    """
+    if job is None or not r.seat or job.state != "PENDING" or job.completing:
+        return 0
+    out = sum(n in nodes and (nodes[n].drained or nodes[n].state == "DOWN") for n in r.seat_nodes)
+    return max(0, job.num_nodes - len(r.seat_nodes) + out)
+
+
+def wanted(r: Recovery, view: View) -> tuple[str, ...]:
+    """The nodes that the seat is to have now, sorted: those of the plan and, as soon as they suffice, others.
+
+    Those are suspects that were given back, and spare nodes.
+    """
+    short, seat = missing(r, view.job, view.nodes), view.reservations.get(r.seat)
+    if not short:
+        return r.seat_nodes
+    had = (n for n in (expand(seat.nodes) if seat else ()) if n in view.nodes and view.nodes[n].usable)
+    more = [n for n in dict.fromkeys((*had, *sorted(given_back(r, view)), *view.spare)) if n not in r.seat_nodes]
+    return tuple(sorted((*r.seat_nodes, *more[:short]))) if len(more) >= short else r.seat_nodes
+
+
+def suffices(r: Recovery, view: View) -> bool:
+    """True where the job could start on the nodes that its seat is to have; it has to wait outside where it could not.
+
+    So the seat is open only while the job starts: every job of its user could start there.
+    """
+    return missing(r, view.job, view.nodes) <= len(wanted(r, view)) - len(r.seat_nodes)
 
 
 def pointed(r: Recovery, view: View) -> bool:
@@ -99,9 +134,12 @@ def waits(r: Recovery, view: View) -> bool:
 
 
 def placed(r: Recovery, view: View) -> bool:
-    """True where the job can start only as planned; an owner's recovery has exclusions, and no seat."""
+    """True where the job can start only as planned; an owner's recovery has exclusions, and no seat.
+
+    Nor is a job in its seat while that has too few nodes: other nodes may suffice for it.
+    """
     if r.kind != OWNER:
-        return pointed(r, view)
+        return pointed(r, view) if suffices(r, view) else waits(r, view)
     job = view.job
     return job is not None and not job.req_nodes and set(expand(r.exclude)) <= set(expand(job.exclude or ""))
 
@@ -126,9 +164,10 @@ def forgotten(r: Recovery, job: Job) -> bool:
     return earlier or halfway or bool(r.seat and job.reservation == r.seat)
 
 
-def holds(r: Recovery, seat: Reservation | None) -> bool:
-    """True where the seat is there, with all nodes of the plan and no other."""
-    return seat is not None and set(expand(seat.nodes)) == set(r.seat_nodes)
+def holds(r: Recovery, view: View) -> bool:
+    """True where the seat is there, with all nodes that it is to have and no other."""
+    seat = view.reservations.get(r.seat)
+    return seat is not None and set(expand(seat.nodes)) == {*wanted(r, view)}
 
 
 def shown(r: Recovery, action: Action, view: View) -> bool:
@@ -139,10 +178,10 @@ def shown(r: Recovery, action: Action, view: View) -> bool:
         ActionKind.QUARANTINE: lambda: quarantine_name(action.target) in view.reservations,
         ActionKind.DRAIN: lambda: node is not None and node.drained,
         ActionKind.SET_DOWN: lambda: node is not None and node.state == "DOWN",
-        ActionKind.CREATE_SEAT: lambda: holds(r, view.reservations.get(r.seat)),
+        ActionKind.CREATE_SEAT: lambda: holds(r, view),
         ActionKind.ANSWER: lambda: view.answered == action.args.get("state"),
         ActionKind.REQUEUE: lambda: job is not None and job.restart_count > r.restart,
-        ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or pointed(r, view)),
+        ActionKind.POINT_JOB_AT_SEAT: lambda: job is not None and (running or placed(r, view)),
         ActionKind.LIFT_EXCLUDE: lambda: (
             running or (job is not None and not given_back(r, view) & set(expand(job.exclude or "")))
         ),
