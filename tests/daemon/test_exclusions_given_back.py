@@ -62,9 +62,9 @@ def test_two_suspects_and_one_standby(tmp_path: Path) -> None:
     world.claim(1, ("n2", "n3"))
     world.run(30)
     assert runs_again(world)
-    lifts = [a for a in world.journal.actions(world.journal.incidents()[0].key) if a.kind == "lift_exclude"]
-    assert len(lifts) == 1
-    assert lifts[0].done_at_s
+    seats = [a for a in world.journal.actions(world.journal.incidents()[0].key) if a.kind == "create_seat"]
+    assert [bool(seat.done_at_s) for seat in seats] == [True]
+    assert not world.slurm.state.reservations
     world.journal.close()
 
 

@@ -61,6 +61,7 @@ def test_slurmctld_killed_in_the_middle(scene: Scene) -> None:
     # What was before must be in its state files, or it would be Slurm that lost the job.
     saved = scene.cluster.layout.state / "slurmctld" / "job_state"
     since_s = time.time()
+    scene.cluster.run(["scontrol", "update", f"JobId={job}", "AdminComment=to be saved"])
     wait_until(lambda: saved.exists() and saved.stat().st_mtime > since_s, 20, "slurmctld saved its jobs")
     scene.claim(job, [suspect])
     wait_until(lambda: "action.requeue" in scene.log.read_text(), 20, "the requeue", poll_s=0.002)

@@ -23,7 +23,7 @@ UNFIT = ["/bin/sh", "-c", "scontrol update jobid=$SLURM_JOB_ID comment='srobust-
 def test_claim_to_running_on_survivors_and_standby(scene: Scene, record_property: pytest.RecordProperty) -> None:
     """A claim moves the job off its suspect onto a standby node; a queued competitor stays queued; nothing is left."""
     scene.start(standby={"size": 1})
-    wait_until(scene.ours, 10, "a standby pool")
+    wait_until(lambda: "standby.checked" in scene.log.read_text(), 30, "a standby node that has been checked")
     job = scene.submit("-N3", "--exclusive")
     before = scene.watched(job)
     suspect, spare = before.nodes[1], ({"n1", "n2", "n3", "n4"} - set(before.nodes)).pop()
@@ -178,7 +178,7 @@ def test_maintenance_window_ahead(scene: Scene) -> None:
 
 
 def test_job_of_all_nodes_waits_for_its_suspects_check(scene: Scene) -> None:
-    """No node can take its place. The survivors are held for the job, and closed to its user's other jobs, until then."""
+    """No node can take its place. Until then the survivors are held for the job, and closed to its user."""
     unchecked = scene.box / "unchecked"
     unchecked.touch()
     check = ["/bin/sh", "-c", f"while [ -e {unchecked} ]; do sleep 0.1; done"]

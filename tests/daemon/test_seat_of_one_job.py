@@ -104,20 +104,22 @@ def test_no_other_job_gets_into_the_seat_before_its_job_starts(made: Make) -> No
 
 
 def test_a_seat_that_another_job_takes_costs_its_user_the_claims_of_a_day(made: Make) -> None:
-    """Ann's job asks for more nodes than there are, so its open seat waits: it is given up, and nobody else suffers."""
+    """A node of Ann's seat is silent, so her job waits in the open seat: it is given up, and nobody else suffers."""
     world = made(6)
     for nodes, user in ((("n1", "n2"), "ann"), (("n5",), "ben"), (("n6",), "ann")):
         world.slurm.run_job(nodes, user=user)
     world.run(4)
     world.claim(1, ("n2",))
     world.run(0.5)
-    world.slurm.state.jobs[1] = replace(world.slurm.state.jobs[1], num_nodes=9)
+    nodes = world.slurm.state.nodes
+    nodes["n3"] = replace(nodes["n3"], flags=frozenset(("NOT_RESPONDING",)))
     world.run(6)
     intruder = world.slurm.state.jobs[world.entered]
     assert (intruder.state, intruder.reservation) == ("RUNNING", ""), "no fault of a user's kills a job"
     assert not world.slurm.state.reservations
     assert world.outcomes() == ["aborted"]
     assert len(alerts(world, "seat.entered")) == 1
+    nodes["n3"] = replace(nodes["n3"], flags=frozenset())
     assert answer(world, 2, "of-ben") == "accepted"
     assert answer(world, 3, "of-ann") == "refused"
     assert any("srobust breaker reset --user ann" in said for said in needs(published(world.daemon), world.slurm.now_s))
