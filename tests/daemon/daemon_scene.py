@@ -227,8 +227,8 @@ class Scene:
     def clean_up(self) -> None:
         """No jobs, no daemon, no reservations, every node back: for the next test."""
         self.stop(signal.SIGKILL)
-        self.cluster.run(["scancel", "--user=root"], check=False)
-        self.cluster.run(["scancel", "--user=nobody"], check=False)
+        for user in ("root", "nobody", "daemon"):
+            self.cluster.run(["scancel", f"--user={user}"], check=False)
         wait_until(lambda: not self.cluster.run(["squeue", "-h"]).stdout.strip(), 40, "no job is left")
         for reservation in self.client.reservations():
             self.client.delete_reservation(reservation.name)

@@ -183,9 +183,9 @@ def test_job_of_all_nodes_waits_for_its_suspects_check(scene: Scene) -> None:
     unchecked.touch()
     check = ["/bin/sh", "-c", f"while [ -e {unchecked} ]; do sleep 0.1; done"]
     scene.start(quarantine={"recheck_command": check})
-    job = scene.submit("-N4", "--exclusive", "--requeue", user="nobody", script="exec sleep 600")
+    job = scene.submit("-N4", "--exclusive", "--requeue", user="daemon", script="exec sleep 600")
     suspect = scene.running(job).nodes[2]
-    scene.say(job, Claim("wants", "l", incident="i1", evict=(suspect,), why="hangs"), user="nobody")
+    scene.say(job, Claim("wants", "l", incident="i1", evict=(suspect,), why="hangs"), user="daemon")
     wait_until(lambda: "action.recheck" in scene.log.read_text(), 30, "the suspect's check")
     wait_until(lambda: scene.job(job).reason not in ("", "BeginTime", "None"), 30, "the job waits for a node")
     seat = scene.ours()[f"srobust-seat-{job}"]

@@ -34,7 +34,7 @@ def test_an_array_in_the_open_seat_takes_no_node_that_is_reserved(scene: Scene) 
     still_suspect = scene.box / "still_suspect"
     check = ["/bin/sh", "-c", f"while [ -e {still_suspect} ]; do sleep 0.2; done"]
     scene.start(standby={"size": 2}, quarantine={"recheck_command": check})
-    job = scene.submit("-N2", "--exclusive", "--requeue", user="nobody", script="exec sleep 600")
+    job = scene.submit("-N2", "--exclusive", "--requeue", user="daemon", script="exec sleep 600")
     suspect = scene.running(job).nodes[1]
     wait_until(lambda: scene.log.read_text().count("standby.checked") >= 2, 20, "the standby nodes are checked")
     still_suspect.touch()
@@ -43,13 +43,13 @@ def test_an_array_in_the_open_seat_takes_no_node_that_is_reserved(scene: Scene) 
     def attack() -> None:
         into = ["--exclusive", "--output=/dev/null", "--wrap=sleep 600", f"--reservation=srobust-seat-{job}"]
         while not ended.is_set() and not entered:
-            done = scene.cluster.run(["sbatch", "--parsable", "--array=0-9", *into], user="nobody", check=False)
+            done = scene.cluster.run(["sbatch", "--parsable", "--array=0-9", *into], user="daemon", check=False)
             entered.extend(done.stdout.split())
 
     attacker = threading.Thread(target=attack)
     attacker.start()
     try:
-        scene.say(job, Claim("wants", "l", incident="i1", evict=(suspect,), why="hangs"), user="nobody")
+        scene.say(job, Claim("wants", "l", incident="i1", evict=(suspect,), why="hangs"), user="daemon")
         scene.running(job, restart=1)
         wait_until(lambda: not [name for name in scene.ours() if "seat" in name], 20, "the seat has gone")
     finally:
