@@ -94,6 +94,24 @@ def test_where_nothing_is_private_everything_is_shown() -> None:
     assert all("secret plan 9" in shown(private) for private in ([], None))
 
 
+@pytest.mark.parametrize(("hide", "is_hidden"), [((), False), (("jobs",), True)])
+def test_names_are_shown_once_slurm_has_said_that_nothing_is_private(hide: tuple[str, ...], is_hidden: bool) -> None:
+    """A daemon that began while slurmctld was down hides all at first, not for ever; what the site chose stays."""
+    state: dict[str, Any] = stormy(NOW_S)
+    state["jobs"][0].update(user="ann", name="secret plan 9")
+
+    async def told() -> str:
+        async with serving({**state, "private": ["unknown"]}, hide=hide) as served:
+            assert "secret plan 9" not in await (await served.get("/state.json")).text()
+            served.take({**state, "private": []})
+            return await (await served.get("/state.json")).text()
+
+    text = asyncio.run(told())
+    assert ("secret plan 9" not in text) == is_hidden
+    assert '"ann"' in text
+    assert json.loads(text).get("hidden", []) == list(hide)
+
+
 def can_read(path: Path) -> bool:
     """Whether an ordinary user can read this file, or look into this folder."""
     argv = ["ls" if path.is_dir() else "cat", str(path)]

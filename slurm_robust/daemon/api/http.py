@@ -91,8 +91,10 @@ class ShownState:
             value.pop("changed_nodes", None)
         self._nodes.update(changed)
         value = {**value, "nodes": list(self._nodes.values())}
-        if self._is_open and (private := value.get("private")):
-            self._hiding.more(of_strangers(private))
+        if self._is_open:
+            private = value.get("private") or ()
+            # Nobody knows it while Slurm does not answer; what was hidden then is shown afterwards.
+            self._hiding.also(of_strangers(private))
             value = without_nodes(value, private)
         self._text = b"" if rest or self._hiding else whole
         self._value = self._hiding.hidden(value) if self._hiding else value

@@ -51,7 +51,8 @@ class Hiding:
     """
 
     def __init__(self, what: Collection[str]) -> None:
-        self.jobs, self.users = "jobs" in what, "users" in what
+        self._chosen = frozenset(what)
+        self.also(())
         self._words: dict[str, None] = {}
         self._phrases: dict[str, None] = {}
 
@@ -69,9 +70,10 @@ class Hiding:
         shown = {key: self._shown(value, key) for key, value in snapshot.items()}
         return {**shown, "hidden": [what for what in ("jobs", "users") if getattr(self, what)]}
 
-    def more(self, what: Collection[str]) -> None:
-        """Hide this, too, from now on."""
-        self.jobs, self.users = self.jobs or "jobs" in what, self.users or "users" in what
+    def also(self, what: Collection[str]) -> None:
+        """Hide this besides what the site chose, until the next call."""
+        hidden = self._chosen.union(what)
+        self.jobs, self.users = "jobs" in hidden, "users" in hidden
 
     def _shown(self, value: Any, key: str) -> Any:
         if isinstance(value, dict):
