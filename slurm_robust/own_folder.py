@@ -16,6 +16,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OTHERS = 0o022
 _MORE_NAMES = 3
+_MOST_LINKS = 40
+"""As the kernel follows."""
 _ELOOP = 40  # of errno, which costs a module
 
 
@@ -162,17 +164,40 @@ def first_own(path: str, *, make: int = 0) -> tuple[int, str]:
 
 
 def replaceable_at(path: str) -> str:
-    """Return the first folder on the way to `path` in which others may put another one in its place; "" for none.
+    """Return the first folder or link on the way to `path` in whose place others may put another; "" for none.
 
     Raises:
         OSError: a folder on the way is missing, or cannot be looked at.
     """
-    at = os.path.realpath(path)
-    while at != "/":
-        at = os.path.dirname(at)
-        found = os.stat(at)
-        if found.st_uid not in (0, os.geteuid()) or (_open_to(found) and not found.st_mode & stat.S_ISVTX):
+    at, rest, links = "/", os.path.join(os.getcwd(), path).split("/")[::-1], 0
+    while rest:
+        part = rest.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            at = os.path.dirname(at)
+            continue
+        folder = os.stat(at)
+        if folder.st_uid not in (0, os.geteuid()) or (_open_to(folder) and not folder.st_mode & stat.S_ISVTX):
             return at
+        place = os.path.join(at, part)
+        try:
+            found = os.lstat(place)
+        except FileNotFoundError:
+            at = place  # the next look tells, unless it is the last
+            continue
+        if not stat.S_ISLNK(found.st_mode):
+            at = place
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(_ELOOP, os.strerror(_ELOOP), path)
+        # In a folder as /tmp its owner may exchange it; elsewhere its owner can do nothing alone.
+        if _open_to(folder) and found.st_uid not in (0, os.geteuid()):
+            return place
+        target = os.readlink(place)
+        at = "/" if target.startswith("/") else at
+        rest += target.split("/")[::-1]
     return ""
 
 

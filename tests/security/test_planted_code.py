@@ -51,3 +51,33 @@ def test_who_may_exchange_a_folder_is_seen(tmp_path: Path, mode: int, found: boo
         os.chown(above, 0, 0)
     open_at = as_user(VICTIM, lambda: own_folder.replaceable_at(str(shared / "slurm-robust-7")))
     assert open_at == (str(shared) if found else "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "whose", "found"),
+    [(0o2770, VICTIM, "project"), (0o1777, VICTIM, ""), (0o1777, ATTACKER, "project/latest"), (0o755, ATTACKER, "")],
+)
+def test_a_link_on_the_way_is_looked_at(tmp_path: Path, mode: int, whose: int, found: str) -> None:
+    """`project/latest -> ~/runs`: whoever exchanges the link exchanges the code, though nobody else may write there."""
+    shared, home = shared_folder(tmp_path / "project", mode), home_of(VICTIM, tmp_path / "home")
+    for above in (tmp_path, tmp_path.parent):
+        os.chown(above, 0, 0)
+    runs = home / "runs"
+    runs.mkdir(mode=0o700)
+    os.chown(runs, VICTIM, VICTIM)
+    link = shared / "latest"
+    link.symlink_to(f"../project/./../{home.name}/runs")
+    os.chown(link, whose, whose, follow_symlinks=False)
+    open_at = as_user(VICTIM, lambda: own_folder.replaceable_at(str(link / "slurm-robust-7")))
+    assert open_at == (str(tmp_path / found) if found else "")
+    assert as_user(VICTIM, lambda: own_folder.replaceable_at(str(runs / "slurm-robust-7"))) == ""
+
+
+def test_links_in_a_circle_are_no_way(tmp_path: Path) -> None:
+    """They are told as the kernel tells them, and a folder that is missing is, too."""
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    with pytest.raises(OSError, match="Too many levels"):
+        own_folder.replaceable_at(str(tmp_path / "one" / "code"))
+    with pytest.raises(FileNotFoundError):
+        own_folder.replaceable_at(str(tmp_path / "none" / "slurm-robust-7" / "code"))
