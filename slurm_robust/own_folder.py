@@ -63,12 +63,22 @@ def open_folder(path: str, *, inside: int | None = None, make: int = 0) -> int:
     return fd
 
 
-def _open_to(found: os.stat_result) -> int:
+def _open_to(found: os.stat_result, where: int | str) -> int:
     """The bits by which others may write it. A group with the user's own number, as umask 002 is meant for, is nobody.
 
-    So what an older version of ours has left with that umask is still read.
+    So what an older version of ours has left with that umask is still read. Where there is an access list, the group's
+    bits are those of all whom it names (acl(5)).
     """
-    return found.st_mode & (0o002 if found.st_gid in (0, os.geteuid()) else _OTHERS)
+    if found.st_gid in (0, os.geteuid()) and not (found.st_mode & 0o020 and _has_access_list(where)):
+        return found.st_mode & 0o002
+    return found.st_mode & _OTHERS
+
+
+def _has_access_list(where: int | str) -> bool:
+    try:
+        return bool(os.getxattr(where, "system.posix_acl_access"))
+    except OSError:
+        return False
 
 
 def _check(fd: int, path: str) -> os.stat_result:
@@ -76,13 +86,13 @@ def _check(fd: int, path: str) -> os.stat_result:
     found = os.fstat(fd)
     if found.st_uid != os.geteuid():
         raise NotOursError(1, f"it belongs to uid {found.st_uid}", path)
-    if _open_to(found):
+    if _open_to(found, fd):
         try:
             if not found.st_mode & stat.S_ISVTX:  # with it (/tmp), it is open to others on purpose
                 os.fchmod(fd, stat.S_IMODE(found.st_mode) & ~_OTHERS)
         except OSError:
             pass  # what counts is whether they may write it now
-        if _open_to(os.fstat(fd)):
+        if _open_to(os.fstat(fd), fd):
             raise NotOursError(1, "others may write it", path)
     return found
 
@@ -106,7 +116,7 @@ def open_file(name: str, flags: int, *, inside: int, mode: int = 0o644) -> int:
         # Between the two, a writer may have put another in its place: then it has no name at all.
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             raise NotOursError(1, "it is no plain file, or has several names", name)
-        if _open_to(found) and flags & os.O_ACCMODE == os.O_RDONLY:
+        if _open_to(found, fd) and flags & os.O_ACCMODE == os.O_RDONLY:
             raise NotOursError(1, "others may write it", name)
         _check(fd, name)
     except OSError:
@@ -178,7 +188,7 @@ def replaceable_at(path: str) -> str:
             at = os.path.dirname(at)
             continue
         folder = os.stat(at)
-        if folder.st_uid not in (0, os.geteuid()) or (_open_to(folder) and not folder.st_mode & stat.S_ISVTX):
+        if folder.st_uid not in (0, os.geteuid()) or (_open_to(folder, at) and not folder.st_mode & stat.S_ISVTX):
             return at
         place = os.path.join(at, part)
         try:
@@ -193,7 +203,7 @@ def replaceable_at(path: str) -> str:
         if links > _MOST_LINKS:
             raise OSError(_ELOOP, os.strerror(_ELOOP), path)
         # In a folder as /tmp its owner may exchange it; elsewhere its owner can do nothing alone.
-        if _open_to(folder) and found.st_uid not in (0, os.geteuid()):
+        if _open_to(folder, at) and found.st_uid not in (0, os.geteuid()):
             return place
         target = os.readlink(place)
         at = "/" if target.startswith("/") else at

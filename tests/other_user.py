@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
+import struct
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,3 +79,16 @@ def home_of(uid: int, path: Path) -> Path:
     os.chown(path, uid, GROUP)
     path.chmod(0o700)
     return path
+
+
+def access_list(path: Path, uid: int) -> None:
+    """Let one more user write it, as `setfacl -m u:UID:rwx` does; the test is skipped where there are no such lists."""
+    entry = struct.Struct("<HHI").pack
+    none = 0xFFFFFFFF
+    entries = [(1, 7, none), (2, 7, uid), (4, 5, none), (16, 7, none), (32, 5, none)]
+    try:
+        os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + b"".join(entry(*e) for e in entries))
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            pytest.skip("this file system has no access lists")
+        raise

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from other_user import access_list
 
 from slurm_robust.nodecheck import state_folder
 
@@ -58,19 +57,6 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def access_list(path: Path) -> None:
-    """Let one more user write it, as `setfacl -m u:54321:rw` does."""
-    entry = struct.Struct("<HHI").pack
-    none = 0xFFFFFFFF
-    entries = [(1, 7, none), (2, 7, USER), (4, 5, none), (16, 7, none), (32, 5, none)]
-    try:
-        os.setxattr(path, "system.posix_acl_access", struct.pack("<I", 2) + b"".join(entry(*e) for e in entries))
-    except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:
-            pytest.skip("this file system has no access lists")
-        raise
-
-
 def links(path: Path, theirs: Path) -> None:
     """Put a link to a link of theirs to root's own file in the place of a file."""
     real = path.with_name("real")
@@ -87,8 +73,8 @@ def folders(path: Path, theirs: Path) -> None:
 SPOILS: list[Callable[[Path, Path], object]] = [
     links,
     folders,
-    lambda path, theirs: access_list(path),
-    lambda path, theirs: access_list(path.parent),
+    lambda path, theirs: access_list(path, USER),
+    lambda path, theirs: access_list(path.parent, USER),
     lambda path, theirs: os.chown(path, USER, USER),
     lambda path, theirs: path.chmod(0o777),
     lambda path, theirs: os.chown(path.parent, USER, USER),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from other_user import ATTACKER, VICTIM, as_user, home_of, needs_root, shared_folder
+from other_user import ATTACKER, VICTIM, access_list, as_user, home_of, needs_root, shared_folder
 
 from slurm_robust import own_folder
 from slurm_robust.supervise.versions.snapshot import Limits, SnapshotError
@@ -81,3 +81,20 @@ def test_links_in_a_circle_are_no_way(tmp_path: Path) -> None:
         own_folder.replaceable_at(str(tmp_path / "one" / "code"))
     with pytest.raises(FileNotFoundError):
         own_folder.replaceable_at(str(tmp_path / "none" / "slurm-robust-7" / "code"))
+
+
+@pytest.mark.parametrize("owner", [0, VICTIM])
+def test_an_access_list_on_the_way_is_seen(tmp_path: Path, owner: int) -> None:
+    """`setfacl -m u:ATTACKER:rwx project`: the group is nobody, root's or their own; the list names one."""
+    project = tmp_path / "project"
+    project.mkdir(mode=0o755)
+    os.chown(project, owner, owner)
+    for above in (tmp_path, tmp_path.parent):
+        above.chmod(0o755)
+        os.chown(above, 0, 0)
+    access_list(project, ATTACKER)
+    folder = project / "slurm-robust-7"
+    folder.mkdir()
+    os.chown(folder, VICTIM, VICTIM)
+    assert as_user(VICTIM, lambda: own_folder.replaceable_at(str(folder / "code"))) == str(project)
+    as_user(ATTACKER, lambda: folder.rename(project / "away"))

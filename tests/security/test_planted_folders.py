@@ -7,7 +7,17 @@ import stat
 from pathlib import Path
 
 import pytest
-from other_user import ATTACKER, GROUP, VICTIM, acting_as, as_user, home_of, needs_root, shared_folder
+from other_user import (
+    ATTACKER,
+    GROUP,
+    VICTIM,
+    access_list,
+    acting_as,
+    as_user,
+    home_of,
+    needs_root,
+    shared_folder,
+)
 
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.recover import lineage_store
@@ -133,6 +143,22 @@ def test_what_an_older_version_left_with_a_common_umask_is_read(tmp_path: Path, 
         os.chown(path, VICTIM, group)
         path.chmod(0o775 if path.is_dir() else 0o664)
     assert scene.supervise()[1].tally == (Tally(9.0, 3) if group == VICTIM else Tally())
+
+
+def test_an_access_list_opens_what_the_own_group_does_not(tmp_path: Path) -> None:
+    """An older version's folder is of the victim's own group; its list lets the attacker in: it is closed."""
+    scene = Scene(tmp_path, 0o2770)
+    lineage = scene.folder / "lineage.json"
+    scene.folder.mkdir()
+    lineage.write_text('{"tally":{"since_s":9,"count":3}}')
+    for path in (scene.folder, lineage):
+        os.chown(path, VICTIM, VICTIM)
+        access_list(path, ATTACKER)
+    as_user(ATTACKER, lambda: lineage.write_text('{"tally":{"since_s":9e9,"count":99}}'))
+    where, known = scene.supervise()
+    assert (where, known) == (str(scene.folder), LineageMemory())
+    with pytest.raises(AssertionError, match="PermissionError"):
+        as_user(ATTACKER, lambda: (scene.folder / "more").write_text(""))
 
 
 @pytest.mark.parametrize("plant", ["link", "hard link", "folder", "open file"])
