@@ -169,7 +169,9 @@ def test_a_device_that_is_opened_again_repeats_nothing(tmp_path: Path, device: D
 def test_a_flood_hides_no_fatal_line(log: Path) -> None:
     """Forty thousand lines of one error: few findings, and the one among them that matters."""
     follower = follow(log)
-    noise = "".join(record(n, 90, f"EDAC MC0: 1 CE memory read error {n}") + "\n" for n in range(20_000))
+    noise = "".join(
+        record(n, 90, f"EDAC MC0: 1 CE memory read error on x (channel:0 page:0x{n:x})") + "\n" for n in range(20_000)
+    )
     with log.open("a") as file:
         file.write(noise + record(20_000, 90, XID_79) + "\n" + noise)
     found = kinds(drain(follower))
@@ -182,9 +184,9 @@ def test_what_is_corrected_is_told_only_when_it_comes_often(log: Path) -> None:
     """The catalogue's own bound, counted over pieces."""
     follower = follow(log)
     for number in range(23):
-        add(log, record(number, 90, "EDAC MC0: 1 CE memory read error"))
+        add(log, record(number, 90, "EDAC MC0: 1 CE memory read error on x (channel:0 page:0x1f)"))
         assert drain(follower) == []
-    add(log, record(24, 90, "EDAC MC0: 1 CE memory read error"))
+    add(log, record(24, 90, "EDAC MC0: 1 CE memory read error on x (channel:0 page:0x1f)"))
     assert kinds(drain(follower)) == [("memory_corrected", "at_next_checkpoint")]
 
 

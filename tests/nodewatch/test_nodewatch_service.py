@@ -122,7 +122,7 @@ def test_a_flood_costs_bounded_memory_and_hides_nothing(watch: Watch) -> None:
     service = watch().start()
     assert service.process is not None
     status = Path(f"/proc/{service.process.pid}/status")
-    noise = [f"EDAC MC0: 1 CE memory read error {number}" for number in range(40_000)]
+    noise = [f"EDAC MC0: 1 CE memory read error on x (channel:0 page:0x{number:x})" for number in range(40_000)]
     service.log(*noise)
     service.log(XID_79)
     service.log(*noise)

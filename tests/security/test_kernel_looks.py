@@ -127,7 +127,10 @@ def urgency(root: Path, text: str, *before: str) -> str:
 CASES = [
     ("BUG: unable to handle page fault for address: ffffa1", "proc/sys/kernel/tainted", "128", "512"),
     ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:4711]", "proc/sys/kernel/tainted", "16384", "0"),
-    ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", "sys/devices/system/edac/mc/mc0/ue_count", "1", "0"),
+    ("EDAC MC0: 1 UE memory read error on x (page:0x1f)", "sys/devices/system/edac/mc/mc0/ue_count", "1", "0"),
+    ("SQUASHFS error: Unable to read page, block 1c0, size 2f", "proc/self/mountinfo", *(
+        f"36 1 7:0 / / ro shared:1 - {kind} /dev/x ro\n" for kind in ("squashfs", "ext4")
+    )),
     ("Memory failure: 0x1: Killing x:1 due to hardware memory corruption", "proc/meminfo", *(
         f"MemTotal: 9 kB\nHardwareCorrupted: {kib} kB\n" for kib in (4, 0)
     )),
@@ -169,7 +172,12 @@ def test_an_old_taint_proves_nothing(tmp_path: Path) -> None:
     ("line", "place", "calm", "sick"),
     [
         ("BUG: unable to handle page fault for address: ffffa1", "proc/sys/kernel/tainted", "512", "640"),
-        ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", "sys/devices/system/edac/mc/mc0/ue_count", "0", "1"),
+        (
+            "EDAC MC0: 1 UE memory read error on CPU_SrcID#0 (channel:0 page:0x1f)",
+            "sys/devices/system/edac/mc/mc0/ue_count",
+            "0",
+            "1",
+        ),
     ],
 )
 def test_the_kernel_prints_before_it_counts(tmp_path: Path, line: str, place: str, calm: str, sick: str) -> None:

@@ -39,13 +39,14 @@ _PCI_DRIVER = rf"[\w-]{{1,20}} {_PCI}: "
 _PCI_NIC = rf"[\w-]{{1,20}} {_PCI}(?: [\w.@-]{{1,15}})?: "
 """`netdev_err` puts the interface's name behind the address."""
 _FS = r"(?:EXT[234]-fs|XFS|BTRFS|F2FS-fs)"
+# What users bring images on: a damaged one is no fault of the node.
 _DISK = r"(?P<name>(?!sr\d|fd\d|loop\d|nbd\d|ram\d)[\w-]+)"
 _GHES = r"(?:\{\d+\}|mce: )?\[Hardware Error\]: "
 _TARGET = r"(?P<name>[\w.-]{1,80})"
 _LIBCFS = r"(?:Lustre|LNet)(?:Error)?: \d+:\d+:\([\w.-]{1,40}:\d+:\w{1,60}\(\)\) "
 _WHY = r"(?:[\w /-]{1,45}(?: \(0x[0-9a-f]+\) detected at [^'\"]{1,120})?[.;] +)?"
 """XFS says first why it shuts down (xfs_fsops.c)."""
-_DIE = r"(?<=: )[0-9a-f]{4,16} \[#\d+\]"
+_DIE = r"(?<=: )[0-9a-f]{4,16} \[#\d+\] (?:PREEMPT\w* )?SMP\b"
 _UC = r"[abef][0-9a-f]{15}\b"
 """A bank's status that is valid (bit 63) and uncorrected (bit 61): IA32_MCi_STATUS, Intel SDM volume 3B."""
 _MEMORY = "have the memory looked at if it repeats"
@@ -119,7 +120,7 @@ KINDS: dict[str, Trouble] = {
     "memory_corrected": Trouble(
         _MEMORY,
         (
-            (" CE ", r"EDAC (?P<name>MC\d+): \d+ CE "),
+            (" CE ", r"EDAC (?P<name>MC\d+): \d+ CE .{0,900}\bpage:0x"),
             ("no action required", rf"{_GHES}Corrected error, no action required"),
             ("event severity: corrected", rf"{_GHES}event severity: corrected"),
         ),
@@ -128,7 +129,7 @@ KINDS: dict[str, Trouble] = {
     "iommu_fault": Trouble(
         "a device wrote where it may not: look at its driver; peer-to-peer transfers meet ACS and the IOMMU so",
         (
-            ("DMAR: [DMA", r"DMAR: \[DMA "),
+            ("DMAR: [DMA", r"DMAR: \[DMA (?:Read|Write)[^\]]{0,40}\] Request device "),
             ("IO_PAGE_FAULT", r"(?:AMD-Vi: |[\w-]+ [0-9a-f:.]+: AMD-Vi: )Event logged \[IO_PAGE_FAULT"),
         ),
     ),
@@ -139,7 +140,10 @@ KINDS: dict[str, Trouble] = {
     "nic_timeout": Trouble(
         _NIC,
         (
-            ("NETDEV WATCHDOG", r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<name>[\w.-]{1,15}) "),
+            (
+                "NETDEV WATCHDOG",
+                r"NETDEV WATCHDOG: (?:CPU: \d+: )?(?P<name>[\w.-]{1,15}) \([^)]{0,40}\): transmit queue ",
+            ),
             ("NETDEV WATCHDOG", rf"{_PCI_NIC}.{{0,40}}NETDEV WATCHDOG"),
             ("TX timeout", rf"{_PCI_NIC}.{{0,40}}TX timeout detected"),
         ),
@@ -185,7 +189,7 @@ KINDS: dict[str, Trouble] = {
     "io_error": Trouble(
         _DISKS,
         (
-            ("error, dev ", rf"(?:\w+: )?(?:critical \w+ error|I/O error), dev {_DISK}"),
+            ("error, dev ", rf"(?:\w+: )?(?:critical \w+ error|I/O error), dev {_DISK}, sector "),
             ("Buffer I/O error", rf"Buffer I/O error on dev(?:ice)? {_DISK}"),
             ("I/O Error (sct", r"(?P<name>nvme\w+): I/O Cmd.* I/O Error \(sct"),
         ),
@@ -203,14 +207,17 @@ KINDS: dict[str, Trouble] = {
     "fs_error": Trouble(
         "a file system is damaged: drain, run fsck or xfs_repair",
         (
-            ("EXT4-fs error", r"EXT4-fs error \(device (?P<name>[\w-]+)\)"),
+            ("EXT4-fs error", rf"EXT4-fs error \(device {_DISK}\)"),
             (
                 "XFS (",
-                r"XFS \((?P<name>[\w-]+)\): (?:Metadata (?:corruption|CRC error)|Corruption (?:of (?:in-|on-)|det))",
+                rf"XFS \({_DISK}\): (?:Metadata (?:corruption|CRC error)|Corruption (?:of (?:in-|on-)|det))",
             ),
-            ("BTRFS", r"BTRFS (?:error|critical) \(device (?P<name>[\w-]+)"),
-            ("beyond end of device", r"(?:(?:\\x..|[^\\]){1,15}: )?attempt to access beyond end of device"),
-            ("SQUASHFS error", r"SQUASHFS error: "),
+            ("BTRFS", rf"BTRFS (?:error|critical) \(device {_DISK}"),
+            (
+                "beyond end of device",
+                r"(?:(?:\\x..|[^\\]){1,15}: )?attempt to access beyond end of device(?!\\x0a(?:loop|nbd|ram|sr|fd)\d)",
+            ),
+            ("SQUASHFS error", r"SQUASHFS error: .{0,60}?(?:\bread\b|failed|corrupt|\berror\b)"),
         ),
     ),
     "stall": Trouble(
@@ -232,7 +239,7 @@ KINDS: dict[str, Trouble] = {
                 "[#",
                 rf"(?:Oops|general protection fault|invalid opcode|divide error|stack segment)[:,] .{{0,120}}?{_DIE}",
             ),
-            ("BUG: ", r"BUG: (?:unable to handle|kernel NULL pointer|Bad page)"),
+            ("BUG: ", r"BUG: (?:unable to handle|kernel NULL pointer|Bad page (?:state|map|cache))"),
             ("kernel BUG at", r"kernel BUG at [\w./-]{1,200}:\d+!"),
             ("Internal error: Oops", r"Internal error: Oops"),
         ),
@@ -264,7 +271,7 @@ KINDS: dict[str, Trouble] = {
             ("event severity", rf"{_GHES}event severity: (?:fatal|recoverable)"),
             ("Uncorrected hardware", r"(?:mce: )?Uncorrected hardware memory error"),
             ("achine check:", rf"(?:{_GHES}|mce: )(?:CPU \d+ )?Machine check: .*[Ff]atal"),
-            (" UE ", r"EDAC (?P<name>\S+): \d+ UE "),
+            (" UE ", r"EDAC (?P<name>\S+): \d+ UE .{0,900}\bpage:0x"),
         ),
     ),
     "fs_shutdown": Trouble(

@@ -70,7 +70,7 @@ def shown(root: Path, kind: str, names: Collection[str], example: str, before: i
         return _disk_lost(root, names)
     if kind in _CARDS:
         return _card_is_there(root, names)
-    return _disk_is_there(root, names) if kind in _DISKS else None
+    return _disk_is_there(root, names, example) if kind in _DISKS else None
 
 
 def _card_is_there(root: Path, names: Collection[str]) -> bool | None:
@@ -88,8 +88,10 @@ def _card_is_there(root: Path, names: Collection[str]) -> bool | None:
     )
 
 
-def _disk_is_there(root: Path, names: Collection[str]) -> bool | None:
+def _disk_is_there(root: Path, names: Collection[str], example: str) -> bool | None:
     """Also one that is gone, and still mounted."""
+    if not names and example.startswith("SQUASHFS"):
+        return _has_squashfs(root)
     places = [root / "sys/class" / kind for kind in ("block", "nvme", "ata_port")]
     if not names or not any(small_files.names(place) for place in places):
         return None
@@ -97,6 +99,12 @@ def _disk_is_there(root: Path, names: Collection[str]) -> bool | None:
         return True
     table = mounts.parse(small_files.read_text(root / "proc/self/mountinfo", 4 << 20))
     return not {mount.source.rsplit("/", 1)[-1] for mount in table}.isdisjoint(names)
+
+
+def _has_squashfs(root: Path) -> bool | None:
+    """Its lines name no disk. Where the node itself has none mounted, a job has brought the image (Apptainer)."""
+    table = mounts.parse(small_files.read_text(root / "proc/self/mountinfo", 4 << 20))
+    return any(mount.fstype == "squashfs" for mount in table) if table else None
 
 
 def _newly_tainted(root: Path, bits: int, before: int) -> bool | None:

@@ -35,7 +35,8 @@ _ESCAPED = re.compile(r"\\x[0-9a-f]{2}|#[0-7]{3}")
 """A byte that is not printed, as `/dev/kmsg` and as rsyslog write it."""
 _NAMED_BY_A_PROCESS = re.compile(
     r".{0,15}(?:\[ *\d{1,10}\]|/\d{1,10}: | ?\(\d{1,10}\)| invoked oom-killer|: page allocation failure"
-    r"|: vmalloc error| +[RSDTtXZPI] +(?:stack:|running task|[0-9a-f]))",
+    r"|: vmalloc error| +[RSDTtXZPI] +(?:stack:|running task|[0-9a-f])"
+    r"| uses obsolete \(PF_INET| calls setitimer\(\)| sent an empty control| wrote to /| using unsupported default)",
     re.DOTALL,
 )
 """`COMM[PID]: segfault at …`, `COMM/PID: potentially unexpected fatal signal`, `COMM(PID): …`: a process chooses the

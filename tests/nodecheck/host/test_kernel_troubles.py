@@ -64,7 +64,7 @@ LINES: dict[str, list[str]] = {
         "nvme 0000:01:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)",
     ],
     "memory_corrected": [
-        "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0",
+        "EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0 (channel:0 slot:0 page:0x1f)",
         "{1}[Hardware Error]: event severity: corrected",
         "[Hardware Error]: Corrected error, no action required.",
     ],
@@ -162,7 +162,7 @@ LINES: dict[str, list[str]] = {
         "mce: [Hardware Error]: CPU 7: Machine Check: 0 Bank 12: ac00004000010092",
         "mce: Uncorrected hardware memory error in user-access at 10a0d6000",
         "{3}[Hardware Error]: event severity: recoverable",
-        "EDAC MC0: 1 UE memory read error on CPU",
+        "EDAC MC0: 1 UE memory read error on CPU (channel:0 slot:0 page:0x1f)",
     ],
     "fs_shutdown": [
         "XFS (dm-0): Shutting down filesystem",
@@ -187,6 +187,9 @@ QUIET = [
     "LustreError: 11-0: fs-MDT0000-mdc-ffff9d: operation obd_ping to node 10.1.1.2@o2ib failed: rc = -107",
     "blk_update_request: I/O error, dev sr0, sector 0",
     "I/O error, dev loop3, sector 0 op 0x0:(READ)",
+    "EXT4-fs error (device loop0): ext4_find_entry:1463: inode #2: comm python: reading directory lblock 0",
+    "XFS (loop1): Metadata CRC error detected at xfs_agi_read_verify+0x8d/0x110 [xfs], xfs_agi block 0x2",
+    "python: attempt to access beyond end of device\\x0aloop0: rw=524288, sector=200, nr_sectors = 8 limit=128",
     "Buffer I/O error on dev nbd0, logical block 0, async page read",
     "EXT4-fs (sda1): mounted filesystem with ordered data mode",
     "EXT4-fs (sda1): re-mounted. Opts: (null)",

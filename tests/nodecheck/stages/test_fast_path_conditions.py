@@ -101,7 +101,7 @@ CHANGES = {
     "a process has the GPUs": says("sys/module/nvidia_uvm/refcnt", "2"),
     "a GPU does not start": logged("NVRM: GPU 0000:9b:00.0: RmInitAdapter failed! (0x26:0x56:1463)"),
     "a card is ill": logged("mlx5_core 0000:61:00.0: poll_health:739:(pid 0): device's health compromised"),
-    "memory fails": logged("EDAC MC0: 1 UE memory read error on CPU_SrcID#0"),
+    "memory fails": logged("EDAC MC0: 1 UE memory read error on CPU_SrcID#0 (channel:0 slot:0 page:0x1f)"),
 }
 
 
