@@ -198,9 +198,8 @@ class CommandClient:
     def requeue_and_place(self, job: JobRef, *, start_in_s: int, **placement: Unpack[JobPlacement]) -> bool:
         """Plain requeue, and in the same call where and when the job may run again, while it still ends."""
         one = self._one(job, "requeue")
-        return self._requeue_with(
-            one, [*arguments.update_words(placement), f"StartTime=now+{arguments.delay_s(start_in_s)}"]
-        )
+        later = f"StartTime=now+{arguments.delay_s(start_in_s)}"
+        return self._requeue_with(one, [*arguments.update_words(placement), later])
 
     def _requeue_with(self, job: Job, changes: list[str]) -> bool:
         """Requeue a job and change it, by one scontrol; False where Slurm took the requeue alone."""
@@ -237,15 +236,14 @@ class CommandClient:
         waiting = ["squeue", "-h", "--all", "-t", "PENDING", "-j", str(array.job_id), "-o", "%i"]
         text = self._run(f"read array {array.job_id}", waiting, {"SLURM_BITSTR_LEN": "0"})
         for tasks in re.findall(rf"^{array.job_id}_\[([0-9,:-]+)(?:%[0-9]+)?\]$", text, re.MULTILINE):
-            argv = ["scontrol", "update", f"JobId={array.job_id}_[{tasks}]", "ReservationName="]
-            self._run(f"take the rest of array {array.job_id} out of its reservation", argv)
+            rest = f"{array.job_id}_[{tasks}]"
+            self._run(f"update job {rest}", ["scontrol", "update", f"JobId={rest}", "ReservationName="])
 
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
         """Submit `script` (its text) with `args`; the job gets our environment less Slurm's variables, plus `env`."""
         environ = process.scrubbed(os.environ, self._config.conf) | (env or {})
-        argv = [self._command("sbatch"), "--parsable", *args]
-        done = process.run(argv, timeout_s=self._config.timeout_s, env=environ, stdin=script)
-        text = self._output("submit a batch script", done)
+        argv, limit_s = [self._command("sbatch"), "--parsable", *args], self._config.timeout_s
+        text = self._output("submit a batch script", process.run(argv, timeout_s=limit_s, env=environ, stdin=script))
         match = re.fullmatch(r"([0-9]{1,10})(?:;\S*)?\s*", text)
         if match is None:
             raise SlurmParseError("sbatch named no job", text[:200])
@@ -257,10 +255,7 @@ class CommandClient:
         self._run(f"cancel job {address}", ["scancel", address])
 
     def signal(self, job: JobRef, signal: str, step: str | None = None) -> None:
-        """Send a signal to one step, or to each numbered step; the batch script is not signalled.
-
-        A step that has ended already is ignored, as Slurm does.
-        """
+        """Send a signal to one step, or to each numbered one, not to the batch script; an ended step stays so."""
         name = arguments.signal(signal)
         address = self._exact(job, "signal")
         if step is not None:
