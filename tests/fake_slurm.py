@@ -356,7 +356,9 @@ class FakeSlurm:
         if there is None:
             raise SlurmNotFoundError("update", "Requested reservation is invalid")
         end_at_s = int(self.now_s + min(open_s, 365 * 86400))
-        self.state.reservations[there.name] = replace(there, users=(user,), end_at_s=end_at_s)
+        self.state.reservations[there.name] = replace(
+            there, users=(user,), end_at_s=end_at_s, flags=there.flags | {"PURGE_COMP=00:03:00"}
+        )
         self.update_job(job, **changes)
         if self.state.jobs[job.job_id].state == "PENDING":
             self._try_start(self.state.jobs[job.job_id])
@@ -382,6 +384,12 @@ class FakeSlurm:
         old = self.state.reservations[name]
         end_at_s = old.end_at_s if duration_min is None else old.start_at_s + duration_min * 60
         self.state.reservations[name] = replace(old, nodes=nodes or old.nodes, end_at_s=end_at_s)
+
+    def expire_reservation(self, name: str, users: tuple[str, ...]) -> None:
+        """Let one end soon."""
+        self._act(f"expire {name}")
+        old = self.state.reservations[name]
+        self.state.reservations[name] = replace(old, users=users, end_at_s=int(self.now_s) + 60)
 
     def delete_reservation(self, name: str) -> None:
         """Delete one that no job stands in."""

@@ -8,7 +8,6 @@ history.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import signal
@@ -139,8 +138,16 @@ class Actor:
 
     async def _delete_reservation(self, action: Action) -> None:
         name = str(action.args.get("reservation") or action.target)
-        with contextlib.suppress(SlurmNotFoundError):
-            await self.context.call(self.context.client.delete_reservation, name)
+        context, client = self.context, self.context.client
+        try:
+            await context.call(client.delete_reservation, name)
+        except SlurmNotFoundError:
+            return
+        except SlurmRefusedError:
+            if action.kind is ActionKind.DELETE_SEAT:
+                # Something stands in it that we do not see. Nobody more comes in, nobody is ended, and it goes soon.
+                await context.call(client.expire_reservation, name, (context.account,))
+            raise
 
     async def _submit_check(self, action: Action) -> JobRef:
         return await self.context.call(self.context.client.submit, list(action.args["sbatch"]), action.args["script"])

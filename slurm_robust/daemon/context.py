@@ -82,12 +82,13 @@ class SlurmReadings:
         return busy.difference(set(job.nodes) - shared) if job is not None and is_there(job) else busy
 
     def jobs_in(self, reservation: str) -> list[Job]:
-        """Jobs that wait or are there with this reservation."""
+        """Jobs that wait or are there with this reservation, also those that name several."""
         if self._in[0] is not self.jobs:
             found: dict[str, list[Job]] = {}
             for job in self.jobs.values():
                 if job.reservation and (job.state == "PENDING" or is_there(job)):
-                    found.setdefault(job.reservation, []).append(job)
+                    for name in {*job.reservation.split(",")}:
+                        found.setdefault(name, []).append(job)
             self._in = (self.jobs, found)
         return self._in[1].get(reservation, [])
 

@@ -336,8 +336,8 @@ class SlurmClient(Protocol):
         Args:
             job: Which one.
             user: Its user.
-            open_s: The reservation's new end, seconds from now; infinite for none. Slurm ends it sooner, once no job
-                has been in it for three minutes.
+            open_s: The reservation's new end, seconds from now; infinite for none. Slurm ends it sooner, once for three
+                minutes no job has been in it or waited for it.
             changes: As `update_job` takes them.
 
         Raises:
@@ -360,6 +360,9 @@ class SlurmClient(Protocol):
 
     def update_reservation(self, name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:
         """Change a reservation; `nodes` is the whole new list."""
+
+    def expire_reservation(self, name: str, users: tuple[str, ...]) -> None:
+        """Have a reservation end within a minute, open only to `users`; jobs in it run on without it."""
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation."""

@@ -290,6 +290,11 @@ class CommandClient:
             argv = ["scontrol", "update", f"ReservationName={arguments.name(name)}", *changes]
             self._run(f"update reservation {name}", argv)
 
+    def expire_reservation(self, name: str, users: tuple[str, ...]) -> None:
+        """End it soon, by what Slurm does when a reservation ends: FLEX spares the jobs that are in it."""
+        ends = [f"Users={arguments.names(users)}", "EndTime=now+60", "Flags+=FLEX"]
+        self._run(f"expire {name}", ["scontrol", "update", f"ReservationName={arguments.name(name)}", *ends])
+
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation; refused while a job stands in it."""
         self._run(f"delete reservation {name}", ["scontrol", "delete", f"ReservationName={arguments.name(name)}"])
@@ -330,14 +335,8 @@ class CommandClient:
     def _excluded(self, asked: str, what: str, *more: str) -> dict[int, str]:
         """The excluded nodes of each of these jobs, by raw id."""
         # In Slurm 22.05 only squeue's short format has the excluded nodes; slurmctld accepts only names of nodes there.
-        text = self._run(what, ["squeue", "-h", "--all", "-t", "all", *more, "-j", asked, "-o", "%A %x"])
-        found: dict[int, str] = {}
-        for line in text.splitlines():
-            job_id, _, nodes = line.partition(" ")
-            if job_id.isdigit():
-                values.expand(nodes.strip())
-                found.setdefault(int(job_id), values.plain(nodes.strip()))
-        return found
+        argv = ["squeue", "-h", "--all", "-t", "all", *more, "-j", asked, "-o", "%A %x"]
+        return parse.parse_excluded(self._run(what, argv))
 
     def _exact(self, job: JobRef, verb: str) -> str:
         """The address that means this job and no other."""

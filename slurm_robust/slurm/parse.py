@@ -249,6 +249,17 @@ def jobs_by_text(
     return found
 
 
+def parse_excluded(text: str) -> dict[int, str]:
+    """Read `squeue -h -o '%A %x'`: the excluded nodes of each job, by raw id."""
+    found: dict[int, str] = {}
+    for line in text.splitlines():
+        job_id, _, nodes = line.partition(" ")
+        if job_id.isdigit():
+            expand(nodes.strip())  # refuses what is no list of nodes
+            found.setdefault(int(job_id), plain(nodes.strip()))
+    return found
+
+
 def parse_past_job(text: str, separator: str, fields: Sequence[str], job: JobRef) -> Job | None:
     """Read `sacct -n -X -P` of one job's `fields`, divided by `separator`; the last record where it has several.
 

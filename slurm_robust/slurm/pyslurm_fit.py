@@ -29,6 +29,7 @@ BY_COMMAND = (
     *(Detour(call, _NUMBER, _ONE_TASK) for call in ("requeue", "release", "update_job", "cancel")),
     Detour("requeue", "requeue and exclusion go in one scontrol, before Slurm ends the caller", "it leaves nodes out"),
     Detour("requeue_and_place", "requeue and placement go in one scontrol, before Slurm may start the job elsewhere"),
+    Detour("expire_reservation", "pyslurm cannot pass it on"),
     Detour("leave_reservation", "pyslurm cannot change some tasks of an array at once"),
     Detour("start_in_reservation", "reservation and job are changed in one scontrol: no other job comes in"),
     *(Detour(call, _CLEARED, "it clears") for call in ("update_job", "set_node_comment", "set_node_extra")),

@@ -196,6 +196,19 @@ def test_job_of_all_nodes_waits_for_its_suspects_check(scene: Scene) -> None:
     wait_until(lambda: not scene.ours(), 20, "nothing of ours is left")
 
 
+def test_job_that_needs_fewer_nodes_starts_on_those_of_its_seat(scene: Scene) -> None:
+    """Slurm shows how many nodes a requeued job had, not that two are enough: the others are no reason to wait."""
+    unchecked = scene.box / "unchecked"
+    unchecked.touch()
+    check = ["/bin/sh", "-c", f"while [ -e {unchecked} ]; do sleep 0.1; done"]
+    scene.start(quarantine={"recheck_command": check})
+    job = scene.submit("-N2-4", "--exclusive", "--requeue", user="daemon", script="exec sleep 600")
+    suspect = scene.running(job).nodes[2]
+    scene.say(job, Claim("wants", "l", incident="i1", evict=(suspect,), why="hangs"), user="daemon")
+    assert len(scene.running(job, restart=1).nodes) == 3
+    unchecked.unlink()
+
+
 def test_foreign_drain_is_left_alone(scene: Scene) -> None:
     """A suspect that a person drained is excluded from the job, and otherwise stays exactly as the person left it."""
     scene.start()

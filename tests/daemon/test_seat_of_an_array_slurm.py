@@ -27,8 +27,14 @@ def scene(devcluster_factory: Callable[[Spec], DevCluster], tmp_path: Path) -> I
     stage.clean_up()
 
 
-def test_an_array_in_the_open_seat_takes_no_node_that_is_reserved(scene: Scene) -> None:
-    """From the second in which the user is let in, until the seat is deleted, each task of the array may start."""
+@pytest.mark.parametrize("more", [("--array=0-9",), ("--begin=now+400hours", "--twice")])
+def test_other_jobs_in_the_open_seat_take_no_reserved_node_and_do_not_keep_it(
+    scene: Scene, more: tuple[str, ...]
+) -> None:
+    """From the second in which the user is let in, each task of an array may start; and a job that waits may stay.
+
+    The second one names the seat twice, which Slurm shows as it was written.
+    """
     reserve = ["ReservationName=site", "Nodes=n6", "Users=root", "StartTime=now", "Duration=60"]
     scene.cluster.run(["scontrol", "create", "reservation", *reserve])
     still_suspect = scene.box / "still_suspect"
@@ -41,9 +47,11 @@ def test_an_array_in_the_open_seat_takes_no_node_that_is_reserved(scene: Scene) 
     ended, entered = threading.Event(), list[str]()
 
     def attack() -> None:
-        into = ["--exclusive", "--output=/dev/null", "--wrap=sleep 600", f"--reservation=srobust-seat-{job}"]
+        seat = f"srobust-seat-{job}"
+        into = ["--exclusive", "--output=/dev/null", "--wrap=sleep 600"]
+        into += [f"--reservation={seat},{seat}", *more[:-1]] if "--twice" in more else [f"--reservation={seat}", *more]
         while not ended.is_set() and not entered:
-            done = scene.cluster.run(["sbatch", "--parsable", "--array=0-9", *into], user="daemon", check=False)
+            done = scene.cluster.run(["sbatch", "--parsable", *into], user="daemon", check=False)
             entered.extend(done.stdout.split())
 
     attacker = threading.Thread(target=attack)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_robust.model import Action, ActionKind, JobRef
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, Recovery
 from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, KeepWaiting, next_step
-from slurm_robust.policy.cluster.recovery_view import View, fit_again, shown
+from slurm_robust.policy.cluster.recovery_view import TRIED_S, View, fit_again, shown, wanted
 from slurm_robust.slurm.client import Job, Node, Reservation
 
 R = Recovery(
@@ -146,12 +146,47 @@ POINT = Action(ActionKind.POINT_JOB_AT_SEAT, "1", "point", {"exclude": "n[2-3]",
 SHORT = replace(R, standby=(), exclude="n[2-3]", own_exclude="n3", actions=(*R.actions[:4], POINT, *R.actions[5:]))
 SMALL = {R.seat: Reservation(R.seat, "n1", users=("root",), end_at_s=1000)}
 OUTSIDE = replace(PENDING, reservation="", exclude="n[2-3]", reason="Resources")
-TOO_FEW = replace(VIEW, job=OUTSIDE, reservations={**HELD, **SMALL}, called=POINTED)
+TOO_FEW = replace(VIEW, job=OUTSIDE, reservations={**HELD, **SMALL}, called=POINTED, pointed_s=TRIED_S)
+
+
+def test_job_is_let_into_a_seat_with_fewer_nodes_for_a_moment() -> None:
+    """Slurm alone knows whether they are enough (`-N2-4`); if the job does not start, the seat is closed again."""
+    first = next_step(SHORT, replace(TOO_FEW, pointed_s=0, called=frozenset((ActionKind.REQUEUE,))))
+    assert isinstance(first, Do)
+    assert (first.action.kind, first.action.args["user"]) == (ActionKind.POINT_JOB_AT_SEAT, "ann")
+    open_seat = replace(SMALL[R.seat], users=("ann",), flags=frozenset(("PURGE_COMP=00:03:00",)))
+    inside = replace(TOO_FEW, job=replace(OUTSIDE, reservation=R.seat), reservations={**HELD, R.seat: open_seat})
+    assert kind(replace(inside, pointed_s=1), SHORT) == "KeepWaiting"
+    assert kind(inside, SHORT) == "leave_seat"
+    assert kind(replace(inside, job=OUTSIDE), SHORT) == "delete_seat"
+
+
+def test_nodes_that_others_use_or_reserved_complete_no_seat() -> None:
+    """A suspect may have got another job since, or a reservation of the site; idle nodes come first."""
+    back = replace(TOO_FEW, in_quarantine=frozenset(), reservations=SMALL)
+    assert wanted(SHORT, back) == ("n1", "n2")
+    assert wanted(SHORT, replace(back, spare=("n4",))) == ("n1", "n4")
+    site = Reservation("site", "n2", users=("root",), end_at_s=1000)
+    for taken in ({"occupied": frozenset(("n2",))}, {"reservations": {**SMALL, "site": site}}):
+        assert wanted(SHORT, replace(back, **taken)) == ("n1",)  # type: ignore[arg-type]
+
+
+def test_a_seat_never_gets_more_nodes_than_the_job_had() -> None:
+    """Its user may write another number while it waits."""
+    asks = replace(TOO_FEW, job=replace(OUTSIDE, num_nodes=4), spare=("n4", "n5", "n6"))
+    nodes = {**NODES, **{name: Node(name, "IDLE") for name in ("n5", "n6")}}
+    assert wanted(replace(SHORT, size=2), replace(asks, nodes=nodes)) == ("n1", "n4")
+
+
+def test_a_job_that_names_two_reservations_leaves_the_seat() -> None:
+    """Slurm takes a list, and shows it as it was written."""
+    job = replace(PENDING, reservation=f"{R.seat},{R.seat}", exclude="n2")
+    assert kind(replace(VIEW, job=job, called=POINTED, reservations=SEAT, abort="x")) == "leave_seat"
 
 
 def test_job_waits_outside_a_seat_that_has_too_few_nodes_for_it() -> None:
     """Nobody is let into that seat, so that no other job of the user can use it; other nodes may suffice."""
-    first = next_step(SHORT, replace(TOO_FEW, called=frozenset((ActionKind.REQUEUE,))))
+    first = next_step(SHORT, replace(TOO_FEW, job=replace(OUTSIDE, exclude="")))
     assert isinstance(first, Do)
     assert (first.action.kind, first.action.args) == (ActionKind.POINT_JOB_AT_SEAT, {"exclude": "n[2-3]"})
     assert kind(TOO_FEW, SHORT) == "KeepWaiting"

@@ -88,6 +88,7 @@ class Recovery:
         seat: Name of the reservation, empty where there is none.
         exclude: The job's exclusions, the user's own and the daemon's, folded.
         own_exclude: The user's own.
+        size: Nodes that the job had; 0 in rows of older daemons.
         open_until_s: When the seat ends at the latest, once the user is let in; 0 where the job has no time limit.
         own_reservation: The job's own reservation, given back when the seat is left.
         time_limit_min: The time limit to set (what was left), None to leave it.
@@ -102,6 +103,7 @@ class Recovery:
     standby: tuple[str, ...] = ()
     seat: str = ""
     seat_min: int = 10
+    size: int = 0
     open_until_s: float = 0.0
     exclude: str = ""
     own_exclude: str = ""
@@ -228,6 +230,7 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
         standby=standby,
         seat=f"{config.seat.prefix}-{job.ref.job_id}",
         seat_min=seat_min,
+        size=max(job.num_nodes, len(job.nodes)),
         open_until_s=_open_until_s(left_s, coming, now_s),
         exclude=merge(excluded, bad),
         own_exclude=own,

@@ -19,7 +19,9 @@ from slurm_robust.policy.cluster.recovery_view import (
     entered,
     given_back,
     holds,
+    in_seat,
     left_out,
+    opened,
     outside,
     placed,
     suffices,
@@ -206,11 +208,16 @@ def _seat(r: Recovery, view: View) -> Step | None:
     return Do(replace(create, args={**create.args, "nodes": fold(wanted(r, view))}))
 
 
+def _close(r: Recovery, view: View) -> Step | None:
+    """Take a seat away that was opened in vain, since the job needs more nodes; another, closed one follows."""
+    return _tidy(r, view) if opened(view.reservations.get(r.seat)) and not suffices(r, view) else None
+
+
 def _tidy(r: Recovery, view: View) -> Step | None:
     """Take the job out of its seat, and every other one, which goes on without it; and delete the seat."""
     if not r.seat:
         return None
-    if view.job is not None and view.job.state not in ENDED and view.job.reservation == r.seat:
+    if view.job is not None and view.job.state not in ENDED and in_seat(r, view.job):
         return _do(r, ActionKind.LEAVE_SEAT)
     if r.seat not in view.reservations:
         return None
@@ -270,7 +277,9 @@ def _point_early(r: Recovery, view: View, job: Job) -> Do | None:
 def _while_pending(r: Recovery, view: View, job: Job) -> Step:
     if wrong := _not_ours(r, view, job):
         return wrong
-    if r.kind != OWNER and (step := _drain_lost(r, view) or _set_suspects_aside(r, view) or _seat(r, view)):
+    if r.kind != OWNER and (step := _drain_lost(r, view) or _set_suspects_aside(r, view) or _close(r, view)):
+        return step
+    if r.kind != OWNER and (step := _seat(r, view)):
         return step
     # Also one that was placed with its requeue: Slurm's scheduler does not run because a start time has come.
     first = ActionKind.POINT_JOB_AT_SEAT not in view.called

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slurm_robust.model import Action, ActionKind
-from slurm_robust.policy.cluster.node_states import is_there, quarantine_name
+from slurm_robust.policy.cluster.node_states import OURS, in_reservations, is_there, quarantine_name
 from slurm_robust.policy.cluster.recovery_plan import OWNER, Recovery
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.values import expand, fold
+
+TRIED_S = 6.0
+"""A job that does not start within this time in a seat with fewer nodes than it had needs more."""
 
 
 @dataclass(frozen=True)
@@ -91,40 +94,55 @@ def left_out(r: Recovery, view: View) -> frozenset[str]:
 def missing(r: Recovery, job: Job | None, nodes: Mapping[str, Node]) -> int:
     """How many nodes the planned seat has too few for the waiting job; 0 where it has enough.
 
-    A running or ending job shows how many nodes it has, not how many it needs.
+    A job that has run shows how many nodes it had, which may be more than it needs (`-N2-4`), or what its user wrote.
     """
     if job is None or not r.seat or job.state != "PENDING" or job.completing:
         return 0
     out = sum(n in nodes and (nodes[n].drained or nodes[n].state == "DOWN") for n in r.seat_nodes)
-    return max(0, job.num_nodes - len(r.seat_nodes) + out)
+    return max(0, min(job.num_nodes, r.size or job.num_nodes) - len(r.seat_nodes) + out)
 
 
 def wanted(r: Recovery, view: View) -> tuple[str, ...]:
     """The nodes that the seat is to have now, sorted: those of the plan and, as soon as they suffice, others.
 
-    Those are suspects that were given back, and spare nodes.
+    Those are spare nodes, and suspects that were given back and that nobody else uses or has reserved.
     """
     short, seat = missing(r, view.job, view.nodes), view.reservations.get(r.seat)
     if not short:
         return r.seat_nodes
-    had = (n for n in (expand(seat.nodes) if seat else ()) if n in view.nodes and view.nodes[n].usable)
-    more = [n for n in dict.fromkeys((*had, *sorted(given_back(r, view)), *view.spare)) if n not in r.seat_nodes]
+    others = in_reservations(o for o in view.reservations.values() if not o.name.startswith(OURS))
+    taken = view.occupied if r.own_reservation else view.occupied | others
+    more = [n for n in (expand(seat.nodes) if seat else ()) if n in view.nodes and view.nodes[n].usable]
+    more = list(dict.fromkeys((*more, *view.spare, *sorted(given_back(r, view)))))
+    more = [n for n in more if n not in r.seat_nodes and n not in taken]
     return tuple(sorted((*r.seat_nodes, *more[:short]))) if len(more) >= short else r.seat_nodes
 
 
 def suffices(r: Recovery, view: View) -> bool:
-    """True where the job could start on the nodes that its seat is to have; it has to wait outside where it could not.
+    """True where the job may start on the nodes that its seat is to have; it has to wait outside where it could not.
 
-    So the seat is open only while the job starts: every job of its user could start there.
+    So the seat is open only while the job starts: every job of its user could start there. Whether fewer nodes than the
+    job had are enough for it, only Slurm can tell, within `TRIED_S`.
     """
-    return missing(r, view.job, view.nodes) <= len(wanted(r, view)) - len(r.seat_nodes)
+    enough = missing(r, view.job, view.nodes) <= len(wanted(r, view)) - len(r.seat_nodes)
+    return enough or view.pointed_s < TRIED_S
+
+
+def opened(seat: Reservation | None) -> bool:
+    """True where the job's user was let into the seat."""
+    return seat is not None and any(flag.startswith("PURGE_COMP") for flag in seat.flags)
+
+
+def in_seat(r: Recovery, job: Job) -> bool:
+    """True where the job waits for its seat or runs there: a job may name several reservations."""
+    return bool(r.seat) and r.seat in job.reservation.split(",")
 
 
 def pointed(r: Recovery, view: View) -> bool:
     """True where the pending job has its exclusions and its seat, which is open to it, and no old request for nodes."""
     seat = view.reservations.get(r.seat)
     let_in = not r.seat or seat is None or not seat.users or r.user in seat.users
-    return let_in and view.job is not None and view.job.reservation == r.seat and waits(r, view)
+    return let_in and view.job is not None and in_seat(r, view.job) and waits(r, view)
 
 
 def waits(r: Recovery, view: View) -> bool:
@@ -161,7 +179,7 @@ def forgotten(r: Recovery, job: Job) -> bool:
     """True where Slurm shows a time before the recovery's end, though the job was seen running again."""
     earlier = job.state == "RUNNING" and job.restart_count <= r.restart
     halfway = job.state == "PENDING" and job.restart_count == r.restart + 1
-    return earlier or halfway or bool(r.seat and job.reservation == r.seat)
+    return earlier or halfway or in_seat(r, job)
 
 
 def holds(r: Recovery, view: View) -> bool:
@@ -186,7 +204,7 @@ def shown(r: Recovery, action: Action, view: View) -> bool:
             running or (job is not None and not given_back(r, view) & set(expand(job.exclude or "")))
         ),
         ActionKind.WAIT_RUNNING: lambda: running,
-        ActionKind.LEAVE_SEAT: lambda: job is None or job.reservation != r.seat,
+        ActionKind.LEAVE_SEAT: lambda: job is None or not in_seat(r, job),
         ActionKind.RELEASE_JOB: lambda: job is not None and (running or job.priority > 0),
         ActionKind.DELETE_SEAT: lambda: r.seat not in view.reservations,
     }
