@@ -144,10 +144,15 @@ class Actor:
         except SlurmNotFoundError:
             return
         except SlurmRefusedError:
-            if action.kind is ActionKind.DELETE_SEAT:
+            if action.kind is ActionKind.DELETE_SEAT and await self._lasting(name):
                 # Something stands in it that we do not see. Nobody more comes in, nobody is ended, and it goes soon.
                 await context.call(client.expire_reservation, name, (context.account,))
             raise
+
+    async def _lasting(self, name: str) -> bool:
+        """Whether the reservation ends later than soon: one whose end was set is not given a later one each time."""
+        found = {r.name: r for r in await self.context.call(self.context.client.reservations)}
+        return name in found and found[name].end_at_s > self.context.now_s() + 90
 
     async def _submit_check(self, action: Action) -> JobRef:
         return await self.context.call(self.context.client.submit, list(action.args["sbatch"]), action.args["script"])
