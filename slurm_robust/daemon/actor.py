@@ -27,6 +27,8 @@ CRASH_VARIABLE = "SROBUST_DAEMON_CRASH_AFTER"
 action (standing ones not counted), or the first of that kind. `plan`: right after it wrote its first plan."""
 
 STANDING = (ActionKind.DRAIN_PERMIT, ActionKind.KEEP_STANDBY, ActionKind.STANDBY_CHECK)
+SOON_S = 90.0
+"""A reservation that ends within this time is left to its end."""
 PAIR_FLAGS = ("OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 STANDBY_FLAGS = ("OVERLAP",)
 """Pools hold idle nodes only, so running jobs need not be ignored; seats overlap the pools."""
@@ -144,15 +146,13 @@ class Actor:
         except SlurmNotFoundError:
             return
         except SlurmRefusedError:
-            if action.kind is ActionKind.DELETE_SEAT and await self._lasting(name):
+            there = context.readings.reservations.get(name)
+            lasts = there is not None and there.end_at_s > context.now_s() + SOON_S
+            if action.kind is ActionKind.DELETE_SEAT and lasts:
                 # Something stands in it that we do not see. Nobody more comes in, nobody is ended, and it goes soon.
+                # Its end is set once: each attempt to delete it would put that off.
                 await context.call(client.expire_reservation, name, (context.account,))
             raise
-
-    async def _lasting(self, name: str) -> bool:
-        """Whether the reservation ends later than soon: one whose end was set is not given a later one each time."""
-        found = {r.name: r for r in await self.context.call(self.context.client.reservations)}
-        return name in found and found[name].end_at_s > self.context.now_s() + 90
 
     async def _submit_check(self, action: Action) -> JobRef:
         return await self.context.call(self.context.client.submit, list(action.args["sbatch"]), action.args["script"])
