@@ -169,6 +169,9 @@ def test_nodes_that_others_use_or_reserved_complete_no_seat() -> None:
     site = Reservation("site", "n2", users=("root",), end_at_s=1000)
     for taken in ({"occupied": frozenset(("n2",))}, {"reservations": {**SMALL, "site": site}}):
         assert wanted(SHORT, replace(back, **taken)) == ("n1",)  # type: ignore[arg-type]
+        assert wanted(replace(SHORT, own_reservation="team"), replace(back, **taken)) == ("n1",)  # type: ignore[arg-type]
+    own = replace(back, reservations={**SMALL, "site": site})
+    assert wanted(replace(SHORT, own_reservation="team,site"), own) == ("n1", "n2"), "the job's own"
 
 
 def test_a_seat_never_gets_more_nodes_than_the_job_had() -> None:

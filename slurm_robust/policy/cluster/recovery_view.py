@@ -110,8 +110,9 @@ def wanted(r: Recovery, view: View) -> tuple[str, ...]:
     short, seat = missing(r, view.job, view.nodes), view.reservations.get(r.seat)
     if not short:
         return r.seat_nodes
-    others = in_reservations(o for o in view.reservations.values() if not o.name.startswith(OURS))
-    taken = view.occupied if r.own_reservation else view.occupied | others
+    own = r.own_reservation.split(",")
+    others = (o for o in view.reservations.values() if not o.name.startswith(OURS) and o.name not in own)
+    taken = view.occupied | in_reservations(others)
     more = [n for n in (expand(seat.nodes) if seat else ()) if n in view.nodes and view.nodes[n].usable]
     more = list(dict.fromkeys((*more, *view.spare, *sorted(given_back(r, view)))))
     more = [n for n in more if n not in r.seat_nodes and n not in taken]
