@@ -75,6 +75,11 @@ class Scene:
 
     # --- the daemon
 
+    def waiting_check(self) -> tuple[Path, list[str]]:
+        """A file, and a command for checks of nodes that passes as soon as the file is not there."""
+        unchecked = self.box / "unchecked"
+        return unchecked, ["/bin/sh", "-c", f"while [ -e {unchecked} ]; do sleep 0.1; done"]
+
     def configure(self, **sections: Any) -> Path:
         """Write a robust.yaml for the next daemon: the cluster's own, with these sections changed."""
         raw = yaml.safe_load(self.cluster.layout.robust_yaml.read_text())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from daemon_scene import Scene
@@ -177,15 +178,20 @@ def test_maintenance_window_ahead(scene: Scene) -> None:
     assert scene.job(job).state == "RUNNING"
 
 
-def test_job_of_all_nodes_waits_for_its_suspects_check(scene: Scene) -> None:
-    """No node can take its place. Until then the survivors are held for the job, and closed to its user."""
-    unchecked = scene.box / "unchecked"
+def _one_is_suspected(scene: Scene, nodes: str) -> tuple[Path, int]:
+    """A user's job on all four nodes accuses one of them, whose check passes as soon as this file is removed."""
+    unchecked, check = scene.waiting_check()
     unchecked.touch()
-    check = ["/bin/sh", "-c", f"while [ -e {unchecked} ]; do sleep 0.1; done"]
     scene.start(quarantine={"recheck_command": check})
-    job = scene.submit("-N4", "--exclusive", "--requeue", user="daemon", script="exec sleep 600")
+    job = scene.submit(nodes, "--exclusive", "--requeue", user="daemon", script="exec sleep 600")
     suspect = scene.running(job).nodes[2]
     scene.say(job, Claim("wants", "l", incident="i1", evict=(suspect,), why="hangs"), user="daemon")
+    return unchecked, job
+
+
+def test_job_of_all_nodes_waits_for_its_suspects_check(scene: Scene) -> None:
+    """No node can take its place. Until then the survivors are held for the job, and closed to its user."""
+    unchecked, job = _one_is_suspected(scene, "-N4")
     wait_until(lambda: "action.recheck" in scene.log.read_text(), 30, "the suspect's check")
     wait_until(lambda: scene.job(job).reason not in ("", "BeginTime", "None"), 30, "the job waits for a node")
     seat = scene.ours()[f"srobust-seat-{job}"]
@@ -198,13 +204,7 @@ def test_job_of_all_nodes_waits_for_its_suspects_check(scene: Scene) -> None:
 
 def test_job_that_needs_fewer_nodes_starts_on_those_of_its_seat(scene: Scene) -> None:
     """Slurm shows how many nodes a requeued job had, not that two are enough: the others are no reason to wait."""
-    unchecked = scene.box / "unchecked"
-    unchecked.touch()
-    check = ["/bin/sh", "-c", f"while [ -e {unchecked} ]; do sleep 0.1; done"]
-    scene.start(quarantine={"recheck_command": check})
-    job = scene.submit("-N2-4", "--exclusive", "--requeue", user="daemon", script="exec sleep 600")
-    suspect = scene.running(job).nodes[2]
-    scene.say(job, Claim("wants", "l", incident="i1", evict=(suspect,), why="hangs"), user="daemon")
+    unchecked, job = _one_is_suspected(scene, "-N2-4")
     assert len(scene.running(job, restart=1).nodes) == 3
     unchecked.unlink()
 

@@ -37,13 +37,12 @@ def test_other_jobs_in_the_open_seat_take_no_reserved_node_and_do_not_keep_it(
     """
     reserve = ["ReservationName=site", "Nodes=n6", "Users=root", "StartTime=now", "Duration=60"]
     scene.cluster.run(["scontrol", "create", "reservation", *reserve])
-    still_suspect = scene.box / "still_suspect"
-    check = ["/bin/sh", "-c", f"while [ -e {still_suspect} ]; do sleep 0.2; done"]
+    unchecked, check = scene.waiting_check()
     scene.start(standby={"size": 2}, quarantine={"recheck_command": check})
     job = scene.submit("-N2", "--exclusive", "--requeue", user="daemon", script="exec sleep 600")
     suspect = scene.running(job).nodes[1]
     wait_until(lambda: scene.log.read_text().count("standby.checked") >= 2, 20, "the standby nodes are checked")
-    still_suspect.touch()
+    unchecked.touch()
     ended, entered = threading.Event(), list[str]()
 
     def attack() -> None:
