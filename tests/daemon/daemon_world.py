@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from fake_slurm import FakeSlurm
 
 from slurm_robust.claim import Claim, render
-from slurm_robust.config import Config
+from slurm_robust.config import Config, parse
 from slurm_robust.daemon.actor import CrashPoint
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.values import expand
 
 
 class KilledError(BaseException):
@@ -81,3 +85,28 @@ class World:
     def outcomes(self) -> list[str]:
         """What the incidents came to, oldest first."""
         return [row.outcome for row in reversed(self.journal.incidents())]
+
+
+Kind = TypeVar("Kind", bound=World)
+
+
+@contextlib.contextmanager
+def worlds(folder: Path, kind: type[Kind]) -> Iterator[Callable[[str, int], Kind]]:
+    """Makes worlds, each of a configuration and a number of nodes, that have read everything once; closes them."""
+    made: list[Kind] = []
+
+    def make(text: str, nodes: int) -> Kind:
+        world = kind(folder / str(len(made)), FakeSlurm(nodes), parse(text))
+        made.append(world)
+        world.run(6)
+        return world
+
+    yield make
+    for world in made:
+        world.journal.close()
+
+
+def held(world: World) -> set[str]:
+    """Nodes that a quarantine keeps from other jobs."""
+    kept = [r.nodes for r in world.slurm.state.reservations.values() if "quarantine" in r.name]
+    return {name for nodes in kept for name in expand(nodes)}

@@ -6,13 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from daemon_world import World
-from fake_slurm import FakeSlurm
+from daemon_world import World, held, worlds
 from snapshots import published
 
 from slurm_robust.claim import parse_answer
-from slurm_robust.config import parse
-from slurm_robust.slurm.values import expand
 
 Make = Callable[..., World]
 
@@ -20,23 +17,8 @@ Make = Callable[..., World]
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Make]:
     """Makes a world that has read everything once."""
-    worlds: list[World] = []
-
-    def make(text: str = "", nodes: int = 6) -> World:
-        world = World(tmp_path / str(len(worlds)), FakeSlurm(nodes), parse(text))
-        worlds.append(world)
-        world.run(6)
-        return world
-
-    yield make
-    for world in worlds:
-        world.journal.close()
-
-
-def held(world: World) -> set[str]:
-    """Nodes that a quarantine keeps from other jobs."""
-    kept = [r.nodes for r in world.slurm.state.reservations.values() if "quarantine" in r.name]
-    return {name for nodes in kept for name in expand(nodes)}
+    with worlds(tmp_path, World) as make:
+        yield lambda text="", nodes=6: make(text, nodes)
 
 
 def said(world: World) -> str:

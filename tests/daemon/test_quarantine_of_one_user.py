@@ -6,11 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from daemon_world import World
-from fake_slurm import FakeSlurm
-
-from slurm_robust.config import parse
-from slurm_robust.slurm.values import expand
+from daemon_world import World, held, worlds
 
 Make = Callable[..., World]
 LIMIT_S = 900.0
@@ -20,23 +16,8 @@ LIMIT_S = 900.0
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Make]:
     """Makes a world that has read everything once."""
-    worlds: list[World] = []
-
-    def make(nodes: int) -> World:
-        world = World(tmp_path / str(len(worlds)), FakeSlurm(nodes), parse("standby: {size: 0}"))
-        worlds.append(world)
-        world.run(6)
-        return world
-
-    yield make
-    for world in worlds:
-        world.journal.close()
-
-
-def held(world: World) -> set[str]:
-    """Nodes that a quarantine keeps from other jobs."""
-    kept = [r.nodes for r in world.slurm.state.reservations.values() if "quarantine" in r.name]
-    return {name for nodes in kept for name in expand(nodes)}
+    with worlds(tmp_path, World) as make:
+        yield lambda nodes: make("standby: {size: 0}", nodes)
 
 
 def test_a_small_job_that_stays_on_the_suspect_keeps_it_no_longer_than_the_bound(made: Make) -> None:

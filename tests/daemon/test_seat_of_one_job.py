@@ -8,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from daemon_world import World
-from fake_slurm import FakeSlurm
+from daemon_world import World, worlds
 from snapshots import published
 
 from slurm_robust.claim import parse_answer
-from slurm_robust.config import parse
 from slurm_robust.daemon.api.needs import needs
 from slurm_robust.daemon.controllers.breaker import request_admit
 from slurm_robust.model import JobRef
@@ -59,17 +57,8 @@ Make = Callable[..., Attacked]
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Make]:
     """Makes a world whose daemon has read everything once."""
-    worlds: list[Attacked] = []
-
-    def make(nodes: int) -> Attacked:
-        world = Attacked(tmp_path / str(len(worlds)), FakeSlurm(nodes), parse(ROOM))
-        worlds.append(world)
-        world.run(6)
-        return world
-
-    yield make
-    for world in worlds:
-        world.journal.close()
+    with worlds(tmp_path, Attacked) as make:
+        yield lambda nodes: make(ROOM, nodes)
 
 
 def alerts(world: Attacked, what: str) -> list[str]:
