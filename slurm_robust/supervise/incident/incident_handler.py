@@ -95,7 +95,7 @@ class IncidentHandler:
         while True:
             pause_s = min(_pause_s(investigation.rounds, settings), max(due_in_s, _PAUSE_S))
             if await self._silence_ends(attempt, pause_s, assessment.level, dead_before):
-                self._drop(attempt)
+                await self._drop(attempt)
                 return None
             due = self._urgent_faults(attempt)
             if due is None:
@@ -108,7 +108,7 @@ class IncidentHandler:
             verdict = investigation.judge() if due is None else self._blame(attempt, investigation, due)
             assessment = attempt.assess(settings)
             if assessment.level is SilenceLevel.QUIET and due is None:
-                self._drop(attempt)
+                await self._drop(attempt)
                 return None
             overdue = assessment.level is SilenceLevel.OVERDUE
             died = bool(attempt.exits) and verdict.corroborated
@@ -149,9 +149,13 @@ class IncidentHandler:
                 return False
         return False
 
-    def _drop(self, attempt: AttemptState) -> None:
+    async def _drop(self, attempt: AttemptState) -> None:
         """The silence ended by itself, or by an exit that is handled next."""
         session, log = self._session, self._log
+        while self._observer.stopped_ranks.awaits_an_answer() and not attempt.exits and session.srun_exit_code is None:
+            # Steps may come before the agent's word that it continued the rank; without it the story would be wrong.
+            await session.clock.sleep(_PAUSE_S)
+            await self._observer.poll(attempt)
         # The pause is a sample of its own now; another capture of the same pause would show nothing new.
         attempt.quiet_until_s = session.clock.now_s() + session.settings.corroborate_after_s
         continued = self._observer.stopped_ranks.continued_since(log.incident.opened_at_s)
@@ -192,7 +196,7 @@ class IncidentHandler:
         if attempt.fleet.alive and session.srun_exit_code is None:
             await investigation.capture()
             if waited_for and seen is not None and seen.progress_since:
-                self._drop(attempt)
+                await self._drop(attempt)
                 return None
         return await self._judge_end(attempt, start, investigation)
 
@@ -235,7 +239,7 @@ class IncidentHandler:
         await investigation.capture()
         await self._observer.poll(attempt)
         if suspicion.investigation.progress_since:
-            self._drop(attempt)
+            await self._drop(attempt)
             return None
         verdict = investigation.judge()
         waited_for = not investigation.ended_are_waited_for_in_s()

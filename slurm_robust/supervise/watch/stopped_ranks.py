@@ -5,6 +5,7 @@ If it stops again, the stacks decide as for any other silence (`policy.job.conse
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -81,6 +82,11 @@ class StoppedRanks:
     def continued_since(self, at_s: float) -> list[int]:
         """The ranks that were continued after this time, seconds since the epoch."""
         return sorted(rank for rank, when_s in self._continued_at_s.items() if when_s >= at_s)
+
+    def awaits_an_answer(self) -> bool:
+        """Whether an agent was asked a moment ago, so that its rank may be on its way already."""
+        asked = (when_s for key, (_, when_s) in self._asked.items() if key not in self._answered)
+        return self._session.clock.monotonic_s() - max(asked, default=-math.inf) < _ASK_AGAIN_S
 
     def poll(self, fleet: Fleet, last_sign_s: float, *, waited_for: bool = True) -> bool:
         """Ask for the ranks that are to be continued; True if a rank has just been continued.

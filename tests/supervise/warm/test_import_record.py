@@ -37,8 +37,13 @@ def test_modules_and_variables_are_recorded_in_their_order(programs: WarmProgram
     finder = ProcessFinder(programs.target._replace(attempt=""), CLOCK)
     ranks = group(finder.processes())
     request = AskWarm(4, "", "record")
-    answer = wait_until(lambda: warm_processes.answer(finder, request, ranks, CLOCK), 5, "the record")
-    lines = [line.split("\t") for line in unpacked(answer.packed).splitlines()]
+
+    def recorded() -> str:
+        """All of it: a module is written down when the next one is looked for, which is after the rank's word."""
+        record = unpacked(warm_processes.answer(finder, request, ranks, CLOCK).packed)
+        return record if "colorsys" in record else ""
+
+    lines = [line.split("\t") for line in wait_until(recorded, 5, "the record").splitlines()]
     names = [line[1] for line in lines]
     assert ["e", "OMP_NUM_THREADS", "3"] in lines
     assert ["m", "decimal", decimal.__file__] in lines

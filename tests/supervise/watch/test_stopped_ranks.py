@@ -152,8 +152,12 @@ def test_an_answer_that_nobody_asked_for_is_dropped(tmp_path: Path) -> None:
     assert "continued" not in stage.world.kinds
 
 
-def test_a_silence_that_ends_so_says_why_it_ended(tmp_path: Path) -> None:
-    """The handler polls, too: the rank is continued while the incident is open, which then closes."""
+@pytest.mark.parametrize("late_s", [0.0, 1.0])
+def test_a_silence_that_ends_so_says_why_it_ended(tmp_path: Path, late_s: float) -> None:
+    """The handler polls, too: the rank is continued while the incident is open, which then closes.
+
+    The agent's word may come after the steps of the rank that it continued.
+    """
     world = World(tmp_path, command="python train.py")
     parts = Parts(world)
     world.finds_ranks()
@@ -162,11 +166,17 @@ def test_a_silence_that_ends_so_says_why_it_ended(tmp_path: Path) -> None:
     world.session.receive(RankState("n2", 1, "T", 101))
     parts.observer.stopped_ranks.poll(parts.attempt.fleet, parts.attempt.last_sign_s)
 
+    went_on_at_s: list[float] = []
+
     def answer() -> None:
-        if any(isinstance(message, ContinueRank) for message in world.agents.sent):
+        if not any(isinstance(message, ContinueRank) for message in world.agents.sent):
+            return
+        if not went_on_at_s:
+            world.steps(21)
+            went_on_at_s.append(world.clock.at_s)
+        if world.clock.at_s >= went_on_at_s[0] + late_s:
             world.session.receive(RankContinued("n2", 1, 101))
             world.session.receive(RankState("n2", 1, "", 101))
-            world.steps(21)
 
     world.clock.on_sleep = answer
     assert asyncio.run(parts.silent()) is None
