@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -51,10 +53,18 @@ class Site:
         return self.mark.exists(), done.returncode, done.stderr
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """A site whose settings and Python are root's."""
-    return Site(tmp_path)
+@pytest.fixture(params=["folders of root's alone", "a folder for all"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    """A site whose settings and Python are root's.
+
+    Below folders of root's alone one look may suffice; below /tmp, which is everyone's, it never does.
+    """
+    if request.param == "a folder for all":
+        yield Site(tmp_path)
+        return
+    with tempfile.TemporaryDirectory(dir="/var/lib") as folder:
+        Path(folder).chmod(0o755)
+        yield Site(Path(folder))
 
 
 def links(path: Path, theirs: Path) -> None:
@@ -138,3 +148,15 @@ def test_no_shell_option_ends_the_script(site: Site, script: Path, option: str) 
     assert site.run(script, bash, SHELLOPTS=option)[:2] == (True, 0)
     site.settings.write_text("SROBUST_PYTHON=/nonexistent\n")
     assert site.run(script, bash, SHELLOPTS=option)[1] == 0
+
+
+@pytest.mark.parametrize("spoil", [None, *SPOILS], ids=["nothing", *NAMES])
+def test_one_look_suffices_where_all_is_root_s(site: Site, spoil: Callable[[Path, Path], object] | None) -> None:
+    """It costs a process instead of one for each link, at each start of a job; it never overlooks what is theirs."""
+    if spoil:
+        spoil(site.python, site.theirs)
+    looks = re.search(r"^plain\(\) \{.*?^\}\n", SCRIPTS[0].read_text(), re.DOTALL | re.MULTILINE)
+    assert looks
+    argv = ["sh", "-c", f'{looks[0]}plain "$@"', "sh", str(site.python), "/bin/sh", ""]
+    suffices = subprocess.run(argv, check=False).returncode == 0
+    assert suffices == (spoil is None and Path("/var/lib") in site.folder.parents)
