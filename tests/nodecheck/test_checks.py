@@ -145,7 +145,7 @@ def test_one_dead_mount_hides_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path
     )
     check = registry.get("filesystem")
     options = {"filesystem": {"mounts": [str(tmp_path), "/"]}}
-    finding = runner.run([check], Context("n1"), options, 1.0).results[0].finding
+    finding = runner.run([check], Context("n1"), options, 4.0).results[0].finding
     assert (finding.status.value, finding.reason) == ("unknown", "not_answering")
     assert str(tmp_path) in finding.sentence
     options["filesystem"]["mounts"].append("/gone")
