@@ -2,8 +2,8 @@
 
 PyTorch's TCPStore and gloo admit anybody who connects. So the first rank listens itself, at the port that the order
 names, and each side answers the other's challenge. Only then is the store made, and do the members learn its port,
-which the kernel chose. It hears the members' addresses only, and all keys in it begin with a text that follows from the
-secret. Needs the standard library only.
+which the kernel chose. It hears the members' addresses only, and once all have come, nobody else. All keys in it begin
+with a text that follows from the secret. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.stoptime.store_guard import admit_only
+from slurm_robust.stoptime.store_guard import admit_only, close_to_others
 
 _NONCE_BYTES = 16
 _PROOF_BYTES = 32
@@ -84,6 +84,44 @@ def store(dist: Any, spec: dict[str, Any], host: str, limit_s: float) -> tuple[A
         port, salt = _STORE.unpack(told)
         made = dist.TCPStore(address, port, spec["world"], False, wait, wait_for_workers=False)
     return dist.PrefixStore(proof(spec["secret"], "keys", salt).hex(), made), _plain((address, made.port))
+
+
+def alone(dist: Any, spec: dict[str, Any], met: tuple[Any, str], ends: Collection[str], end_s: float) -> Any:
+    """The same store, once it hears nobody but its members, and with keys that nobody else has seen.
+
+    NCCL's number is to stand in it: who is on a member's node could list the keys so far, and write others beforehand.
+
+    Args:
+        dist: `torch.distributed`.
+        spec: As for `store`.
+        met: What `store` returned.
+        ends: `address:port` of this process's own ends of connections.
+        end_s: Until when all have to have told theirs, on the monotonic clock.
+
+    Raises:
+        NotJoinedError: a stranger has connected to it, or changed something in it.
+        RuntimeError: from PyTorch: others said nothing in time.
+    """
+    rank, secret = spec["rank"], spec["secret"]
+    shared, at = met
+
+    def tell(key: str, text: str) -> None:
+        shared.set(key, f"{proof(secret, key, spec['port'], text).hex()} {text}")
+
+    def told(key: str) -> str:
+        shared.wait([key], dt.timedelta(seconds=max(0.1, end_s - time.monotonic())))
+        signed, _, text = bytes(shared.get(key)).decode("utf-8", "replace").partition(" ")
+        if not hmac.compare_digest(signed.encode(), proof(secret, key, spec["port"], text).hex().encode()):
+            raise NotJoinedError("somebody changed what the ranks told each other in the store of the test")
+        return text
+
+    tell(f"ends of {rank}", " ".join(sorted(ends)))
+    if rank == 0:
+        members = {end for member in range(spec["world"]) for end in told(f"ends of {member}").split()}
+        if strangers := close_to_others(int(at.rpartition(":")[2]), members):
+            raise NotJoinedError(f"{', '.join(strangers[:4])} connected to the store of the test")
+        tell("keys", os.urandom(_NONCE_BYTES).hex())
+    return dist.PrefixStore(proof(secret, "keys", told("keys")).hex(), shared)
 
 
 class MeetingConnections:

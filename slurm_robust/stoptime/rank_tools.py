@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from slurm_robust.stoptime.rank_meeting import MeetingConnections, NotJoinedError, proof, store
+from slurm_robust.stoptime.rank_meeting import MeetingConnections, NotJoinedError, alone, proof, store
 
 _MEET_SHARE = 0.8
 """Of the limit: who does not come leaves time to say so."""
@@ -31,7 +31,9 @@ def join_group(dist: Any, spec: dict[str, Any], host: str) -> None:
     """
     spec["mark"]()
     limit_s, connections = _MEET_SHARE * spec["limit_s"], MeetingConnections()
-    shared, at = store(dist, spec, host, limit_s)
+    end_s = time.monotonic() + limit_s
+    met = store(dist, spec, host, limit_s)
+    shared = alone(dist, spec, met, connections.ends()[0], end_s)
     on_cpu = spec["device"] == "cpu"
     if not on_cpu:
         # NCCL's connections carry a number that only members read in the store. That they fail is a node's fault.
@@ -44,7 +46,7 @@ def join_group(dist: Any, spec: dict[str, Any], host: str) -> None:
         timeout=dt.timedelta(seconds=spec["limit_s"]),
     )
     if on_cpu:
-        _prove_each_connection(dist, spec, connections, at)
+        _prove_each_connection(dist, spec, connections, met[1])
         spec["mark"]()
 
 

@@ -1,7 +1,7 @@
 """Keeps strangers of the network away from PyTorch's TCPStore, which answers anybody and lists its keys.
 
 The kernel drops what comes from other addresses than the members', by a filter at the socket that listens. Who is on a
-member's own node still reaches the store.
+member's own node has such an address, too, so the filter drops everything once all members are connected.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 _ATTACH_FILTER = 26
@@ -35,34 +35,57 @@ def admit_only(port: int, members: Collection[str]) -> list[str]:
     known = {address.rpartition("::ffff:")[2] for address in members} | {"127.0.0.1"}
     if len(known) > _MOST or any(":" in address for address in known):
         return []
-    with contextlib.suppress(OSError):  # the store is then as open as PyTorch makes it
-        for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names only)
-            if not os.path.realpath(f"/proc/self/fd/{fd}").rpartition("/")[2].startswith("socket:"):
-                continue
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as sock:
-                inet = sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getsockname()[1] == port
-                if inet and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    _filter(sock, [struct.unpack("!L", socket.inet_aton(address))[0] for address in known])
-        return sorted({address for address in _connected(port) if address not in known})
-    return []
-
-
-def _filter(sock: socket.socket, sources: Collection[int]) -> None:
+    sources = [struct.unpack("!L", socket.inet_aton(address))[0] for address in known]
     number = len(sources)
     steps = [(_LOAD, 0, 0, _PROTOCOL), (_EQUAL, 0, number + 1, _IPV4), (_LOAD, 0, 0, _SOURCE)]
     steps += [(_EQUAL, number - index, 0, source) for index, source in enumerate(sources)]
     steps += [(_END, 0, 0, 0), (_END, 0, 0, 0xFFFFFFFF)]
+    with contextlib.suppress(OSError):  # the store is then as open as PyTorch makes it
+        _filter(port, steps)
+        # Of IPv6's addresses, only those that are IPv4's in its clothes can be known.
+        return sorted({end.rpartition(":")[0] for end in _connected(port)} - known)
+    return []
+
+
+def close_to_others(port: int, ends: Collection[str]) -> list[str]:
+    """Have nobody else connect to what this process listens at.
+
+    Args:
+        port: Where it listens.
+        ends: `address:port` of the members' ends of their connections to it.
+
+    Returns:
+        The ends of others who were connected.
+    """
+    with contextlib.suppress(OSError):
+        _filter(port, [(_END, 0, 0, 0)])
+        return sorted(set(_connected(port)) - set(ends))
+    return []
+
+
+def _filter(port: int, steps: Sequence[tuple[int, int, int, int]]) -> None:
     program = ctypes.create_string_buffer(b"".join(_STEP.pack(*step) for step in steps))
-    sock.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("@HP", len(steps), ctypes.addressof(program)))
+    for fd in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names only)
+        if not os.path.realpath(f"/proc/self/fd/{fd}").rpartition("/")[2].startswith("socket:"):
+            continue
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as sock:
+            inet = sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getsockname()[1] == port
+            if inet and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                packed = struct.pack("@HP", len(steps), ctypes.addressof(program))
+                sock.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, packed)
 
 
 def _connected(port: int) -> list[str]:
-    """Addresses with IPv4 of who is connected to this port, or was a moment ago."""
+    """`address:port` of who is connected to this port, or was a moment ago."""
     found = []
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/self/net", table).read_text(encoding="ascii").splitlines()[1:]:
             ours, theirs, state = line.split()[1:4]
             if int(ours.rpartition(":")[2], 16) == port and state != _LISTENS:
-                # The last 32 bits, in the order of this machine's bytes.
-                found.append(socket.inet_ntoa(struct.pack("=L", int(theirs.rpartition(":")[0][-8:], 16))))
+                address, _, remote = theirs.rpartition(":")
+                # Words of 32 bits, each in the order of this machine's bytes.
+                words = (int(address[at : at + 8], 16) for at in range(0, len(address), 8))
+                raw = b"".join(struct.pack("=L", word) for word in words)
+                plain = socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
+                found.append(f"{plain.replace('::ffff:', '')}:{int(remote, 16)}")
     return found
