@@ -389,7 +389,9 @@ class FakeSlurm:
         """Let one end soon."""
         self._act(f"expire {name}")
         old = self.state.reservations[name]
-        self.state.reservations[name] = replace(old, users=users, end_at_s=int(self.now_s) + 60)
+        self.state.reservations[name] = replace(
+            old, users=users, end_at_s=int(self.now_s) + 60, flags=old.flags | {"FLEX"}
+        )
 
     def delete_reservation(self, name: str) -> None:
         """Delete one that no job stands in."""

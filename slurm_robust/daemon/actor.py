@@ -141,6 +141,9 @@ class Actor:
     async def _delete_reservation(self, action: Action) -> None:
         name = str(action.args.get("reservation") or action.target)
         context, client = self.context, self.context.client
+        if action.args.get("close"):
+            await context.call(client.expire_reservation, name, (context.account,))
+            return
         try:
             await context.call(client.delete_reservation, name)
         except SlurmNotFoundError:

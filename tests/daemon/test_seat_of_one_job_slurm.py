@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from daemon_scene import Scene
+from helpers import wait_until
 
 from slurm_robust.claim import Claim
 from slurm_robust.devcluster.cluster import DevCluster, Spec
@@ -52,3 +54,40 @@ def test_no_other_job_takes_the_standby_of_a_seat(scene: Scene) -> None:
     if entered:  # between the job's start and the end of its seat
         assert spare not in scene.job(entered[0]).nodes
         assert scene.job(entered[0]).reservation == ""
+
+
+HET = "sbatch --parsable --exclusive --begin=now+400hours --reservation={0} : --exclusive --reservation={0} --wrap=x"
+
+
+@pytest.mark.parametrize("by", ["a het job", "jobs that come again"])
+def test_its_user_cannot_keep_a_seat(scene: Scene, by: str) -> None:
+    """Slurm deletes no reservation that a job stands in: it is closed before they are taken out, and ends soon.
+
+    Of a het job, no part can be taken out; other jobs' user puts them in again, faster than the daemon takes them out.
+    """
+    scene.start(standby={"size": 0})
+    run = partial(scene.cluster.run, user="daemon", check=False)
+    job = scene.submit("-N2", "--exclusive", "--requeue", user="daemon", script="exec sleep 600")
+    suspect, seat, ended = scene.running(job).nodes[1], f"srobust-seat-{job}", threading.Event()
+    late = ["sbatch", "--parsable", "--exclusive", "--begin=now+400hours", "--wrap=x"]
+    several = [run(late).stdout.strip() for _ in range(8)] if "again" in by else []
+    again = "".join(f"update JobId={one} ReservationName={seat}\n" for one in several) * 5
+
+    def attack() -> None:
+        while not ended.is_set():
+            if again:
+                run(["scontrol"], input=again)
+            elif run(HET.format(seat).split()).returncode == 0:
+                return
+
+    attacker = threading.Thread(target=attack)
+    attacker.start()
+    try:
+        scene.say(job, Claim("wants", "l", incident="i1", evict=(suspect,), why="hangs"), user="daemon")
+        scene.running(job, restart=1)
+        wait_until(lambda: seat not in scene.ours() or scene.ours()[seat].users == ("root",), 10, "the seat is closed")
+        wait_until(lambda: seat not in scene.ours(), 110, "the seat has gone")
+        scene.await_incident(job, outcome="running")
+    finally:
+        ended.set()
+        attacker.join()

@@ -60,14 +60,25 @@ def test_requeued_job_waits_until_it_is_let_into_its_seat(pause_s: int) -> None:
 
 
 def test_a_seat_that_another_job_takes_is_given_up_and_left_by_all() -> None:
-    """What waits in it is only taken out of it; a job that was there before the seat did not come through it."""
+    """First it is closed, since its user could submit faster than jobs are taken out; it then ends within a minute.
+
+    What waits in it is only taken out of it; a job that was there before the seat did not come through it.
+    """
     other = Job(JobRef(2), "RUNNING", "ann", 1000, "main", nodes=("n4",), reservation=R.seat, start_at_s=5)
     view = replace(VIEW, job=replace(PENDING, exclude="n2"), called=POINTED, others=(other,))
     step = next_step(R, view)
     assert isinstance(step, GiveUp)
     assert "job 2 has started in its seat" in step.reason
+    closes = done(next_step(R, replace(view, abort=step.reason)))
+    assert (closes.kind, closes.target, closes.args) == (ActionKind.DELETE_SEAT, R.seat, {"close": True})
+    closed = {R.seat: replace(SEAT[R.seat], users=("root",), flags=frozenset(("FLEX", "PURGE_COMP=00:03:00")))}
+    view = replace(view, reservations=closed)
+    waits = replace(view, others=(replace(other, state="PENDING"),))
+    assert done(next_step(R, waits)).target == "2", "it is not opened again, since it is FLEX"
     leaves = done(next_step(R, replace(view, abort=step.reason)))
     assert (leaves.kind, leaves.target, leaves.args) == (ActionKind.LEAVE_SEAT, "2", {"reservation": ""})
+    part = replace(other, hetjob_id=2)
+    assert isinstance(next_step(R, replace(view, abort=step.reason, others=(part,))), KeepWaiting), "Slurm refuses it"
     alone = next_step(R, replace(view, abort=step.reason, others=()))
     assert done(alone).kind is ActionKind.DELETE_SEAT
     rest = replace(other, state="PENDING", ref=JobRef(9, array_job_id=9), start_at_s=0)

@@ -16,6 +16,7 @@ from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, quar
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, OWNER, Recovery
 from slurm_robust.policy.cluster.recovery_view import (
     View,
+    ending,
     entered,
     given_back,
     holds,
@@ -209,8 +210,9 @@ def _seat(r: Recovery, view: View) -> Step | None:
 
 
 def _close(r: Recovery, view: View) -> Step | None:
-    """Take a seat away that was opened in vain, since the job needs more nodes; another, closed one follows."""
-    return _tidy(r, view) if opened(view.reservations.get(r.seat)) and not suffices(r, view) else None
+    """Take a seat away that was opened in vain, since the job needs more nodes, or that ends; a closed one follows."""
+    seat = view.reservations.get(r.seat)
+    return _tidy(r, view) if ending(seat) or (opened(seat) and not suffices(r, view)) else None
 
 
 def _tidy(r: Recovery, view: View) -> Step | None:
@@ -221,12 +223,20 @@ def _tidy(r: Recovery, view: View) -> Step | None:
         return _do(r, ActionKind.LEAVE_SEAT)
     if r.seat not in view.reservations:
         return None
-    # Slurm deletes no reservation that a job stands in.
-    if (other := next((o.ref for o in view.others), None)) is not None:
+    return _others_out(r, view) if view.others else _do(r, ActionKind.DELETE_SEAT)
+
+
+def _others_out(r: Recovery, view: View) -> Step:
+    """Take the other jobs out of the seat: Slurm deletes no reservation that a job stands in."""
+    # First nobody more may come in: their user submits faster than they are taken out.
+    if not ending(view.reservations[r.seat]):
+        why = f"job {view.others[0].ref.address} is in it: it is closed, and ends within a minute"
+        return Do(Action(ActionKind.DELETE_SEAT, r.seat, why, {"close": True}))
+    if (other := next((o.ref for o in view.others if not o.hetjob_id), None)) is not None:
         rest = other.array_job_id is not None and other.array_task_id is None
         args = {"reservation": "", **({"rest": True} if rest else {})}
         return Do(Action(ActionKind.LEAVE_SEAT, other.address, f"{r.seat} is another job's", args))
-    return _do(r, ActionKind.DELETE_SEAT)
+    return KeepWaiting(f"{r.seat} ends within a minute: no part of a het job can be taken out")
 
 
 def of_another(r: Recovery, step: Do) -> bool:

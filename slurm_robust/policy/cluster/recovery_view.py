@@ -134,6 +134,11 @@ def opened(seat: Reservation | None) -> bool:
     return seat is not None and any(flag.startswith("PURGE_COMP") for flag in seat.flags)
 
 
+def ending(seat: Reservation | None) -> bool:
+    """True where the seat was closed because of other jobs in it: it is not to be opened again, since it is FLEX."""
+    return seat is not None and "FLEX" in seat.flags
+
+
 def in_seat(r: Recovery, job: Job) -> bool:
     """True where the job waits for its seat or runs there: a job may name several reservations."""
     return bool(r.seat) and r.seat in job.reservation.split(",")
