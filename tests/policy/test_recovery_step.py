@@ -69,6 +69,8 @@ def kind(view: View, r: Recovery = R) -> str:
         (replace(VIEW, job=PENDING, reservations={}, called=REQUEUED, in_quarantine=frozenset()), "create_seat"),
         (replace(VIEW, job=PENDING, reservations=HELD, called=REQUEUED, pointed_s=121), "GiveUp not_started"),
         (replace(VIEW, job=replace(PENDING, reason="JobHeldUser"), called=REQUEUED), "GiveUp aborted"),
+        (replace(VIEW, job=replace(PENDING, state="SPECIAL_EXIT"), called=POINTED), "GiveUp aborted"),
+        (replace(VIEW, job=replace(PENDING, state="REQUEUE_HOLD"), called=POINTED), "GiveUp aborted"),
         (replace(VIEW, job=replace(JOB, restart_count=1, reservation=R.seat), reservations=SEAT), "leave_seat"),
         (replace(VIEW, job=replace(JOB, restart_count=1), reservations=SEAT), "delete_seat"),
         (replace(VIEW, job=replace(JOB, restart_count=1)), "Finish running"),

@@ -35,6 +35,8 @@ from slurm_robust.slurm.values import expand, fold
 ENDED = frozenset(
     ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "BOOT_FAIL", "OUT_OF_MEMORY", "NODE_FAIL", "REVOKED")
 )
+HELD = frozenset(("SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
+"""What Slurm shows instead of PENDING where a job is held, by `scontrol requeuehold` for example."""
 HELD_UP_AFTER_S = 1.5
 """A suspect that alone delays the job's end this long, after all survivors have ended it, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
@@ -115,7 +117,7 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
         return GiveUp("aborted", f"not back after {GIVE_UP_AFTER_S / 60:.0f} min")
     if job.completing or job.state == "COMPLETING":
         return _while_completing(r, view, job)
-    if job.state == "PENDING":
+    if job.state == "PENDING" or job.state in HELD:
         return _while_pending(r, view, job)
     if job.state != "RUNNING":
         return KeepWaiting(f"the job is {job.state}")
@@ -315,7 +317,8 @@ def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
     if node is not None and ActionKind.RELEASE_JOB not in view.called:
         why = f"held because {node.name} refused to start it, which is drained ({node.reason})"
         return Do(Action(ActionKind.RELEASE_JOB, r.job.address, why))
-    if job.reason.startswith(("JobHeld", "launch_failed")) or "held" in job.reason.lower():
+    held = job.state in HELD or job.reason.startswith(("JobHeld", "launch_failed")) or "held" in job.reason.lower()
+    if held:
         return GiveUp("aborted", f"the job is held ({job.reason}): a person releases it (scontrol release)")
     if view.pointed_s > view.start_timeout_s:
         return GiveUp("not_started", f"no start within {view.start_timeout_s:.0f} s; Slurm says: {job.reason}")
