@@ -26,6 +26,8 @@ class Attacked(World):
     """A world in which Ann's second job stands ready: it is submitted into her first job's seat as soon as it can."""
 
     entered = 0
+    hides = False
+    """It leaves its reservation as soon as it runs."""
 
     def submit(self, seat: str, user: str = "ann") -> int:
         """What sbatch with `--reservation` does; 0 where Slurm refuses it."""
@@ -36,6 +38,8 @@ class Attacked(World):
         job = Job(JobRef(number), "PENDING", user, 1000, "main", num_nodes=1, reservation=seat, priority=9)
         self.slurm.state.jobs[number] = job
         self.slurm._try_start(job)
+        if self.hides and self.slurm.state.jobs[number].state == "RUNNING":
+            self.slurm.update_job(job.ref, reservation="")
         return number
 
     def run(self, seconds: float, step_s: float = 0.5) -> None:
@@ -92,9 +96,11 @@ def test_no_other_job_gets_into_the_seat_before_its_job_starts(made: Make) -> No
     assert alerts(world, "seat.entered") == []
 
 
-def test_a_seat_that_another_job_takes_costs_its_user_the_claims_of_a_day(made: Make) -> None:
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_seat_that_another_job_takes_costs_its_user_the_claims_of_a_day(made: Make, hides: bool) -> None:
     """A node of Ann's seat is silent, so her job waits in the open seat: it is given up, and nobody else suffers."""
     world = made(6)
+    world.hides = hides
     for nodes, user in ((("n1", "n2"), "ann"), (("n5",), "ben"), (("n6",), "ann")):
         world.slurm.run_job(nodes, user=user)
     world.run(4)

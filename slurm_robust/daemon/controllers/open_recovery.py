@@ -8,8 +8,9 @@ from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, parse, parse_ans
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.model import ActionKind, Incident
+from slurm_robust.policy.cluster.node_states import is_there
 from slurm_robust.policy.cluster.recovery_plan import Recovery
-from slurm_robust.policy.cluster.recovery_view import View
+from slurm_robust.policy.cluster.recovery_view import View, opened
 from slurm_robust.slurm.client import Job
 
 STILL_SHARE, STILL_MAX_S = 0.05, 3.0
@@ -128,4 +129,15 @@ class OpenRecovery:
             in_quarantine=in_quarantine,
             now_s=now_s,
             others=tuple(o for o in context.readings.jobs_in(self.recovery.seat) if o.ref.job_id != self.row.job_id),
+            hidden=self._hidden(context),
         )
+
+    def _hidden(self, context: DaemonContext) -> tuple[Job, ...]:
+        """Jobs of the user that can only have come through the open seat, though they do not say so any more."""
+        r, seat = self.recovery, context.readings.reservations.get(self.recovery.seat)
+        if seat is None or not opened(seat):
+            return ()
+        # Not in the second in which it was made; a job with another reservation may have come through that one.
+        late = (j for j in context.readings.jobs.values() if j.start_at_s > seat.start_at_s and is_there(j))
+        own = (j for j in late if j.user == r.user and not j.reservation and j.ref.job_id != self.row.job_id)
+        return tuple(j for j in own if not {*j.nodes}.isdisjoint(r.seat_nodes))

@@ -40,6 +40,8 @@ class View:
             it.
         pause_s: The site's `credential_pause_s`.
         others: Other jobs that wait or are there with the seat as their reservation.
+        hidden: Other jobs of the user, without a reservation, that began on the seat's nodes after it was made: a job
+            that has started in it can leave its reservation at once.
         spare: Nodes that could be added to a seat that has too few, best first; empty where it has enough.
     """
 
@@ -64,13 +66,15 @@ class View:
     in_quarantine: frozenset[str] = frozenset()
     now_s: float = 0.0
     others: tuple[Job, ...] = ()
+    hidden: tuple[Job, ...] = ()
     spare: tuple[str, ...] = ()
 
 
 def entered(r: Recovery, view: View) -> tuple[Job, ...]:
     """Other jobs that have started in the seat: nobody but their user can have sent them there."""
     seat = view.reservations.get(r.seat)
-    return tuple(o for o in view.others if seat is not None and is_there(o) and o.start_at_s >= seat.start_at_s)
+    shown = (o for o in view.others if seat is not None and is_there(o) and o.start_at_s >= seat.start_at_s)
+    return (*shown, *view.hidden)
 
 
 def fit_again(bad: Iterable[str], nodes: Mapping[str, Node], in_quarantine: frozenset[str]) -> frozenset[str]:
