@@ -362,7 +362,10 @@ class SlurmClient(Protocol):
         """Change a reservation; `nodes` is the whole new list."""
 
     def expire_reservation(self, name: str, users: tuple[str, ...]) -> None:
-        """Have a reservation end within a minute, open only to `users`; jobs in it run on without it."""
+        """Have a reservation end within a minute, open only to `users`; jobs in it run on without it.
+
+        Slurm 24.11 takes nobody out whose jobs are in it: there it only ends, and so does what runs in it then.
+        """
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation."""

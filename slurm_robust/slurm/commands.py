@@ -278,9 +278,7 @@ class CommandClient:
             *(f"Nodes={arguments.node_list(nodes)}", f"Users={arguments.names(users)}"),
             *("StartTime=now", f"Duration={arguments.minutes(duration_min)}"),
         ]
-        if flags:
-            argv.append(f"Flags={arguments.flags(flags)}")
-        self._run(f"create reservation {name}", argv)
+        self._run(f"create reservation {name}", [*argv, *([f"Flags={arguments.flags(flags)}"] if flags else [])])
 
     def update_reservation(self, name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:
         """Change a reservation; `nodes` is the whole new list, `duration_min` counts from its start."""
@@ -291,9 +289,12 @@ class CommandClient:
             self._run(f"update reservation {name}", argv)
 
     def expire_reservation(self, name: str, users: tuple[str, ...]) -> None:
-        """End it soon, by what Slurm does when a reservation ends: FLEX spares the jobs that are in it."""
-        ends = [f"Users={arguments.names(users)}", "EndTime=now+60", "Flags+=FLEX"]
-        self._run(f"expire {name}", ["scontrol", "update", f"ReservationName={arguments.name(name)}", *ends])
+        """End it soon; FLEX then spares the jobs in it, and would let others of a user who is still in go anywhere."""
+        update = ["scontrol", "update", f"ReservationName={arguments.name(name)}", "EndTime=now+60"]
+        try:
+            self._run(f"expire {name}", [*update, f"Users={arguments.names(users)}", "Flags+=FLEX"])
+        except SlurmRefusedError:  # as newer versions refuse it while jobs are in it
+            self._run(f"expire {name}", update)
 
     def delete_reservation(self, name: str) -> None:
         """Delete a reservation; refused while a job stands in it."""

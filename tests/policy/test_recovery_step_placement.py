@@ -71,7 +71,9 @@ def test_a_seat_that_another_job_takes_is_given_up_and_left_by_all() -> None:
     assert "job 2 has started in its seat" in step.reason
     closes = done(next_step(R, replace(view, abort=step.reason)))
     assert (closes.kind, closes.target, closes.args) == (ActionKind.DELETE_SEAT, R.seat, {"close": True})
-    closed = {R.seat: replace(SEAT[R.seat], users=("root",), flags=frozenset(("FLEX", "PURGE_COMP=00:03:00")))}
+    closed = {
+        R.seat: replace(SEAT[R.seat], end_at_s=60, users=("root",), flags=frozenset(("FLEX", "PURGE_COMP=00:03:00")))
+    }
     view = replace(view, reservations=closed)
     waits = replace(view, others=(replace(other, state="PENDING"),))
     assert done(next_step(R, waits)).target == "2", "it is not opened again, since it is FLEX"

@@ -44,6 +44,7 @@ HELD_UP_BY_ALL_AFTER_S = 45.0
 covers Slurm's default KillWait (30 s) and an epilog."""
 RENEW_BELOW_S = 60.0
 """A seat that is still needed is renewed when less than this is left of it, or than a third where it is short."""
+ENDS_SOON_S = 90.0
 GIVE_UP_AFTER_S = 3600.0
 STAYS_UP_AFTER_DOWN_S = 15.0
 """A job still running this long after its node went DOWN was submitted with --no-kill."""
@@ -230,8 +231,8 @@ def _tidy(r: Recovery, view: View) -> Step | None:
 
 def _others_out(r: Recovery, view: View) -> Step:
     """Take the other jobs out of the seat: Slurm deletes no reservation that a job stands in."""
-    # First nobody more may come in: their user submits faster than they are taken out.
-    if not ending(view.reservations[r.seat]):
+    # First it is closed: their user submits faster than they are taken out. Its end is set once.
+    if view.reservations[r.seat].end_at_s - view.now_s > ENDS_SOON_S:
         why = f"job {view.others[0].ref.address} is in it: it is closed, and ends within a minute"
         return Do(Action(ActionKind.DELETE_SEAT, r.seat, why, {"close": True}))
     if (other := next((o.ref for o in view.others if not o.hetjob_id), None)) is not None:
