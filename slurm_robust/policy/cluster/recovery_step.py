@@ -37,6 +37,8 @@ ENDED = frozenset(
 )
 HELD = frozenset(("SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
 """What Slurm shows instead of PENDING where a job is held, by `scontrol requeuehold` for example."""
+RUNS = frozenset(("RUNNING", "STOPPED", "SIGNALING"))
+"""A job that its user stops by a signal has started all the same: its seat is not kept open for it."""
 HELD_UP_AFTER_S = 1.5
 """A suspect that alone delays the job's end this long, after all survivors have ended it, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
@@ -111,7 +113,7 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
         return _tidy(r, view) or Finish("ended", f"the job ended by itself ({state})")
     if view.abort:
         return _abandon(r, view, job)
-    again = job.state == "RUNNING" and job.restart_count > r.restart
+    again = job.state in RUNS and job.restart_count > r.restart
     if not again and (taken := entered(r, view)):
         return GiveUp("aborted", f"job {taken[0].ref.address} has started in its seat")
     if view.age_s > GIVE_UP_AFTER_S:
@@ -120,7 +122,7 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
         return _while_completing(r, view, job)
     if job.state == "PENDING" or job.state in HELD:
         return _while_pending(r, view, job)
-    if job.state != "RUNNING":
+    if job.state != "RUNNING" and not again:
         return KeepWaiting(f"the job is {job.state}")
     if again:
         wrong = outside(r, job)
