@@ -68,6 +68,8 @@ class Claim:
             (`every`). The first field to be left out where the Comment is too short.
         grade: How sure the evidence against `evict` is (`certain`, `strong`, `weak`, `none`). Empty if it is not known;
             claims of older versions have none, and daemons of older versions ignore it.
+        asked: The attempt that asked for a requeue and had no answer; -1 for none. Its incident, `evict`, `grade` and
+            `why` are repeated, for a daemon that was away. Daemons that do not know the key ignore it.
     """
 
     state: str
@@ -91,6 +93,7 @@ class Claim:
     failed_since_s: float = 0.0
     progress: Mapping[str, float] = field(default_factory=dict)
     grade: str = ""
+    asked: int = -1
 
     def verdict(self, suspects: Sequence[str]) -> Verdict:
         """The verdict that the claim reports, about these of its nodes."""

@@ -134,6 +134,10 @@ class RateLimit:
         used.append(now_s)
         return True
 
+    def give_back(self, key: str) -> None:
+        """What was taken last is not counted: it came to nothing."""
+        self._used[key].pop()
+
 
 class DaemonContext:
     """Shared by the daemon's parts. Everything runs in one event loop; only calls to Slurm run in a thread."""

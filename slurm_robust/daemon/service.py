@@ -18,6 +18,7 @@ from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
 from slurm_robust.daemon.controllers.drain_permits import DrainPermits
 from slurm_robust.daemon.controllers.exclusions import Exclusions
 from slurm_robust.daemon.controllers.incident_reports import IncidentReports
+from slurm_robust.daemon.controllers.late_claims import LateClaims
 from slurm_robust.daemon.controllers.launch_failed import LaunchFailed
 from slurm_robust.daemon.controllers.lemons import Lemons
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
@@ -103,6 +104,7 @@ class Daemon:
         self.drain_permits = DrainPermits(context, self.actor, self.breaker, self.repair_ledger)
         attempt_ledger = AttemptLedger(context.journal)
         self.trainings = Trainings(context, self.claim_intake, attempt_ledger)
+        self.late_claims = LateClaims(context, self.claim_intake, self.recoveries, attempt_ledger)
         self.sizes = Sizes(context, attempt_ledger)
         self.effective_times = EffectiveTimes(context, self.trainings, attempt_ledger)
         self.totals = Totals(context)
@@ -206,6 +208,8 @@ class Daemon:
         if due == "jobs":
             await context.read_jobs()
             await self.claim_intake.tick()
+            if readings.complete and not self.as_user:
+                await self.late_claims.tick()
             self.incident_reports.tick()
             with context.aside("recording of trainings"):
                 self.trainings.tick()

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from slurm_robust import claim
 from slurm_robust.claim import Claim, ClaimError
@@ -128,6 +129,8 @@ class SupervisedJob:
     async def _write(self, changes: Mapping[str, object]) -> bool:
         # Without a suspicion among the changes, an earlier one is withdrawn.
         now = {"at_s": round(self.clock.now_s(), 3), "suspected_at_s": 0.0, "progress": self.progress(), **changes}
+        if now.get("incident", self.claim.incident) != self.claim.incident:
+            now["asked"] = -1  # what was repeated belongs to the incident before
         self.claim = replace(self.claim, **now)  # type: ignore[arg-type]
         if not self.can_claim:
             self.refused = "the Comment is another owner's, or a newer version's"
@@ -181,6 +184,7 @@ class SupervisedJob:
         named = {s.node for s in verdict.suspects if s.node}
         report: dict[str, object] = {
             "incident": incident.id,
+            "asked": -1,
             "road": plan.road.value,
             "mode": mode.value,
             "evict": plan.evict[: claim.MAX_NODES],
@@ -238,5 +242,21 @@ def read(client: SlurmClient, ref: JobRef) -> SupervisedJob:
         failed=last.failed if last else 0,
         failed_since_s=last.failed_since_s if last else 0.0,
     )
+    mine = replace(mine, **_unanswered(job, previous))
     can_claim = can_claim and job.uid == os.getuid()
     return SupervisedJob(client, client.cluster_name(), job, previous, mine, can_claim)
+
+
+def _unanswered(job: Job, previous: Claim | None) -> dict[str, Any]:
+    """What is repeated of a claim that nobody has answered: a daemon that was away reads it when it starts."""
+    if previous is None or previous.restart >= job.restart_count:
+        return {}
+    asked = previous.restart if previous.state == claim.STATE_WANTS_REQUEUE else previous.asked
+    try:
+        answer = claim.parse_answer(job.admin_comment)
+    except ClaimError:
+        answer = None  # somebody else's text
+    if asked < 0 or (answer is not None and answer.incident == previous.incident):
+        return {}
+    kept = ("evict", "conclusion", "confidence", "why", "grade")
+    return {"asked": asked, **{name: getattr(previous, name) for name in kept}}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
-from slurm_robust.claim import Claim
+from slurm_robust.claim import Claim, parse, render
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
-from slurm_robust.supervise.job import SupervisedJob
+from slurm_robust.supervise.job import SupervisedJob, read
 
 
 class Refusing:
@@ -37,3 +38,40 @@ def test_a_claim_that_is_refused_keeps_slurms_words() -> None:
     slurm.error = None
     assert asyncio.run(job.write_claim(state="wants"))
     assert job.refused == ""
+
+
+class Requeued:
+    """A Slurm in which a job runs again, with the Comment that its last attempt left."""
+
+    def __init__(self, before: Claim, answer: str = "") -> None:
+        self.comment, self.answer = render(before), answer
+
+    def cluster_name(self) -> str:
+        """Its name."""
+        return "c"
+
+    def job(self, ref: JobRef) -> Job:
+        """The job."""
+        told = {"comment": self.comment, "admin_comment": self.answer}
+        return Job(ref, "RUNNING", "u", os.getuid(), "main", restart_count=1, **told)
+
+    def update_job(self, ref: JobRef, **changes: str) -> None:
+        """Take the Comment."""
+        self.comment = changes["comment"]
+
+
+def test_the_next_attempt_repeats_a_claim_that_nobody_answered() -> None:
+    """Until it has another incident: a daemon that was away reads it; one that answered has it already."""
+    asked = Claim("wants", "line", 0, "i1", evict=("n2",), grade="strong", why="hang", conclusion="culprit")
+    slurm = Requeued(asked)
+    job = read(slurm, JobRef(5))  # type: ignore[arg-type]
+    assert asyncio.run(job.write_claim(resume_step=3))
+    told = parse(slurm.comment)
+    assert told is not None
+    assert (told.state, told.restart, told.asked, told.evict, told.grade) == ("watching", 1, 0, ("n2",), "strong")
+    assert asyncio.run(job.write_claim(incident="i2"))
+    told = parse(slurm.comment)
+    assert told is not None
+    assert told.asked == -1
+    answered = Requeued(asked, '[[srobust:1 {"state":"refused","incident":"i1"}]]')
+    assert read(answered, JobRef(5)).claim.asked == -1  # type: ignore[arg-type]

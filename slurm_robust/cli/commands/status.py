@@ -69,8 +69,7 @@ def command(path: str | None, as_json: bool) -> None:
         for j in state["jobs"]
     ]
     rows += [
-        (j["job"], j["user"], j["name"], "", j["restart_count"], "", f"waits to start: {j['reason']}", "")
-        for j in state.get("waiting", ())
+        (j["job"], j["user"], j["name"], "", j["restart_count"], "", _waits(j), "") for j in state.get("waiting", ())
     ]
     click.echo()
     table("Supervised jobs", columns, rows, drop=("name", "attempt", "user"))
@@ -86,3 +85,9 @@ def _says(job: dict[str, Any], now_s: float) -> str:
     if job.get("suspected_at_s") and job["claim"] == "watching":
         return f"suspects a fault since {duration(max(0.0, now_s - job['suspected_at_s']))}"
     return {"wants": "asks for a requeue"}.get(job["claim"], str(job["claim"]))
+
+
+def _waits(job: dict[str, Any]) -> str:
+    """Why a job waits, as Slurm says it, and the nodes that it may not use."""
+    left_out = ", ".join(f"{node} ({why})" for node, why in job.get("left_out", {}).items())
+    return f"waits to start: {job['reason']}" + (f"; leaves out {left_out}" if left_out else "")

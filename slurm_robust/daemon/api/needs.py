@@ -35,6 +35,12 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
         for job in state.get("waiting", ())
         if "held" in job["reason"].lower() and job["reason"] != "JobHeldUser"  # held by its owner
     ]
+    sentences += [
+        f"job {job['job']} waits ({job['reason']}) and leaves {', '.join(fit)} out, as its own claim wanted: "
+        f"scontrol update JobId={job['job']} ExcNodeList="
+        for job in state.get("waiting", ())
+        if (fit := [n for n, why in job.get("left_out", {}).items() if why == "fit"]) and job["reason"] == "Resources"
+    ]
     ours = [n["name"] for n in state["nodes"] if n["owner"] == "srobust" and not n.get("repair")]
     if ours:
         sentences.append(f"{_names(ours)} drained and to be repaired: srobust nodes --state drained")

@@ -124,10 +124,8 @@ class Snapshots:
         daemon, context = self._daemon, self._daemon.context
         readings = context.readings
         values = (context.mode, context.private, *context.troubles.values(), readings.unchecked, readings.at_check)
-        pools = tuple(daemon.standby_pools.pools)
-        return Revision(
-            (readings.picture, readings.jobs, readings.reservations), (*values, pools, context.journal.revision)
-        )
+        own = (tuple(daemon.standby_pools.pools), dict(daemon.exclusions.left_out), context.journal.revision)
+        return Revision((readings.picture, readings.jobs, readings.reservations), (*values, *own))
 
     def take(self) -> Snapshot:
         """The state now."""
@@ -210,6 +208,7 @@ def _waiting(daemon: Daemon, job: Job) -> dict[str, Any]:
         "name": printable(job.name),
         "restart_count": job.restart_count,
         "reason": printable(job.reason),
+        "left_out": daemon.exclusions.shown(job),
         **daemon.effective_times.of(job),
     }
 

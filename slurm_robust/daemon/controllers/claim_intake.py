@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 
 from slurm_robust import claim as protocol
 from slurm_robust import drain_permit
@@ -25,11 +24,12 @@ from slurm_robust.claim import Claim, ClaimError
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DAY_S, DaemonContext, RateLimit
 from slurm_robust.daemon.controllers.breaker import Breaker
+from slurm_robust.daemon.controllers.incident_rows import incident_key, new_row, reached, report_folder, usage_of
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.jobs_together import JobsTogether
-from slurm_robust.daemon.store.journal import RUNNING, IncidentRow, Journal
+from slurm_robust.daemon.store.journal import RUNNING, IncidentRow
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
-from slurm_robust.model import TIME_KEYS, Action, ActionKind, Attempt, Incident, Mode, Verdict
+from slurm_robust.model import TIME_KEYS, Action, ActionKind, Mode
 from slurm_robust.policy.cluster.breaker import ClaimedSuspects, kept_in_service
 from slurm_robust.policy.cluster.recovery_plan import (
     CLAIM,
@@ -39,7 +39,6 @@ from slurm_robust.policy.cluster.recovery_plan import (
     Recovery,
     RecoveryRequest,
     Refusal,
-    Usage,
     check_claim,
     plan,
     plan_owner,
@@ -47,7 +46,7 @@ from slurm_robust.policy.cluster.recovery_plan import (
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import fold
-from slurm_robust.text import printable, shortened
+from slurm_robust.text import shortened
 
 MARK = "[[srobust:"
 YIELD_S = 6.0
@@ -77,62 +76,6 @@ class ReadClaim:
     def plan(self) -> tuple[str, str] | None:
         """The incident, and the plan for it, which needs nothing from the daemon."""
         return (self.claim.incident, self.claim.road) if self.claim is not None and self.claim.road else None
-
-
-def incident_key(job: Job, incident: str) -> str:
-    """Unique name of an incident. The attempt is part of it, since the job chooses the incident's id."""
-    return f"{job.ref.job_id}.r{job.restart_count}.{job.start_at_s}.{incident}"
-
-
-def new_row(
-    context: DaemonContext,
-    job: Job,
-    incident: str,
-    *,
-    verdict: Verdict,
-    decision: Recovery | Refusal | None,
-    times: dict[str, float],
-) -> IncidentRow:
-    """A new incident of this job for the journal, with what was decided."""
-    recovery, now_s = decision if isinstance(decision, Recovery) else None, context.now_s()
-    attempt = Attempt(context.cluster_name, job.ref.address, job.restart_count, job.start_at_s)
-    return IncidentRow(
-        key=incident_key(job, incident),
-        incident=Incident(
-            id=incident,
-            job=attempt.job,
-            attempt=attempt.key,
-            opened_at_s=now_s,
-            times={**times, "accepted": now_s} if recovery else times,
-            verdict=verdict,
-            plan=recovery.plan if recovery else None,
-        ),
-        attempt=attempt,
-        job_id=job.ref.job_id,
-        user=job.user,
-        kind=NODE_LOST,
-        mode=context.mode.value,
-        recovery=recovery,
-        seat=recovery is not None and bool(recovery.seat),
-    )
-
-
-def usage_of(journal: Journal, recoveries: Recoveries, job: Job, now_s: float, step: int = -1) -> Usage:
-    """Seats given so far, for the caps; `step` is the highest that the job reports."""
-    since_s = now_s - DAY_S
-    return Usage(
-        active=sum(1 for f in recoveries.open.values() if f.recovery.seat and not f.row.abort),
-        user_day=journal.seats_since(since_s, user=job.user),
-        job_day=journal.seats_since(since_s, job_id=job.ref.job_id),
-        job_fruitless=journal.fruitless_seats(since_s, job.ref.job_id, step),
-        barred=recoveries.bars.why(job.user, now_s),
-    )
-
-
-def report_folder(job: Job) -> str:
-    """Where the wrapper writes its report: beside the job's output file. Text of the job's owner, only to be shown."""
-    parent = PurePosixPath(job.std_out).parent if job.std_out.startswith("/") else PurePosixPath(job.work_dir or "/")
-    return printable(str(parent / f"slurm-robust-{job.ref.address}"))
 
 
 class ClaimIntake:
@@ -253,22 +196,27 @@ class ClaimIntake:
             return
         decision = await self._decide(job, claim)
         if isinstance(decision, Refusal):
-            await self._refuse(job, claim, decision.reason)
+            await self.refuse(job, claim, decision.reason)
             return
         row = self.row(job, claim, decision)
         if not context.acting:
-            self._close(row, "observed", f"not acted on: {decision.reason}")
+            self.close(row, "observed", f"not acted on: {decision.reason}")
             context.info("plan.observed", f"{key}: would have acted: {decision.reason}")
             return
         if (other := self.recoveries.of_job(job.ref.job_id)) is not None:
             self.recoveries.supersede(other.row.key, f"the job itself asked ({claim.incident})")
-        for action in decision.actions:
-            if action.kind is ActionKind.QUARANTINE:
-                suspect, now_s = (action.target, key, job.ref.job_id, claim.lineage, decision.reason), context.now_s()
-                self.ledger.quarantine(Quarantine(*suspect, now_s, now_s, user=job.user))
+        self.take_out(row, decision, claim)
         self.recoveries.start(row)
 
-    def _refusal(self, job: Job, claim: Claim) -> Refusal | None:
+    def take_out(self, row: IncidentRow, decision: Recovery, claim: Claim) -> None:
+        """Write down the quarantines that a claim's plan has; the first step of each follows from its row."""
+        now_s = self.context.now_s()
+        for action in decision.actions:
+            if action.kind is ActionKind.QUARANTINE:
+                suspect = (action.target, row.key, row.job_id, claim.lineage, decision.reason)
+                self.ledger.quarantine(Quarantine(*suspect, now_s, now_s, user=row.user))
+
+    def refusal(self, job: Job, claim: Claim) -> Refusal | None:
         """Why this claim is refused, as far as that is known without calling Slurm."""
         context = self.context
         if (other := self.recoveries.of_job(job.ref.job_id)) is not None and other.recovery.kind != NODE_LOST:
@@ -276,7 +224,7 @@ class ClaimIntake:
         usage = usage_of(context.journal, self.recoveries, job, context.now_s(), claim.step)
         return check_claim(job, claim, usage, context.config)
 
-    def _kept_in_service(self, job: Job, claim: Claim) -> str:
+    def kept_in_service(self, job: Job, claim: Claim) -> str:
         """What is said where a claim's suspects stay in service; empty where they may be taken out."""
         if not claim.evict:
             return ""
@@ -285,7 +233,7 @@ class ClaimIntake:
 
     async def _decide(self, job: Job, claim: Claim) -> Recovery | Refusal:
         context = self.context
-        if refusal := self._refusal(job, claim):
+        if refusal := self.refusal(job, claim):
             return refusal
         # The reading of all jobs is up to seconds old, and has no exclusions: everything is read again.
         now_job = await self._together.job(job.ref)
@@ -298,9 +246,9 @@ class ClaimIntake:
         age_s = min(AGAIN_S, context.now_s() - context.readings.jobs_at_s)
         await context.read_nodes(age_s)
         await context.read_reservations(age_s)
-        if refusal := self._refusal(now_job, claim):
+        if refusal := self.refusal(now_job, claim):
             return refusal
-        kept = self._kept_in_service(now_job, claim)
+        kept = self.kept_in_service(now_job, claim)
         if kept:
             context.alert("claim.suspect_kept", f"job {job.ref.address}: {kept}", key=job.ref.address, user=job.user)
         request = RecoveryRequest(
@@ -338,19 +286,25 @@ class ClaimIntake:
             report=report_folder(job),
         )
 
-    async def _refuse(self, job: Job, claim: Claim, reason: str) -> None:
+    async def refuse(self, job: Job, claim: Claim, reason: str) -> None:
+        """Write a refusal down, and answer the job with it."""
         context, address = self.context, job.ref.address
         context.alert("claim.refused", f"job {address} of {job.user}: {reason}", key=address, user=job.user)
         # A job that floods the daemon gets only a few rows and answers an hour; the rest is not written down.
         if not self._answers.take(address, context.now_s()):
             return
         row = self.row(job, claim, None)
-        self._close(row, "refused", reason)
+        try:
+            self.close(row, "refused", reason)
+        except sqlite3.OperationalError:
+            self._answers.give_back(address)  # a full disk: it is weighed again
+            raise
         if context.acting and not self.as_user:
             answer = {"state": "refused", "incident": claim.incident}
             await self.actor.perform(row.key, Action(ActionKind.ANSWER, address, reason, answer))
 
-    def _close(self, row: IncidentRow, outcome: str, reason: str) -> None:
+    def close(self, row: IncidentRow, outcome: str, reason: str) -> None:
+        """Write a claim down of which nothing follows."""
         self.context.journal.add_incident(row)
         self.context.journal.close_incident(row.key, outcome, reason, self.context.now_s(), seat=0)
 
@@ -393,8 +347,3 @@ class ClaimIntake:
             reason = f"{reached(claim)}, on {shortened(fold(job.nodes), 200)}"
             context.journal.close_incident(row.key, "resumed", reason, context.now_s())
             context.info("incident.closed", f"{row.key}: {reason}")
-
-
-def reached(claim: Claim) -> str:
-    """Why an incident is closed when its job makes a new step."""
-    return f"step {claim.step} reached" if claim.step >= 0 else "it reached a new step"

@@ -12,7 +12,8 @@ from dataclasses import replace
 from slurm_robust import claim as protocol
 from slurm_robust.claim import Claim, ClaimError
 from slurm_robust.daemon.context import DaemonContext, RateLimit
-from slurm_robust.daemon.controllers.claim_intake import MARK, ClaimIntake, incident_key, reached
+from slurm_robust.daemon.controllers.claim_intake import MARK, ClaimIntake
+from slurm_robust.daemon.controllers.incident_rows import incident_key, reached
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import CLOSED, RUNNING, IncidentRow
 from slurm_robust.model import Mode, Plan, Road
@@ -83,7 +84,11 @@ class IncidentReports:
             incident = replace(row.incident, verdict=claim.verdict(suspects), plan=plan)
             mode = Mode.ACT.value if claim.mode == Mode.ACT.value else Mode.OBSERVE.value
             row = replace(row, key=key, kind=REPORT, mode=mode, incident=incident)
-            context.journal.add_incident(row)
+            try:
+                context.journal.add_incident(row)
+            except sqlite3.OperationalError:
+                self._limit.give_back(job.ref.address)  # a full disk: it is read again
+                raise
             said = "reported" if mode == Mode.ACT.value else "observed"
             context.info(f"plan.{said}", f"{key}: {claim.why}", key=key, user=job.user)
         return row

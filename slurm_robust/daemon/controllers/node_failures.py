@@ -6,7 +6,8 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from slurm_robust.daemon.context import DaemonContext
-from slurm_robust.daemon.controllers.claim_intake import ClaimIntake, incident_key
+from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
+from slurm_robust.daemon.controllers.incident_rows import incident_key
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.controllers.unasked import Unasked, begin
 from slurm_robust.policy.cluster.node_states import LOST_GRES, lost_gres

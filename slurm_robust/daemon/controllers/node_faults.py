@@ -15,7 +15,7 @@ from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers import full_check, unasked
 from slurm_robust.daemon.controllers.breaker import Breaker
-from slurm_robust.daemon.controllers.claim_intake import incident_key
+from slurm_robust.daemon.controllers.incident_rows import incident_key
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
 from slurm_robust.fault_marker import FaultMarker
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind, SignalKind

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from slurm_robust.daemon.context import DaemonContext
-from slurm_robust.daemon.controllers.claim_intake import ClaimIntake, incident_key, new_row, usage_of
+from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
+from slurm_robust.daemon.controllers.incident_rows import incident_key, new_row, usage_of
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.model import Conclusion, Grade, Suspect, Verdict

@@ -167,6 +167,11 @@ class AttemptLedger:
         """All attempts of one training, oldest first."""
         return self._attempts("job_id = ? AND user = ? AND lineage = ?", job_id, user, lineage)
 
+    def run(self, job_id: int, user: str, restart: int) -> SupervisedAttempt | None:
+        """The newest attempt of this job with that restart count; None where nobody has seen one."""
+        found = self._attempts("job_id = ? AND user = ? AND restart = ?", job_id, user, restart)
+        return found[-1] if found else None
+
     def times_of(self, job_id: int, user: str, lineage: str) -> list[TrainingAttempt]:
         """What a training did in all its attempts, oldest first; without the names of their nodes."""
         query = "SELECT * FROM attempts WHERE job_id = ? AND user = ? AND lineage = ? ORDER BY start_at_s, seen_at_s"

@@ -92,6 +92,7 @@ class Recovery:
         open_until_s: When the seat ends at the latest, once the user is let in; 0 where the job has no time limit.
         own_reservation: The job's own reservation, given back when the seat is left.
         time_limit_min: The time limit to set (what was left), None to leave it.
+        requeued: The job had requeued itself before its claim was read.
     """
 
     kind: str
@@ -111,6 +112,7 @@ class Recovery:
     time_limit_min: int | None = None
     reason: str = ""
     actions: tuple[Action, ...] = ()
+    requeued: bool = False
 
     @property
     def seat_nodes(self) -> tuple[str, ...]:
@@ -120,7 +122,8 @@ class Recovery:
     @property
     def plan(self) -> Plan:
         """The plan that it carries out."""
-        return Plan(Road.SEAT if self.seat else Road.OWNER_REQUEUE, self.reason, self.bad)
+        alone = Road.PLAIN_REQUEUE if self.requeued else Road.OWNER_REQUEUE
+        return Plan(Road.SEAT if self.seat else alone, self.reason, self.bad)
 
 
 def check_claim(job: Job, claim: Claim, usage: Usage, config: Config) -> Refusal | None:
@@ -175,6 +178,7 @@ class RecoveryRequest:
         earlier: Nodes that earlier recoveries of this job excluded. The user did not choose them: they are given back
             once they are neither quarantined nor out of service, and are the last choice as replacements.
         remedy: What repairs the evicted, if they are drained.
+        requeued: As `Recovery` has it.
     """
 
     kind: str
@@ -185,6 +189,7 @@ class RecoveryRequest:
     incident: str = ""
     earlier: frozenset[str] = frozenset()
     remedy: Remedy | None = None
+    requeued: bool = False
 
 
 def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: float) -> Recovery | Refusal:
@@ -237,6 +242,7 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
         own_reservation="" if job.reservation.startswith(OURS) else job.reservation,
         time_limit_min=limit_min,
         reason=reason,
+        requeued=request.requeued,
     )
     return _with_actions(recovery, cluster, request)
 
@@ -254,6 +260,13 @@ def exclusions(job: Job, cluster: Cluster, earlier: frozenset[str]) -> tuple[str
     now, quarantined = frozenset(expand(job.exclude or "")), in_reservations(cluster.reservations, QUARANTINE_PREFIX)
     back = {n for n in earlier - quarantined if n in cluster.nodes and cluster.nodes[n].usable}
     return fold(sorted(now - earlier)), fold(sorted(now - back))
+
+
+def plan_late(request: RecoveryRequest, cluster: Cluster) -> Recovery:
+    """Only the suspects of a job that has requeued itself, and runs again or has ended: nothing is done to the job."""
+    job, bad = request.job, tuple(sorted(set(request.evict)))
+    late = Recovery(CLAIM, job.ref, job.user, job.restart_count, bad=bad, reason=request.why, requeued=True)
+    return replace(late, actions=tuple(_suspects_aside(late, cluster, request)))
 
 
 def plan_owner(job: Job, evict: Sequence[str], why: str) -> Recovery:
@@ -302,7 +315,8 @@ def _open_until_s(left_s: float | None, coming: Reservation | None, now_s: float
     return min(ends_s, default=0.0)
 
 
-def _with_actions(r: Recovery, cluster: Cluster, request: RecoveryRequest) -> Recovery:
+def _suspects_aside(r: Recovery, cluster: Cluster, request: RecoveryRequest) -> list[Action]:
+    """What takes the evicted out of service."""
     address, actions, suspects_to = r.job.address, list[Action](), request.suspects_to
     for name in r.bad:
         node = cluster.nodes.get(name)
@@ -314,6 +328,11 @@ def _with_actions(r: Recovery, cluster: Cluster, request: RecoveryRequest) -> Re
         else:
             args = {"reservation": quarantine_name(name)}
             actions.append(Action(ActionKind.QUARANTINE, name, f"{REASON_PREFIX} suspect of job {address}", args))
+    return actions
+
+
+def _with_actions(r: Recovery, cluster: Cluster, request: RecoveryRequest) -> Recovery:
+    address, actions = r.job.address, _suspects_aside(r, cluster, request)
     suspects = [a.target for a in actions]
     seat = {"nodes": fold(r.seat_nodes), "user": r.user, "minutes": r.seat_min}
     actions.append(Action(ActionKind.CREATE_SEAT, r.seat, "hold the job's nodes", seat))
@@ -325,7 +344,7 @@ def _with_actions(r: Recovery, cluster: Cluster, request: RecoveryRequest) -> Re
             "standby": list(r.standby),
         }
         actions.append(Action(ActionKind.ANSWER, address, r.reason, answer))
-    if r.kind in (CLAIM, NODE_FAULT):
+    if r.kind in (CLAIM, NODE_FAULT) and not r.requeued:
         actions.append(Action(ActionKind.REQUEUE, address, r.reason))
     point = {"exclude": r.exclude, "reservation": r.seat, "time_limit_min": r.time_limit_min}
     actions += [
@@ -334,6 +353,6 @@ def _with_actions(r: Recovery, cluster: Cluster, request: RecoveryRequest) -> Re
         Action(ActionKind.LEAVE_SEAT, address, "back to the job's own", {"reservation": r.own_reservation}),
         Action(ActionKind.DELETE_SEAT, r.seat, "the job runs"),
     ]
-    if suspects_to == "quarantine":
+    if request.suspects_to == "quarantine":
         actions += [Action(ActionKind.RECHECK, name, RECHECK_REASON) for name in suspects]
     return replace(r, actions=tuple(actions))

@@ -330,6 +330,9 @@ def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
 
 def _requeued_by_others(r: Recovery, view: View) -> str:
     """Why the job's requeue is not this recovery's; empty where it is."""
+    if r.requeued:
+        again = view.job is not None and view.job.restart_count > r.restart + 1
+        return "the job was requeued once more, and not by itself" if again else ""
     if r.kind != NODE_LOST:
         somebody = "somebody else requeued the job, and its delay is not the daemon's to shorten"
         return "" if ActionKind.REQUEUE in view.called else somebody

@@ -1,0 +1,75 @@
+"""How an incident is written down: its unique name, its row in the journal, and what its job has had so far."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+from slurm_robust.claim import Claim
+from slurm_robust.daemon.context import DAY_S, DaemonContext
+from slurm_robust.daemon.controllers.recoveries import Recoveries
+from slurm_robust.daemon.store.journal import IncidentRow, Journal
+from slurm_robust.model import Attempt, Incident, Verdict
+from slurm_robust.policy.cluster.recovery_plan import NODE_LOST, Recovery, Refusal, Usage
+from slurm_robust.slurm.client import Job
+from slurm_robust.text import printable
+
+
+def incident_key(job: Job, incident: str) -> str:
+    """Unique name of an incident. The attempt is part of it, since the job chooses the incident's id."""
+    return f"{job.ref.job_id}.r{job.restart_count}.{job.start_at_s}.{incident}"
+
+
+def new_row(
+    context: DaemonContext,
+    job: Job,
+    incident: str,
+    *,
+    verdict: Verdict,
+    decision: Recovery | Refusal | None,
+    times: dict[str, float],
+) -> IncidentRow:
+    """A new incident of this job for the journal, with what was decided."""
+    recovery, now_s = decision if isinstance(decision, Recovery) else None, context.now_s()
+    attempt = Attempt(context.cluster_name, job.ref.address, job.restart_count, job.start_at_s)
+    return IncidentRow(
+        key=incident_key(job, incident),
+        incident=Incident(
+            id=incident,
+            job=attempt.job,
+            attempt=attempt.key,
+            opened_at_s=now_s,
+            times={**times, "accepted": now_s} if recovery else times,
+            verdict=verdict,
+            plan=recovery.plan if recovery else None,
+        ),
+        attempt=attempt,
+        job_id=job.ref.job_id,
+        user=job.user,
+        kind=NODE_LOST,
+        mode=context.mode.value,
+        recovery=recovery,
+        seat=recovery is not None and bool(recovery.seat),
+    )
+
+
+def usage_of(journal: Journal, recoveries: Recoveries, job: Job, now_s: float, step: int = -1) -> Usage:
+    """Seats given so far, for the caps; `step` is the highest that the job reports."""
+    since_s = now_s - DAY_S
+    return Usage(
+        active=sum(1 for f in recoveries.open.values() if f.recovery.seat and not f.row.abort),
+        user_day=journal.seats_since(since_s, user=job.user),
+        job_day=journal.seats_since(since_s, job_id=job.ref.job_id),
+        job_fruitless=journal.fruitless_seats(since_s, job.ref.job_id, step),
+        barred=recoveries.bars.why(job.user, now_s),
+    )
+
+
+def report_folder(job: Job) -> str:
+    """Where the wrapper writes its report: beside the job's output file. Text of the job's owner, only to be shown."""
+    parent = PurePosixPath(job.std_out).parent if job.std_out.startswith("/") else PurePosixPath(job.work_dir or "/")
+    return printable(str(parent / f"slurm-robust-{job.ref.address}"))
+
+
+def reached(claim: Claim) -> str:
+    """Why an incident is closed when its job makes a new step."""
+    return f"step {claim.step} reached" if claim.step >= 0 else "it reached a new step"
