@@ -86,6 +86,16 @@ class QuarantineConfig(_Section, frozen=True):
     """Command of the recheck job; empty means `srobust check --stage full`."""
 
 
+class OwnJobsConfig(_Section, frozen=True):
+    """The daemon's own jobs: rechecks, checks of standby nodes, tests of two nodes."""
+
+    account: str = ""
+    """Slurm's account that they run under; empty: the default one of the daemon's user."""
+    qos: str = ""
+    partition: str = ""
+    """Used for nodes that are in it; others, or all where it is empty, are checked in their first partition."""
+
+
 class NodetestConfig(_Section, frozen=True):
     """Suspects and new standby nodes are tested together with another node, once they have passed their full check."""
 
@@ -229,6 +239,7 @@ class Config(_Section, frozen=True):
     nodecheck: NodecheckConfig = NodecheckConfig()
     standby: StandbyConfig = StandbyConfig()
     quarantine: QuarantineConfig = QuarantineConfig()
+    own_jobs: OwnJobsConfig = OwnJobsConfig()
     nodetest: NodetestConfig = NodetestConfig()
     lemons: LemonsConfig = LemonsConfig()
     repair: RepairConfig = RepairConfig()

@@ -62,6 +62,12 @@ class FakeSlurm:
         """What a reading leaves out."""
         self.no_report = False
         """Tests of two nodes end without a word."""
+        self.refuses_jobs = ""
+        """What it says to a job that is submitted; empty where it takes it."""
+        self.keeps_jobs = ""
+        """Why a job that was submitted never starts; empty where it does."""
+        self.submitted: list[list[str]] = []
+        """The options of each job that somebody wanted to submit."""
 
     # --- time and mishaps
 
@@ -112,6 +118,9 @@ class FakeSlurm:
 
     def _try_start(self, job: Job) -> None:
         if job.start_at_s > self.now_s or job.reason.startswith("launch failed"):
+            return
+        if self.keeps_jobs and job.name.startswith(CHECKS):
+            self.state.jobs[job.ref.job_id] = replace(job, reason=self.keeps_jobs)
             return
         state = self.state
         busy = {n for j in state.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}
@@ -406,6 +415,9 @@ class FakeSlurm:
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
         """Submit a recheck."""
         self._act("submit")
+        self.submitted.append(args)
+        if self.refuses_jobs:
+            raise SlurmRefusedError("submit a batch script", self.refuses_jobs)
         self.scripts.append(script)
         said = dict(word.removeprefix("--").partition("=")[::2] for word in args)
         job_id = len(self.state.jobs) + 1

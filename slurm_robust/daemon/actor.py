@@ -16,6 +16,7 @@ from typing import Any
 
 from slurm_robust.claim import ClaimAnswer, ClaimError, render, split
 from slurm_robust.daemon.context import DaemonContext
+from slurm_robust.daemon.own_jobs import RESERVATIONS, OwnJobs
 from slurm_robust.daemon.site_command import run_command
 from slurm_robust.model import Action, ActionKind, JobRef
 from slurm_robust.policy.cluster.launch_failed import launch_failed
@@ -55,6 +56,7 @@ class Actor:
     def __init__(self, context: DaemonContext) -> None:
         self.context = context
         self.crash = CrashPoint()
+        self.own_jobs = OwnJobs(context)
         call, client = context.call, context.client
         self._do: dict[ActionKind, Callable[[Action], Awaitable[JobRef | None]]] = {
             ActionKind.QUARANTINE: self._quarantine,
@@ -136,7 +138,19 @@ class Actor:
             until_min = age_min + minutes if there.end_at_s <= now_s + minutes * 60 else None
             await self.context.call(client.update_reservation, name, nodes=nodes, duration_min=until_min)
         else:
-            await self.context.call(client.create_reservation, name, nodes, (user,), minutes, flags)
+            await self._create(name, nodes, user, minutes, flags)
+
+    async def _create(self, name: str, nodes: str, user: str, minutes: int, flags: tuple[str, ...]) -> None:
+        """Create a reservation; where Slurm refuses the account, it is not asked again at once."""
+        own = self.own_jobs
+        own.check(RESERVATIONS)
+        try:
+            await self.context.call(self.context.client.create_reservation, name, nodes, (user,), minutes, flags)
+        except SlurmRefusedError as error:
+            if own.of_account(error.text):
+                own.refused(RESERVATIONS, error.text)
+            raise
+        own.worked(RESERVATIONS)
 
     async def _delete_reservation(self, action: Action) -> None:
         name = str(action.args.get("reservation") or action.target)
@@ -158,7 +172,14 @@ class Actor:
             raise
 
     async def _submit_check(self, action: Action) -> JobRef:
-        return await self.context.call(self.context.client.submit, list(action.args["sbatch"]), action.args["script"])
+        args = [str(word) for word in action.args["sbatch"]]
+        try:
+            return await self.context.call(self.context.client.submit, args, action.args["script"])
+        except SlurmRefusedError as error:
+            # A partition that the account may not use, a limit: it would be refused again in a second.
+            where = next((word.partition("=")[2] for word in args if word.startswith("--partition=")), "")
+            self.own_jobs.refused(where, error.text or error.what)
+            raise
 
     async def _repair_command(self, action: Action) -> None:
         """The site's own command for a node; the only action that is no call to Slurm."""
@@ -168,8 +189,7 @@ class Actor:
         context, client, name = self.context, self.context.client, action.target
         nodes, minutes = action.args.get("nodes"), action.args.get("minutes")
         if action.args.get("create"):
-            create = client.create_reservation
-            await context.call(create, name, str(nodes), (context.account,), int(minutes or 0), STANDBY_FLAGS)
+            await self._create(name, str(nodes), context.account, int(minutes or 0), STANDBY_FLAGS)
         elif nodes is None and minutes is None:
             await context.call(client.delete_reservation, name)
         else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pwd
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,8 @@ from slurm_robust.cli.state import load_config, print_json
 from slurm_robust.cli.teaching import lesson
 
 if TYPE_CHECKING:
+    from slurm_robust.config import Config
+    from slurm_robust.doctor.advice import Advice
     from slurm_robust.slurm.commands import CommandClient
     from slurm_robust.slurm.in_use import BackEnd
 
@@ -62,6 +66,7 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
     found = settings.judge(said, config) if said else []
     found += [Advice(Severity.ADVICE, "robust.yaml", text) for text in configuration.old_keys(path)]
     found += backend.check(about.name, about.version, about.problem, {d.call: d.why for d in about.lacking})
+    found += _own_jobs(said, config) if said else []
     found += plugin.check(said)
     found += machine.check(said, Path(used) if (used := config_file.find(path)) else None)
     found.sort(key=lambda advice: _LEVELS.index(advice.level.value))
@@ -95,6 +100,30 @@ def _about(client: CommandClient, *, tried: bool) -> BackEnd:
             with contextlib.suppress(SlurmError):
                 read()
     return client.about()
+
+
+def _own_jobs(said: dict[str, str], config: Config) -> list[Advice]:
+    """Whether the daemon's own jobs may start, as its user: the owner of its folder, or whoever asks."""
+    from slurm_robust.doctor import own_jobs  # noqa: PLC0415 (loaded for this command only)
+    from slurm_robust.doctor.advice import Advice, Severity  # noqa: PLC0415 (the same)
+    from slurm_robust.slurm.admission import AdmissionClient  # noqa: PLC0415 (the same)
+    from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (the same)
+
+    chosen, client = config.own_jobs, AdmissionClient(config.slurm)
+    try:
+        try:
+            user = Path(config.daemon.state_dir).owner()
+        except (OSError, KeyError):
+            user = pwd.getpwuid(os.geteuid()).pw_name
+        wanted = (chosen.partition,) if chosen.partition else config.standby.partitions
+        partitions = [p for p in client.partitions() if not wanted or p.name in wanted]
+        known = client.associations(user) if own_jobs.enforced(said) else None
+        options = [f"--{k}={v}" for k, v in (("account", chosen.account), ("qos", chosen.qos)) if v]
+        options += ["--nodes=1", "--exclusive", "--time=1", "--output=/dev/null", "--chdir=/"]
+        tried = {p.name: client.refusal([f"--partition={p.name}", *options], user) for p in partitions}
+    except (SlurmError, KeyError) as error:
+        return [Advice(Severity.UNKNOWN, own_jobs.ABOUT, f"the daemon's own jobs could not be tried: {error}")]
+    return own_jobs.judge(chosen, user, partitions, known, tried)
 
 
 def _show_backend(about: BackEnd, *, everything: bool) -> None:

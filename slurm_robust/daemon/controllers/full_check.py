@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from slurm_robust.config import QuarantineConfig
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
+from slurm_robust.daemon.own_jobs import NEVER_STARTS, OwnJobs
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.remedy import remedy_of, tagged
@@ -20,6 +20,8 @@ from slurm_robust.text import printable
 
 HELD = frozenset(("RESV_DEL_HOLD", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED"))
 """States of a check that nobody but the daemon would end: its reservation was deleted, for example."""
+REFUSED_AFTER_S = 2.0
+"""A waiting job whose reason does not end by waiting is taken for refused after this time."""
 GONE_AFTER_S = 5.0
 """A job that Slurm does not show this long after it was submitted is gone."""
 
@@ -48,23 +50,19 @@ def running_check(context: DaemonContext, name: str, since_s: float = math.inf) 
     return next((j for j in jobs if j.state not in ENDED or j.submit_at_s >= since_s), None)
 
 
-def sbatch_args(name: str, node: Node, *, reservation: str, minutes: int) -> list[str]:
+def sbatch_args(name: str, node: Node, own: OwnJobs, *, reservation: str, minutes: int) -> list[str]:
     """Options of a job that has its nodes for itself, within that reservation; without the nodes' names."""
     args = [f"--job-name={name}", f"--reservation={reservation}"]
     args += ["--exclusive", "--no-requeue", f"--time={minutes}", "--output=/dev/null", "--chdir=/"]
     # Without a daemon to cancel it, a check that cannot start would stay in the queue for ever.
-    args.append(f"--deadline=now+{2 * minutes + 1}minutes")
-    if node.partitions:
-        args.append(f"--partition={node.partitions[0]}")
-    return args
+    return [*args, f"--deadline=now+{2 * minutes + 1}minutes", *own.options(node.partitions)]
 
 
-def check_action(
-    kind: ActionKind, name: str, node: Node, *, reservation: str, config: QuarantineConfig, reason: str
-) -> Action:
+def check_action(kind: ActionKind, name: str, node: Node, own: OwnJobs, *, reservation: str, reason: str) -> Action:
     """The action that submits a check of this node: exclusive, and within that reservation."""
+    config = own.context.config.quarantine
     minutes = max(1, math.ceil(config.recheck_timeout_s / 60))
-    args = sbatch_args(name, node, reservation=reservation, minutes=minutes)
+    args = sbatch_args(name, node, own, reservation=reservation, minutes=minutes)
     args += [f"--nodelist={node.name}", "--nodes=1"]
     command = config.recheck_command or (
         *(sys.executable, "-m", "slurm_robust.cli.main"),
@@ -104,6 +102,8 @@ def result_of(job: Job | None, job_id: int, since_s: float, limit_s: float) -> C
         return _result_of_ended(job)
     if job.state in HELD:
         return CheckResult("unknown", f"Slurm holds the recheck ({job.state}: {job.reason})", cancel=True)
+    if job.state == "PENDING" and since_s > REFUSED_AFTER_S and NEVER_STARTS.search(job.reason):
+        return CheckResult("unknown", f"Slurm does not start the recheck: {job.reason}", cancel=True)
     if job.state != "RUNNING" and not job.completing and since_s > limit_s:
         why = f"the recheck did not start in {limit_s:.0f} s; Slurm's reason: {job.reason}"
         return CheckResult("unknown", why, cancel=True)

@@ -172,8 +172,9 @@ class PairTests:
                 return
             await context.read_reservations()
             return
-        action = self._action(test, name)
+        action, own = self._action(test, name), self.actor.own_jobs
         try:
+            own.check(own.partition(self._partitions(test)))
             ref = await self.actor.perform(key, action)
         except SlurmRefusedError as error:
             # A partition that the account may not use, a limit: asked again and again it would hold both for ever.
@@ -200,11 +201,14 @@ class PairTests:
         self._avoid_until_s[test.partner] = self.context.now_s() + AVOID_S
         self.ledger.dropped(test)
 
-    def _action(self, test: PairTest, name: str) -> Action:
-        config = self.config
+    def _partitions(self, test: PairTest) -> tuple[str, ...]:
         node, partner = (self.context.readings.nodes[name] for name in test.nodes)
-        node = replace(node, partitions=shared_partitions(node, partner))
-        args = full_check.sbatch_args(name, node, reservation=test.reservation, minutes=_minutes(config))
+        return shared_partitions(node, partner)
+
+    def _action(self, test: PairTest, name: str) -> Action:
+        config, own = self.config, self.actor.own_jobs
+        node = replace(self.context.readings.nodes[test.node], partitions=self._partitions(test))
+        args = full_check.sbatch_args(name, node, own, reservation=test.reservation, minutes=_minutes(config))
         args += [f"--nodelist={','.join(test.nodes)}", "--nodes=2", "--mem=0"]
         command = [sys.executable, "-m", "slurm_robust.cli.main", "test", "--tell-slurm"]
         command += [f"--tests={','.join(config.tests)}", f"--budget={config.budget_s:g}"]
@@ -215,6 +219,7 @@ class PairTests:
     async def _follow(self, test: PairTest, job_id: int) -> None:
         context = self.context
         job = context.readings.jobs.get(job_id)
+        self.actor.own_jobs.note(job)
         # Compared with the time of the reading: a job that was submitted later cannot be in it.
         result = full_check.result_of(job, job_id, context.readings.jobs_at_s - test.begun_at_s, START_S)
         if result is None:

@@ -119,6 +119,7 @@ class Quarantines:
         elif q.recheck_job is not None:
             since_s = context.now_s() - (q.recheck_at_s or context.now_s())
             limit_s = context.config.quarantine.recheck_timeout_s
+            self.actor.own_jobs.note(recheck)
             result = full_check.result_of(recheck, q.recheck_job, since_s, limit_s)
             if result is not None:
                 await self._result(q, result)
@@ -159,14 +160,19 @@ class Quarantines:
         if (ours := full_check.running_check(context, name, since_s)) is not None:
             self.ledger.rechecking(q.node, ours.ref.job_id, context.now_s(), "recheck of an earlier daemon")
             return
-        kind, reservation, config = ActionKind.RECHECK, quarantine_name(q.node), context.config.quarantine
-        check = full_check.check_action(kind, name, node, reservation=reservation, config=config, reason=RECHECK_REASON)
+        own, reservation = self.actor.own_jobs, quarantine_name(q.node)
+        if why := own.waits(own.partition(node.partitions)):
+            if q.word != (word := f"Slurm refuses the recheck: {why}"):
+                self.ledger.waits_for(q.node, word)
+            return
+        kind, why = ActionKind.RECHECK, RECHECK_REASON
+        check = full_check.check_action(kind, name, node, own, reservation=reservation, reason=why)
         if repair is not None:
             check = full_check.after(gpu_reset.prelude(repair, context.config.repair), check)
         try:
             ref = await self.actor.perform(q.incident, check)
         except SlurmRefusedError as error:
-            # A partition that the account may not use, a limit: that says nothing of the node.
+            # That says nothing of the node.
             await self._unknown(q, f"Slurm refused the recheck: {error.text or error.what}")
             return
         assert ref is not None

@@ -103,8 +103,10 @@ class StandbyChecks:
 
     async def _begin(self, node: Node, pool: str) -> None:
         context, kind, name = self.context, ActionKind.STANDBY_CHECK, f"{JOB_NAME}-{node.name}"
-        config, reason = context.config.quarantine, f"checked in full, in {pool}"
-        action = full_check.check_action(kind, name, node, reservation=pool, config=config, reason=reason)
+        own, reason = self.actor.own_jobs, f"checked in full, in {pool}"
+        if own.waits(own.partition(node.partitions)):
+            return  # it stays unchecked, and a person is told
+        action = full_check.check_action(kind, name, node, own, reservation=pool, reason=reason)
         ref = await self.actor.perform(f"standby_check.{node.name}", action)
         assert ref is not None
         context.journal.note_result(f"standby_check.{node.name}", action, context.now_s())
@@ -120,6 +122,7 @@ class StandbyChecks:
             return
         # Compared with the time of the reading: a job that was submitted later cannot be in it.
         since_s = context.readings.jobs_at_s - row.begun_at_s
+        self.actor.own_jobs.note(job)
         result = full_check.result_of(job, row.job_id, since_s, context.config.quarantine.recheck_timeout_s)
         if result is None:
             if not member and job is not None and job.state == "PENDING":
