@@ -32,7 +32,9 @@ class NotifyTarget(NotifySection, frozen=True):
     proxy: Annotated[str, msgspec.Meta(pattern="^($|http://[^/@ ]+/?$)")] = ""
     to: tuple[Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._+][A-Za-z0-9._+-]*(@[A-Za-z0-9.-]+)?$")], ...] = ()
     sender: Annotated[str, msgspec.Meta(pattern="^($|[A-Za-z0-9._+][A-Za-z0-9._+-]*@[A-Za-z0-9.-]+$)")] = ""
-    events: tuple[Literal["breaker", "stop", "drain", "lemon", "storm", "daemon_error", "not_resumed"], ...] = ()
+    events: tuple[
+        Literal["breaker", "stop", "drain", "blind", "lemon", "storm", "daemon_error", "not_resumed"], ...
+    ] = ()
     """Empty: all of them."""
     min_severity: Literal["info", "warning", "critical"] = "info"
     quiet_hours: Annotated[str, msgspec.Meta(pattern=f"^($|{_TIME}-{_TIME}$)")] = ""

@@ -43,6 +43,12 @@ def _lemon(at_s: float, _: str, text: str) -> Alert:
     return Alert(at_s, "lemon", f"lemon {node}", happened, node=node, command="srobust nodes")
 
 
+def _blind(at_s: float, what: str, text: str) -> Alert:
+    return Alert(
+        at_s, "blind", what, text, done="jobs start there all the same", command="srobust doctor, on one of them"
+    )
+
+
 def _error(at_s: float, what: str, text: str) -> Alert:
     happened = f"The daemon has an error of its own: {text}"
     return Alert(at_s, "daemon_error", what, happened, done="it goes on", command="journalctl -u srobustd")
@@ -60,6 +66,7 @@ _LINES: dict[str, Callable[[float, str, str], Alert]] = {
     "node.drained": _drained,
     "breaker.open": _opened,
     "lemon": _lemon,
+    "nodes.blind": _blind,
     "daemon.error": _error,
     "incident.closed": _stopped,
     **dict.fromkeys(STORMS, _storm),

@@ -13,6 +13,7 @@ from typing import Protocol
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.api.effective_time import EffectiveTimes
 from slurm_robust.daemon.context import DAY_S, DaemonContext
+from slurm_robust.daemon.controllers.blind_nodes import BlindNodes
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
 from slurm_robust.daemon.controllers.drain_permits import DrainPermits
@@ -89,6 +90,7 @@ class Daemon:
         self.incident_reports = IncidentReports(context, self.claim_intake, self.recoveries)
         self.node_failures = NodeFailures(context, self.claim_intake, self.recoveries)
         self.node_faults = MarkedFaults(context, self.actor, self.breaker, self.node_failures)
+        self.blind_nodes = BlindNodes(context)
         pair_ledger = PairLedger(context.journal)
         self.pair_tests = PairTests(context, self.actor, self.breaker, self.ledger, pair_ledger)
         self.quarantine = Quarantines(
@@ -112,7 +114,7 @@ class Daemon:
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
             *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs, self.pair_tests),
-            *(self.trainings, self.notifier, self.lemons),
+            *(self.trainings, self.notifier, self.lemons, self.blind_nodes),
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -230,6 +232,8 @@ class Daemon:
                 await self.node_faults.tick()
                 await self.launch_failed.tick()
                 await self.exclusions.tick()
+                with context.aside("telling of nodes that cannot see their GPUs"):
+                    self.blind_nodes.tick()
                 with context.aside("the search for lemons"):
                     await self.lemons.tick()
             await self.recoveries.tick()

@@ -15,6 +15,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "not_resumed": ("warning", "a training was not brought back"),
     "stop": ("warning", "a training was stopped for good"),
     "drain": ("warning", "a node was taken out of service"),
+    "blind": ("warning", "nodes cannot check their GPUs"),
     "lemon": ("info", "a node fails more often than others"),
     "test": ("info", "`srobust notify test` was typed"),
 }

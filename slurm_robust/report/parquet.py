@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def write(folder: Path, facts: Facts) -> list[Path]:
         import pyarrow.parquet  # noqa: F401, PLC0415 (optional, and slow to load)
     except ImportError as error:
         raise ParquetMissingError(
-            f"Parquet needs pyarrow, which is not installed ({error}); type: pip install 'slurm-robust[parquet]'"
+            f"Parquet needs pyarrow, which is not installed ({error}); type: {sys.executable} -m pip install pyarrow"
         ) from None
     paths = [folder / f"{table.name}.parquet" for table in TABLES]
     for table, path in zip(TABLES, paths, strict=True):

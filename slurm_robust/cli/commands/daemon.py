@@ -115,7 +115,9 @@ def http(**options: Any) -> None:
         )
         from slurm_robust.daemon.api.http import Served, serve  # noqa: PLC0415 (aiohttp is an extra)
     except ImportError as error:
-        raise click.ClickException(f"{error}; type: pip install 'slurm-robust[daemon]'") from None
+        raise click.ClickException(
+            f"{error}; type: {sys.executable} -m pip install aiohttp prometheus-client"
+        ) from None
     host, port = options["host"], options["port"]
     if options["user_header"] and not options["trusted_proxy"]:
         raise click.UsageError("--user-header needs --trusted-proxy: anybody could send that header")
@@ -158,7 +160,9 @@ def notify() -> None:
         from slurm_robust.daemon.api.http import drop_rights  # noqa: PLC0415 (aiohttp is an extra)
         from slurm_robust.notify.outlet import serve as hand_over  # noqa: PLC0415 (the same)
     except ImportError as error:
-        raise click.ClickException(f"{error}; type: pip install 'slurm-robust[daemon]'") from None
+        raise click.ClickException(
+            f"{error}; type: {sys.executable} -m pip install aiohttp prometheus-client"
+        ) from None
     try:
         asyncio.run(hand_over(drop_rights, sys.stdout.buffer))
     except (ValueError, KeyError) as error:

@@ -45,7 +45,7 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
     """
     from slurm_robust import config as configuration  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust import config_file  # noqa: PLC0415 (the same)
-    from slurm_robust.doctor import backend, machine, plugin, settings  # noqa: PLC0415 (the same)
+    from slurm_robust.doctor import backend, gpus, machine, plugin, settings  # noqa: PLC0415 (the same)
     from slurm_robust.doctor.advice import Advice, Severity  # noqa: PLC0415 (the same)
     from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (the same)
     from slurm_robust.slurm.factory import connect  # noqa: PLC0415 (the same)
@@ -63,7 +63,9 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
     except SlurmError as error:
         problem = str(error)
     about = _about(client, tried=not problem)
-    found = settings.judge(said, config) if said else []
+    # First: whatever else is well, a node whose GPUs nobody sees is not checked.
+    found = gpus.check(config.nodetest)
+    found += settings.judge(said, config) if said else []
     found += [Advice(Severity.ADVICE, "robust.yaml", text) for text in configuration.old_keys(path)]
     found += backend.check(about.name, about.version, about.problem, {d.call: d.why for d in about.lacking})
     found += _own_jobs(said, config) if said else []

@@ -68,6 +68,7 @@ METRICS: dict[str, Described] = {
         "window",
     ),
     "nodes": _gauge("Nodes in each state; `room` is the old name of the label `state`", "state", "room"),
+    "blind_nodes": _gauge("Nodes whose checks do not see the GPUs, as where NVIDIA's binding is missing"),
     "standby_nodes": _gauge("Members that the pool has", "pool"),
     "standby_wanted_nodes": _gauge("Members that the pool should have", "pool"),
     "standby_missing": _gauge("Members that the pool lacks", "pool"),
@@ -231,6 +232,9 @@ class _Snapshot(Collector):
         counts = Counter(n.get("node_state", n.get("room")) for n in self.value.get("nodes", ()))
         for state in NodeState:
             yield (state.value, state.value), counts[state.value]
+
+    def _of_blind_nodes(self) -> Samples:
+        yield (), sum(int(group.get("count", 0)) for group in self.value.get("blind_nodes", ()))
 
     def _pools(self) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
         for pool in self.value.get("standby", ()):

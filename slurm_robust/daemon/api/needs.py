@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slurm_robust.text import duration
+from slurm_robust.text import duration, shortened
 
 STALE_S = 30.0
 """A snapshot that is older than this is not the daemon's state any more."""
@@ -44,6 +44,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     ours = [n["name"] for n in state["nodes"] if n["owner"] == "srobust" and not n.get("repair")]
     if ours:
         sentences.append(f"{_names(ours)} drained and to be repaired: srobust nodes --state drained")
+    sentences += [_blind(group) for group in state.get("blind_nodes", ())]
     short = sum(int(pool["short"]) for pool in state["standby"])
     if short:
         sentences.append(f"the standby pool lacks {short} node{'s' if short > 1 else ''}: srobust standby")
@@ -53,6 +54,11 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
         if t["failing_since_s"] and now_s - t["failing_since_s"] > UNTOLD_S
     ]
     return sentences
+
+
+def _blind(group: dict[str, Any]) -> str:
+    who = "1 node cannot check its" if group["count"] == 1 else f"{group['count']} nodes cannot check their"
+    return f"{who} GPUs: {shortened(group['nodes'], 100)}: {group['reason']}; type there: srobust doctor"
 
 
 def _names(nodes: list[str]) -> str:

@@ -124,8 +124,9 @@ class Snapshots:
         daemon, context = self._daemon, self._daemon.context
         readings = context.readings
         values = (context.mode, context.private, *context.troubles.values(), readings.unchecked, readings.at_check)
-        own = (tuple(daemon.standby_pools.pools), dict(daemon.exclusions.left_out), context.journal.revision)
-        return Revision((readings.picture, readings.jobs, readings.reservations), (*values, *own))
+        own = (tuple(daemon.standby_pools.pools), dict(daemon.exclusions.left_out), daemon.blind_nodes.groups)
+        more = (*own, context.journal.revision)
+        return Revision((readings.picture, readings.jobs, readings.reservations), (*values, *more))
 
     def take(self) -> Snapshot:
         """The state now."""
@@ -151,6 +152,7 @@ def _state(daemon: Daemon) -> dict[str, Any]:
         "slurm_calls": context.calls,
         "breaker": daemon.breaker.shown(),
         "lost_gres": list(lost_gres(readings.picture.gres_used.values())),
+        "blind_nodes": [asdict(group) for group in daemon.blind_nodes.groups],
         "standby": [_pool(daemon, pool) for pool in daemon.standby_pools.pools],
         "jobs": [_job(daemon, j, supervised[i]) for i, j in readings.jobs.items() if i in supervised],
         "waiting": [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from slurm_robust.nodecheck.engine.finding import Finding, Status
 from slurm_robust.nodecheck.engine.registry import Facts, Options
 
 __all__ = [
+    "BLIND",
     "LOST_REMEDY",
     "LOST_WORDS",
     "Fault",
@@ -30,6 +32,8 @@ Judge = Callable[[Facts, Options], Finding]
 _NOT_HERE = frozenset({"not_supported", "invalid_argument"})
 """The board has no such thing; fields that an older driver does not know come as `invalid_argument`."""
 _MAX_TEXTS = 3
+BLIND = frozenset({"nvml_no_binding", "nvml_no_library", "nvml_untrusted_library"})
+"""Reasons of findings that say that this installation cannot see the GPUs, whatever state they are in."""
 LOST_WORDS = {
     "gpu_is_lost": "lost (fallen off the bus, or it does not answer)",
     "reset_required": "a reset is required",
@@ -51,7 +55,8 @@ def unanswered(facts: Mapping[str, Any]) -> Finding | None:
     if facts["state"] == "saved_tree":
         return Finding(Status.SKIP, "saved_tree", "NVML knows only this machine, not a saved tree")
     if facts["state"]:
-        remedy = "pip install 'slurm-robust[gpu]'" if facts["state"] == "no_binding" else "run `nvidia-smi`"
+        install = f"{sys.executable} -m pip install nvidia-ml-py"
+        remedy = install if facts["state"] == "no_binding" else "run `nvidia-smi`"
         return Finding(Status.UNKNOWN, f"nvml_{facts['state']}", f"NVML cannot be used: {facts['detail']}", remedy)
     if facts["hung"]:
         sentence = f"NVML cannot be used: {facts['hung']['call']} did not return"

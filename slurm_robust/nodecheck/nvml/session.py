@@ -7,6 +7,7 @@ does not ask again. Nothing here raises: an error of a call is kept by its name 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ class NvmlSession:
         try:
             self._nvml = library.binding()
         except ImportError:
-            self.state, self.detail = "no_binding", "the package nvidia-ml-py is not installed"
+            self.state, self.detail = "no_binding", f"the package nvidia-ml-py is not installed for {sys.executable}"
             return
         try:
             self._nvml.nvmlLib = library.load(path)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from slurm_robust import fault_marker
+from slurm_robust import blind_marker, fault_marker
+from slurm_robust.blind_marker import BlindMarker
 from slurm_robust.config import BreakerConfig, Config, SlurmConfig
 from slurm_robust.drain_permit import of_daemon, parse
 from slurm_robust.fault_marker import FaultMarker
@@ -29,7 +30,7 @@ SLURM_CALLS: Mapping[str, str] = {
     "node": "an unfit node reads how Slurm sees it",
     "nodes": "it counts the nodes that are drained, before it drains itself",
     "drain": "it drains itself, with a permit or on a site without a daemon",
-    "set_node_extra": "the node watch marks a fault, for the daemon",
+    "set_node_extra": "the node watch marks a fault, and the health check that it cannot see the GPUs, for the daemon",
     "update_job": "`srobust check --tell-slurm` writes the verdict into the Comment of the job in which it runs",
 }
 """All calls to Slurm of the node checks and their scripts, all in this file; the reading and the counting change
@@ -234,6 +235,28 @@ def tell_fault(
         text = fault_marker.render(whole, node.extra)
         if text != node.extra:
             connect(_until(config.slurm, end_s)).set_node_extra(report.node, text)
+
+
+def tell_blind(name: str, reason: str, config: Config, connect: Connect = _connect) -> str:
+    """Mark for the daemon that this node cannot check its GPUs, in observe mode too; an empty reason: it can again.
+
+    Returns:
+        Why nothing could be written; empty if the marker is as it should be.
+    """
+    end_s = time.monotonic() + config.nodecheck.permit_timeout_s
+    try:
+        node = connect(_until(config.slurm, end_s)).node(name)
+        if node is None:
+            return "Slurm does not know this node"
+        if fault_marker.without(blind_marker.without(node.extra)).startswith("{"):
+            return "its Extra field has JSON, by which jobs may be scheduled"
+        marker = BlindMarker(int(time.time()), reason)
+        text = blind_marker.render(marker, node.extra) if reason else blind_marker.without(node.extra)
+        if text != node.extra and (reason or blind_marker.marked(node.extra)):
+            connect(_until(config.slurm, end_s)).set_node_extra(name, text)
+    except Exception as error:  # noqa: BLE001 (as in `act`)
+        return f"Slurm could not be reached ({error})"
+    return ""
 
 
 def _daemon_drains(node: Node) -> bool:

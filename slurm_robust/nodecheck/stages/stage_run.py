@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from slurm_robust.nodecheck import state_folder
@@ -15,6 +16,7 @@ from slurm_robust.nodecheck.engine import check_state, choices, history, isolate
 from slurm_robust.nodecheck.engine.context import Context, job_choice_of, job_of, node_name
 from slurm_robust.nodecheck.engine.counters import uptime_s
 from slurm_robust.nodecheck.engine.finding import Fitness, NodeReport, Status, shorten
+from slurm_robust.nodecheck.nvml import judging
 from slurm_robust.nodecheck.stages import cached_verdict
 
 EXIT_DONE, EXIT_CONFIG = 0, 2
@@ -25,6 +27,8 @@ SECOND_RUN_S = 1.0
 CONF_TIMEOUT_S = 1.0
 LINE_MAX_CHARS = 1000
 SYSLOG = "/dev/log"
+SIGHT = "gpu_sight"
+"""What was last told of GPUs that cannot be seen, in `nodecheck.cache_dir`."""
 _DAEMON_WARNING = 3 << 3 | 4
 """Facility and severity, as syslog(3) packs them."""
 
@@ -109,6 +113,8 @@ def _run(
     for result in report.results:
         if "look" in result.finding.evidence and result.finding.status is Status.WARN:
             log(f"{report.node}: {result.finding.sentence}: does not count yet")
+    if context.stage == "periodic":
+        _tell_sight(report, context.cache_dir, config, log)
     if report.verdict is Fitness.UNFIT:
         return report, _act(report, config, log)
     if report.verdict is Fitness.UNKNOWN:
@@ -139,6 +145,31 @@ def _second_run(
         if result.name in again and again[result.name].finding.status is not Status.FAIL:
             log(f"{found.node}: {result.finding.sentence}: not so a second later, does not count")
     return replace(found, results=tuple(again.get(result.name, result) for result in found.results))
+
+
+def _tell_sight(report: NodeReport, cache_dir: Path, config: str, log: Log) -> None:
+    """Let the daemon know that the GPUs cannot be seen from here, or can again; a call only where that is news.
+
+    Only the health check does: nothing waits for it.
+    """
+    from slurm_robust import blind_marker  # noqa: PLC0415 (no prolog needs it)
+
+    blind = (r.finding.sentence for r in report.results if r.finding.reason in judging.BLIND)
+    reason, kept, now_s = next(blind, ""), check_state.load(cache_dir, SIGHT), uptime_s()
+    told_s = kept.get("at_s")
+    fresh = isinstance(told_s, float) and 0 <= now_s - told_s < blind_marker.RENEWED_S
+    if (kept.get("reason") == reason and fresh) if reason else not kept:
+        return
+    whole = choices.read(config)
+    distrust_slurm_conf(os.environ, log)
+    from slurm_robust.nodecheck.stages import gate  # noqa: PLC0415 (a node that sees its GPUs needs no Slurm)
+
+    if problem := gate.tell_blind(report.node, reason, whole):
+        log(f"{report.node}: srobustd cannot be told {f'that {reason}' if reason else 'of GPUs'}: {problem}")
+    elif reason:
+        check_state.save(cache_dir, SIGHT, {"reason": reason, "at_s": now_s})
+    else:
+        check_state.remove(cache_dir, f"{SIGHT}.json")
 
 
 def _act(report: NodeReport, config: str, log: Log) -> int:

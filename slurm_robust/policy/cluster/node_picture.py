@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from slurm_robust import fault_marker
+from slurm_robust import blind_marker, fault_marker
 from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Node, NodeLine, NodeListing
 from slurm_robust.slurm.values import listed_state
@@ -59,6 +59,7 @@ class NodePicture:
         ours: Those of them that are out by this project.
         silent: Nodes that do not respond, or that Slurm has given up.
         marked: Nodes with a fault marker.
+        blind: Nodes with a blind marker, also one that does not hold any more.
         gres_used: Nodes of whose generic resources some are given to jobs.
         partitions: The names of the nodes of each partition.
     """
@@ -69,6 +70,7 @@ class NodePicture:
     ours: Mapping[str, Node] = field(default_factory=dict)
     silent: Mapping[str, Node] = field(default_factory=dict)
     marked: Mapping[str, Node] = field(default_factory=dict)
+    blind: Mapping[str, Node] = field(default_factory=dict)
     gres_used: Mapping[str, Node] = field(default_factory=dict)
     partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -114,6 +116,7 @@ def _picture(nodes: Mapping[str, Node]) -> NodePicture:
         ours=those(names for node, names in alike if drained_by_us(node)),
         silent=those(names for node, names in alike if silent(node)),
         marked=those(names for node, names in alike if fault_marker.marked(node.extra)),
+        blind=those(names for node, names in alike if blind_marker.marked(node.extra)),
         gres_used=those(names for node, names in alike if node.gres_used),
         partitions={partition: frozenset(names) for partition, names in members.items()},
     )

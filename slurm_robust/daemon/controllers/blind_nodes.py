@@ -1,0 +1,86 @@
+"""Tells people which nodes cannot check their GPUs: each says so itself, by a marker in its `Extra` field.
+
+Nothing is done about it. The health checks of a large site come one after the other, so nodes are gathered for a while
+before an alert names them; which were told of stands in the journal.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from slurm_robust import blind_marker
+from slurm_robust.daemon.context import DaemonContext
+from slurm_robust.slurm.values import fold
+from slurm_robust.text import shortened
+
+TOLD_KEY = "blind_nodes_told"
+GATHER_S, GATHER_MAX_S = 120.0, 900.0
+"""An alert waits until no further node has come for so long, but at most this long after the first of them."""
+
+
+@dataclass(frozen=True)
+class BlindGroup:
+    """Nodes that cannot check their GPUs for the same reason; `nodes` is folded."""
+
+    reason: str
+    nodes: str
+    count: int
+
+    @property
+    def sentence(self) -> str:
+        """Return what people read."""
+        who = "1 node cannot check its" if self.count == 1 else f"{self.count} nodes cannot check their"
+        return f"{who} GPUs: {shortened(self.nodes, 200)}: {self.reason}"
+
+
+class BlindNodes:
+    """Compares each reading of the nodes with what people were told."""
+
+    def __init__(self, context: DaemonContext) -> None:
+        self.context = context
+        self.groups: tuple[BlindGroup, ...] = ()
+        """The largest first."""
+        self._untold: frozenset[str] = frozenset()
+        self._first_s = self._grown_s = 0.0
+
+    def restart_timers(self) -> None:
+        """The clock was set back: gather anew."""
+        self._untold = frozenset()
+
+    def tick(self) -> None:
+        """After each reading of the nodes."""
+        context, now_s = self.context, self.context.now_s()
+        blind = self._blind(now_s)
+        self.groups = _groups(blind)
+        told = frozenset(json.loads(context.journal.get(TOLD_KEY, "[]")))
+        kept, untold = told & blind.keys(), blind.keys() - told
+        if not self._untold:
+            self._first_s = now_s
+        if untold - self._untold:
+            self._grown_s = now_s
+        self._untold = frozenset(untold)
+        waited = now_s - self._grown_s >= GATHER_S or now_s - self._first_s >= GATHER_MAX_S
+        if untold and waited:
+            for group in _groups({name: blind[name] for name in untold}):
+                context.alert("nodes.blind", group.sentence)
+            kept, self._untold = frozenset(blind), frozenset()
+        if kept != told:
+            context.journal.put(TOLD_KEY, json.dumps(sorted(kept)))
+
+    def _blind(self, now_s: float) -> dict[str, str]:
+        """Return the reason of each node whose marker holds."""
+        found = {}
+        for name, node in self.context.picture.blind.items():
+            marker = blind_marker.parse(node.extra)
+            if marker is not None and blind_marker.believed(marker, now_s, node.boot_at_s):
+                found[name] = marker.reason
+        return found
+
+
+def _groups(blind: dict[str, str]) -> tuple[BlindGroup, ...]:
+    named: dict[str, list[str]] = {}
+    for name, reason in sorted(blind.items()):
+        named.setdefault(reason, []).append(name)
+    groups = [BlindGroup(reason, fold(names), len(names)) for reason, names in named.items()]
+    return tuple(sorted(groups, key=lambda group: -group.count))
