@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"slurm", "diagnose", "localize", "policy"}
     | {f"daemon.store.{name}" for name in ("attempt_ledger", "drain_history", "journal", "schema")},
     "devcluster": BASE,
-    "doctor": BASE | {"slurm.admission"},
+    "doctor": BASE | {"notify_config", "slurm.admission"},
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
     | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor", "report"}
     | {"notify", "notify_config"},

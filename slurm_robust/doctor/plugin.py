@@ -44,9 +44,9 @@ def check(settings: Mapping[str, str], root: Path = Path("/")) -> list[Advice]:
 
     Nothing is checked where Slurm could not be asked. `root` is the folder that stands for `/`.
     """
-    conf = value(settings, "PlugStackConfig")
-    if not conf:
+    if not settings:
         return []
+    conf = _conf(settings, root)
     folders = [part for part in value(settings, "PluginDir").split(":") if part]
     try:
         lines = read(conf, root)
@@ -58,6 +58,17 @@ def check(settings: Mapping[str, str], root: Path = Path("/")) -> list[Advice]:
     if not ours:
         return [_absent(conf, folders, root)]
     return [advice for line in ours for advice in _judged(line, settings, folders, root)]
+
+
+def _conf(settings: Mapping[str, str], root: Path) -> str:
+    """Return the path of plugstack.conf: where slurm.conf names none, Slurm takes the one beside slurm.conf."""
+    named = value(settings, "PlugStackConfig")
+    if named:
+        return named
+    beside = f"{value(settings, 'SLURM_CONF').rpartition('/')[0] or '/etc/slurm'}/plugstack.conf"
+    fetched = "/run/slurm/conf/plugstack.conf"  # of a slurmd that has its configuration from the controller
+    there = [path for path in (beside, fetched) if (root / path.lstrip("/")).exists()]
+    return there[0] if there else beside
 
 
 def read(conf: str, root: Path, depth: int = 0) -> list[PlugstackLine]:

@@ -300,7 +300,10 @@ def _accounting(settings: Settings) -> Advice:
         )
         return Advice(Severity.ADVICE, "AccountingStorageType", sentence)
     if "gpu" in words(settings, "GresTypes") and "gres/gpu" not in words(settings, "AccountingStorageTRES"):
-        sentence = "without gres/gpu a report cannot count the GPU hours of jobs that are not supervised"
+        sentence = (
+            "without gres/gpu a report cannot count the GPU hours of jobs that are not supervised; slurmctld reads "
+            "this key at its start only: restart it then (systemctl restart slurmctld)"
+        )
         fix = _with(settings, "AccountingStorageTRES", "gres/gpu")
         return Advice(Severity.ADVICE, "AccountingStorageTRES", sentence, fix)
     return _ok("AccountingStorageType", kind)

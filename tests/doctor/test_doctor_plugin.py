@@ -204,3 +204,20 @@ def test_a_real_one(tmp_path: Path) -> None:
     assert built is not None
     if header.exists():
         assert f"0x{built[0]:02x}{built[1]:02x}" in header.read_text()
+
+
+@pytest.mark.parametrize("named", [{}, {"PlugStackConfig": "(null)"}], ids=["no such key", "(null)"])
+def test_where_slurm_names_no_plugstack(tmp_path: Path, named: dict[str, str]) -> None:
+    """Slurm prints `(null)` for the default, the file beside slurm.conf; a node may have it from the controller."""
+    said = {**SAID, **named, "SLURM_CONF": "/etc/site/slurm.conf"}
+    said.pop("PlugStackConfig" if not named else "", None)
+    assert [a.about for a in plugin.check(said, tmp_path)] == ["/etc/site/plugstack.conf"]
+    for place in ("run/slurm/conf", "etc/site"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "plugstack.conf").write_text("required /opt/gone/spank_robust.so mode=act\n")
+        found = plugin.check(said, tmp_path)
+        assert {a.about for a in found} == {f"/{place}/plugstack.conf"}
+        assert [a.level for a in found] == [Severity.WRONG] * 3
+        told = " ".join(a.sentence for a in found)
+        assert all(words in told for words in ("mode=act", "is required", "is not on this machine"))
+    assert plugin.check({}, tmp_path) == []

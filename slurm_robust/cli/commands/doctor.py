@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pwd
+import socket
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -43,11 +46,7 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
 
     It changes nothing.
     """
-    from slurm_robust import config as configuration  # noqa: PLC0415 (loaded for this command only)
-    from slurm_robust import config_file  # noqa: PLC0415 (the same)
-    from slurm_robust.doctor import backend, gpus, machine, plugin, settings  # noqa: PLC0415 (the same)
-    from slurm_robust.doctor.advice import Advice, Severity  # noqa: PLC0415 (the same)
-    from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (the same)
+    from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.slurm.factory import connect  # noqa: PLC0415 (the same)
 
     try:
@@ -63,14 +62,7 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
     except SlurmError as error:
         problem = str(error)
     about = _about(client, tried=not problem)
-    # First: whatever else is well, a node whose GPUs nobody sees is not checked.
-    found = gpus.check(config.nodetest)
-    found += settings.judge(said, config) if said else []
-    found += [Advice(Severity.ADVICE, "robust.yaml", text) for text in configuration.old_keys(path)]
-    found += backend.check(about.name, about.version, about.problem, {d.call: d.why for d in about.lacking})
-    found += _own_jobs(said, config) if said else []
-    found += plugin.check(said)
-    found += machine.check(said, Path(used) if (used := config_file.find(path)) else None)
+    found = _findings(config, path, said, client, about)
     found.sort(key=lambda advice: _LEVELS.index(advice.level.value))
     wrong = any(advice.level.value == "wrong" for advice in found)
     if as_json:
@@ -91,6 +83,55 @@ def command(path: str | None, as_json: bool, everything: bool) -> None:
         if problem:
             click.echo(f"slurm.conf was not checked: {problem}", err=True)
     sys.exit(EXIT_NO_SLURM if problem else EXIT_WRONG if wrong else EXIT_FINE)
+
+
+def _findings(
+    config: Config, path: str | None, said: dict[str, str], client: CommandClient, about: BackEnd
+) -> list[Advice]:
+    """Return all findings; `said` is slurm.conf as Slurm runs it, empty if it was not asked."""
+    from slurm_robust import config as configuration  # noqa: PLC0415 (loaded for this command only)
+    from slurm_robust import config_file  # noqa: PLC0415 (the same)
+    from slurm_robust.doctor import backend, gpus, machine, plugin, settings, site, targets  # noqa: PLC0415 (the same)
+    from slurm_robust.doctor.advice import Advice, Severity  # noqa: PLC0415 (the same)
+
+    # First: whatever else is well, a node whose GPUs nobody sees is not checked.
+    found = gpus.check(config.nodetest)
+    found += settings.judge(said, config) if said else []
+    found += [Advice(Severity.ADVICE, "robust.yaml", text) for text in configuration.old_keys(path)]
+    found += backend.check(about.name, about.version, about.problem, {d.call: d.why for d in about.lacking})
+    found += _own_jobs(said, config) if said else []
+    found += plugin.check(said)
+    used = config_file.find(path)
+    found += machine.check(said, used)
+    nodes = _nodes(client) if said else {}
+    own_name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    found += site.check(config, used, own_name if own_name in nodes or not nodes else "")
+    if nodes:
+        found += site.partitions(config, {name for names in nodes.values() for name in names})
+    if state := _state(config):
+        # Only the daemon's machine has it.
+        found += site.daemon(config, state, time.time())
+        found += targets.check(config, state)
+    return found
+
+
+def _nodes(client: CommandClient) -> dict[str, tuple[str, ...]]:
+    """Return the partitions of each node, by its name; empty where Slurm does not say."""
+    from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (loaded for this command only)
+
+    try:
+        return {node.name: node.partitions for node in client.nodes()}
+    except SlurmError:
+        return {}
+
+
+def _state(config: Config) -> dict[str, Any]:
+    """Return the snapshot of a daemon on this machine; empty where there is none that can be read."""
+    try:
+        state = json.loads((Path(config.daemon.state_dir) / "state.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
 
 
 def _about(client: CommandClient, *, tried: bool) -> BackEnd:
