@@ -6,9 +6,11 @@ any, the defaults hold. The error for a wrong file names file, line and key, and
 
 from __future__ import annotations
 
+import enum
 import os
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 import yaml
@@ -295,7 +297,27 @@ def parse(text: str, name: str = "robust.yaml") -> Config:
         if dotted in old_names:
             dotted = old_names[dotted]
             keys = dotted.split(".")
-        raise ConfigError(f"{name}:{line_of(text, keys)}: {dotted}: {what}") from None
+        allowed = _allowed(Config, keys)
+        there_are = f" (there are: {', '.join(allowed)})" if allowed else ""
+        raise ConfigError(f"{name}:{line_of(text, keys)}: {dotted}: {what}{there_are}") from None
+
+
+def _allowed(kind: Any, keys: Sequence[str]) -> list[str]:
+    """Return the texts that the value at these keys may be; empty if it may be any."""
+    for key in keys:
+        members = [kind, *get_args(kind)]
+        if key.startswith("["):
+            kind = next((inner for inner in get_args(kind) if inner is not ...), None)
+            continue
+        structs = [k for k in members if isinstance(k, type) and issubclass(k, msgspec.Struct)]
+        fields = {f.encode_name: f.type for s in structs for f in msgspec.structs.fields(s)}
+        kind = fields.get(key)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return [str(member.value) for member in kind]
+    parts = (kind,) if get_origin(kind) is Literal else get_args(kind)
+    named = [str(value) for part in parts if get_origin(part) is Literal for value in get_args(part)]
+    number = any(part is int or int in get_args(part) for part in parts)
+    return [*named, "a number"] if named and number else named
 
 
 def old_keys(explicit: str | os.PathLike[str] | None = None) -> tuple[str, ...]:

@@ -52,6 +52,9 @@ def test_both_entries_are_the_same_command(entry: list[str], site: Path) -> None
     assert "XID 79" in done.stdout
     assert run("--clear-xid", "all").stdout == "n1: 1 latched XID cleared for all\n"
     assert run("--stage", "prolog").returncode == 0
+    named = run("--node", "n2", "--only", "memory", "--json")
+    assert json.loads(named.stdout)["node"] == "n2"
+    assert run("--node", "../n2").returncode == 2
     assert run("--only", "xd").returncode == 2
     assert run("--stage", "never").returncode == 2
     assert "usage: srobust check" in run("--help").stdout

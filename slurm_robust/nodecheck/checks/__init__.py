@@ -11,6 +11,7 @@
 
 Optional functions of the module: `remember(facts, options)` returns what the next run gets back (`check_state.since`;
 `engine/counters.py` and `engine/windows.py` compare counters, `engine/streaks.py` conditions that last);
+`validate(options)` refuses options that make no sense, which `srobust check --list` asks of every check;
 `valid_while(facts, options)` says under which conditions a prolog may skip the check (`stages/fast_path.py`). A GPU
 check asks NVML: `checks/gpu/gpu_persistence.py` is the smallest. Checks with several faults use `engine/faults.py`.
 """

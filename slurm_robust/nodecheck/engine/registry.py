@@ -27,11 +27,34 @@ class Option:
         default: The value where the site sets none; only values of its type are accepted.
         meaning: What it does, with the unit.
         source: Where the default comes from.
+        allowed: The texts that there are: for a text, for each item of a list, for each value of a mapping; empty: any.
+        keys: The keys of a mapping that there are; empty: any.
+        items: Types of a list's items (empty: texts) or a mapping's values (empty: numbers).
     """
 
     default: Any
     meaning: str
     source: str
+    allowed: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    items: tuple[type, ...] = ()
+
+    def problem(self, value: Any) -> str:
+        """Return what in a value of the default's type does not fit; empty if nothing is known."""
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                if not isinstance(key, str) or (self.keys and key not in self.keys):
+                    return f"{key!r} is none of {', '.join(self.keys)}" if self.keys else f"{key!r} is no text"
+                if why := self._item(inner, self.items or ((str,) if self.allowed else (int, float))):
+                    return f"{key}: {why}"
+        if isinstance(value, list):
+            return next((why for inner in value if (why := self._item(inner, self.items or (str,)))), "")
+        return self._item(value, (str,)) if isinstance(value, str) and value else ""
+
+    def _item(self, value: Any, types: tuple[type, ...]) -> str:
+        if type(value) not in types:
+            return f"{value!r} is no {' or '.join(kind.__name__ for kind in types)}"
+        return f"{value!r} is none of {', '.join(self.allowed)}" if self.allowed and value not in self.allowed else ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +70,7 @@ class Check:
         probe: Reads facts (plain JSON values). Runs in a process of its own; may block, fail or crash.
         judge: Makes a finding of facts and options; pure.
         remember: What to keep of facts and options for the next run, or None to keep what is there; pure.
+        validate: Raises CheckError for options of the right types that make no sense; pure.
         deadline_s: The check's own deadline; None: `nodecheck.deadline_s`.
         lane: Probes of one lane share a process and what they read (`Context.once`); empty: a process of its own, for
             anything that may block in the kernel.
@@ -68,6 +92,7 @@ class Check:
     judge: Callable[[Facts, Options], Finding]
     options: Mapping[str, Option] = field(default_factory=dict)
     remember: Callable[[Facts, Options], Facts | None] | None = None
+    validate: Callable[[Options], object] | None = None
     deadline_s: float | None = None
     lane: str = ""
     always: bool = False
@@ -84,7 +109,7 @@ class Check:
         name = module_name.rpartition(".")[2]
         parts: dict[str, Any] = {"name": name, "question": (module.__doc__ or "").partition("\n")[0]}
         parts["stages"] = tuple(stage for stage in STAGES if name not in _NOT_IN[stage])
-        functions = ("probe", "judge", "remember", "valid_while")
+        functions = ("probe", "judge", "remember", "validate", "valid_while")
         return parts | {function: vars(module)[function] for function in functions if function in vars(module)}
 
     def every_option(self) -> dict[str, Option]:
@@ -110,6 +135,19 @@ class Check:
                 raise CheckError(f"nodecheck.options.{self.name}.{name}: no such option (it has: {known})")
             settings[name] = self._typed(name, value, settings[name])
         return settings
+
+    def require_sense(self, chosen: Mapping[str, Any]) -> None:
+        """Refuse whatever is mistyped in the site's choices, also within lists and mappings.
+
+        Raises:
+            CheckError: as `settings`, or what a value has in it does not fit; says where.
+        """
+        settings, options = self.settings(chosen), self.every_option()
+        for name in chosen:
+            if why := options[name].problem(settings[name]):
+                raise CheckError(f"nodecheck.options.{self.name}.{name}: {why}")
+        if self.validate is not None:
+            self.validate(settings)
 
     def _typed(self, name: str, value: Any, default: Any) -> Any:
         if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):

@@ -17,6 +17,8 @@ from slurm_robust.nodecheck.engine import choices, registry, runner
 from slurm_robust.nodecheck.engine.context import STAGES, Context, node_name
 from slurm_robust.nodecheck.engine.finding import Fitness, NodeReport, Status
 from slurm_robust.nodecheck.engine.isolate import no_progress
+from slurm_robust.nodecheck.nvml import profiles
+from slurm_robust.text import NODE_NAME
 
 EXIT_FIT, EXIT_UNFIT, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
 _ORDER = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS, Status.SKIP)
@@ -47,6 +49,13 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: {message}{meant} See: {self.prog} --help\n")
 
 
+def _node(name: str) -> str:
+    """Return a name that Slurm could have given to a node; it becomes part of paths."""
+    if not NODE_NAME.match(name):
+        raise argparse.ArgumentTypeError(f"{name!r} is no node's name")
+    return name
+
+
 def parser() -> argparse.ArgumentParser:
     """The arguments."""
     made = _Parser(
@@ -58,6 +67,12 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--stage", choices=STAGES, default="full", help="which checks (default: full, all of them)")
     made.add_argument("--only", action="append", default=[], metavar="A,B", help="exactly these checks or groups")
+    made.add_argument(
+        "--node",
+        type=_node,
+        metavar="NAME",
+        help="Slurm's name of this node, for %%n in robust.yaml (default: the host's)",
+    )
     made.add_argument("--root", metavar="DIR", help="read /proc, /sys and /dev below DIR; nothing is kept")
     made.add_argument("--kmsg", metavar="FILE", help="a saved kernel log instead of this node's; nothing is kept")
     made.add_argument("--config", metavar="FILE", help="robust.yaml to use")
@@ -98,7 +113,7 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
     saved = args.root is not None or args.kmsg is not None
     usual = choices.of(config)
     usual = usual._replace(root=args.root or usual.root, kmsg=args.kmsg or usual.kmsg)
-    context = usual.context(node_name(env), args.stage, env)
+    context = usual.context(args.node or node_name(env), args.stage, env)
     context = replace(
         context, cache_dir=None if saved else context.cache_dir, real_memory_mb=max(0, args.real_memory_mb)
     )
@@ -176,7 +191,8 @@ def _list(config: Config, *, as_json: bool) -> None:
     # Whoever lists wants to know that the file is right: what a run would refuse is refused here too.
     registry.select("full", (), config.nodecheck.disable)
     for name, chosen in config.nodecheck.options.items():
-        registry.get(name).settings(chosen)
+        registry.get(name).require_sense(chosen)
+    profiles.validate(config.nodecheck.gpu_profiles)
     print(json.dumps(explain.as_json(checks), ensure_ascii=False) if as_json else explain.as_text(checks))
     if config.nodecheck.disable and not as_json:
         print(f"\nswitched off here (nodecheck.disable): {', '.join(config.nodecheck.disable)}")

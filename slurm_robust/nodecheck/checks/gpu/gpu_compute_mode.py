@@ -10,6 +10,13 @@ _MODES = {0: "default", 1: "exclusive_thread", 2: "prohibited", 3: "exclusive_pr
 _REMEDY = "`nvidia-smi -i N -c 0` (default)"
 
 
+def validate(options: Options) -> None:
+    """Refuse a mode that does not exist."""
+    wanted = options["mode"]
+    if wanted not in ("", *_MODES.values()):
+        raise CheckError(f"nodecheck.options.gpu_compute_mode.mode: {wanted!r} is none of {', '.join(_MODES.values())}")
+
+
 def judge(facts: Facts, options: Options) -> Finding:
     """`prohibited` fails, as does another mode than the site has named; one GPU unlike the others warns.
 
@@ -17,8 +24,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         CheckError: the option names a mode that does not exist.
     """
     wanted = options["mode"]
-    if wanted not in ("", *_MODES.values()):
-        raise CheckError(f"nodecheck.options.gpu_compute_mode.mode: {wanted!r} is none of {', '.join(_MODES.values())}")
+    validate(options)
     if (nothing := unanswered(facts) or unreported(facts, "compute_mode", "compute mode")) is not None:
         return nothing
     faults = []

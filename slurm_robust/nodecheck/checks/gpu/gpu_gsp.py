@@ -10,6 +10,13 @@ _MODES = {"on": 1, "off": 0}
 _REMEDY = "see NVreg_EnableGpuFirmware in /proc/driver/nvidia/params; reboot"
 
 
+def validate(options: Options) -> None:
+    """Refuse a mode that does not exist."""
+    wanted = options["mode"]
+    if wanted not in ("", *_MODES):
+        raise CheckError(f"nodecheck.options.gpu_gsp.mode: {wanted!r} is none of {', '.join(_MODES)}")
+
+
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: with and without, GPUs work; a mixture is nobody's wish.
 
@@ -17,8 +24,7 @@ def judge(facts: Facts, options: Options) -> Finding:
         CheckError: the option names a mode that does not exist.
     """
     wanted = options["mode"]
-    if wanted not in ("", *_MODES):
-        raise CheckError(f"nodecheck.options.gpu_gsp.mode: {wanted!r} is none of {', '.join(_MODES)}")
+    validate(options)
     if (nothing := unanswered(facts) or unreported(facts, "gsp_mode", "GSP firmware", needed=False)) is not None:
         return nothing
     modes = [(gpu, mode[0]) for gpu, mode in reported(facts, "gsp_mode")]

@@ -9,14 +9,19 @@ from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, reported, 
 _MODES = {"on": 1, "off": 0}
 
 
+def validate(options: Options) -> None:
+    """Refuse a mode that does not exist."""
+    if options["mode"] not in ("", *_MODES):
+        raise CheckError(f"nodecheck.options.gpu_mig.mode: {options['mode']!r} is none of {', '.join(_MODES)}")
+
+
 def judge(facts: Facts, options: Options) -> Finding:
     """Fails where the site has named a mode that a GPU has not; a change that waits for a reset warns.
 
     Raises:
         CheckError: the option names a mode that does not exist.
     """
-    if options["mode"] not in ("", *_MODES):
-        raise CheckError(f"nodecheck.options.gpu_mig.mode: {options['mode']!r} is none of {', '.join(_MODES)}")
+    validate(options)
     wanted = _MODES.get(options["mode"])
     if (nothing := unanswered(facts) or unreported(facts, "mig_mode", "MIG", needed=wanted is not None)) is not None:
         return nothing

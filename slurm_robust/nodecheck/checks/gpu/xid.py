@@ -296,8 +296,10 @@ check = Check(
     lane=shared_kernel_log.LANE,
     invalidating_words=_WORDS,
     options={
-        "fail": Option([], _LISTS.format(what="make the node unfit"), "ours: empty, the catalogue decides"),
-        "warn": Option([], _LISTS.format(what="only warn"), "ours: empty, the catalogue decides"),
-        "ignore": Option([], _LISTS.format(what="are passed over"), "ours: empty, the catalogue decides"),
+        "fail": Option(
+            [], _LISTS.format(what="make the node unfit"), "ours: empty, the catalogue decides", items=(int,)
+        ),
+        "warn": Option([], _LISTS.format(what="only warn"), "ours: empty, the catalogue decides", items=(int,)),
+        "ignore": Option([], _LISTS.format(what="are passed over"), "ours: empty, the catalogue decides", items=(int,)),
     },
 )

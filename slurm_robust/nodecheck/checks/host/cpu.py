@@ -87,6 +87,6 @@ check = Check(
         "expected": Option(
             0, "CPUs (threads) that must be online; 0: as in slurm.conf, which only warns", "ours: only the site knows"
         ),
-        "smt": Option("", "`on` or `off`; empty: any", "ours"),
+        "smt": Option("", "`on` or `off`; empty: any", "ours", allowed=("on", "off")),
     },
 )

@@ -72,7 +72,7 @@ check = Check(
     lane="files",
     options={
         "governor": Option("", "governor of all CPUs; empty: any", "ours: with intel_pstate `powersave` is fast too"),
-        "turbo": Option("", "`on` or `off`; empty: any", "ours"),
+        "turbo": Option("", "`on` or `off`; empty: any", "ours", allowed=("on", "off")),
         "warn_cap_share": Option(
             0.8, "share of the CPU's maximum below which a cap warns", "ours: many sites cap to the nominal frequency"
         ),

@@ -22,6 +22,27 @@ _NO_ROOM_NEEDED = (*_IMAGES, "nfs", "lustre", "9p", "virtiofs", "fuse")
 _KEYS = {"path": str, "type": str, "writable": bool, "min_free_mb": int, "min_free_inodes": int}
 
 
+def validate(options: Options) -> list[Facts]:
+    """Return the site's mounts as mappings, whether they were given so or as bare paths.
+
+    Raises:
+        CheckError: one has no path, a key that does not exist, or a value of the wrong type.
+    """
+    found = []
+    for given in options["mounts"]:
+        entry = {"path": given} if isinstance(given, str) else given
+        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+            raise CheckError(f"nodecheck.options.filesystem.mounts: {entry!r} names no path")
+        for key, value in entry.items():
+            if key not in _KEYS:
+                why = f"there is no key {key} (there are: {', '.join(_KEYS)})"
+                raise CheckError(f"nodecheck.options.filesystem.mounts: {entry['path']}: {why}")
+            if type(value) is not _KEYS[key]:
+                raise CheckError(f"nodecheck.options.filesystem.mounts: {entry['path']}: {key}: {value!r} does not fit")
+        found.append(entry)
+    return found
+
+
 def _wanted(context: Context, options: Options) -> list[Facts]:
     """What is looked at: /tmp and our own state folder always, and the site's mounts."""
     wanted: list[Facts] = [
@@ -31,14 +52,7 @@ def _wanted(context: Context, options: Options) -> list[Facts]:
         folder = next((f for f in (context.cache_dir, *context.cache_dir.parents) if f.is_dir()), None)
         if folder is not None:
             wanted.append({"path": str(folder), "min_free_mb": 1, "min_free_inodes": 10})
-    for given in options["mounts"]:
-        entry = {"path": given} if isinstance(given, str) else given
-        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
-            raise CheckError(f"nodecheck.options.filesystem.mounts: {entry!r} names no path")
-        for key, value in entry.items():
-            if type(value) is not _KEYS.get(key):
-                raise CheckError(f"nodecheck.options.filesystem.mounts: {entry['path']}: {key}: {value!r} does not fit")
-        wanted.append({**entry, "mount": True})
+    wanted += [{**entry, "mount": True} for entry in validate(options)]
     return wanted
 
 
@@ -258,6 +272,7 @@ check = Check(
             [],
             "list of {path, type, writable, min_free_mb, min_free_inodes} (or bare paths) that must be mounted",
             "ours: empty, only the site knows its mounts",
+            items=(str, dict),
         ),
         "fstab": Option(False, "what /etc/fstab mounts at boot must be mounted too", "ours: in many images it is old"),
         "tmp_min_free_mb": Option(64, "MiB that /tmp must have free", "ours: less than any job's start needs"),

@@ -55,7 +55,8 @@ check = Check(
             "",
             "`off`: warn where a bridge redirects; empty: any",
             "ours: NVIDIA's NCCL guide wants it off on bare metal, and virtual machines need it",
+            ("off",),
         ),
-        "iommu": Option("", "`off` or `pt` (passing through); empty: any", "ours: as above"),
+        "iommu": Option("", "`off` or `pt` (passing through); empty: any", "ours: as above", ("off", "pt")),
     },
 )

@@ -28,12 +28,17 @@ def _devices(context: Context, wanted: set[str]) -> dict[str, list[str]]:
     return found
 
 
-def probe(context: Context, options: Options) -> Facts:
-    """Read what was logged since the last prolog, and which of the file systems it names are mounted how."""
+def validate(options: Options) -> None:
+    """Refuse kinds of messages that do not exist."""
     for name in ("ignore", "often"):
         for kind in options[name]:
             if kind not in kernel_patterns.KINDS or (name == "often" and type(options[name][kind]) is not int):
                 raise CheckError(f"nodecheck.options.kernel_log.{name}: {kind!r} is no kind, or its number is none")
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Read what was logged since the last prolog, and which of the file systems it names are mounted how."""
+    validate(options)
     tally = kernel_patterns.TroubleTally()
     most = shared_kernel_log.MOST_LINES
     news = shared_kernel_log.news(context, check.name, tally.add, kernel_patterns.WORDS, most)

@@ -36,14 +36,20 @@ def _entries(top: str) -> Iterator[os.stat_result]:
             folders.clear()
 
 
+def validate(options: Options) -> None:
+    """Refuse what is no absolute path."""
+    for place in options["folders"]:
+        if not isinstance(place, str) or not place.startswith("/"):
+            raise CheckError(f"nodecheck.options.scratch.folders: {place!r} is no absolute path")
+
+
 def probe(context: Context, options: Options) -> Facts:
     """Space held by users who run nothing here, by uid."""
     running = processes.owners(context)
     held: dict[int, list[int]] = {}
     seen = 0
+    validate(options)
     for place in options["folders"]:
-        if not isinstance(place, str) or not place.startswith("/"):
-            raise CheckError(f"nodecheck.options.scratch.folders: {place!r} is no absolute path")
         for info in _entries(str(context.path(place))):
             seen += 1
             if seen > _MAX_ENTRIES:

@@ -41,14 +41,21 @@ def _process(found: Iterable[processes.NodeProcess], name: str) -> _Sign | None:
     return (f"/proc/{min(pids)}/comm", command) if pids else None
 
 
-def probe(context: Context, options: Options) -> Facts:
-    """Which of the named services have a process; a name with a dot is a unit, any other a command."""
-    found = processes.scan(context)
-    signs: dict[str, _Sign | None] = {}
+def validate(options: Options) -> None:
+    """Refuse what cannot be the name of a unit or command."""
     for kind in ("required", "wanted"):
         for name in options[kind]:
             if not isinstance(name, str) or not _NAME.match(name):
                 raise CheckError(f"nodecheck.options.services.{kind}: {name!r} is no service's name")
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """Which of the named services have a process; a name with a dot is a unit, any other a command."""
+    found = processes.scan(context)
+    signs: dict[str, _Sign | None] = {}
+    validate(options)
+    for kind in ("required", "wanted"):
+        for name in options[kind]:
             unit = name if name.endswith((".service", ".socket", ".scope")) else f"{name}.service"
             signs[name] = _process(found, name) or _in_cgroup(context, unit)
     return {

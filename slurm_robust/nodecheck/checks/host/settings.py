@@ -39,7 +39,8 @@ def _refuse(name: str, value: Any, why: str) -> CheckError:
     return CheckError(f"nodecheck.options.settings.{name}: {value!r} {why}")
 
 
-def _validated(options: Options) -> None:
+def validate(options: Options) -> None:
+    """Refuse names that cannot be."""
     for name in ("kernel", "cmdline", "cmdline_without", "modules", "lsm", "files", "fail"):
         for value in options[name]:
             if not isinstance(value, str) or (name == "modules" and not _MODULE.match(value)):
@@ -58,7 +59,7 @@ def _validated(options: Options) -> None:
 
 def probe(context: Context, options: Options) -> Facts:
     """What stands under the names that the site gave; the rest is not read."""
-    _validated(options)
+    validate(options)
     loaded: dict[str, bool] = {}
     if options["modules"]:
         names = {line.partition(" ")[0] for line in small_files.read_text(context.path("/proc/modules")).splitlines()}
@@ -180,9 +181,13 @@ check = Check(
         "cmdline": Option([], "words that must be on the kernel's command line, as [iommu=pt]", _OURS),
         "cmdline_without": Option([], "words that must not be there", _OURS),
         "modules": Option([], "kernel modules that must be loaded, as [nvidia_peermem, lustre]", _OURS),
-        "sysctl": Option({}, "{name: value} that must be so, as {kernel.numa_balancing: 0}", _OURS),
+        "sysctl": Option(
+            {}, "{name: value} that must be so, as {kernel.numa_balancing: 0}", _OURS, items=(int, float, str)
+        ),
         "hugepages": Option({}, "{size: least number of pages}, as {2048kB: 1024}", _OURS),
-        "thp": Option("", "transparent huge pages: always, madvise or never; empty: any", _OURS),
+        "thp": Option(
+            "", "transparent huge pages: always, madvise or never; empty: any", _OURS, ("always", "madvise", "never")
+        ),
         "lsm": Option([], "security modules that must be active, as [apparmor] or [selinux=permissive]", _OURS),
         "clocksource": Option("", "what time must be read from, as tsc; empty: any", _OURS),
         "files": Option([], "files, folders or devices that must be there", _OURS),

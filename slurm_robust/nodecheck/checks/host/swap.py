@@ -63,7 +63,9 @@ check = Check(
     cost="three reads, under 1 ms",
     lane="files",
     options={
-        "expected": Option("", "`on` or `off` (compressed memory, zram, is no swap here); empty: any", "ours"),
+        "expected": Option(
+            "", "`on` or `off` (compressed memory, zram, is no swap here); empty: any", "ours", allowed=("on", "off")
+        ),
         "warn_pages_per_s": Option(
             1000.0, "pages swapped a second since the last run from which it warns; 0: never", "ours: 4 MB/s"
         ),

@@ -109,6 +109,6 @@ check = Check(
     lane="files",
     options={
         "members": Option({}, "members that bonds must have: {bond or `default`: number}", "ours: empty"),
-        "mode": Option({}, "mode that bonds must run in: {bond or `default`: `802.3ad`}", "ours: empty"),
+        "mode": Option({}, "mode that bonds must run in: {bond or `default`: `802.3ad`}", "ours: empty", items=(str,)),
     },
 )

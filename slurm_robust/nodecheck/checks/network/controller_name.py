@@ -11,13 +11,18 @@ from slurm_robust.nodecheck.sources import host_names, slurm_conf
 _CONNECT_S = 1.0
 
 
+def validate(options: Options) -> None:
+    """Refuse what cannot be a host's name."""
+    for host in options["hosts"]:
+        if not isinstance(host, str) or not host_names.is_host(host):
+            raise CheckError(f"nodecheck.options.controller_name.hosts: {host!r} is no host's name")
+
+
 def probe(context: Context, options: Options) -> Facts:
     """Each controller's addresses: as written, from /etc/hosts, or from the resolver."""
     text = "" if options["hosts"] else slurm_conf.read(context, options["slurm_conf"], os.environ)
     hosts, port = slurm_conf.controllers(text)
-    for host in options["hosts"]:
-        if not isinstance(host, str) or not host_names.is_host(host):
-            raise CheckError(f"nodecheck.options.controller_name.hosts: {host!r} is no host's name")
+    validate(options)
     hosts = list(options["hosts"]) or hosts
     known = host_names.hosts_file(context)
     found: dict[str, Facts] = {}

@@ -99,6 +99,7 @@ check = Check(
             + ", ".join(f"{name} {limit}" for name, (limit, _) in LIMITS.items())
             + "; 0 passes a counter over",
             "ours: a good cable has none at all, a full receive ring loses thousands",
+            keys=tuple(LIMITS),
         ),
         "min_share": Option(1e-6, "share of all packets below which errors are no fault", "ours: less costs no speed"),
         "warn_flaps_per_day": Option(

@@ -11,12 +11,18 @@ from slurm_robust.nodecheck.sources import small_files
 _NAME = re.compile(r"net(?:[./][A-Za-z0-9_-]+){1,6}\Z")
 
 
-def probe(context: Context, options: Options) -> Facts:
-    """The settings that the site names; a name with slashes may have dots in its parts (`net/ipv4/conf/eth0.1/mtu`)."""
-    found = {}
+def validate(options: Options) -> None:
+    """Refuse what is no setting below net."""
     for name in (*options["minimum"], *options["exact"]):
         if not isinstance(name, str) or not _NAME.match(name):
             raise CheckError(f"nodecheck.options.network_sysctls: {name!r} is no setting below net")
+
+
+def probe(context: Context, options: Options) -> Facts:
+    """The settings that the site names; a name with slashes may have dots in its parts (`net/ipv4/conf/eth0.1/mtu`)."""
+    found = {}
+    validate(options)
+    for name in (*options["minimum"], *options["exact"]):
         path = name if "/" in name else name.replace(".", "/")
         found[name] = small_files.word(context.path("/proc/sys") / path)
     return {"found": found}
@@ -51,6 +57,6 @@ check = Check(
     lane="files",
     options={
         "minimum": Option({}, "least values: {`net.core.rmem_max`: 16777216}; of several the largest", "ours: empty"),
-        "exact": Option({}, "values: {`net.ipv4.conf.all.rp_filter`: 2}", "ours: empty"),
+        "exact": Option({}, "values: {`net.ipv4.conf.all.rp_filter`: 2}", "ours: empty", items=(int, float, str)),
     },
 )

@@ -126,5 +126,5 @@ check = Check(
     cost="one pass over the kernel log, 1–20 ms",
     lane=shared_kernel_log.LANE,
     invalidating_words=("health compromised", "Fatal error", "health recovery f", "Health issue observed"),
-    options={"ignore": Option([], f"list of kinds to ignore: {', '.join(_KINDS)}", "ours: none is")},
+    options={"ignore": Option([], f"list of kinds to ignore: {', '.join(_KINDS)}", "ours: none is", tuple(_KINDS))},
 )

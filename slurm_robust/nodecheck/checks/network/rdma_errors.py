@@ -126,6 +126,7 @@ check = Check(
             + ", ".join(f"{name} {limit}" for name, (limit, _) in LIMITS.items())
             + "; 0 passes a counter over",
             f"symbol_error: {_IBTA}; the others: {_DIAGS}",
+            keys=tuple(LIMITS),
         ),
         "warn_flaps_per_day": Option(
             2, "losses of a link a day from which it warns; 0: never", "NVIDIA's InfiniBand bring-up procedure"

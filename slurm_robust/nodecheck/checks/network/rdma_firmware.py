@@ -45,7 +45,9 @@ check = Check(
     cost="nothing beyond rdma_ports, whose reading it shares",
     lane=rdma.LANE,
     options={
-        "expected": Option({}, "firmware by board or model: {`MT_0000000838`: `28.41.1000`}", "ours: empty"),
+        "expected": Option(
+            {}, "firmware by board or model: {`MT_0000000838`: `28.41.1000`}", "ours: empty", items=(str,)
+        ),
         "ignore": Option([], "list of devices or boards to ignore", "ours: none is"),
     },
 )

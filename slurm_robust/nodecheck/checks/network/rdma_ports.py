@@ -225,6 +225,7 @@ check = Check(
             {},
             "`InfiniBand` or `Ethernet`, as ports must run: {port, device, board, model or `default`: layer}",
             "ours: empty; one board may serve as either",
+            ("InfiniBand", "Ethernet"),
         ),
         "grace_s": Option(30.0, "s for which a port or card that was up may be away", "ours: links train in seconds"),
         "boot_grace_s": Option(

@@ -112,6 +112,7 @@ check = Check(
             + ", ".join(f"{name} {limit}" for name, limit in LIMITS.items())
             + "; 0 passes a counter over",
             "ours: congestion alone makes thousands an hour on a busy fabric, a time-out is rarer, a bad checksum rare",
+            keys=tuple(LIMITS),
         ),
         "odd_factor": Option(10.0, "times its sisters' median from which a port is odd", "ours: rails share load"),
         "ignore": Option([], "list of devices, ports, interfaces or boards to ignore", "ours: none is"),
