@@ -18,8 +18,8 @@ PLACES = ("/opt/slurm_robust", "/usr/bin/", "/usr/share/slurm_robust", "/etc/slu
 
 def blocks(name: str, heading: str) -> list[list[str]]:
     """The code blocks below a heading, a list of lines each."""
-    found = re.findall(r"^```\n(.*?)^```", section(name, heading), re.MULTILINE | re.DOTALL)
-    return [block.splitlines() for block in found]
+    found = re.findall(r"^ *```\n(.*?)^ *```", section(name, heading), re.MULTILINE | re.DOTALL)
+    return [[line.strip() for line in block.splitlines()] for block in found]
 
 
 class Clean:
@@ -58,6 +58,10 @@ def test_each_role_has_a_block_of_lines() -> None:
     assert "srobust-nodewatch" in watch[0]
     (daemon,) = blocks("docs/operations.md", "Daemon")
     assert daemon[0] == "/opt/slurm_robust/bin/pip install '.[daemon]'"
+    _, replaced, nodes = blocks("docs/operations.md", "Upgrade")
+    assert daemon[0] in replaced
+    assert replaced.index("cp -a /var/lib/slurm_robust /var/lib/slurm_robust.before") < replaced.index(daemon[0])
+    assert [line for line in node if "pip install" in line or "install -D -m 755" in line] == nodes[:3]
     training = blocks("docs/engineer.md", "Step 0: the package in your training's environment")
     assert training[0] == ["pip install .", "pip install --no-deps . && pip install msgspec xxhash"]
 
@@ -83,6 +87,14 @@ def test_a_node_and_a_daemon_installed_by_the_documents(tmp_path: Path) -> None:
     lacking = [c for c in full["checks"] if "not installed" in c["sentence"] and c["status"] != "skip"]
     assert lacking == []
     clean.type(watch[0], *(line for line in watch if line.startswith("srobust nodewatch")))
+    # An upgrade replaces every file, also where the version is the same.
+    old = next((clean.root / "opt/slurm_robust/lib").glob("python3*/site-packages/slurm_robust/text.py"))
+    old.write_text("raise ImportError('old')\n")
+    (clean.root / "usr/share/slurm_robust/prolog/srobust-prolog").write_text("old")
+    *_, upgrade = blocks("docs/operations.md", "Upgrade")
+    clean.type(*(line for line in upgrade if "systemctl" not in line and not line.startswith("srobust ")))
+    clean.type("srobust check --only memory")
+    assert (clean.root / "usr/share/slurm_robust/prolog/srobust-prolog").read_text() != "old"
     # A binding that was lost: the command that is advised brings it back.
     python = clean.root / "opt/slurm_robust/bin/python"
     clean.type(f"{python} -m pip uninstall --yes nvidia-ml-py")
