@@ -162,7 +162,11 @@ def test_the_table_of_patience_is_the_codes() -> None:
 def test_every_part_of_the_package_is_in_the_architecture() -> None:
     """Each folder and file at the top of the package has its question."""
     parts = {p.name + ("/" if p.is_dir() else "") for p in PACKAGE.iterdir() if not p.name.startswith(("_", "."))}
-    assert parts <= in_backticks(section("docs/architecture.md", "Folders"))
+    text = section("docs/architecture.md", "Folders")
+    assert parts <= in_backticks(text)
+    rows = re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)
+    assert sorted(rows) == sorted(set(rows)), "each has one row"
+    assert set(rows) <= parts, "and exists"
 
 
 ROWS = {

@@ -9,6 +9,7 @@ from documents import (
     PACKAGE,
     options_of,
     section,
+    text_of,
 )
 
 from slurm_robust.cli.main import COMMANDS
@@ -27,7 +28,7 @@ MISSING: dict[str, Callable[[], bool]] = {
     "Nothing is done about it": lambda: uses(r"claim|decide\(|relaunch|requeue", "supervise/watch/slowness.py"),
     "Native stacks and GPU kernels are not looked at": lambda: uses(r'"--native"|cuda-gdb', "supervise"),
     "How much of a GPU's memory is free is looked at between jobs only": lambda: uses(r"nvml", "supervise"),
-    "DCGM, switches and the\n  board's event log (IPMI) are not asked": lambda: uses(
+    "DCGM's\n  counters and policies, switches and the board's event log (IPMI) are not asked": lambda: uses(
         r"import (?:pydcgm|dcgm)|\[\"(?:dcgmi|ipmitool|ibnetdiscover)\"", "nodecheck"
     ),
     "They are not warmed up": lambda: uses(r"\bwarm_?up|preload", "daemon", "policy"),
@@ -61,7 +62,37 @@ def test_what_the_readme_says_is_there_is_there() -> None:
         "reported by slurmstepd where the SPANK plugin is installed": (PACKAGE / "supervise/agent/exits.py").exists(),
         "that still hold a GPU": (PACKAGE / "supervise/agent/gpu_holders.py").exists(),
         "the full stage also computes on the GPUs": bool(registry.GROUPS["torch"]),
+        "`dcgmi diag` is run by `srobust test`": uses(r"dcgmi.*diag", "stoptime/node_tools.py"),
         "checked in full when they join": (PACKAGE / "daemon/controllers/standby_check.py").exists(),
     }.items():
         assert sentence in text, sentence
         assert there, sentence
+
+
+def test_what_the_test_script_runs_is_said() -> None:
+    """Not all tests: the variants are another command's."""
+    assert '-m "not variant"' in text_of("scripts/test")
+    tried = section("README.md", "Try it")
+    assert "./scripts/test-variants" in tried
+    for page in ("README.md", "CONTRIBUTING.md", "scripts/test"):
+        assert not re.search(r"runs them all|all tests\n", text_of(page)), page
+
+
+def test_what_a_road_needs_is_said() -> None:
+    """Tests need PyTorch, time, and a step of ours; the supervisor says so where one of them is missing."""
+    rows = dict(
+        re.findall(r"^\| (\w[\w ]*) \| .* \| (.*) \|$", section("README.md", "Roads back to training"), re.MULTILINE)
+    )
+    assert "restart in place" in rows
+    for words in ("PyTorch", "`ladder.budget_s`", "a step that `srobust run` started"):
+        assert words in rows["test"]
+
+
+def test_protocols_have_the_modules_that_the_architecture_names() -> None:
+    """Each that is named exists; the one without a module of messages is named as such."""
+    text = section("docs/architecture.md", "Who starts and calls what")
+    named = re.findall(r"`((?:supervise|checkpoint)/[\w/]*messages\.py)`", text)
+    assert len(named) == 3
+    assert all((PACKAGE / name).is_file() for name in named)
+    assert "Those of stop-time tests do not" in text
+    assert not list((PACKAGE / "stoptime").glob("*messages*")), "then the sentence is to go"
