@@ -130,7 +130,7 @@ class Service:
             _Watched(link),
             _Watched(poll),
             _Watched(rdma, lambda: polls.has_rdma(own)),
-            _Watched(nvml, lambda: _nvml_wanted(own)),
+            _Watched(nvml, lambda: _nvml_wanted(own, self._say)),
         ]
 
     def _child(self, name: str, body: Callable[..., None], every_s: float, silent_s: float) -> ChildSource:
@@ -330,12 +330,14 @@ def _own_context(context: Context, folder: Path) -> Context:
     return replace(context, cache_dir=folder, stage="periodic", shared={})
 
 
-def _nvml_wanted(context: Context) -> bool:
-    """Whether to ask NVML; its binding is loaded here, so that each child has it."""
+def _nvml_wanted(context: Context, say: Say) -> bool:
+    """Whether to ask NVML; its binding is loaded here, so that each child has it. Where it is missing, that is said."""
     if not polls.driver_there(context):
         return False
-    with contextlib.suppress(ImportError):
+    try:
         library.binding()
+    except ImportError:
+        say(f"the GPUs are not watched through NVML: type {sys.executable} -m pip install nvidia-ml-py")
     return True
 
 

@@ -11,7 +11,10 @@ from helpers import wait_until
 from watch_helpers import RunningService, at, kernel_lines
 
 from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.nodecheck.nvml import library as nvml
 from slurm_robust.nodewatch import nvml_watch
+from slurm_robust.nodewatch import service as node_service
 from slurm_robust.nodewatch.gpu_numbers import GpuNumbers
 from slurm_robust.nodewatch.verdicts import Verdicts
 
@@ -90,3 +93,19 @@ def test_a_hang_that_lasts_is_a_fault_of_the_node(library: Path, tmp_path: Path,
     hung = running.wait_for("gpu_driver", timeout_s=40)
     assert (hung.urgency, hung.gpus) == ("now", ())
     assert "hangs" in hung.text
+
+
+def test_a_missing_binding_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what installs it; a node without a driver says nothing."""
+
+    def missing() -> None:
+        raise ImportError("no pynvml")
+
+    said: list[str] = []
+    monkeypatch.setattr(nvml, "binding", missing)
+    assert node_service._nvml_wanted(Context("n1", nvml_library="/lib/libnvidia-ml.so.1"), said.append)
+    (line,) = said
+    assert line.endswith("-m pip install nvidia-ml-py")
+    if not Path("/proc/driver/nvidia/version").exists():
+        assert not node_service._nvml_wanted(Context("n1"), said.append)
+        assert len(said) == 1
