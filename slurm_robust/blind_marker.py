@@ -59,6 +59,13 @@ def believed(marker: BlindMarker, now_s: float, boot_at_s: float) -> bool:
     return now_s - marker.at_s <= MAX_AGE_S and marker.at_s >= boot_at_s - CLOCKS_DIFFER_S
 
 
+def says_as_much(there: BlindMarker, text: str, now_s: float, boot_at_s: float) -> bool:
+    """Return True if the marker that is there has the reason of the one in `text`, and is no time to renew it."""
+    new = parse(text)
+    same = new is not None and new.reason == there.reason
+    return same and 0 <= now_s - there.at_s < RENEWED_S and believed(there, now_s, boot_at_s)
+
+
 def _plain(text: str) -> str:
     """Return one line of printable ASCII without brackets, within the bound."""
     line = "".join(c if c.isascii() and c.isprintable() else "?" for c in " ".join(text.split()))

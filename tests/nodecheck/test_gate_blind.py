@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from slurm_robust.slurm.errors import SlurmTimeoutError
 
 WHY = "NVML cannot be used: the package nvidia-ml-py is not installed for /opt/slurm_robust/bin/python"
 BLIND = Result("gpu_driver", Finding(Status.UNKNOWN, "nvml_no_binding", WHY))
+LATE = Result("gpu_driver", Finding(Status.UNKNOWN, "deadline", "no answer within 5 s"))
 WELL = Result("gpu_driver", Finding(Status.PASS, "answers", "8 GPUs answer"))
 
 
@@ -67,6 +69,17 @@ def test_it_is_marked_in_both_modes_and_cleared(mode: Mode) -> None:
     assert slurm.calls == ["node"], "nothing is written where nothing changes"
 
 
+@pytest.mark.parametrize(
+    ("age_s", "reason", "writes"), [(100, WHY, False), (100, "other", True), (blind_marker.RENEWED_S + 9, WHY, True)]
+)
+def test_what_is_there_is_not_written_again(age_s: float, reason: str, writes: bool) -> None:
+    """A node that cannot keep what it told would write at each health check."""
+    marker = blind_marker.BlindMarker(int(time.time() - age_s), reason)
+    slurm = Slurm(blind_marker.render(marker))
+    assert gate.tell_blind("n1", WHY, Config(), slurm.connect) == ""
+    assert slurm.calls == ["node", *["extra"] * writes]
+
+
 def test_where_it_cannot_be_written(tmp_path: Path) -> None:
     """A field with JSON, an unknown node, a Slurm that does not answer: said, and never an error."""
     assert "JSON" in gate.tell_blind("n1", WHY, Config(), Slurm('{"a": 1}').connect)
@@ -108,5 +121,6 @@ def test_the_health_check_tells_what_is_news(tmp_path: Path, monkeypatch: pytest
     assert look(BLIND, 1900.0) == []
     assert look(BLIND, 1600.0 + blind_marker.RENEWED_S) == [WHY]
     assert look(BLIND, 30.0) == [WHY], "a new boot"
+    assert look(LATE, 90.0) == [], "that a check had no time does not show that the GPUs are seen"
     assert look(WELL, 330.0) == [""]
     assert look(WELL, 630.0) == []

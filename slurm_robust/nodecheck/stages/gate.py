@@ -250,8 +250,12 @@ def tell_blind(name: str, reason: str, config: Config, connect: Connect = _conne
             return "Slurm does not know this node"
         if fault_marker.without(blind_marker.without(node.extra)).startswith("{"):
             return "its Extra field has JSON, by which jobs may be scheduled"
-        marker = BlindMarker(int(time.time()), reason)
-        text = blind_marker.render(marker, node.extra) if reason else blind_marker.without(node.extra)
+        now_s, there = time.time(), blind_marker.parse(node.extra)
+        text = blind_marker.without(node.extra)
+        if reason:
+            text = blind_marker.render(BlindMarker(int(now_s), reason), node.extra)
+            if there is not None and blind_marker.says_as_much(there, text, now_s, node.boot_at_s):
+                return ""
         if text != node.extra and (reason or blind_marker.marked(node.extra)):
             connect(_until(config.slurm, end_s)).set_node_extra(name, text)
     except Exception as error:  # noqa: BLE001 (as in `act`)

@@ -160,6 +160,8 @@ def _tell_sight(report: NodeReport, cache_dir: Path, config: str, log: Log) -> N
     fresh = isinstance(told_s, float) and 0 <= now_s - told_s < blind_marker.RENEWED_S
     if (kept.get("reason") == reason and fresh) if reason else not kept:
         return
+    if not reason and any(r.name.startswith("gpu_") and r.finding.status is Status.UNKNOWN for r in report.results):
+        return  # not blind for the old reason, but nobody has seen them either
     whole = choices.read(config)
     distrust_slurm_conf(os.environ, log)
     from slurm_robust.nodecheck.stages import gate  # noqa: PLC0415 (a node that sees its GPUs needs no Slurm)
