@@ -81,8 +81,11 @@ def test_claims_that_may_not_stand(change: dict[str, object], claim: dict[str, o
     ("usage", "words"),
     [
         (Usage(active=32), "max_active"),
-        (Usage(user_day=20), "max_per_user_day"),
+        (Usage(user_fruitless=20), "brought no new step within a day, and seat.max_per_user_day is 20"),
+        (Usage(user_day=100), "5 times seat.max_per_user_day"),
+        (Usage(user_day=140, user_nodes=2049), "5 times seat.max_per_user_day"),
         (Usage(job_day=8), "max_per_job_day"),
+        (Usage(job_day=49, job_nodes=2099), "max_per_job_day"),
         (Usage(job_fruitless=3), "supervise.fruitless_attempts"),
     ],
 )
@@ -92,7 +95,8 @@ def test_caps(usage: Usage, words: str) -> None:
     refusal = check_claim(job(), said, usage, CONFIG)
     assert refusal is not None
     assert words in refusal.reason
-    below = Usage(*(max(0, count - 1) for count in astuple(usage)[:-1]))
+    nodes = {"user_nodes": usage.user_nodes, "job_nodes": usage.job_nodes}
+    below = replace(Usage(*(max(0, count - 1) for count in astuple(usage)[:-1])), **nodes)
     assert check_claim(job(), said, below, CONFIG) is None
 
 

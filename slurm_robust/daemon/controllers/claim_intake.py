@@ -24,7 +24,7 @@ from slurm_robust.claim import Claim, ClaimError
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DAY_S, DaemonContext, RateLimit
 from slurm_robust.daemon.controllers.breaker import Breaker
-from slurm_robust.daemon.controllers.incident_rows import incident_key, new_row, reached, report_folder, usage_of
+from slurm_robust.daemon.controllers.incident_rows import incident_key, new_row, reached, report_folder
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.jobs_together import JobsTogether
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow
@@ -221,8 +221,8 @@ class ClaimIntake:
         context = self.context
         if (other := self.recoveries.of_job(job.ref.job_id)) is not None and other.recovery.kind != NODE_LOST:
             return Refusal(f"a recovery of this job is under way already ({other.incident.id})")
-        usage = usage_of(context.journal, self.recoveries, job, context.now_s(), claim.step)
-        return check_claim(job, claim, usage, context.config)
+        caps = self.recoveries.caps
+        return caps.told(job, check_claim(job, claim, caps.usage(job, claim.step), context.config))
 
     def kept_in_service(self, job: Job, claim: Claim) -> str:
         """What is said where a claim's suspects stay in service; empty where they may be taken out."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from slurm_robust.claim import Claim
-from slurm_robust.daemon.context import DAY_S, DaemonContext
-from slurm_robust.daemon.controllers.recoveries import Recoveries
-from slurm_robust.daemon.store.journal import IncidentRow, Journal
+from slurm_robust.daemon.context import DaemonContext
+from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.model import Attempt, Incident, Verdict
-from slurm_robust.policy.cluster.recovery_plan import NODE_LOST, Recovery, Refusal, Usage
+from slurm_robust.policy.cluster.recovery_plan import NODE_LOST, Recovery, Refusal
 from slurm_robust.slurm.client import Job
 from slurm_robust.text import printable
 
@@ -49,18 +48,6 @@ def new_row(
         mode=context.mode.value,
         recovery=recovery,
         seat=recovery is not None and bool(recovery.seat),
-    )
-
-
-def usage_of(journal: Journal, recoveries: Recoveries, job: Job, now_s: float, step: int = -1) -> Usage:
-    """Seats given so far, for the caps; `step` is the highest that the job reports."""
-    since_s = now_s - DAY_S
-    return Usage(
-        active=sum(1 for f in recoveries.open.values() if f.recovery.seat and not f.row.abort),
-        user_day=journal.seats_since(since_s, user=job.user),
-        job_day=journal.seats_since(since_s, job_id=job.ref.job_id),
-        job_fruitless=journal.fruitless_seats(since_s, job.ref.job_id, step),
-        barred=recoveries.bars.why(job.user, now_s),
     )
 
 

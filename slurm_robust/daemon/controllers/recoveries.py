@@ -10,6 +10,7 @@ from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.open_recovery import OpenRecovery
+from slurm_robust.daemon.controllers.seat_caps import SeatCaps
 from slurm_robust.daemon.jobs_together import JobsTogether
 from slurm_robust.daemon.store.journal import OPEN, RUNNING, ActionRow, IncidentRow
 from slurm_robust.daemon.store.node_ledger import Quarantine
@@ -43,6 +44,7 @@ class Recoveries:
         self.open: dict[str, OpenRecovery] = {}
         self._lingering: dict[str, OpenRecovery] = {}
         self.bars = SeatBars(context.journal)
+        self.caps = SeatCaps(context, self.bars, self._active)
         self._together = JobsTogether(context, SEEN_AGE_S)
         self._began_s = 0.0
 
@@ -65,6 +67,9 @@ class Recoveries:
         """The clock was set back: all timers begin anew. What was decided and done is in the journal."""
         self.open = {key: OpenRecovery(f.row, f.recovery) for key, f in self.open.items()}
         self._lingering = {}
+
+    def _active(self) -> int:
+        return sum(1 for f in self.open.values() if f.recovery.seat and not f.row.abort)
 
     def cluster_for(self, job: Job) -> Cluster:
         """What Slurm shows, with the seats of other jobs that were decided just now and are not created yet."""
@@ -95,6 +100,7 @@ class Recoveries:
     async def tick(self) -> None:
         """Bring every recovery as far as possible now."""
         self._reopen_forgotten()
+        self.caps.look_again()
         self._began_s = began_s = self.context.now_s()
         due = [f for f in self.open.values() if began_s >= max(f.retry_at_s, f.look_at_s)]
         if due:

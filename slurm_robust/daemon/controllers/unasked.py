@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
-from slurm_robust.daemon.controllers.incident_rows import incident_key, new_row, usage_of
+from slurm_robust.daemon.controllers.incident_rows import incident_key, new_row
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.model import Conclusion, Grade, Suspect, Verdict
-from slurm_robust.policy.cluster.recovery_plan import Recovery, RecoveryRequest, Refusal, check_caps, plan
+from slurm_robust.policy.cluster.recovery_plan import Recovery, RecoveryRequest, Refusal, plan
 from slurm_robust.remedy import Remedy
 from slurm_robust.slurm.client import Job
 
@@ -44,7 +44,6 @@ class Unasked:
 def begin(context: DaemonContext, intake: ClaimIntake, recoveries: Recoveries, asked: Unasked) -> None:
     """Plan the job's way back within the caps, and start it; a refusal, or observe mode, is only written down."""
     job, key, now_s = asked.job, incident_key(asked.job, asked.name), context.now_s()
-    usage = usage_of(context.journal, recoveries, job, now_s)
     earlier = context.journal.evicted(job.ref.job_id, job.user)
     request = RecoveryRequest(
         asked.kind,
@@ -55,7 +54,8 @@ def begin(context: DaemonContext, intake: ClaimIntake, recoveries: Recoveries, a
         earlier=earlier,
         remedy=asked.remedy,
     )
-    decision = check_caps(usage, context.config) or plan(request, recoveries.cluster_for(job), context.config, now_s)
+    refusal = recoveries.caps.refusal(job)
+    decision = refusal or plan(request, recoveries.cluster_for(job), context.config, now_s)
     row = _row(context, intake, asked, decision)
     if isinstance(decision, Refusal) or not context.acting:
         context.journal.add_incident(row)

@@ -270,9 +270,10 @@ class Journal:
         """Write down that a recovery is given up; it still has to tidy up."""
         self.update_incident(key, abort=_dump(why))
 
-    def seats_since(self, at_s: float, *, user: str = "", job_id: int = 0) -> int:
-        """How many seats were given since then, to this user or this job."""
+    def seats_since(self, at_s: float, *, user: str = "", job_id: int = 0, fruitless: bool = False) -> int:
+        """How many seats were given since then, to this user or this job; `fruitless`: that brought no new step."""
         query = "SELECT count(*) FROM incidents WHERE seat AND opened_at_s >= ? AND (user = ? OR job_id = ?)"
+        query += " AND state = 'closed' AND outcome != 'resumed'" if fruitless else ""
         return int(self.db.execute(query, (at_s, user, job_id)).fetchone()[0])
 
     def fruitless_seats(self, at_s: float, job_id: int, step: int) -> int:

@@ -48,6 +48,11 @@ CLAIM = "claim"
 NODE_LOST = "node_lost"
 NODE_FAULT = "node_fault"
 OWNER = "owner"
+_OF_ALL = 5
+"""So many times a user's seats that brought no new step may be given to them in all."""
+_NODES_A_SEAT = 50
+"""One more seat a day for so many nodes: three times the 6.5 failures of 1,000 node-days that Kokolis et al. report
+(Revisiting Reliability in Large-Scale Machine Learning Research Clusters, 2024)."""
 REPORT = "report"
 """The kind of an incident that is no recovery: the job's own plan, for which it does not need the daemon."""
 
@@ -56,22 +61,29 @@ REPORT = "report"
 class Usage:
     """Seats given so far: active now, and to this user and this job within the last day.
 
-    `job_fruitless` are those of the job after which it came no further, up to now and one after the other. `barred`
-    says why no claim of this user is accepted now, empty where that is not so.
+    Attributes:
+        user_fruitless: Those of `user_day` that have ended, and brought no new step.
+        job_fruitless: Those of the job after which it came no further, up to now and one after the other.
+        user_nodes: How many nodes the user's running jobs have; `job_nodes` are those of this job.
+        barred: Why no claim of this user is accepted now, empty where that is not so.
     """
 
     active: int = 0
     user_day: int = 0
+    user_fruitless: int = 0
     job_day: int = 0
     job_fruitless: int = 0
+    user_nodes: int = 0
+    job_nodes: int = 0
     barred: str = ""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why nothing is done."""
+    """Why nothing is done; `cap` where one of the site's caps on seats is why."""
 
     reason: str
+    cap: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,15 +165,27 @@ def _check_conduct(usage: Usage, limit: int) -> Refusal | None:
 
 
 def check_caps(usage: Usage, config: Config) -> Refusal | None:
-    """Refuse where the site's caps on seats are reached."""
+    """Refuse where the site's caps on seats are reached.
+
+    Large jobs fail more often, so a day's caps grow with the nodes. Of one user only the seats that brought no new step
+    are few; what jobs tell of their steps is the user's word, so those that did are bounded, too.
+    """
     seat = config.seat
+    user_most = _OF_ALL * seat.max_per_user_day + usage.user_nodes // _NODES_A_SEAT
+    job_most = seat.max_per_job_day + usage.job_nodes // _NODES_A_SEAT
+    why = ""
     if usage.active >= seat.max_active:
-        return Refusal(f"{usage.active} seats are active, and seat.max_active is {seat.max_active}")
-    if usage.user_day >= seat.max_per_user_day:
-        return Refusal(f"the user had {usage.user_day} seats in a day, and seat.max_per_user_day is that many")
-    if usage.job_day >= seat.max_per_job_day:
-        return Refusal(f"the job had {usage.job_day} seats in a day, and seat.max_per_job_day is that many")
-    return None
+        why = f"{usage.active} seats are active, and seat.max_active is {seat.max_active}"
+    elif usage.user_fruitless >= seat.max_per_user_day:
+        why = f"{usage.user_fruitless} seats of the user brought no new step within a day"
+        why += f", and seat.max_per_user_day is {seat.max_per_user_day}"
+    elif usage.user_day >= user_most:
+        why = f"the user had {usage.user_day} seats in a day, and {_OF_ALL} times seat.max_per_user_day, with one more"
+        why += f" for each {_NODES_A_SEAT} nodes of the user's jobs, is {user_most}"
+    elif usage.job_day >= job_most:
+        why = f"the job had {usage.job_day} seats in a day, and seat.max_per_job_day, with one more for each"
+        why += f" {_NODES_A_SEAT} of its nodes, is {job_most}"
+    return Refusal(why, cap=True) if why else None
 
 
 @dataclass(frozen=True)
