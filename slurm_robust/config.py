@@ -82,6 +82,8 @@ class QuarantineConfig(_Section, frozen=True):
     claim_limit_s: Positive = 900.0
     """A quarantine that rests on claims alone ends after this, whatever it still waits for."""
     recheck_timeout_s: Positive = 600.0
+    soak_h: NonNegative = 0.0
+    """A suspect that passed is checked and tested again and again for so long, while no job waits for nodes."""
     strikes_to_drain: Annotated[int, msgspec.Meta(ge=1)] = 3
     strike_window_days: Positive = 14.0
     recheck_command: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ Then it is returned with a strike, or drained.
 from __future__ import annotations
 
 import math
+import time
 
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DAY_S, DaemonContext
@@ -38,7 +39,12 @@ BREAKER_WAIT_S = 600.0
 """While the breaker is open, draining a node that failed is tried again after this time, or after a reset."""
 RELEASE_AGAIN_S = 5.0
 """Between two tries to delete a reservation that still has a job."""
-RECHECK_NAME = "srobust-recheck"
+SOAK_PAUSE_S = 60.0
+"""Between two rounds of a node that soaks."""
+FOR_NODES = ("Resources", "Priority")
+"""Slurm's reasons of jobs that start as soon as there are nodes."""
+OWN_JOBS = "srobust-"
+RECHECK_NAME = f"{OWN_JOBS}recheck"
 
 
 class Quarantines:
@@ -122,7 +128,9 @@ class Quarantines:
             self.actor.own_jobs.note(recheck)
             result = full_check.result_of(recheck, q.recheck_job, since_s, limit_s)
             if result is not None:
-                await self._result(q, result)
+                await self._result(q, node, result)
+        elif q.soaked and not self._soaks(q, node):
+            await self._passed(q, f"passed {q.soaked} rounds of checks")
         elif self._claimed_for_long(q, node):
             await self._passed(q, f"could not be checked within {context.config.quarantine.claim_limit_s / 60:.0f} min")
         elif context.now_s() >= q.next_try_at_s:
@@ -136,7 +144,14 @@ class Quarantines:
         context = self.context
         ending = any(job.completing and q.node in job.nodes for job in context.readings.jobs.values())
         late = context.now_s() - q.since_s > context.config.quarantine.claim_limit_s
-        return q.of_claim and late and not ending and "NOT_RESPONDING" not in node.flags and node.state != "DOWN"
+        return (
+            q.of_claim
+            and late
+            and not q.soaked
+            and not ending
+            and "NOT_RESPONDING" not in node.flags
+            and node.state != "DOWN"
+        )
 
     async def _reserved(self, q: Quarantine) -> bool:
         """Create and renew the reservation; True where something was done, and Slurm must be read again first."""
@@ -179,7 +194,7 @@ class Quarantines:
         self.ledger.rechecking(q.node, ref.job_id, context.now_s(), "recheck submitted")
         context.info("recheck", f"{q.node}: job {ref.job_id} checks it in full")
 
-    async def _result(self, q: Quarantine, result: CheckResult) -> None:
+    async def _result(self, q: Quarantine, node: Node, result: CheckResult) -> None:
         context = self.context
         if result.cancel:
             await self._cancel(q)
@@ -191,7 +206,7 @@ class Quarantines:
             await self._failed(q, result.detail)
         elif self.pair_tests.wanted and self.repairs.under_way(q.node) is None:
             self.ledger.checked(q.node, context.now_s(), "passed its full check")
-        else:
+        elif not self._soak(q, node):
             await self._passed(q, "passed its recheck")
 
     async def _prove(self, q: Quarantine, node: Node) -> None:
@@ -201,11 +216,32 @@ class Quarantines:
         outcome = self.proof.outcome(q, node)
         if isinstance(outcome, OutOfService):
             await self._failed(q, outcome.why)
-        elif outcome is not None:
+        elif outcome is not None and (outcome.failed_test or not self._soak(q, node)):
             if outcome.unproven and not self.ledger.announced(f"unproven.{q.node}", f"{q.incident}: {outcome.why}"):
                 text = f"{q.node} goes back into service unproven, with a strike: {outcome.why}"
                 self.context.alert("suspect.unproven", text)
             await self._passed(q, outcome.why, outcome.failed_test)
+
+    def _soak(self, q: Quarantine, node: Node) -> bool:
+        """Begin another round of checks, where the site wants that; False where the node goes back."""
+        if not self._soaks(q, node):
+            return False
+        until_s = q.since_s + 3600 * self.context.config.quarantine.soak_h
+        until = time.strftime("%H:%M", time.localtime(until_s))
+        word = f"soaks until {until} or until a job waits for nodes: passed {q.soaked + 1} rounds of checks"
+        self.ledger.soak(q, self.context.now_s() + SOAK_PAUSE_S, word)
+        return True
+
+    def _soaks(self, q: Quarantine, node: Node) -> bool:
+        context = self.context
+        if self.repairs.under_way(q.node) is not None:
+            return False
+        if context.now_s() - q.since_s >= 3600 * context.config.quarantine.soak_h:
+            return False
+        jobs = (j for j in context.readings.jobs.values() if j.state == "PENDING" and j.reason in FOR_NODES)
+        # Checks of other nodes wait, too, for nodes of their own.
+        waiting = (j for j in jobs if not j.name.startswith(OWN_JOBS))
+        return not any({*j.partition.split(",")} & {*node.partitions} for j in waiting)
 
     async def _passed(self, q: Quarantine, why: str, failed_test: str = "") -> None:
         context, config = self.context, self.context.config.quarantine

@@ -26,6 +26,7 @@ class Quarantine:
         user: Of the job that suspected it; empty where none did.
         accused: The test as whose partner it got here; empty for a job's suspect.
         checked_at_s: When it passed its full check; None before.
+        soaked: How many rounds of checks and tests it has passed while it soaks.
     """
 
     node: str
@@ -42,6 +43,7 @@ class Quarantine:
     user: str = ""
     accused: str = ""
     checked_at_s: float | None = None
+    soaked: int = 0
 
     @property
     def of_claim(self) -> bool:
@@ -112,6 +114,11 @@ class NodeLedger:
     def checked(self, node: str, at_s: float, word: str) -> None:
         """Note that the node has passed its full check; tests together with another node come next."""
         self._update("quarantines", node, recheck_job=None, recheck_at_s=None, checked_at_s=at_s, word=word)
+
+    def soak(self, q: Quarantine, next_try_at_s: float, word: str) -> None:
+        """Note that the node has passed a round, and when the next one begins."""
+        new = {"recheck_job": None, "recheck_at_s": None, "checked_at_s": None, "tries": 0, "soaked": q.soaked + 1}
+        self._update("quarantines", q.node, **new, next_try_at_s=next_try_at_s, word=word)
 
     def waits_for(self, node: str, word: str) -> None:
         """Note what the node waits for."""

@@ -95,6 +95,9 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE incidents ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;    -- in the totals: 1 its beginning, 2 its end
     CREATE INDEX incidents_uncounted ON incidents(opened_at_s) WHERE counted < 2;
     """,
+    """
+    ALTER TABLE quarantines ADD COLUMN soaked INTEGER NOT NULL DEFAULT 0;   -- rounds that it passed
+    """,
 )
 """Step n brings a file from version n to n + 1. A step that was released is never changed, only followed by others."""
 
