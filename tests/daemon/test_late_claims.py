@@ -161,6 +161,24 @@ def test_where_an_attempt_ran_is_asked_of_the_accounting(made: Make) -> None:
             assert "where attempt 0 ran" in row.reason
 
 
+def test_claims_that_are_written_again_and_again_cost_few_calls(made: Make) -> None:
+    """The Comment is its user's; the accounting may take seconds for each question."""
+    world = made(NO_POOL)
+    asked: list[float] = []
+    past_runs = world.slurm.past_runs
+    world.slurm.past_runs = lambda *a, **k: (asked.append(0), past_runs(*a, **k))[1]  # type: ignore[assignment,method-assign]
+    numbers = [world.slurm.run_job(("n1",)).ref.job_id for _ in range(3)]
+    for number in numbers:
+        requeues_itself(world, number, ("n1",), away_s=1)
+        job = world.slurm.state.jobs[number]
+        world.slurm.state.jobs[number] = replace(job, submit_at_s=int(world.slurm.now_s))
+    for look in range(40):
+        for number in numbers:
+            said(world, number, Claim("wants", "l", restart=0, incident=f"i{look}", evict=("n1",)))
+        world.run(1)
+    assert 1 <= len(asked) <= 15
+
+
 def test_an_answered_claim_is_not_read_again(made: Make) -> None:
     """Not by a daemon that has lost its journal either: the answer stands in AdminComment."""
     world = made(NO_POOL)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from slurm_robust import claim as protocol
 from slurm_robust.claim import Claim, ClaimError
-from slurm_robust.daemon.context import DAY_S, DaemonContext
+from slurm_robust.daemon.context import DAY_S, DaemonContext, RateLimit
 from slurm_robust.daemon.controllers.claim_intake import MARK, ClaimIntake
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
@@ -24,12 +24,14 @@ from slurm_robust.policy.cluster.node_states import candidates
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, Recovery, RecoveryRequest, Refusal, plan, plan_late
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Job
-from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.errors import SlurmError, SlurmUnavailableError
 from slurm_robust.slurm.values import expand
 
 AROUND_S = 5
 """The accounting is asked for the runs within so many seconds of the job's requeue."""
 ACCOUNTING_S = 20.0
+LOOKS_OF_JOB, LOOKS_OF_USER = 5, 60
+"""So many late claims are weighed within an hour: each costs calls to Slurm, and the user can write another at once."""
 
 
 def late_claim(job: Job) -> Claim | None:
@@ -53,6 +55,7 @@ class LateClaims:
     ) -> None:
         self.context, self.intake, self.recoveries, self.ledger = context, intake, recoveries, ledger
         self._read: dict[int, tuple[str, int, str]] = {}
+        self._of_job, self._of_user = RateLimit(LOOKS_OF_JOB, 3600.0), RateLimit(LOOKS_OF_USER, 3600.0)
 
     async def tick(self) -> None:
         """After each reading of the jobs, and after the claims of those that run."""
@@ -77,12 +80,21 @@ class LateClaims:
         claim = late_claim(job)
         if claim is None or self.recoveries.of_job(job.ref.job_id) is not None or self._weighed(job, claim):
             return
-        context = self.context
-        now_job = await context.call(context.client.job, job.ref)
-        if now_job is None or (now_job.comment, now_job.state) != (job.comment, job.state):
-            raise SlurmError("read its claim", "the job has just changed")
-        if not self._answered(now_job, claim):
-            await self._weigh(now_job, claim)
+        context, now_s = self.context, self.context.now_s()
+        if not (self._of_job.take(job.ref.address, now_s) and self._of_user.take(job.user, now_s)):
+            context.alert("claim.late", f"job {job.ref.address}: too many late claims: ignored", user=job.user)
+            return
+        try:
+            now_job = await context.call(context.client.job, job.ref)
+            if now_job is None or (now_job.comment, now_job.state) != (job.comment, job.state):
+                raise SlurmError("read its claim", "the job has just changed")
+            if not self._answered(now_job, claim):
+                await self._weigh(now_job, claim)
+        except (sqlite3.OperationalError, SlurmUnavailableError):
+            # A full disk, or Slurm is away: that is not the user's doing, and the claim is read again.
+            self._of_job.give_back(job.ref.address)
+            self._of_user.give_back(job.user)
+            raise
 
     def _weighed(self, job: Job, claim: Claim) -> bool:
         where = "job_id = ? AND id = ? AND user = ? AND restart = ? AND kind = ?"
