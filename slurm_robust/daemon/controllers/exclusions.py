@@ -18,6 +18,8 @@ from slurm_robust.slurm.values import expand
 
 AGAIN_S = 60.0
 """After this time the same nodes are given back again where needed: slurmctld may have forgotten."""
+CHANGED_S = 20.0
+"""A waiting job is read again for status at most so often: its user can change its claim at each look."""
 
 
 class Exclusions:
@@ -72,7 +74,7 @@ class Exclusions:
         wanted = frozenset(claim.evict if claim is not None and not claim.road else ())
         wanted |= {n for _, r in self.context.journal.recoveries(job_id, job.user) for n in r.bad}
         before, at_s = self._asked.get(job_id, (frozenset[str](), 0.0))
-        if not wanted or (wanted == before and now_s < at_s + AGAIN_S):
+        if not wanted or now_s < at_s + (AGAIN_S if wanted == before else CHANGED_S):
             return
         now_job = await self.context.call(self.context.client.job, job.ref)
         self.left_out[job_id] = tuple(sorted(wanted.intersection(expand((now_job and now_job.exclude) or ""))))
