@@ -27,11 +27,11 @@ from slurm_robust.localize.layout import LayoutError
 from slurm_robust.localize.layout import parse as parse_layout
 from slurm_robust.model import EXIT_USAGE, JobRef, TestName
 from slurm_robust.policy.cluster.pair_test import PairReport
+from slurm_robust.slurm import topology
 from slurm_robust.slurm.client import Node, SlurmClient
 from slurm_robust.slurm.errors import SlurmError, SlurmParseError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.slurm.values import expand
-from slurm_robust.stoptime import topology
 from slurm_robust.stoptime.agent_step import StepTarget
 from slurm_robust.stoptime.conclusion import FindingKind, TestReport, count_of
 from slurm_robust.stoptime.replay_run import SAME, ReplaySpec, typed_command
@@ -217,7 +217,7 @@ def command(
     except SlurmError as error:
         _inconclusive(slurm_words(error))
     target = replace(target, rank_python=python or sys.executable)
-    switches = topology.read(os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf"))
+    switches = topology.read("")
     least = least_bandwidths(config.nodecheck.options)
     run = TestRun(target, tests, TestSettings(budget_s, switches, least, spec), partial(click.echo, err=True))
     report = _carried_out(run, client, job_id)

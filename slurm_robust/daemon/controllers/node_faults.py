@@ -6,6 +6,7 @@ left, and each reading of the nodes decides anew what is missing.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -38,6 +39,7 @@ from slurm_robust.policy.cluster.node_faults import (
 from slurm_robust.policy.cluster.node_states import foreign
 from slurm_robust.policy.cluster.recovery_plan import MAX_DRAIN_REASON_CHARS, NODE_FAULT
 from slurm_robust.remedy import named, tagged
+from slurm_robust.slurm import topology
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import fold
@@ -151,10 +153,13 @@ class MarkedFaults:
             kept["partitions"] = sorted(storm.partitions)
             if found.own:
                 first = faults[min(found.own)].marker
+                switches = await asyncio.to_thread(topology.read, context.config.slurm.conf)
+                leaf = topology.shared(found.own, switches)
+                cause = f"they hang on one switch, that of {fold(leaf)}: look there" if leaf else "they share a cause"
                 context.alert(
                     "nodes.fault_storm",
                     f"{len(found.own)} of {len(nodes)} nodes report a fault within a minute ({_listed(found.own)}; "
-                    f"{first.sentence}): they share a cause, and nothing is drained or requeued",
+                    f"{first.sentence}): {cause}; nothing is drained or requeued",
                 )
             context.journal.put(STORM_KEY, json.dumps(kept))
             self._late |= {name: faults[name].marker.sentence for name in found.late}

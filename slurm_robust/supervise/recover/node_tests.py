@@ -13,8 +13,8 @@ from typing import Protocol
 
 from slurm_robust.model import Plan, TestName
 from slurm_robust.policy.job.ladder import TestOutcome
+from slurm_robust.slurm import topology
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.stoptime import topology
 from slurm_robust.stoptime.agent_step import StepTarget
 from slurm_robust.stoptime.conclusion import TestReport
 from slurm_robust.stoptime.run import Progress, TestRun, TestRunError, TestSettings, least_bandwidths

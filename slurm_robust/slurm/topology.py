@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from slurm_robust.slurm.errors import SlurmParseError
@@ -25,9 +27,15 @@ def leaf_switches(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
+def shared(names: Collection[str], switches: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """The nodes of the one leaf switch that all of these are connected to; none where there is no such."""
+    return next((nodes for nodes in switches if set(names) <= set(nodes)), ())
+
+
 def read(slurm_conf: str) -> tuple[tuple[str, ...], ...]:
-    """Those of the topology.conf beside this slurm.conf; none where it cannot be read."""
+    """Those of the topology.conf beside this slurm.conf, empty for Slurm's own; none where it cannot be read."""
+    conf = slurm_conf or os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf")
     try:
-        return leaf_switches(Path(slurm_conf).with_name("topology.conf").read_text(encoding="utf-8", errors="replace"))
+        return leaf_switches(Path(conf).with_name("topology.conf").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm_robust.stoptime.topology import leaf_switches, read
+from slurm_robust.slurm.topology import leaf_switches, read, shared
 
 TREE = """
 # SwitchName=old Nodes=n9
@@ -26,3 +26,11 @@ def test_the_file_lies_beside_slurm_conf(tmp_path: Path) -> None:
     assert read(str(tmp_path / "slurm.conf")) == ()
     (tmp_path / "topology.conf").write_text(TREE)
     assert len(read(str(tmp_path / "slurm.conf"))) == 2
+
+
+def test_nodes_that_hang_on_one_switch_name_it() -> None:
+    """All of them do, or none is named."""
+    leaves = leaf_switches(TREE)
+    assert shared({"n3"}, leaves) == ("n1", "n3")
+    assert shared({"n1", "n2"}, leaves) == ()
+    assert shared({"n1"}, ()) == ()
