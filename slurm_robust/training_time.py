@@ -22,6 +22,8 @@ from slurm_robust.spent_time import within as within  # noqa: PLC0414
 
 LONG_START_S = 3600.0
 """A training that runs, and has never made a step, is starting for so long at most; then nobody knows what it does."""
+_ENDING_S = 10.0
+"""An attempt takes so long from its last step to its end; a longer silence before the end is one that nobody watched."""
 
 
 @dataclass(frozen=True)
@@ -226,9 +228,13 @@ def _lay(timeline: Timeline, run: _Run, stops: Sequence[Stop], following: _Run |
         since, before_s = stop.noticed_at_s or 0.0, math.inf if final else stops[number + 1].noticed_at_s or math.inf
         in_place = any(since <= at_s < before_s for at_s in again)
         failed = _lay_stop(timeline, run, stop, _Around(first, sign, final, until, following, in_place))
-    quiet_s = max(last, timeline.last_s) + of.silence_s if last is not None else math.inf
+    # While it runs, two reports may be on their way. Once it has ended, what they would have said is lost: steps, or a
+    # hang whose incident nobody has seen.
+    over = run.of.end_at_s is not None or following is not None
+    silence_s = _ENDING_S + 3 * of.step_s if over and of.report_every_s > 0 else of.silence_s
+    quiet_s = max(last, timeline.last_s) + silence_s if last is not None else math.inf
     if not failed and quiet_s < run.end_s:
-        why = f"no step was reported in the last {run.end_s - quiet_s + of.silence_s:.0f} s of this attempt"
+        why = f"no step was reported in the last {run.end_s - quiet_s + silence_s:.0f} s of this attempt"
         timeline.mark(quiet_s, Spent.UNKNOWN, why)
     if following is not None and not (failed and timeline.last_s > run.end_s):
         timeline.mark(run.end_s, Spent.RESTART if failed else Spent.QUEUE)

@@ -138,10 +138,21 @@ def test_what_nobody_saw_is_unknown() -> None:
     (silent,) = divided([attempt(0, None, None, 4000)], [], T0 + 9999)
     assert (silent.shares, silent.doubt) == ({S.UNKNOWN: 4000}, "this attempt reported no step")
     spans = divided([attempt(0, 10, 500, 4000, step_s=10.0)], [], T0 + 9999)
-    assert parts(spans) == {"start": 10, "productive": 640, "unknown": 3350}
+    assert parts(spans) == {"start": 10, "productive": 530, "unknown": 3460}
     assert "no step was reported in the last 3500 s" in spans[-1].doubt
+    live = divided([attempt(0, 10, 500, None, step_s=10.0)], [], T0 + 4000)
+    assert parts(live) == {"start": 10, "productive": 640, "unknown": 3350}, "two reports may be on their way"
     quiet = divided([attempt(0, 10, 500, 4000, report_every_s=0.0)], [], T0 + 9999)
     assert parts(quiet) == {"start": 10, "productive": 3990}, "it reports changes of its state only"
+
+
+def test_a_hang_whose_incident_was_lost_counts_as_no_steps() -> None:
+    """The daemon was away: the attempt ended within two reports of its last told step, and nobody knows of a failure."""
+    lost = [attempt(0, 10, 500, 590, step_s=1.0), attempt(600, 620, 900, 903, new=650, step_s=1.0)]
+    spans = divided(lost, [], T0 + 999)
+    told = {"start": 30, "productive": 490 + 13 + 253, "unknown": 77, "queue": 10, "recomputation": 30}
+    assert parts(spans) == told
+    assert next(span.doubt for span in spans if span.doubt).startswith("no step was reported in the last 90 s")
 
 
 @pytest.mark.parametrize(
