@@ -326,7 +326,7 @@ def _stamps(stop: Stop, around: _Around) -> tuple[list[float | None], float]:
     """Fault, suspicion, decision and first step after it, and until when they can be true."""
     ends = [t for t in (stop.times.get("decided"), stop.times.get("tests_done")) if t is not None]
     decided = max(ends) if ends else stop.at_s("accepted", "stopped")
-    step = None if around.again else stop.times.get("first_new_step")
+    step = None if around.again else stop.times.get("first_new_step", stop.times.get("first_step"))
     to_s, following = around.until_s, around.following
     if following is not None and following.of.first_step_at_s is None:
         to_s = following.end_s

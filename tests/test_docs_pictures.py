@@ -37,5 +37,7 @@ def test_the_readme_tells_of_the_same_run() -> None:
     """Picture and text give the same seconds and date, and the README shows the picture."""
     story, text = json.loads((PICTURES / "story.json").read_text("utf-8")), text_of("README.md")
     assert "(docs/pictures/story.svg)" in text
-    assert f"first new step {story['steps']['first_new']}, {story['incident_s']['first_new_step']:.1f} s" in text
+    steps, times = story["steps"], story["incident_s"]
+    step = f"first step {steps['first_new']} ({steps['last']} had been reached)"
+    assert f"{step}, {times['first_new_step']:.1f} s" in text
     assert f"Slurm {story['slurm'].rpartition('.')[0]}" in text

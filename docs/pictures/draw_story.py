@@ -68,7 +68,7 @@ def marks_of(story: dict[str, Any]) -> list[Mark]:
         Mark(story["slurm_s"]["drained"], "n3 drained: XID 79"),
         Mark(at["running"], "running again"),
         Mark(at["checkpoint_loaded"], "checkpoint loaded"),
-        Mark(at["first_new_step"], f"first new step: {steps['first_new']}"),
+        Mark(at["first_new_step"], f"first step: {steps['first_new']}"),
     ]
 
 
@@ -166,7 +166,7 @@ def draw(story: dict[str, Any]) -> str:
     bottom = lanes_top + LANE_HEIGHT * len(lanes)
     height = bottom + 56
     seconds = story["incident_s"]["first_new_step"]
-    title = f"One hang: {seconds:.1f} s from the fault to the first new step, with nobody awake"
+    title = f"One hang: {seconds:.1f} s from the fault to the first step after it, with nobody awake"
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title">',

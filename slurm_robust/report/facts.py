@@ -26,7 +26,8 @@ class ClosedIncident:
         kind: `claim`, `node_lost`, `node_fault`, `owner`, `report`.
         mode: `act` or `observe`.
         outcome: As in the journal; empty while it is open.
-        times: Stamps, keys of `model.TIME_KEYS` and `accepted`.
+        times: Stamps, keys of `model.TIME_KEYS` and `accepted`. `first_step` is the first after it,
+            `first_new_step` the first that nobody had made before.
         road: The plan's (`model.Road` value), empty where there is none.
         category: What broke, a category of `diagnose.taxonomy`; empty where unknown.
         blame: Whose fault that is by the same rules; empty where unknown.

@@ -11,6 +11,7 @@ from slurm_robust.daemon.store.attempt_ledger import SupervisedAttempt
 from slurm_robust.report.facts import ClosedIncident, Facts, RanJob
 from slurm_robust.report.sources import accounting, causes, doubts, folders, journal
 from slurm_robust.report.sources.accounting import AccountingClient
+from slurm_robust.spent_time import CLOCKS_S
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ def read_facts(sources: FactSources, from_s: float, to_s: float, now_s: float) -
         facts = replace(facts, jobs=accounted.jobs, doubts=(*facts.doubts, *accounted.doubts))
         compared = accounted.whole
     facts = _of_cluster(facts, sources.cluster)
-    facts = replace(facts, incidents=_with_sizes(facts.incidents, facts.attempts, facts.jobs))
+    incidents = _with_new_steps(facts.incidents, facts.attempts)
+    facts = replace(facts, incidents=_with_sizes(incidents, facts.attempts, facts.jobs))
     return replace(facts, doubts=(*facts.doubts, *doubts.of(facts, compared=compared)))
 
 
@@ -87,3 +89,33 @@ def _with_sizes(
         return replace(incident, nodes=nodes or incident.nodes, gpus=gpus or incident.gpus)
 
     return tuple(map(sized, incidents))
+
+
+def _with_new_steps(
+    incidents: Iterable[ClosedIncident], attempts: Iterable[SupervisedAttempt]
+) -> tuple[ClosedIncident, ...]:
+    """The incidents with the first step after each, and the first that nobody had made before.
+
+    A supervisor ends an incident with the first step after it, also where that was made before. When training has come
+    as far as it was, the attempts tell. Where they do not, nobody knows.
+    """
+    launches: dict[tuple[str, str, int], list[tuple[float, float | None]]] = {}
+    for attempt in attempts:
+        t = attempt.times
+        own = ((t.first_step_at_s, t.first_new_step_at_s), *t.restarts_within)
+        known_of = launches.setdefault((attempt.cluster, attempt.user, attempt.job_id), [])
+        known_of.extend((first, new) for first, new in own if first is not None)
+
+    def known(incident: ClosedIncident) -> ClosedIncident:
+        told_s = incident.times.get("first_new_step")
+        if told_s is None:
+            return incident
+        since_s, until_s = incident.times.get("fault", incident.opened_at_s), told_s + CLOCKS_S
+        own = launches.get((incident.cluster, incident.user, incident.job_id), ())
+        after = [one for one in own if since_s < one[0] <= until_s]
+        first_s, new_s = max(after, default=(told_s, None), key=lambda one: one[0])
+        times = {name: at_s for name, at_s in incident.times.items() if name != "first_new_step"}
+        new = {} if new_s is None else {"first_new_step": new_s}
+        return replace(incident, times=times | {"first_step": min(first_s, told_s)} | new)
+
+    return tuple(map(known, incidents))

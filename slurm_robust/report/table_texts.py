@@ -59,6 +59,8 @@ MEANINGS: Mapping[str, str] = {
     "opened_at_s": "When it was suspected.",
     "closed_at_s": "When it was closed; NULL while it is open.",
     "accepted_at_s": "When the daemon accepted the claim.",
+    "incidents.first_step_at_s": "The first step after it, made before or not.",
+    "incidents.first_new_step_at_s": "The first step after it that nobody had made before: nothing is lost any more.",
     "fault_at_s": "The last sign of progress, or the fault itself.",
     "suspected_at_s": "When it was suspected.",
     "captured_at_s": "When the evidence was captured.",
@@ -146,7 +148,7 @@ VIEWS: Mapping[str, FactView] = {
             "incidents": "How many.",
             "detection_s": "From the last sign of progress to the suspicion, on average, where both are known.",
             "diagnosis_s": "From the suspicion to the plan, on average.",
-            "restart_s": "From the plan to the first new step, on average.",
+            "restart_s": "From the plan until all lost steps are made again, on average.",
         },
     ),
     "incidents_by_category": FactView(

@@ -20,7 +20,7 @@ from slurm_robust.report.facts import Facts
 from slurm_robust.report.table_texts import MEANINGS, VIEWS
 from slurm_robust.training_time import TrainingAttempt
 
-STAMPS = ("accepted", *TIME_KEYS)
+STAMPS = ("accepted", *TIME_KEYS[:-1], "first_step", TIME_KEYS[-1])
 """Keys of an incident's times; each is a column of its own, `fault_at_s`."""
 _PAIRS = "tuple[tuple[float, float | None], ...]"
 _SQL = {"str": "TEXT", "int": "INTEGER", "bool": "INTEGER", "float": "REAL", "tuple[str, ...]": "TEXT", _PAIRS: "TEXT"}

@@ -34,7 +34,7 @@ STORY = (
     r"resumed from step 8 \(verified checkpoint\)",
     r"finished at step 24",
     r"Incident \S+",
-    r"first new step",
+    r"first (new )?step",
     r"The cluster is down",
 )
 

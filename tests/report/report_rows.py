@@ -31,7 +31,7 @@ def attempt_row(start_s: float, end_s: float | None, **changes: object) -> Super
 def incident_row(at_s: float, number: int = 0, **changes: object) -> ClosedIncident:
     """A claim that was answered by a seat, and is back after a hundred seconds."""
     times = {"fault": at_s, "suspected": at_s + 10, "decided": at_s + 15, "stopped": at_s + 16}
-    times |= {"running": at_s + 20, "first_new_step": at_s + 100}
+    times |= {"running": at_s + 20, "first_step": at_s + 100, "first_new_step": at_s + 100}
     values: dict[str, object] = {
         "key": f"k{at_s}-{number}",
         "id": f"i{number}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from fact_worlds import (
 
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.report.facts import Facts
+from slurm_robust.report.figures.reliability import time_back_s
 from slurm_robust.report.read import FactSources, read_facts
 from slurm_robust.slurm.client import PastRun
 
@@ -127,6 +129,39 @@ def test_a_drain_for_nothing_tells_nothing(tmp_path: Path) -> None:
     facts = read(tmp_path)
     assert [drain.reverted for drain in facts.drains] == [True]
     assert (facts.incidents[0].category, facts.incidents[0].blame) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("again", "new_s"),
+    [
+        ([[1380.0, 1500.0]], 1500.0),
+        ([[1380.0, None]], None),
+        ([], None),
+        ([[1380.0, 1500.0], [1800.0, 1900.0]], 1500.0),
+    ],
+)
+def test_time_is_back_when_lost_steps_are_made_again(tmp_path: Path, again: list[list[float]], new_s: float) -> None:
+    """A supervisor stamps the first step after the fault; when all that was lost is made again, its report tells."""
+    pairs = [[None if t is None else BEGIN_S + t for t in pair] for pair in again]
+    row = incident_row("a", BEGIN_S + 1300)
+    row.incident.times.update(first_new_step=BEGIN_S + 1380.2)  # type: ignore[attr-defined]
+    add_attempt(journal_with(tmp_path, [row]), restarts_within=json.dumps(pairs), end_at_s=BEGIN_S + 2000)
+    (incident,) = read(tmp_path).incidents
+    assert incident.times["first_step"] == pytest.approx(BEGIN_S + 1380, abs=0.3)
+    assert incident.times.get("first_new_step") == (None if new_s is None else BEGIN_S + new_s)
+    assert time_back_s(incident) == (None if new_s is None else new_s - 1295)
+
+
+def test_a_step_that_was_waited_for_is_the_new_one(tmp_path: Path) -> None:
+    """A program that started over is stamped when it has come as far as before: its next attempt tells of both."""
+    row = incident_row("a", BEGIN_S + 300)
+    row.incident.times.update(first_new_step=BEGIN_S + 900)  # type: ignore[attr-defined]
+    journal = journal_with(tmp_path, [row])
+    add_attempt(journal, end_at_s=BEGIN_S + 310)
+    began = {"start_at_s": BEGIN_S + 320, "first_step_at_s": BEGIN_S + 350, "first_new_step_at_s": BEGIN_S + 900}
+    add_attempt(journal, restart=1, **began)
+    (incident,) = read(tmp_path).incidents
+    assert (incident.times["first_step"], incident.times["first_new_step"]) == (BEGIN_S + 350, BEGIN_S + 900)
 
 
 def test_one_cluster_alone(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def why(incident: dict[str, Any]) -> str:
 
 
 def _took(incident: dict[str, Any]) -> str:
-    """From the fault to the first new step, as the report has it."""
+    """From the fault to the first step after it."""
     took_s = back_s(incident["times"])
     return "" if took_s is None else duration(took_s)
 

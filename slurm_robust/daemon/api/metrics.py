@@ -76,7 +76,9 @@ METRICS: dict[str, Described] = {
     "standby_replacements_total": _counter(
         "Evicted nodes that a standby or free node replaced at once (`hit`), or none did (`miss`)", "result"
     ),
-    "incidents_open": _gauge("Incidents that are not closed: `open`, or `running` until the first new step", "state"),
+    "incidents_open": _gauge(
+        "Incidents that are not closed: `open`, or `running` until the first step after it", "state"
+    ),
     "incidents_opened_total": _counter("Incidents that began", "kind"),
     "incidents_total": _counter("Incidents that were closed", "kind", "road", "outcome"),
     "claims_total": _counter("Jobs that asked the daemon for a requeue, by its answer", "answer"),
@@ -85,7 +87,7 @@ METRICS: dict[str, Described] = {
         "stage",
         "road",
     ),
-    "recovery_seconds": _histogram("Seconds from the fault to the first new step, of resumed incidents", "road"),
+    "recovery_seconds": _histogram("Seconds from the fault to the first step after it, of resumed incidents", "road"),
     "gpu_seconds_lost_total": _counter("The same times, multiplied by the GPUs of the job's nodes", "road"),
     "drains_total": _counter("Nodes that were taken out of service with a reason of ours"),
     "drains_ended_total": _counter("Those of them that are back in service"),

@@ -1,8 +1,8 @@
 """How long do trainings run between failures, and how fast are they back, by job size?
 
 MTTF of a size = hours in which attempts of that size ran / failures in them. r_f = failures / node-days, the rate that
-Meta publishes for 1,000 node-days. Both have the exact (Garwood) Poisson interval. MTTR = fault to the first new step
-after it: median with an interval from order statistics, 90th percentile, mean. Left out: queueing before an attempt,
+Meta publishes for 1,000 node-days. Both have the exact (Garwood) Poisson interval. MTTR = fault to the first step after it
+that nobody had made before, so recomputation is in it: median with an interval from order statistics, 90th percentile, mean. Left out: queueing before an attempt,
 jobs without a supervisor, failures whose size nobody knows (they count in the sum), and repairs that have not ended.
 """
 
@@ -32,7 +32,7 @@ class ReliabilityRow:
         by_hours: Failures over hours of running: `mean_time` is the MTTF in hours.
         by_node_days: Failures over node-days.
         infrastructure: The same, by hardware, network and storage alone.
-        back_s: Seconds from the fault to the first new step.
+        back_s: Seconds from the fault to the first step after it that nobody had made before.
     """
 
     size: SizeClass | None
@@ -64,7 +64,7 @@ def ran_s(attempt: SupervisedAttempt, facts: Facts) -> float:
 
 
 def time_back_s(incident: ClosedIncident) -> float | None:
-    """From the fault to the first step of the next attempt; None where either is not known, or out of order."""
+    """From the fault until training is as far as it was; None where either is not known, or out of order."""
     fault_s, back_s = incident.times.get("fault", incident.opened_at_s), incident.times.get("first_new_step")
     return back_s - fault_s if back_s is not None and back_s >= fault_s else None
 

@@ -27,11 +27,12 @@ STAGES: tuple[tuple[str, str, str], ...] = (
     ("imports", "running", "imports_done"),
     ("process groups", "imports_done", "process_groups_ready"),
     ("load", "process_groups_ready", "checkpoint_loaded"),
-    ("first step", "checkpoint_loaded", "first_new_step"),
+    ("first step", "checkpoint_loaded", "first_step"),
+    ("recomputation", "first_step", "first_new_step"),
 )
 """Name, first and last stamp, in their order. Where a stamp between is missing, the next stage begins at the last one
 that is known (`imports` to `first step` only)."""
-_START_UP = ("running", "imports_done", "process_groups_ready", "checkpoint_loaded", "first_new_step")
+_START_UP = ("running", "imports_done", "process_groups_ready", "checkpoint_loaded")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class RestartRow:
         outcomes: How they ended.
         stages: Seconds by the names of `STAGES`; only stages that were seen.
         placed_s: From the decision to the running job.
-        back_s: From the fault to the first new step.
+        back_s: From the fault to the first step after it that nobody had made before.
         odd: Stages that would end before they begin.
     """
 

@@ -29,7 +29,7 @@ STAGES = {
     "imports_done": "imports",
     "process_groups_ready": "process groups made",
     "checkpoint_loaded": "checkpoint loaded",
-    "first_new_step": "first new step made",
+    "first_new_step": "first step made",
 }
 """What was done when a stamp was set."""
 _LONGEST_S = 30 * 86400.0
@@ -157,7 +157,7 @@ def _numbers(times: Mapping[str, float], verdict: Verdict | None, evidence: Evid
 
     suspects = sorted({s.node for s in verdict.suspects if s.node}) if verdict is not None else []
     back_s = between("fault", "first_new_step")
-    back = BigNumber("back_s", "fault to first new step", back_s, Unit.SECONDS, "" if back_s else "not back yet")
+    back = BigNumber("back_s", "fault to first step", back_s, Unit.SECONDS, "" if back_s else "not back yet")
     noticed = BigNumber("noticed_s", "fault to suspicion", between("fault", "suspected"), Unit.SECONDS)
     decided = BigNumber("decided_s", "suspicion to decision", between("suspected", "decided"), Unit.SECONDS)
     ranks = evidence.world_size if evidence is not None else None

@@ -72,10 +72,10 @@ class Resumption:
         where = f"resumed from {resumed_from(resumed_at, first if exact else self._start.first)}"
         if over >= 0:
             where = f"step {min(step, self._store.lineage.reached)} is reached again, after a start from step {over}"
-        times = log.incident.times
+        times, reached = log.incident.times, self._start.remembered().reached
         took_s = times["first_new_step"] - times.get("fault", log.incident.opened_at_s)
         since = "the fault" if "fault" in times else "the update began"
-        text = f"{where}, first new step {first}, {took_s:.1f} s after {since}"
+        text = f"{where}, {first_step_words(first, reached)}, {took_s:.1f} s after {since}"
         if first < 0:
             text = "the attempt that followed ended well; it reported no step"
         incident = log.close(f"{text[0].upper()}{text[1:]}.")
@@ -84,13 +84,17 @@ class Resumption:
         self._session.folder.log_event(
             "resumed", f"{text}{ranks}", incident=incident.id, step=first, resume_step=resumed_at, nodes=nodes
         )
-        reached = self._start.remembered().reached
         if step > reached:
             job.claim = replace(job.claim, fruitless=0)
         # The reached step never falls: the claim may be the only place that has it.
         await job.write_claim(
             state=claim.STATE_WATCHING, incident=incident.id, times=dict(incident.times), step=max(step, reached)
         )
+
+
+def first_step_words(first: int, reached: int) -> str:
+    """Return how the first step after an incident is told: one that a failed attempt has made is not new."""
+    return f"first step {first} ({reached} had been reached)" if first <= reached else f"first new step {first}"
 
 
 def resumed_from(offered: int, first: int) -> str:

@@ -23,7 +23,7 @@ GOOD = frozenset({"running", "resumed", "went_on", "came_back", "ended"})
 MEANINGS = {
     "": "under way",
     "open": "under way",
-    "running": "runs again, first new step awaited",
+    "running": "runs again, first step awaited",
     "resumed": "trains again",
     "ended": "job has ended",
     "not_started": "job did not start",

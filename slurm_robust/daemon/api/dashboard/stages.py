@@ -1,4 +1,4 @@
-"""An incident's stages, from the last progress to the first new step: what has happened, and what comes next. Pure."""
+"""An incident's stages, from the last progress to the next step: what has happened, and what comes next. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = {
     "imports_done": "imports done",
     "process_groups_ready": "process groups ready",
     "checkpoint_loaded": "checkpoint loaded",
-    "first_new_step": "first new step",
+    "first_new_step": "first step",
 }
 """Key of an incident's times → its name, in the order of `docs/json.md`."""
 EXPECTED = ("decided", "accepted", "stopped", "running", "first_new_step")
@@ -66,6 +66,6 @@ def short(seconds: float) -> str:
 
 
 def back_after(incident: Row) -> str:
-    """From the fault to the first new step, as the report and the metrics have it; empty where it did not come back."""
+    """From the fault to the first step after it, as the metrics have it; empty where it did not come back."""
     took_s = back_s(dict(stamps(incident)))
     return "" if took_s is None else short(took_s)
