@@ -23,7 +23,7 @@ from slurm_robust.spent_time import within as within  # noqa: PLC0414
 LONG_START_S = 3600.0
 """A training that runs, and has never made a step, is starting for so long at most; then nobody knows what it does."""
 _ENDING_S = 10.0
-"""An attempt takes so long from its last step to its end; a longer silence before the end is one that nobody watched."""
+"""An attempt takes so long from its last step to its end; a longer silence is one that nobody watched."""
 
 
 @dataclass(frozen=True)

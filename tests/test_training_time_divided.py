@@ -147,7 +147,7 @@ def test_what_nobody_saw_is_unknown() -> None:
 
 
 def test_a_hang_whose_incident_was_lost_counts_as_no_steps() -> None:
-    """The daemon was away: the attempt ended within two reports of its last told step, and nobody knows of a failure."""
+    """The daemon was away: the attempt ended within two reports of its last told step, with no known failure."""
     lost = [attempt(0, 10, 500, 590, step_s=1.0), attempt(600, 620, 900, 903, new=650, step_s=1.0)]
     spans = divided(lost, [], T0 + 999)
     told = {"start": 30, "productive": 490 + 13 + 253, "unknown": 77, "queue": 10, "recomputation": 30}

@@ -1,9 +1,10 @@
 """How long do trainings run between failures, and how fast are they back, by job size?
 
 MTTF of a size = hours in which attempts of that size ran / failures in them. r_f = failures / node-days, the rate that
-Meta publishes for 1,000 node-days. Both have the exact (Garwood) Poisson interval. MTTR = fault to the first step after it
-that nobody had made before, so recomputation is in it: median with an interval from order statistics, 90th percentile, mean. Left out: queueing before an attempt,
-jobs without a supervisor, failures whose size nobody knows (they count in the sum), and repairs that have not ended.
+Meta publishes for 1,000 node-days. Both have the exact (Garwood) Poisson interval. MTTR = fault to the first step after
+it that nobody had made before, so recomputation is in it: median with an interval from order statistics, 90th
+percentile, mean. Left out: queueing before an attempt, jobs without a supervisor, failures whose size nobody knows
+(they count in the sum), and repairs that have not ended.
 """
 
 from __future__ import annotations
