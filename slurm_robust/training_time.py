@@ -51,6 +51,7 @@ class TrainingAttempt:
         report_every_s: How often it reports its last step; 0 where it does so at changes of its state only.
         restarts_within: When each restart within it completed its first step, and its first step that had not been made
             before (None: not yet).
+        unwatched: Stretches in which launches came and went while no daemon read: begin and end.
     """
 
     lineage: str
@@ -72,6 +73,7 @@ class TrainingAttempt:
     step_s: float = 0.0
     report_every_s: float = 60.0
     restarts_within: tuple[tuple[float, float | None], ...] = ()
+    unwatched: tuple[tuple[float, float | None], ...] = ()
 
     @property
     def silence_s(self) -> float:
@@ -210,6 +212,10 @@ def _lay(timeline: Timeline, run: _Run, stops: Sequence[Stop], following: _Run |
     timeline.mark(run.start_s, Spent.UNKNOWN if unseen else start, why)
     if run.doubt:
         timeline.doubt(run.start_s, run.end_s, run.doubt)
+    for begin_s, end_s in of.unwatched:
+        # Pairs come from a file.
+        if (since_s := _time(begin_s)) is not None and (until_s := _time(end_s)) is not None:
+            timeline.doubt(since_s, min(until_s, run.end_s), "launches came and went while no daemon watched")
     if run.real_end_s > run.end_s + CLOCKS_S:
         timeline.doubt(run.end_s, run.real_end_s, "two attempts of this training overlap")
     steps = (of.first_step_at_s, of.first_new_step_at_s, of.last_step_at_s)

@@ -155,6 +155,14 @@ def test_a_hang_whose_incident_was_lost_counts_as_no_steps() -> None:
     assert next(span.doubt for span in spans if span.doubt).startswith("no step was reported in the last 90 s")
 
 
+def test_launches_that_no_daemon_saw_are_unknown() -> None:
+    """The attempt tells the stretch: steps, a hang and steps again, and the incident of the launch that was seen."""
+    row = attempt(0, 10, 300, 301, restarts_within=((T0 + 210, T0 + 215),), unwatched=((T0 + 20, T0 + 200),))
+    found = stop(fault=200, suspected=202, decided=203, stopped=204, running=205)
+    told = {"start": 10, "productive": 10 + 86, "unknown": 180, "detection": 2, "diagnosis": 1, "restart": 7}
+    assert parts(divided([row], [found], T0 + 999)) == told | {"recomputation": 5}
+
+
 @pytest.mark.parametrize(
     ("attempts", "unknown_s", "why"),
     [
@@ -204,6 +212,7 @@ _attempts = st.lists(
         slow_s=_seconds,
         step_s=_seconds,
         report_every_s=_seconds,
+        unwatched=st.lists(st.tuples(_any_time.map(lambda t: t or 0.0), _any_time), max_size=2).map(tuple),
         restarts_within=st.lists(st.tuples(_any_time.map(lambda t: t or 0.0), _any_time), max_size=2).map(tuple),
     ),
     max_size=4,

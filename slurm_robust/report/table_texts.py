@@ -48,6 +48,7 @@ MEANINGS: Mapping[str, str] = {
     "report_every_s": "How often the job reports its last step, in seconds; 0: at changes of its state only.",
     "run_at_s": "The same in whole seconds, as Slurm counts: with job_id, restart and lineage, it is unique.",
     "restarts_within": "Restarts within the run: when each made its first step, and its first new one (JSON).",
+    "unwatched": "Stretches in which launches came and went while no daemon read: begin and end (JSON).",
     # incidents
     "key": "Unique name in the journal.",
     "id": "Its name in the job, and its folder's.",

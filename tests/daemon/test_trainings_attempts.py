@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,12 +33,25 @@ def job(world: World, job_id: int = 1) -> Job:
     return world.slurm.state.jobs[job_id]
 
 
-def tells(world: World, job_id: int = 1, state: str = "watching", lineage: str = "", **progress: float) -> None:
+def tells(
+    world: World,
+    job_id: int = 1,
+    state: str = "watching",
+    lineage: str = "",
+    *,
+    times: Mapping[str, float] | None = None,
+    **progress: float,
+) -> None:
     """The job's claim, with its progress."""
     now = job(world, job_id)
     lineage = lineage or f"line-{job_id}"
     claim = Claim(
-        state, lineage, restart=now.restart_count, at_s=world.slurm.now_s, progress={"every": 60.0, **progress}
+        state,
+        lineage,
+        restart=now.restart_count,
+        at_s=world.slurm.now_s,
+        times=times or {},
+        progress={"every": 60.0, **progress},
     )
     world.slurm.state.jobs[job_id] = replace(now, comment=render(claim))
 
@@ -235,6 +248,24 @@ def test_restarts_in_place_are_one_attempt(world: World) -> None:
     world.run(6)
     (row,) = rows(world)
     assert (row.times.first_step_at_s, row.times.restarts_within) == (at_s + 1, ((at_s + 50, at_s + 58),))
+
+
+def test_launches_while_no_daemon_read_leave_a_stretch_that_nobody_watched(world: World) -> None:
+    """It was killed, two incidents passed, and the job tells of the second alone: what was before it is unknown."""
+    at_s = world.slurm.now_s
+    tells(world, first=at_s + 1, new=at_s + 1, last=at_s + 2, step=1.0, pace=1.0)
+    world.run(6)
+    world.slurm.now_s += 300
+    tells(world, times={"fault": at_s + 200}, first=at_s + 210, new=at_s + 214, last=at_s + 290, step=99.0)
+    world.live()
+    world.run(6)
+    (row,) = rows(world)
+    assert row.times.restarts_within == ((at_s + 210, at_s + 214),)
+    ((begin_s, end_s),) = row.times.unwatched
+    assert (at_s + 2 <= begin_s <= at_s + 10, end_s) == (True, at_s + 200)
+    tells(world, times={"fault": at_s + 308}, first=at_s + 312, last=at_s + 313, step=99.0)
+    world.run(10)
+    assert rows(world)[0].times.unwatched == row.times.unwatched, "a daemon that reads sees each launch"
 
 
 def test_the_checkpoint_of_an_attempt_is_that_of_its_first_launch(world: World) -> None:

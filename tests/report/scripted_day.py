@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from day_acts import AWAY, CRASH, HANG, LOST, PROGRAM, STEADY, TWICE, UNFIT, Act
 from day_truth import RANK, TrainingTruth, truth_of
 from helpers import wait_until
 
@@ -53,31 +54,6 @@ RECHECK = (
     "test ! -e {work}/unfit-$SLURMD_NODENAME || {{ scontrol update jobid=$SLURM_JOB_ID "
     "comment='srobust-check: unfit: XID 79 on GPU 3'; exit 1; }}"
 )
-
-
-@dataclass(frozen=True)
-class Act:
-    """One supervised training of the day.
-
-    Attributes:
-        strikes: Step and kind (`hang`, `kill`, `raise`) of what its rank 1 does in each launch, one after the other.
-        every: Steps between two checkpoints.
-        stall_s: How long each of them stands still.
-        roads: What its incidents have to say: road and outcome.
-        states: Slurm's states of its runs.
-        unfit: The suspect fails its check afterwards.
-        lose_node: After this step, the node of rank 1 loses power.
-    """
-
-    name: str
-    steps: int = 60
-    strikes: tuple[tuple[int, str], ...] = ()
-    every: int = 20
-    stall_s: float = 0.0
-    roads: tuple[tuple[str, str], ...] = ()
-    states: tuple[str, ...] = ("COMPLETED",)
-    unfit: bool = False
-    lose_node: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,6 +148,17 @@ class Day:
                 (self.cluster.layout.work / f"unfit-{node}").touch()
             else:
                 self.cluster.kill_slurmd(node)
+        if act.away:
+            told, launches = played.box / "1.told", len(act.strikes) + 1
+            wait_until(lambda: told.exists() and '"step", 20]' in told.read_text(), 60, "its steps", poll_s=0.05)
+            self.cluster.kill_daemon()
+
+            def is_over() -> bool:
+                text = told.read_text()
+                return text.count('"begin"') == launches and text.rpartition('"begin"')[2].count('"step"') > 50
+
+            wait_until(is_over, 150, f"{act.name} after its last strike")
+            self.cluster.start_daemon()
         moved = [road for road, _ in act.roads if road in ("seat", "owner_requeue", "plain_requeue")]
         self.hits += len(moved)
         self.checks += len(moved) - bool(act.lose_node)
@@ -250,6 +237,9 @@ class Day:
             yield Compared(f"{name}: parts sum to its time", shares.total_s, lasted_s, 0.001)
             report = {"wall": shares.total_s, "stopped": stopped, **parts}
             known: Mapping[str, float] = {what.value: 0.0 for what in Spent if what not in STOPPED} | truth.spent
+            if played.act.away:
+                yield from self._of_one_that_nobody_watched(name, report, known)
+                continue
             for what, seconds in known.items():
                 # Between stamps of ranks alone lies none of Slurm's whole seconds.
                 exact = what in ("stopped", Spent.RECOMPUTATION.value, Spent.CHECKPOINT.value)
@@ -262,6 +252,17 @@ class Day:
             told = Counter((row.road, row.outcome) for row in incidents if is_failure(row))
             yield Compared(f"{name}: failures by road and outcome", told, Counter(played.act.roads))
             yield Compared(f"{name}: false alarms", sum(not was_stopped(row) for row in incidents), 0)
+
+    @staticmethod
+    def _of_one_that_nobody_watched(
+        name: str, report: Mapping[str, float], known: Mapping[str, float]
+    ) -> Iterator[Compared]:
+        """What was lost is unknown: neither counted as steps nor made up, and all of it accounts for the rest."""
+        yield Compared(f"{name}: wall, s", report["wall"], known["wall"], TOLERANCE_S)
+        for what, seconds in known.items():
+            if what not in ("wall", Spent.UNKNOWN.value):
+                bounds = (report[what] - TOLERANCE_S, report[what] + report[Spent.UNKNOWN.value] + TOLERANCE_S)
+                yield Compared(f"{name}: {what} {seconds:.1f} s, in bounds", bounds[0] <= seconds <= bounds[1], True)
 
     @staticmethod
     def _steps(facts: Facts, played: Played) -> Iterator[Compared]:
@@ -334,24 +335,6 @@ def day_on(directory: Path, nodes: int, *, slurmd_timeout_s: int = 10) -> Iterat
         cluster.down()
 
 
-# Both train for nine seconds after their restart: on a busy machine the agents are seconds behind the ranks, and what
-# has ended before they come was never seen.
-HANG = Act(
-    "hang", steps=120, every=30, strikes=((57, "hang"),), roads=(("seat", "resumed"),), states=("REQUEUED", "COMPLETED")
-)  # fmt: skip
-CRASH = Act("crash", steps=120, every=30, strikes=((57, "kill"),), roads=(("restart_in_place", "resumed"),))
-UNFIT = Act(
-    "unfit", strikes=((36, "hang"),), roads=(("seat", "resumed"),), states=("REQUEUED", "COMPLETED"), unfit=True
-)
-PROGRAM = Act("program", strikes=((36, "raise"),), roads=(("stop", "stopped"),), states=("FAILED",))
-TWICE = Act(
-    "twice", steps=80, strikes=((36, "kill"), (56, "hang")), states=("REQUEUED", "COMPLETED"),
-    roads=(("restart_in_place", "resumed"), ("seat", "resumed")),
-)  # fmt: skip
-LOST = Act("lost", roads=(("seat", "resumed"),), states=("NODE_FAIL", "COMPLETED"), lose_node=36)
-STEADY = Act("steady", steps=1500, every=700, stall_s=6.0)
-
-
 def whole_day(day: Day, say: Callable[[str], None]) -> None:
     """All acts: one that runs all the time, the others one after the other."""
     day.pool_is_full()
@@ -360,7 +343,7 @@ def whole_day(day: Day, say: Callable[[str], None]) -> None:
     day.unsupervised("broken", "exit 3", "FAILED")
     cancelled = day.unsupervised("cancelled", "sleep 600", "CANCELLED")
     day.unsupervised("too-long", "sleep 600", "TIMEOUT", "--time=1")
-    for act in (Act("good"), HANG, CRASH, PROGRAM, UNFIT, TWICE, LOST):
+    for act in (Act("good"), HANG, CRASH, PROGRAM, UNFIT, TWICE, AWAY, LOST):
         day.pool_is_full()
         say(act.name)
         played = day.play(act)

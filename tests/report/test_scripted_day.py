@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from accounting_tools import need_accounting
-from scripted_day import CRASH, HANG, day_on
+from day_acts import CRASH, HANG
+from scripted_day import day_on
 
 from slurm_robust.report.figures.all_figures import figures_of
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from slurm_robust import claim as protocol
 from slurm_robust.claim import Claim, ClaimError
@@ -28,6 +29,8 @@ _MOST_RESTARTS = 200
 _MOST_LINEAGES = 50
 """Trainings in one run of a job: a script may have many; a job that makes up names gets no more rows."""
 _REQUEUED = "REQUEUED"
+_AWAY_S = 60.0
+"""After so long without a reading, launches may have come and gone of which no claim tells any more."""
 
 
 class Trainings:
@@ -41,6 +44,8 @@ class Trainings:
         self._dirty: dict[tuple[int, int, int, str], SupervisedAttempt] = {}
         self._seen_s = 0.0
         """The reading before: all rows ran then. 0 before this daemon's first one."""
+        self._away = False
+        """Nobody read for a while before this reading."""
         self._ended: list[SupervisedAttempt] = []
         """Whose job's end was seen since the last writing."""
         self._write_at_s = 0.0
@@ -52,6 +57,7 @@ class Trainings:
     def tick(self) -> None:
         """After each reading of the jobs and their claims."""
         jobs, now_s, urgent = self.context.readings.jobs, self.context.now_s(), False
+        self._away = self.context.readings.jobs_at_s - self._seen_s > _AWAY_S
         for job_id in list(self.running):
             if not _same_run(self.running[job_id], jobs.get(job_id)):
                 urgent = self._end(job_id, jobs.get(job_id)) or urgent
@@ -59,7 +65,7 @@ class Trainings:
             job = jobs.get(job_id)
             if job is not None and job.state == "RUNNING":
                 urgent = self._follow(job, claim) or urgent
-        self._seen_s = self.context.readings.jobs_at_s
+        self._seen_s, self._away = self.context.readings.jobs_at_s, False
         if urgent or now_s >= self._write_at_s:
             self._write(now_s)
 
@@ -138,8 +144,11 @@ class Trainings:
         told, times, now_s = claim.progress, row.times, self.context.now_s()
         at_s = {name: told[name] for name in ("first", "new", "last") if 0 < told.get(name, 0.0) < now_s + 60}
         most_s = max(0.0, now_s - row.run_at_s)
+        steps = _steps(times, at_s.get("first"), at_s.get("new"))
+        if self._away:
+            steps |= _unwatched(times, steps, claim)
         return row.timed(
-            **_steps(times, at_s.get("first"), at_s.get("new")),
+            **steps,
             last_step_at_s=at_s.get("last", times.last_step_at_s),
             last_step=max(times.last_step, _whole(told.get("step", -1.0))),
             # After a restart within the attempt the claim tells that one's checkpoint.
@@ -218,7 +227,7 @@ def _milestones(row: SupervisedAttempt) -> tuple[object, ...]:
     return times.first_step_at_s, times.first_new_step_at_s, times.restarts_within, times.end_at_s, row.state
 
 
-def _steps(times: TrainingAttempt, first: float | None, new: float | None) -> dict[str, object]:
+def _steps(times: TrainingAttempt, first: float | None, new: float | None) -> dict[str, Any]:
     """First steps of the attempt, and of the restarts within it: each claim tells those of the latest launch."""
     if first is None:
         return {}
@@ -232,6 +241,20 @@ def _steps(times: TrainingAttempt, first: float | None, new: float | None) -> di
     elif first > last[0] and len(within) < _MOST_RESTARTS:
         within.append((first, new))
     return {"restarts_within": tuple(within)}
+
+
+def _unwatched(times: TrainingAttempt, steps: Mapping[str, Any], claim: Claim) -> dict[str, Any]:
+    """What was not seen before a launch that is new after a while without readings: until the incident that it tells.
+
+    That incident may be the last of several.
+    """
+    within = steps.get("restarts_within", times.restarts_within)
+    if len(within) == len(times.restarts_within):
+        return {}
+    begin_s, first_s = max(times.seen_at_s, times.last_step_at_s or 0.0), within[-1][0]
+    told = [claim.times.get(name, 0.0) for name in ("fault", "suspected", "decided")]
+    end_s = next((at_s for at_s in told if begin_s < at_s < first_s), first_s)
+    return {"unwatched": (*times.unwatched, (begin_s, end_s))} if end_s > begin_s else {}
 
 
 def _whole(number: float) -> int:

@@ -92,17 +92,19 @@ def _folded(nodes: tuple[str, ...]) -> str:
 def _columns(row: SupervisedAttempt) -> dict[str, Any]:
     own = {name: value for name, value in vars(row).items() if name not in ("times", "nodes")}
     times = dict(vars(row.times))
-    count, within = times.pop("nodes"), json.dumps(times.pop("restarts_within"))
-    return own | times | {"nodes": _folded(row.nodes), "node_count": count, "restarts_within": within}
+    count, pairs = times.pop("nodes"), {name: json.dumps(times[name]) for name in _PAIRS}
+    return own | times | {"nodes": _folded(row.nodes), "node_count": count} | pairs
 
 
+_PAIRS = ("restarts_within", "unwatched")
 _OWN = ("cluster", "job_id", "run_at_s", "user", "name", "partition", "state")
 _TIMES = tuple(field.name for field in fields(TrainingAttempt))
 
 
 def _times(columns: dict[str, Any]) -> TrainingAttempt:
-    pairs = tuple((first, new) for first, new in json.loads(columns["restarts_within"]))
-    columns |= {"nodes": columns["node_count"], "restarts_within": pairs}
+    # A journal that an older daemon writes lacks what came later.
+    pairs = {name: tuple((one, two) for one, two in json.loads(columns.get(name, "[]"))) for name in _PAIRS}
+    columns |= {"nodes": columns["node_count"], **pairs}
     return TrainingAttempt(**{name: columns[name] for name in _TIMES})
 
 

@@ -97,6 +97,7 @@ MIGRATIONS: tuple[str, ...] = (
     """,
     """
     ALTER TABLE quarantines ADD COLUMN soaked INTEGER NOT NULL DEFAULT 0;   -- rounds that it passed
+    ALTER TABLE attempts ADD COLUMN unwatched TEXT NOT NULL DEFAULT '[]';   -- JSON: pairs of begin and end
     """,
 )
 """Step n brings a file from version n to n + 1. A step that was released is never changed, only followed by others."""
