@@ -73,6 +73,13 @@ def diagnose(found: Sequence[LogFinding]) -> Diagnosis:
     return Diagnosis(root, root.category, blame, followed, also, why)
 
 
+def without_root(diagnosis: Diagnosis) -> Diagnosis:
+    """Return the same where its root is a mere warning that ended nothing: it is only another thing that was said."""
+    unknown, root = shipped().categories[UNKNOWN], diagnosis.root
+    also = (root, *diagnosis.also) if root is not None else diagnosis.also
+    return Diagnosis(None, unknown, unknown.blame, diagnosis.followed, also)
+
+
 def _warned(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, str]:
     """Instead of an exception that finds no GPU, the driver's own words, which stood in a mere warning before it."""
     if _FINDS_NO_GPU.search(root.text) is None and _ASSERTS_GPU.search(root.code) is None:

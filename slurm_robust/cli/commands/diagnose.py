@@ -29,7 +29,7 @@ from slurm_robust.diagnose.signature import signature
 from slurm_robust.slurm.factory import connect
 
 _EXITS = [
-    (0, "a root was found"),
+    (0, "a root was found, or the incident names the culprit of a hang"),
     (1, "nothing in the log says what happened"),
     (2, "wrong usage, or wrong rules"),
     (3, "the job or incident has left nothing that can be read; stderr says where was looked"),
@@ -155,7 +155,7 @@ def log(
     else:
         shown = as_text(diagnosis, reading, subject, resembles)
         click.echo("\n".join([*shown, *(hint_text(hint) if hint is not None else ())]))
-    if diagnosis.root is None:
+    if diagnosis.root is None and reading.leads is None:
         sys.exit(1)
 
 

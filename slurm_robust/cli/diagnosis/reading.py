@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,9 +17,10 @@ from slurm_robust.diagnose.large_files import scan
 from slurm_robust.diagnose.lines import unlabelled
 from slurm_robust.diagnose.log.lines import read_regular
 from slurm_robust.diagnose.node_faults import with_node_fault
-from slurm_robust.diagnose.root import Diagnosis, diagnose
+from slurm_robust.diagnose.root import Diagnosis, diagnose, without_root
+from slurm_robust.diagnose.taxonomy import Blame
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE
-from slurm_robust.model import Signal
+from slurm_robust.model import Conclusion, Signal
 
 MOST_BYTES = 64 << 20
 """Of a file that has no size (a pipe)."""
@@ -26,6 +28,9 @@ WHOLE_BYTES = 2 << 20
 """Of larger logs, only lines that may mean something are kept."""
 _MOST_RANKS = 64
 """Whose last words are read, the first that ended: all others only follow."""
+_STEP = re.compile(r"\b(?:step|iter(?:ation)?)\b\W{0,4}\d", re.IGNORECASE)
+_SURVIVED = 3
+"""So many lines with steps after a warning show that training went on."""
 _RANK = re.compile(r"^\s*(?:\d+: )?\[?rank[ _]?(\d{1,7})\]?|^\s*(\d{1,7}): ")
 
 
@@ -55,6 +60,7 @@ class LinesRead:
         read: Each file, and how many lines of it.
         notes: A sentence for each thing that could not be read.
         faults: What nodes reported that decides about the blame, and why it does.
+        leads: The incident that names a culprit, where no error that was read goes before it.
     """
 
     lines: list[tuple[str, int, str]] = field(default_factory=list)
@@ -63,6 +69,7 @@ class LinesRead:
     read: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     faults: str = ""
+    leads: SavedIncident | None = None
 
 
 def read_subject(subject: Subject, matcher: Matcher) -> tuple[LinesRead, Diagnosis]:
@@ -84,7 +91,28 @@ def read_subject(subject: Subject, matcher: Matcher) -> tuple[LinesRead, Diagnos
     if saved is not None:
         only = subject.incident is not None or len(subject.incidents) == 1
         diagnosis, reading.faults = _beside_faults(diagnosis, reading, saved, only=only)
+        reading.leads = saved if _leads(saved, diagnosis) else None
+    root = diagnosis.root
+    if root is not None and root.mild and (reading.leads is not None or _survived(root, reading)):
+        diagnosis = without_root(diagnosis)
     return reading, diagnosis
+
+
+def _leads(saved: SavedIncident, diagnosis: Diagnosis) -> bool:
+    """Whether the incident's verdict tells more than the lines: of an open hang, they may be an earlier attempt's."""
+    incident, root = saved.incident, diagnosis.root
+    if incident is None or incident.verdict is None or incident.verdict.conclusion is not Conclusion.CULPRIT:
+        return False
+    is_hang = not any(end.signal or end.exit_code for end in saved.exits)
+    return is_hang and (root is None or root.mild or not incident.outcome)
+
+
+def _survived(root: LogFinding, reading: LinesRead) -> bool:
+    """Whether steps followed a warning of something that nodes share; of a program's warning they show nothing."""
+    if root.blame is not Blame.SHARED:
+        return False
+    after = (line for _, _, line in reading.lines[root.number + 1 :] if _STEP.search(line))
+    return sum(1 for _ in islice(after, _SURVIVED)) == _SURVIVED
 
 
 def _consequence(diagnosis: Diagnosis) -> bool:

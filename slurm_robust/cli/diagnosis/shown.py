@@ -30,7 +30,11 @@ _BLAME = {
 
 def as_text(diagnosis: Diagnosis, reading: LinesRead, subject: Subject, resembles: Sequence[Resemblance]) -> list[str]:
     """For people. Nothing of a log reaches the terminal as a command."""
-    lines = _root_text(diagnosis, reading)
+    lines = _leading_text(reading.leads) if reading.leads is not None else []
+    if not lines or diagnosis.root is not None:
+        lines += _root_text(diagnosis, reading)
+    else:
+        lines += _others_text(diagnosis, reading.places)
     saved = [subject.incident] if subject.incident is not None else subject.incidents[:_MAX_INCIDENTS]
     for number, incident in enumerate(saved):
         lines += _titled("incident:", _incident_text(incident) if not number else [_in_a_line(incident)])
@@ -62,6 +66,7 @@ def as_json(
         "root": _finding_json(root, reading.places) if root is not None else None,
         "followed": [_finding_json(finding, reading.places) for finding in diagnosis.followed],
         "also": [_finding_json(finding, reading.places) for finding in diagnosis.also],
+        "leads": reading.leads.id if reading.leads is not None else "",
         "job": subject.job,
         "incidents": [_incident_json(incident) for incident in saved],
         "resembles": [_resemblance_json(one) for one in resembles],
@@ -73,7 +78,7 @@ def as_json(
 def _root_text(diagnosis: Diagnosis, reading: LinesRead) -> list[str]:
     root, category, places = diagnosis.root, diagnosis.category, reading.places
     if root is None:
-        return [category.meaning, *_titled("what to do:", [category.remedy])]
+        return [category.meaning, *_titled("what to do:", [category.remedy]), *_others_text(diagnosis, places)]
     blame = _BLAME[diagnosis.blame.value]
     if reading.faults:
         blame = f"the node: {reading.faults}"
@@ -85,6 +90,22 @@ def _root_text(diagnosis: Diagnosis, reading: LinesRead) -> list[str]:
         *_titled("blame:", [blame]),
         *_titled("what to do:", [root.rule.remedy]),
     ]
+    return lines + _others_text(diagnosis, places)
+
+
+def _leading_text(saved: SavedIncident) -> list[str]:
+    """The incident's own verdict, and what was done about it."""
+    incident = saved.incident
+    if incident is None or incident.verdict is None:
+        return []
+    plan = incident.plan
+    done = f"{plan.road.value}: {first_sentence(plan.reason)}" if plan is not None else "nothing yet"
+    verdict = f"{incident.verdict.conclusion.value}: {first_sentence(incident.verdict.reason)}"
+    return [verdict, *_titled("done:", [f"{done}; came to: {incident.outcome or 'it is open'}"])]
+
+
+def _others_text(diagnosis: Diagnosis, places: Sequence[LinePlace]) -> list[str]:
+    lines = list[str]()
     for title, some in (("followed:", diagnosis.followed), ("also there:", diagnosis.also)):
         shown = [f"{f.category.name}: {f.text[:160]} ({_where(f, places)})" for f in some[:_MAX_SHOWN]]
         more = [f"and {len(some) - _MAX_SHOWN} more"] if len(some) > _MAX_SHOWN else []

@@ -1,0 +1,60 @@
+"""`srobust diagnose` of a hang: the incident names the culprit, and the output holds warnings at most."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from diagnosis_material import AT_S, run, save_incident, slurm_of_scripts
+
+from slurm_robust.localize.evidence import RankExit
+
+SOCKET = "[W1127 07:00:01.1 socket.cpp:204] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+STEPS = "step 1 loss 2.0\nstep 2 loss 1.9\nstep 3 loss 1.8\n"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A site whose Slurm knows job 1234; its incident is a hang: no rank has ended, and none has said anything."""
+    monkeypatch.chdir(tmp_path)
+    folder = save_incident(tmp_path / "slurm-robust-1234", [], ends=(RankExit(0, "n1", AT_S, 0, 0, ()),))
+    (folder / "circumstances.json").unlink()
+    return slurm_of_scripts(tmp_path, {"jobid": "1234", "stdout": f"{tmp_path}/%j.out", "stderr": f"{tmp_path}/%j.out"})
+
+
+@pytest.mark.parametrize("output", [f"{SOCKET}\n{STEPS}", "step 1\n", f"{SOCKET}\n"])
+@pytest.mark.parametrize("word", ["1234", "1234-r0-1795228470"])
+def test_the_incident_that_names_the_culprit_comes_first(site: Path, tmp_path: Path, word: str, output: str) -> None:
+    """A warning is no root beside it, whether training is seen to go on or not."""
+    (tmp_path / "1234.out").write_text(output)
+    done = run(word, "--config", site)
+    first, *rest = done.output.splitlines()
+    assert first == "culprit: rank 3 on n2 ended first"
+    assert "getent" not in done.output
+    assert any(line.startswith("done:") and "spare_in_allocation: n2 is at fault" in line for line in rest)
+    assert done.exit_code == 0
+    told = json.loads(run(word, "--json", "--config", site).stdout)
+    assert (told["leads"], told["root"]) == ("1234-r0-1795228470", None)
+    assert [one["category"] for one in told["also"]] == ["name_service"] * (SOCKET in output)
+
+
+def test_errors_of_earlier_attempts_come_after_a_live_hang(site: Path, tmp_path: Path) -> None:
+    """They are shown all the same: nobody knows which attempt wrote them."""
+    (tmp_path / "1234.out").write_text("KeyError: 'x'\n")
+    lines = run("1234", "--config", site).output.splitlines()
+    assert lines[0] == "culprit: rank 3 on n2 ended first"
+    assert "key: A key is missing." in lines
+    assert json.loads(run("1234", "--json", "--config", site).stdout)["category"] == "key"
+
+
+def test_a_warning_that_training_survived_is_no_root(tmp_path: Path) -> None:
+    """Steps came after it. Without them it may be all that a log says."""
+    log = tmp_path / "log"
+    log.write_text(f"{SOCKET}\n{STEPS}")
+    done = run(log, "--json")
+    assert (done.exit_code, json.loads(done.stdout)["root"]) == (1, None)
+    assert [one["category"] for one in json.loads(done.stdout)["also"]] == ["name_service"]
+    assert f"name_service: {SOCKET}" in run(log).output
+    log.write_text(SOCKET)
+    assert json.loads(run(log, "--json").stdout)["category"] == "name_service"
