@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from slurm_robust.model import REASON_PREFIX
 from slurm_robust.notify.alert import Alert
+from slurm_robust.remedy import untagged
 
 NOT_RESUMED = ("recovery.given_up", "recovery.not_started", "recovery.aborted", "held.too_often")
 STORMS = ("nodes.storm", "nodes.fault_storm")
 STOPPED = "stopped: "
 BREAKER_DONE = "nothing is drained or quarantined; jobs still get seats, without their suspects"
+_BY_JOB = re.compile(r"\s*(?:\((?:seen as|since) job [^)]{1,40}\)|\[job \d{1,10}\])")
 BREAKER_COMMAND = "srobust breaker; once the cause is known: srobust breaker reset"
 
 
@@ -25,8 +28,10 @@ def alert_of(at_s: float, what: str, text: str) -> Alert | None:
 def _drained(at_s: float, _: str, text: str) -> Alert:
     node, _, reason = text.partition(": ")
     happened = f"Node {node} is out of service: {reason.removeprefix(REASON_PREFIX).strip()}"
+    # The same fault, seen again by another job, is a repetition; another fault of the node is not.
+    fault = _BY_JOB.sub("", untagged(reason)).strip()
     done = "no new job starts there; a job that runs there is not ended by this"
-    return Alert(at_s, "drain", f"drain {node}", happened, node=node, done=done, command="srobust nodes")
+    return Alert(at_s, "drain", f"drain {node} {fault}", happened, node=node, done=done, command="srobust nodes")
 
 
 def _opened(at_s: float, _: str, text: str) -> Alert:

@@ -89,6 +89,31 @@ def test_a_drain_is_told_and_nothing_is_lost(tmp_path: Path, hook: Hook) -> None
     world.journal.close()
 
 
+def test_a_second_drain_for_another_reason_is_told(tmp_path: Path, hook: Hook) -> None:
+    """Within the hour, too; the same reason seen by another job is a repetition, which is counted."""
+    world = World(tmp_path, FakeSlurm(), config(hook))
+    world.run(3)
+
+    def drained(reason: str) -> None:
+        world.journal.event(world.slurm.now_s, "warning", "node.drained", f"n5: srobust: {reason}")
+
+    async def story() -> None:
+        await world.daemon.notifier.tick()
+        drained("XID 79 (GPU has fallen off the bus) on GPU 3 (seen as job 7 ended) [repair reboot]")
+        await until(world, lambda: len(hook.got) == 1)
+        drained("/scratch is not mounted")
+        await until(world, lambda: len(hook.got) == 2)
+        drained("XID 79 (GPU has fallen off the bus) on GPU 3 (since job 8)")
+        drained("XID 79 (GPU has fallen off the bus) on GPU 4")
+        await until(world, lambda: len(hook.got) == 3)
+        await world.daemon.notifier.close()
+
+    asyncio.run(story())
+    subjects = [body["subject"].partition("service: ")[2] for body in hook.got]
+    assert subjects[1:] == ["/scratch is not mounted", "XID 79 (GPU has fallen off the bus) on GPU 4"]
+    world.journal.close()
+
+
 def test_nothing_is_started_where_nobody_is_to_be_told(tmp_path: Path) -> None:
     """No process, no key in the journal."""
     world = World(tmp_path, FakeSlurm(), Config())
