@@ -34,6 +34,22 @@ def test_a_hang_that_nobody_acts_on() -> None:
     assert needs(state(jobs=[{**JOB, "incident": "i2"}], incidents=observed), 1000.0) == []
 
 
+def test_a_recovery_goes_before_the_report_that_it_began_with() -> None:
+    """A job first reports that it is only alerted on, and then claims: two rows of one incident."""
+    alerted = {"job": "12", "id": "i1", "outcome": "alerted", "state": "closed"}
+    recovery = {"job": "12", "id": "i1", "outcome": "", "state": "open"}
+    for rows in (
+        [alerted, recovery],
+        [recovery, alerted],
+        [alerted, {**recovery, "outcome": "resumed", "state": "closed"}],
+    ):
+        assert needs(state(jobs=[JOB], incidents=rows), 1000.0) == []
+    other = {"job": "12", "id": "by-daemon", "outcome": "", "state": "open"}
+    assert needs(state(jobs=[JOB], incidents=[alerted, other]), 1000.0) == [], "the daemon brings it back by itself"
+    (said,) = needs(state(jobs=[JOB], incidents=[alerted]), 1000.0)
+    assert "alert only" in said
+
+
 def test_the_most_urgent_comes_first() -> None:
     """The daemon's own troubles, the breaker, jobs, nodes."""
     said = needs(

@@ -282,8 +282,10 @@ class Day:
         for number, (row, launch) in enumerate(zip(failures, launches, strict=False)):
             yield Compared(f"{name}: fault {number}", row.times.get("fault"), launch.last_step_at_s, POLL_S)
             if number + 1 < len(launches):
-                back = launches[number + 1].first_step_at_s
-                yield Compared(f"{name}: back after fault {number}", row.times.get("first_new_step"), back, STEP_S)
+                after, told = launches[number + 1], row.times
+                first, new = after.first_step_at_s, after.first_new_step_at_s
+                yield Compared(f"{name}: step after fault {number}", told.get("first_step"), first, STEP_S)
+                yield Compared(f"{name}: back after fault {number}", told.get("first_new_step"), new, POLL_S)
 
     def _of_the_cluster(self, facts: Facts, figures: Figures) -> Iterator[Compared]:
         total = figures.time.total_s

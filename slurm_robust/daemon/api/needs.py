@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_robust.text import duration, shortened
@@ -66,10 +67,28 @@ def _names(nodes: list[str]) -> str:
     return f"{nodes[0]} is" if len(nodes) == 1 else f"{len(nodes)} nodes ({', '.join(nodes[:4])}{more}) are"
 
 
+def incident_of(job: Mapping[str, Any], incidents: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the incident that a running job is in; None where there is none.
+
+    A job may first report that it is only alerted on, and then claim: two rows of one name, and the claim counts. What
+    is under way goes before what is closed, also where the daemon alone brings the job back.
+    """
+
+    def order(row: Mapping[str, Any]) -> tuple[bool, bool, bool]:
+        return _under_way(row), row["id"] == job["incident"], row["outcome"] not in _LEFT_ALONE
+
+    mine = (i for i in incidents if i.get("job") == job.get("job") and job.get("incident"))
+    return max((i for i in mine if i.get("id") == job["incident"] or _under_way(i)), key=order, default=None)
+
+
+def _under_way(incident: Mapping[str, Any]) -> bool:
+    return str(incident.get("state", "closed")) != "closed"
+
+
 def outcome_of(job: dict[str, Any], state: dict[str, Any]) -> str:
-    """The outcome of the incident that a running job names; empty while it is open, or if there is none."""
-    mine = (i for i in state["incidents"] if i["job"] == job["job"] and i["id"] == job["incident"])
-    return next((str(i["outcome"]) for i in mine), "")
+    """The outcome of the incident that a running job is in; empty while it is open, or if there is none."""
+    incident = incident_of(job, state["incidents"])
+    return str(incident["outcome"]) if incident is not None else ""
 
 
 def _left_alone(job: dict[str, Any], state: dict[str, Any]) -> bool:

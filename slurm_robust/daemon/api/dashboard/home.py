@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_robust.daemon.api.dashboard import nodes as squares
@@ -25,7 +25,7 @@ from slurm_robust.daemon.api.dashboard.pieces import (
 )
 from slurm_robust.daemon.api.dashboard.stages import back_after, is_open
 from slurm_robust.daemon.api.dashboard.tree import Board, Element, Piece, Section, element
-from slurm_robust.daemon.api.needs import needs
+from slurm_robust.daemon.api.needs import incident_of, needs
 from slurm_robust.slurm.values import fold
 from slurm_robust.text import NODE_NAME
 from slurm_robust.training_time import Spent
@@ -130,7 +130,8 @@ def _trainings(snapshot: Row) -> dict[str, Element]:
     waiting = [j for j in snapshot.get("waiting", ()) if isinstance(j, dict)]
     # Those that something is wrong with come first.
     jobs.sort(key=lambda j: (not j.get("suspected_at_s"), j.get("claim") == "watching"))
-    rows = {row_id("t", j.get("job")): _training(j, snapshot) for j in jobs[:TRAININGS_MAX]}
+    incidents = [{**_OLDEST["incidents"], **i} for i in snapshot.get("incidents", ()) if isinstance(i, dict)]
+    rows = {row_id("t", j.get("job")): _training(j, incidents) for j in jobs[:TRAININGS_MAX]}
     rows |= {row_id("w", j.get("job")): _waiting(j) for j in waiting[:TRAININGS_MAX]}
     more = len(jobs) + len(waiting) - len(rows)
     if more > 0:
@@ -138,7 +139,7 @@ def _trainings(snapshot: Row) -> dict[str, Element]:
     return rows or nothing("No training supervises itself now (srobust run, or sbatch --robust).", 9)
 
 
-def _training(job: Row, snapshot: Row) -> Element:
+def _training(job: Row, incidents: Sequence[Row]) -> Element:
     suspected = job.get("suspected_at_s")
     if suspected and job.get("claim") == "watching":
         says: list[Piece] = [element("b", "suspects a fault", class_="badge bad"), " ", age(suspected)]
@@ -148,8 +149,7 @@ def _training(job: Row, snapshot: Row) -> Element:
         says = ["trains" if job.get("claim") == "watching" else str(job.get("claim", ""))]
     if job.get("restart_count"):
         says.append(f", attempt {int(job['restart_count']) + 1}")
-    mine = (i for i in snapshot.get("incidents", ()) if i.get("id") == job.get("incident") and job.get("incident"))
-    incident = next((i for i in mine if i.get("job") == job.get("job")), None)
+    incident = incident_of(job, incidents)
     if incident is not None:
         says += [", ", incident_link(incident, "incident")]
     return row(
