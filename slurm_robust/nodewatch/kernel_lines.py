@@ -138,7 +138,7 @@ def _time_of(log: KernelLog, text: str, moment: Moment) -> float:
     first = log.data.rfind(end, 0, at) + 1
     record = parse(log.data[first : at + len(text)].decode("utf-8", "replace"))
     if record is None or record.uptime_s is None:
-        return record.wall_s if record and record.wall_s else moment.wall_s
+        return moment.bounded(record.wall_s) if record and record.wall_s else moment.wall_s
     return moment.of_uptime(record.uptime_s)
 
 

@@ -6,6 +6,7 @@ by the cursor in the state folder; records that the kernel overwrote before they
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ _RECORD_BYTES = 8192  # the kernel's own limit for one read of /dev/kmsg
 _BACK_BYTES = 8 << 20
 """Of a plain file that was never read: so much of its end."""
 _FILE_POLL_S = 0.25
+_LATE_S = 10.0
+"""A line may come so late, or the kernel's clock and ours differ by so much."""
 
 
 def _opened(path: Path) -> int:
@@ -52,6 +55,8 @@ class KmsgFollower(Source):
         self._plain = False
         seq, file, at = cursor.get("seq"), cursor.get("file"), cursor.get("at")
         self._seq = seq if isinstance(seq, int) else -1
+        self._end_s = -math.inf
+        """When all was read that there was, in seconds since the epoch: what comes later is no older."""
         self._file, self._at = (file, at) if isinstance(file, str) and isinstance(at, int) else ("", 0)
 
     @property
@@ -90,10 +95,12 @@ class KmsgFollower(Source):
         """The device's next records."""
         records: list[bytes] = []
         size = lost = 0
+        is_whole = False
         while size < _PIECE_BYTES:
             try:
                 data = os.read(self._held, _RECORD_BYTES)
             except BlockingIOError:
+                is_whole = True
                 break
             except BrokenPipeError:
                 continue  # overwritten: the next read goes on at the oldest that is left, and its number tells
@@ -108,7 +115,10 @@ class KmsgFollower(Source):
             records.append(data.replace(b"\0", b" "))
             size += len(data)
         gap = [_gap(lost, moment)] if lost else []
-        return [*gap, *self._judged(KernelLog(b"".join(record + b"\0" for record in records)), moment)]
+        found = self._judged(KernelLog(b"".join(record + b"\0" for record in records)), moment)
+        if is_whole:
+            self._end_s = moment.wall_s
+        return [*gap, *found]
 
     def tick(self, moment: Moment) -> list[Seen]:
         """What a plain file has more by now."""
@@ -124,6 +134,7 @@ class KmsgFollower(Source):
             self.due_s = moment.monotonic_s
             return rest
         if there.st_size == self._at:
+            self._end_s = moment.wall_s
             return []
         if there.st_size < self._at:
             self._at = 0  # rotated in place
@@ -141,7 +152,7 @@ class KmsgFollower(Source):
         return self._judged(KernelLog(data, 0, self._file), moment)
 
     def _judged(self, log: KernelLog, moment: Moment) -> list[Seen]:
-        return self._lines.judge(log, moment) if log.data else []
+        return self._lines.judge(log, moment._replace(since_s=self._end_s - _LATE_S)) if log.data else []
 
 
 def _identity(fd: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import NamedTuple
 
@@ -13,11 +14,13 @@ class Moment(NamedTuple):
         wall_s: Seconds since the epoch; jumps where somebody sets the clock.
         uptime_s: Seconds since boot, those asleep included.
         monotonic_s: For pauses and deadlines.
+        since_s: Nothing that is new now is older than this, in seconds since the epoch.
     """
 
     wall_s: float
     uptime_s: float
     monotonic_s: float
+    since_s: float = -math.inf
 
     @classmethod
     def now(cls) -> Moment:
@@ -25,5 +28,9 @@ class Moment(NamedTuple):
         return cls(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic())
 
     def of_uptime(self, uptime_s: float) -> float:
-        """Seconds since the epoch of a time since boot; nothing is later than now."""
-        return self.wall_s - max(0.0, self.uptime_s - uptime_s)
+        """Seconds since the epoch of a time since boot."""
+        return self.bounded(self.wall_s - (self.uptime_s - uptime_s))
+
+    def bounded(self, wall_s: float) -> float:
+        """Return a log's time as far as it can be true: not later than now, nor before what was read already."""
+        return min(self.wall_s, max(self.since_s, wall_s))

@@ -45,7 +45,14 @@ class SentRecords:
         """Numbers and times: an agent that is started anew sends some again."""
 
     def judge(
-        self, records: Iterable[str], gpus: Mapping[str, int], *, wall_s: float, since_boot_s: float, source: str
+        self,
+        records: Iterable[str],
+        gpus: Mapping[str, int],
+        *,
+        wall_s: float,
+        since_boot_s: float,
+        source: str,
+        since_s: float = 0.0,
     ) -> list[NodeFinding]:
         """What those of the records tell that are new, oldest first.
 
@@ -55,6 +62,7 @@ class SentRecords:
             wall_s: That node's time, seconds since the epoch.
             since_boot_s: The same, seconds since its boot.
             source: Named in the findings.
+            since_s: No record is older than this, seconds since the epoch.
         """
         data = b""
         for text in records:
@@ -69,5 +77,5 @@ class SentRecords:
         if not data:
             return []
         self._gpus.learn(gpus)
-        seen = self._lines.judge(KernelLog(data), Moment(wall_s, since_boot_s, 0.0), source)
+        seen = self._lines.judge(KernelLog(data), Moment(wall_s, since_boot_s, 0.0, since_s), source)
         return [entry.finding for entry in seen]

@@ -92,6 +92,34 @@ def test_a_line_is_a_finding_with_its_own_time(log: Path) -> None:
     assert (seen.finding.code, seen.finding.urgency, seen.finding.at_s) == (79, "now", at(90.5).wall_s)
 
 
+@pytest.mark.parametrize("line", [record(1, 12.0, XID_79), f"2026-09-21T00:00:00+0000 n1 kernel: {XID_79}"])
+def test_a_line_that_has_just_come_is_no_older_than_the_reading_before(log: Path, line: str) -> None:
+    """The kernel's clock stands still in some machines that are asleep, and a file has whatever was written into it."""
+    follower = follow(log)
+    follower.tick(at(100))
+    follower.tick(at(2000))
+    add(log, line)
+    (seen,) = follower.tick(at(2001))
+    assert at(1990).wall_s <= seen.finding.at_s <= at(2001).wall_s
+
+
+def test_a_device_that_is_read_to_its_end_has_no_older_lines(device: Device, tmp_path: Path) -> None:
+    """What was there before the first reading has its own time; a file's line of next year has come now."""
+    follower = follow(tmp_path / "kmsg", device=device)
+    device.log(record(1, 12.0, XID_79))
+    (old,) = follower.read(at(100))
+    device.log(record(2, 13.0, XID_79.replace("9b", "1b")))
+    (new,) = follower.read(at(2000))
+    assert (old.finding.at_s, new.finding.at_s) == (at(12).wall_s, at(90).wall_s)
+
+
+def test_a_time_that_is_still_to_come_is_now(log: Path) -> None:
+    """A saved log's line may have any date."""
+    follower = follow(log)
+    add(log, f"2031-01-01T00:00:00+0000 n1 kernel: {XID_79}")
+    assert [seen.finding.at_s for seen in follower.tick(at(100))] == [at(100).wall_s]
+
+
 def test_gpus_are_numbered_by_the_bus(log: Path) -> None:
     """As NVML numbers them; an address that the driver does not have means the whole node."""
     for bus in ("0000:1b:00.0", "0000:9b:00.0"):

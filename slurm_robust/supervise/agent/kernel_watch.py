@@ -42,11 +42,15 @@ _SENT_A_TICK = 32
 """Then the rest waits in the kernel, which may overwrite it."""
 _WAITS_S = 3600.0
 _MOST_WAITING = 256
+_LATE_S = 10.0
+"""A line may come so late, or the kernel's clock and ours differ by so much."""
 
 
 class _Line(NamedTuple):
     record: str
     read_s: float
+    live: bool
+    """It came after all that there was had been read."""
     about: NodeFinding
     """What `GpuUse` is asked about."""
 
@@ -104,9 +108,13 @@ class KernelWatch:
     def _send_all(self, lines: list[_Line], *, unused: bool = False) -> None:
         now_s, since_boot_s, use = self._clock.now_s(), self._clock.since_boot_s(), self._use
         for at in range(0, len(lines), messages.MAX_RECORDS):
-            records = tuple(line.record for line in lines[at : at + messages.MAX_RECORDS])
+            some = lines[at : at + messages.MAX_RECORDS]
+            records, since_s = tuple(line.record for line in some), 0.0
+            if all(line.live for line in some):
+                since_s = now_s - (self._clock.monotonic_s() - min(line.read_s for line in some)) - _LATE_S
+            minors = dict(use.minors)
             self._send(
-                messages.KernelRecords(self._node, now_s, since_boot_s, records, dict(use.minors), use.driver, unused)
+                messages.KernelRecords(self._node, now_s, since_boot_s, records, minors, use.driver, unused, since_s)
             )
 
     def _open(self) -> bool:
@@ -164,4 +172,4 @@ class KernelWatch:
         minor = self._use.minors.get(gpu_address(record))
         kind = "xid" if any(word in record for word in _ABOUT_GPUS) else ""
         gpus = (minor,) if kind and minor is not None else ()
-        return _Line(record, self._clock.monotonic_s(), NodeFinding(0, 0.0, "", kind, "", "", gpus))
+        return _Line(record, self._clock.monotonic_s(), self._live, NodeFinding(0, 0.0, "", kind, "", "", gpus))

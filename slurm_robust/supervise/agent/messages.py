@@ -200,6 +200,7 @@ class KernelRecords(NamedTuple):
         gpus: PCI address (`0000:9b:00`) → number of the GPU's device file.
         driver: Major number of NVIDIA's driver; 0 where it is not known.
         unused: As in `NodeFindings`.
+        since_s: No record is older than this, in seconds since the epoch; 0 where that is not known.
     """
 
     node: str
@@ -209,6 +210,7 @@ class KernelRecords(NamedTuple):
     gpus: dict[str, int]
     driver: int = 0
     unused: bool = False
+    since_s: float = 0.0
 
 
 class PortTraffic(NamedTuple):

@@ -44,6 +44,7 @@ class KernelRecordJudge:
             wall_s=message.at_s,
             since_boot_s=message.since_boot_s,
             source=SOURCE,
+            since_s=message.since_s,
         )
         if message.unused:
             found = [finding for finding in found if finding.about_gpus and finding.urgency == NOW]

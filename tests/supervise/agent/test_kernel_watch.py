@@ -109,7 +109,9 @@ def test_what_was_logged_before_the_job_belongs_to_others(log: Log) -> None:
     log.write(raw(1, 980.0), raw(2, 995.0))
     assert log.numbers(rank(1)) == [2]
     log.write(raw(3, 900.0))
-    assert log.numbers(rank(1)) == [3]
+    (message,) = log.polls(rank(1))
+    assert [record.split(",")[1] for record in message.records] == ["3"]
+    assert message.at_s - 20 <= message.since_s < message.at_s, "and it is no older than that"
 
 
 def test_a_gpu_of_another_job_is_none_of_ours(log: Log) -> None:

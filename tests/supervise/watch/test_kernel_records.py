@@ -47,6 +47,16 @@ def test_an_xid_is_the_finding_that_the_service_would_write(judge: KernelRecordJ
     assert "double-bit ECC" in found.text
 
 
+def test_a_record_is_no_older_than_its_agent_says(judge: KernelRecordJudge) -> None:
+    """It had read the log to its end by then; an older agent says nothing. Nothing is later than now."""
+    (found,) = judge.judge(records(XID, since_s=BOOTED_S + 45.0, since_boot_s=2000.0)).findings
+    assert found.at_s == BOOTED_S + 45.0
+    (found,) = judge.judge(records(XID, first=7, since_s=BOOTED_S + 9999.0, since_boot_s=2000.0)).findings
+    assert found.at_s == BOOTED_S + 51.0
+    (found,) = judge.judge(records(XID, first=8, since_boot_s=2000.0)).findings
+    assert found.at_s == BOOTED_S + 51.0 - 1950.0
+
+
 def test_records_that_are_sent_again_are_judged_once(judge: KernelRecordJudge) -> None:
     """By an agent that was started anew. After a reboot the kernel counts from 0 again."""
     assert ("xid", "now") in told(judge, records(XID))
