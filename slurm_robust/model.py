@@ -283,6 +283,11 @@ class Road(str, enum.Enum):
     ALERT_ONLY = "alert_only"
 
 
+def road_words(road: str) -> str:
+    """Return a road for people: `requeue into a seat`, `alert only`; one that nobody knows as it is, without `_`."""
+    return "requeue into a seat" if road == Road.SEAT.value else road.replace("_", " ")
+
+
 @dataclass(frozen=True)
 class Plan:
     """What to do, and why, in words.

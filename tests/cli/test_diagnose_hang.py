@@ -32,7 +32,7 @@ def test_the_incident_that_names_the_culprit_comes_first(site: Path, tmp_path: P
     first, *rest = done.output.splitlines()
     assert first == "culprit: rank 3 on n2 ended first"
     assert "getent" not in done.output
-    assert any(line.startswith("done:") and "spare_in_allocation: n2 is at fault" in line for line in rest)
+    assert any(line.startswith("done:") and "spare in allocation: n2 is at fault" in line for line in rest)
     assert done.exit_code == 0
     told = json.loads(run(word, "--json", "--config", site).stdout)
     assert (told["leads"], told["root"]) == ("1234-r0-1795228470", None)

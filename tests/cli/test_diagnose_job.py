@@ -48,7 +48,7 @@ def test_a_job_without_output_is_diagnosed_by_its_last_incident(site: Path, tmp_
     assert done.exit_code == 0, done.output
     assert "rank 3 on n2, line 2 of its last ones" in done.output
     assert "2 ranks ended, first rank 3 on n2 (exit code 1)" in done.output
-    assert "spare_in_allocation: n2 is at fault" in done.output
+    assert "spare in allocation: n2 is at fault" in done.output
     assert f"{tmp_path}/out/train-1234.out: the job's output by Slurm, not there" in done.output
 
 

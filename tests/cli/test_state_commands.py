@@ -62,8 +62,11 @@ def test_tables(site: Path) -> None:
     for words, wanted in (
         (("status",), ("mode act", "drained", "n6", "breaker closed", "i1")),
         (("incidents",), ("rank 3 hangs", "running", "n2")),
-        (("incidents", "i1"), ("point_job_at_seat", "accepted", "/home/ann/slurm-robust-1", "seat: without n2")),
-        (("nodes",), ("fan (ann)", "foreign", "idle")),
+        (
+            ("incidents", "i1"),
+            ("point_job_at_seat", "accepted", "/home/ann/slurm-robust-1", "requeue into a seat: without n2"),
+        ),
+        (("nodes",), ("fan (ann)", "somebody else", "idle")),
         (("standby",), ("none",)),
         (("breaker",), ("closed",)),
     ):

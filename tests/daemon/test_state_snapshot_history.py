@@ -54,7 +54,7 @@ def test_recheck_that_was_not_needed_says_why(world: World) -> None:
     world.slurm.drain("n2", "srobust: XID 79")
     world.run(20)
     (incident,) = world.journal.incidents()
-    assert told(world, incident)["recheck"] == "none needed: drained: srobust: XID 79"
+    assert told(world, incident)["recheck"] == "not needed: drained: srobust: XID 79"
 
 
 def test_since_when_a_node_is_drained(world: World) -> None:

@@ -24,7 +24,7 @@ def test_spare_in_the_allocation() -> None:
 @pytest.mark.parametrize(
     ("more", "road", "says"),
     [
-        ({"healthy_spares": ()}, Road.SEAT, "3 healthy nodes for 4"),
+        ({"healthy_spares": ()}, Road.SEAT, "it needs 4 nodes, and 3 would be left"),
         ({"healthy_spares": (), "daemon": None}, Road.SEAT, "if the site's daemon answers"),
         ({"healthy_spares": (), "daemon": False, "user_daemon": True}, Road.OWNER_REQUEUE, "owner"),
         ({"healthy_spares": (), "daemon": None, "user_daemon": True}, Road.OWNER_REQUEUE, "owner"),

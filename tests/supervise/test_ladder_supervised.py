@@ -303,7 +303,7 @@ def test_a_loss_that_stays_nan_is_left_alone_where_nothing_could_change(tmp_path
     assert job.ends() == 0
     assert job.excluded == []
     assert job.world.kinds.count("suspected") == 1
-    assert "alert_only: " in job.world.text("decided")
+    assert "alert only: " in job.world.text("decided")
 
 
 def test_a_single_nan_of_a_program_that_seldom_reports_its_loss_is_one_report(tmp_path: Path) -> None:

@@ -225,9 +225,9 @@ def test_mild_faults_of_one_node_after_the_other_do_not_move_the_job_for_ever(tm
     assert job.ends() == 0
     assert job.excluded == ["n2"]
     alert, moved = (line["text"] for line in job.world.story if line["kind"] == "decided")
-    assert "alert_only" in alert
+    assert "alert only" in alert
     assert "x300, x900 had the same within a day" in alert
-    assert "spare_in_allocation" in moved
+    assert "spare in allocation" in moved
     assert [(move.node, move.kind) for move in seen] == [("x900", "xid"), ("x300", "xid"), ("n2", "filesystem")]
 
 
@@ -244,7 +244,7 @@ def test_a_storm_that_comes_in_slowly_is_seen_when_its_second_node_reports(tmp_p
     assert job.excluded == ["n2"]
     assert job.launches == 2
     assert job.world.kinds.count("decided") == 2
-    assert "alert_only: 2 nodes report faults at once (n2, n3), more than half" in job.world.text("decided")
+    assert "alert only: 2 nodes report faults at once (n2, n3), more than half" in job.world.text("decided")
 
 
 def test_observe_mode_has_words_only_and_goes_on_watching(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_observe_mode_has_words_only_and_goes_on_watching(tmp_path: Path) -> Non
     assert job.ends() == 0
     assert job.excluded == []
     assert job.world.kinds.count("observed") == 1
-    assert "would take spare_in_allocation" in job.world.text("observed")
+    assert "would take spare in allocation" in job.world.text("observed")
     assert job.world.job.claim.suspected_at_s == 0.0
 
 
@@ -301,7 +301,7 @@ def test_a_spare_with_a_lost_gpu_moves_nothing_and_replaces_nobody(tmp_path: Pat
     assert job.excluded == []
     assert "node n3 reports XID 79; no rank has run there" in job.world.text("note")
     assert "n2 reports" in job.world.text("decided")
-    assert "1 healthy nodes for 2" in job.world.text("decided")
+    assert "it needs 2 nodes, and 1 would be left" in job.world.text("decided")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from slurm_robust.cli.state import clock, load_config, load_state, print_json, s
 from slurm_robust.cli.table import paragraph, plain, table
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.config import Config
-from slurm_robust.model import TIME_KEYS
+from slurm_robust.model import TIME_KEYS, road_words
 from slurm_robust.policy.cluster.stage_times import back_s
 from slurm_robust.text import duration, first_sentence
 
@@ -151,7 +151,7 @@ def _show(i: dict[str, Any]) -> None:
     if plan:
         parts = (("without", plan["evict"]), ("standby", plan["standby"]))
         change = ", ".join(f"{word} {', '.join(nodes)}" for word, nodes in parts if nodes)
-        paragraph("plan", f"{plan['road']}: {change}{'; ' if change else ''}{plan['reason']}")
+        paragraph("plan", f"{road_words(plan['road'])}: {change}{'; ' if change else ''}{plan['reason']}")
         if i["mode"] == "observe":
             paragraph("", "observed only: nothing was done")
     report = _report(i)

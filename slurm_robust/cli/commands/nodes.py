@@ -30,6 +30,10 @@ def strikes(node: dict[str, Any]) -> str:
     return f"{node['strikes']}{f' ({users})' if users else ''}" if node["strikes"] else ""
 
 
+_BY = {"foreign": "somebody else", "slurm": "Slurm"}
+"""Who took a node out, for people; `--json` has the key."""
+
+
 @click.command(
     "nodes",
     epilog=lesson(
@@ -53,7 +57,8 @@ def command(state: str | None, room: str | None, path: str | None, as_json: bool
         return
     rows = [
         (
-            *(n[key] for key in ("name", "node_state", "state", "job", "owner")),
+            *(n[key] for key in ("name", "node_state", "state", "job")),
+            _BY.get(n["owner"], n["owner"]),
             *(strikes(n), clock(n["since_s"]), repair(n) or n["reason"] or n["word"]),
         )
         for n in nodes

@@ -14,6 +14,7 @@ from slurm_robust.diagnose.findings import LogFinding
 from slurm_robust.diagnose.resembling import Resemblance
 from slurm_robust.diagnose.root import Diagnosis
 from slurm_robust.diagnose.signature import signature
+from slurm_robust.model import road_words
 from slurm_robust.text import first_sentence
 
 _MAX_SHOWN = 6
@@ -99,7 +100,7 @@ def _leading_text(saved: SavedIncident) -> list[str]:
     if incident is None or incident.verdict is None:
         return []
     plan = incident.plan
-    done = f"{plan.road.value}: {first_sentence(plan.reason)}" if plan is not None else "nothing yet"
+    done = f"{road_words(plan.road.value)}: {first_sentence(plan.reason)}" if plan is not None else "nothing yet"
     verdict = f"{incident.verdict.conclusion.value}: {first_sentence(incident.verdict.reason)}"
     return [verdict, *_titled("done:", [f"{done}; came to: {incident.outcome or 'it is open'}"])]
 
@@ -130,7 +131,7 @@ def _where(finding: LogFinding, places: Sequence[LinePlace]) -> str:
 
 def _in_a_line(saved: SavedIncident) -> str:
     incident = saved.incident
-    road = f"{incident.plan.road.value}; " if incident is not None and incident.plan is not None else ""
+    road = f"{road_words(incident.plan.road.value)}; " if incident is not None and incident.plan is not None else ""
     came = (incident.outcome or "it is open") if incident is not None else ""
     return f"{saved.id}, {clock(saved.at_s)}: {road}{came}"
 
@@ -141,7 +142,7 @@ def _incident_text(saved: SavedIncident) -> list[str]:
     if incident is not None and incident.verdict is not None:
         lines.append(f"{incident.verdict.conclusion.value}: {first_sentence(incident.verdict.reason)}")
     if incident is not None and incident.plan is not None:
-        lines.append(f"{incident.plan.road.value}: {first_sentence(incident.plan.reason)}")
+        lines.append(f"{road_words(incident.plan.road.value)}: {first_sentence(incident.plan.reason)}")
     if incident is not None:
         lines.append(f"came to: {incident.outcome or 'it is open'}")
     if saved.exits:

@@ -81,7 +81,7 @@ class NodeLedger:
         """Note for every incident that planned a recheck of this node, but had none, why it was not needed."""
         self.db.execute(
             "UPDATE actions SET error = ? WHERE kind = 'recheck' AND target = ? AND calls = 0 AND error = ''",
-            (f"none needed: {why}", node),
+            (f"not needed: {why}", node),
         )
 
     def _update(self, table: str, node: str, **values: float | str | None) -> None:

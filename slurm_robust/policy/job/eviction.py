@@ -125,7 +125,9 @@ def _why_not_inside(s: Situation, evict: set[str]) -> str:
     spares = set(s.healthy_spares) - evict - set(s.ladder.left)
     left = s.training_node_count - len(evict & s.used_nodes) + len(spares)
     left = min(left, len(set(s.allocation_nodes) - evict))
-    return lost_inside(s) if left >= s.training_node_count else f"{left} healthy nodes for {s.training_node_count}"
+    if left >= s.training_node_count:
+        return lost_inside(s)
+    return f"it needs {s.training_node_count} nodes, and {left if left > 0 else 'none'} would be left"
 
 
 def lost_inside(s: Situation) -> str:

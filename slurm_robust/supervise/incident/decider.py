@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from slurm_robust.model import Mode, Plan, Road, Verdict
+from slurm_robust.model import Mode, Plan, Road, Verdict, road_words
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.consequences import Silence
 from slurm_robust.policy.job.decide import decide
@@ -152,11 +152,12 @@ class Decider:
             log.update(outcome="Observe mode: nothing was done.")
             log.save()
             await session.job.report(log.incident, Mode.OBSERVE)
-            text = f"observe mode: would take {plan.road.value}: {plan.reason}"
+            text = f"observe mode: would take {road_words(plan.road.value)}: {plan.reason}"
             session.folder.log_event("observed", text, incident=log.incident.id)
             return self._leave_alone(attempt, log.incident.outcome, goes_on=goes_on)
         log.save()
-        session.folder.log_event("decided", f"{plan.road.value}: {plan.reason}", road=plan.road.value, evict=plan.evict)
+        text = f"{road_words(plan.road.value)}: {plan.reason}"
+        session.folder.log_event("decided", text, road=plan.road.value, evict=plan.evict)
         if plan.road in _WITHOUT_THE_DAEMON:
             await session.job.report(log.incident, Mode.ACT)
         if plan.road is Road.ALERT_ONLY:

@@ -121,7 +121,8 @@ async def requeue(session: Session, incident: Incident, plan: Plan) -> int:
         times=dict(incident.times),
     )
     if written:
-        text = f"asked the daemon for a requeue without {','.join(plan.evict) or 'anyone'}"
+        without = f"without {','.join(plan.evict)}" if plan.evict else "on the same nodes"
+        text = f"asked the daemon for a requeue {without}"
         session.folder.log_event("claimed", text)
         return await wait_for_requeue(session, wanted, WaitPhase.ASKED)
     why = f" ({job.refused})" if job.refused else ""

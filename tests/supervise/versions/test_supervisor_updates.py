@@ -329,7 +329,7 @@ def test_observe_mode_only_says_that_a_version_would_be_taken_back(tmp_path: Pat
     supervisor._store.code_changed(CodeState(in_force=2, proven=(1,)))
     assert asyncio.run(supervisor.run()) == 1
     assert job.launched == ["2"]
-    assert "would take restart_in_place: VERSION 2 OF THE CODE IS TAKEN BACK: version 1" in job.text("observed")
+    assert "would take restart in place: VERSION 2 OF THE CODE IS TAKEN BACK: version 1" in job.text("observed")
     report = job.versions.report()
     assert report is not None
     assert report.state.in_force == 2

@@ -100,6 +100,8 @@ def _step(action: Row) -> Element:
 def _came_to(action: Row) -> str:
     if action.get("done_at_s"):
         return "done"
+    if _needless(action):
+        return str(action["error"])
     if action.get("error"):
         return f"not done yet: {action['error']}"
     if action.get("called_at_s"):
@@ -107,7 +109,14 @@ def _came_to(action: Row) -> str:
     return "to come"
 
 
+def _needless(action: Row) -> bool:
+    """Whether it was planned and then not needed; journals of the version before have `none needed`."""
+    return str(action.get("error") or "").startswith(("not needed", "none needed"))
+
+
 def _colour(action: Row) -> str:
+    if _needless(action):
+        return "later"
     return "done" if action.get("done_at_s") else "bad" if action.get("error") else "later"
 
 

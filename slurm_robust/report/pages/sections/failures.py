@@ -157,7 +157,8 @@ def alarms_section(figures: Figures) -> ReportSection:
     if found.false_share is not None:
         said.append(f"{found.false_alarms:,} of {count(found.incidents, 'incident')} came to nothing")
     if found.reverted_share is not None:
-        said.append(f"{found.reverted_drains:,} of {count(found.ended_drains, 'ended drain')} hit a fit node")
+        ended = count(found.ended_drains, "drain that has ended", "drains that have ended")
+        said.append(f"{found.reverted_drains:,} of {ended} hit a fit node or was taken back within the hour")
     answer = "; ".join(said) + "." if said else "No incident and no drain: nothing was done for nothing."
     columns = (TableColumn("what", "what"), TableColumn("times", "times", Unit.COUNT))
     return ReportSection("alarms", "What was done for nothing?", answer, None, FigureTable("Counts", columns, rows))
