@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -19,11 +20,13 @@ from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_
 from slurm_robust.localize.evidence_folder import read_folder
 from slurm_robust.localize.own_file import read_own
 from slurm_robust.localize.stacks.archive import ArchiveError
+from slurm_robust.model import Incident
 from slurm_robust.report.pages.incident_assemble import IncidentSources
 from slurm_robust.report.pages.incident_view import LinkedFile
 
 _MAX_BYTES = 32 << 20
 _MAX_FILES, _MAX_TESTS = 300, 20
+_RESTART = re.compile(r"-r(\d{1,6})-\d{9,11}\Z")
 _MAX_SEEN = 20_000
 """Files of which the first ones by name are shown; a folder can have millions."""
 
@@ -32,6 +35,47 @@ def newest_incident(folder: Path) -> SavedIncident | None:
     """The incident in a folder, or the newest one in a job's folder; None where there is none."""
     own = read_incident(folder)
     return own if own is not None else next(iter(incidents_in(folder)), None)
+
+
+def incidents_of_folder(folder: Path) -> list[dict[str, Any]]:
+    """Return the incident of a folder, or all of a job's folder, the newest first, as `incidents --json` shows them.
+
+    What the daemon alone knows (user, actions) is empty.
+    """
+    own = read_incident(folder, whole=False)
+    saved = [own] if own is not None else incidents_in(folder, whole=False)
+    return [_as_row(one.folder, one.incident) for one in saved if one.incident is not None]
+
+
+def _as_row(folder: Path, incident: Incident) -> dict[str, Any]:
+    verdict, plan, restart = incident.verdict, incident.plan, _RESTART.search(incident.id)
+    return {
+        "id": incident.id,
+        "key": "",
+        "job": incident.job,
+        "user": "",
+        "attempt": {"restart_count": int(restart[1]) if restart else 0},
+        "kind": "",
+        "mode": "",
+        "state": "closed" if incident.outcome else "open",
+        "outcome": "",
+        "reason": incident.outcome,
+        "opened_at_s": incident.opened_at_s,
+        "closed_at_s": None,
+        "verdict": {}
+        if verdict is None
+        else {
+            "conclusion": verdict.conclusion.value,
+            "why": verdict.reason,
+            "suspects": [suspect.node for suspect in verdict.suspects],
+        },
+        "plan": None
+        if plan is None
+        else {"road": plan.road.value, "reason": plan.reason, "evict": list(plan.evict), "standby": []},
+        "actions": [],
+        "times": dict(incident.times),
+        "report": str(folder.parent),
+    }
 
 
 def read_sources(folder: Path, journal: Mapping[str, Any], page: Path) -> IncidentSources:

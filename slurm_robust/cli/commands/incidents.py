@@ -26,7 +26,7 @@ _REPORT_MAX_BYTES = 8 << 20
             ("srobust incidents", "the newest, one a line"),
             ("srobust incidents 1234", "everything about those of job 1234"),
             ("srobust incidents 1234 --html incident.html", "the newest of them as a page, with stacks and ranks"),
-            ("srobust incidents slurm-robust-1234 --html x.html", "the same from a job's folder, without a daemon"),
+            ("srobust incidents slurm-robust-1234", "those of a job's folder, without a daemon; also with --html"),
             ("srobust incidents --json | jq '.[0].times'", "the same for tools: docs/json.md"),
         ],
         [(0, "shown"), (1, "no such incident, or the daemon's state cannot be read"), (2, "wrong usage")],
@@ -39,15 +39,16 @@ _REPORT_MAX_BYTES = 8 << 20
 def command(incident: str | None, limit: int, html: Path | None, path: str | None, as_json: bool) -> None:
     """Show what happened, when, why, and what was done; with INCIDENT (its id, key or job), everything.
 
-    With --html, INCIDENT may also be the folder of an incident or of a job.
+    INCIDENT may also be the folder of an incident or of a job, which needs no daemon.
     """
     if html is not None and incident is None:
         raise click.UsageError("--html FILE needs an incident: its id, key, job or folder")
     if html is not None and Path(str(incident)).is_dir():
         _write_folder(Path(str(incident)), html)
         return
-    incidents = _load(load_config(path))
-    if incident is not None:
+    kept = _of_folder(incident) if incident is not None else []
+    incidents = kept or _load(load_config(path))
+    if incident is not None and not kept:
         incidents = [i for i in incidents if incident in (i["id"], i["key"], i["job"])]
         if not incidents:
             raise click.ClickException(f"no incident {incident}; srobust incidents lists them")
@@ -98,6 +99,18 @@ def _load(config: Config) -> list[dict[str, Any]]:
     return list(load_state(config)["incidents"])
 
 
+def _of_folder(name: str) -> list[dict[str, Any]]:
+    """What a folder of this name holds; empty where there is none, and where a job's number is a folder by chance."""
+    if not Path(name).is_dir():
+        return []
+    from slurm_robust.cli.incident_files import incidents_of_folder  # noqa: PLC0415 (loaded for a folder only)
+
+    found = incidents_of_folder(Path(name))
+    if not found and not name.isdecimal():
+        raise click.ClickException(f"{name}: no incident in it; name a folder that holds incident.json")
+    return found
+
+
 def _write_folder(folder: Path, html: Path) -> None:
     """The page of the incident in a folder, or of the newest in a job's folder."""
     from slurm_robust.cli.incident_files import newest_incident  # noqa: PLC0415 (loaded for a page only)
@@ -142,7 +155,8 @@ def _took(incident: dict[str, Any]) -> str:
 
 def _show(i: dict[str, Any]) -> None:
     verdict, plan = i["verdict"], i["plan"]
-    click.echo(f"incident {i['id']}   job {i['job']} of {i['user']}, attempt {i['attempt']['restart_count']}")
+    of = f" of {i['user']}" if i["user"] else ""
+    click.echo(f"incident {i['id']}   job {i['job']}{of}, attempt {i['attempt']['restart_count']}")
     came_to = i["outcome"] or i["state"]
     paragraph("came to", i["reason"] if i["reason"].startswith(came_to) else f"{came_to}: {i['reason']}".rstrip(": "))
     suspects = f" on {', '.join(verdict['suspects'])}" if verdict.get("suspects") else ""
@@ -170,8 +184,9 @@ def _show(i: dict[str, Any]) -> None:
         )
         for a in i["actions"]
     ]
-    click.echo()
-    table("Actions", ("called", "action", "on", "came to", "reason"), lines, drop=("called",))
+    if i["key"]:  # a job's folder does not know what the daemon did
+        click.echo()
+        table("Actions", ("called", "action", "on", "came to", "reason"), lines, drop=("called",))
     if any(not a["planned"] for a in i["actions"]):
         click.echo("* not in the plan: found necessary later")
     if stood := _where_ranks_stood(report):
