@@ -16,8 +16,11 @@ from helpers import wait_until
 from slurm_robust.claim import ClaimAnswer
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
+from slurm_robust.slurm.client import Job
+from slurm_robust.supervise.clock import Clock
+from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.recover import waiting_shell
-from slurm_robust.supervise.recover.requeue_wait import ENDED_WITH_JOB, RequeueWait, WaitPhase, next_step
+from slurm_robust.supervise.recover.requeue_wait import ENDED_WITH_JOB, RequeueWait, WaitPhase, next_step, poll
 
 ASKED = RequeueWait(
     JobRef(7),
@@ -112,6 +115,39 @@ def test_a_requeue_that_slurm_forgot_is_called_again() -> None:
     assert not next_step(again.wait, None, 106.0, ending=False).requeue
     third = next_step(again.wait, None, 112.0, ending=False)
     assert (third.kind, third.requeue) == ("", True)
+
+
+class OneJob:
+    """A Slurm that knows job 7, and counts what is asked of it."""
+
+    def __init__(self) -> None:
+        self.requeues = 0
+
+    def job(self, ref: JobRef) -> Job:
+        """It runs, and nobody has answered."""
+        return Job(ref, user="ann", name="t", state="RUNNING", uid=1000, partition="main", nodes=("n1",))
+
+    def requeue(self, _: JobRef, *, without: tuple[str, ...]) -> None:
+        """Note it."""
+        assert without == ("n3",)
+        self.requeues += 1
+
+
+def test_what_a_small_process_says_is_printed_before_the_requeue_ends_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The shell prints the words of a look when that is over: so the requeue is called at the next one."""
+    slurm, folder, clock = OneJob(), IncidentFolder(tmp_path / "f"), Clock()
+    wait = replace(ASKED, folder=str(tmp_path / "f"), until_s=clock.now_s() - 1, heard_at_s=clock.now_s())
+    told = poll(wait, slurm, folder, clock, tells_first=True)  # type: ignore[arg-type]
+    assert isinstance(told, RequeueWait)
+    assert (slurm.requeues, told.phase) == (0, WaitPhase.PLAIN)
+    assert "no daemon answered" in capfd.readouterr().err
+    after = poll(told, slurm, folder, clock, tells_first=True)  # type: ignore[arg-type]
+    assert isinstance(after, RequeueWait)
+    assert (slurm.requeues, after.phase) == (1, WaitPhase.REQUEUED)
+    poll(wait, slurm, folder, clock)  # type: ignore[arg-type]
+    assert slurm.requeues == 2, "where the words are printed at once, it is called at once"
 
 
 @pytest.mark.parametrize("phase", list(WaitPhase))

@@ -175,8 +175,14 @@ def _answer_of(job: Job, incident: str) -> ClaimAnswer | None:
     return answer if answer is not None and answer.incident == incident else None
 
 
-def poll(wait: RequeueWait, client: SlurmClient, folder: IncidentFolder, clock: Clock) -> RequeueWait | int:
-    """Poll the job once, and take the next step: returns how the wait goes on, or the exit code where it is over."""
+def poll(
+    wait: RequeueWait, client: SlurmClient, folder: IncidentFolder, clock: Clock, *, tells_first: bool = False
+) -> RequeueWait | int:
+    """Poll the job once, and take the next step: returns how the wait goes on, or the exit code where it is over.
+
+    With `tells_first` words are printed only when this poll is over, so that a requeue, which ends it, comes with the
+    next one.
+    """
     heard = True
     try:
         job = client.job(wait.ref)
@@ -188,6 +194,8 @@ def poll(wait: RequeueWait, client: SlurmClient, folder: IncidentFolder, clock: 
     step = next_step(wait, answer, clock.now_s(), ending=ending, heard=heard, running=running)
     if step.kind:
         folder.log_event(step.kind, step.text)
+    if tells_first and step.kind == "unanswered" and step.wait is not None:
+        return replace(wait, phase=WaitPhase.PLAIN, heard_at_s=step.wait.heard_at_s)
     if step.requeue and step.wait is not None:
         return _requeue(step.wait, client, folder)
     return step.wait if step.wait is not None else step.code
@@ -229,7 +237,7 @@ def main() -> None:
     waiting_shell.die_with_parent(os.getppid())
     wait = msgspec.json.decode(sys.argv[1], type=RequeueWait)
     # This process polls once: pyslurm would have to start for it, and would say each time what it lacks.
-    polled = poll(wait, CommandClient(wait.slurm), IncidentFolder(Path(wait.folder)), Clock())
+    polled = poll(wait, CommandClient(wait.slurm), IncidentFolder(Path(wait.folder)), Clock(), tells_first=True)
     print(
         f"{waiting_shell.EXIT}{polled}"
         if isinstance(polled, int)
