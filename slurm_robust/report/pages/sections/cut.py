@@ -1,7 +1,10 @@
-"""How much of a long list a page shows."""
+"""How much a page shows of a long list, and of a long time."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from slurm_robust.report.facts import Facts
 from slurm_robust.report.pages.view import Cell, FigureTable, TableColumn
 from slurm_robust.text import shortened
 
@@ -9,6 +12,8 @@ MAX_TABLE_ROWS = 200
 """More is for tools: --json and `srobust report sql` have all."""
 MAX_PLOT_ROWS = 20
 _WORDS_CHARS = 60
+_LITTLE, _MARGIN = 0.25, 0.05
+"""What fills less of a window has an axis of its own, with a margin before it."""
 
 
 def cut_table(
@@ -18,6 +23,13 @@ def cut_table(
     more = len(rows) - MAX_TABLE_ROWS
     left_out = f"{more:,} more {what} are left out here; srobust report sql has all." if more > 0 else ""
     return FigureTable(caption, columns, tuple(rows[:MAX_TABLE_ROWS]), left_out)
+
+
+def axis_from_s(facts: Facts, begins: Iterable[float]) -> float:
+    """Return where a time axis begins: with the window, or a little before what there is, where that is little."""
+    to_s = min(facts.to_s, facts.read_at_s)
+    has_s = to_s - max(facts.from_s, min(begins, default=facts.from_s))
+    return to_s - has_s * (1 + _MARGIN) if 0 < has_s < _LITTLE * (to_s - facts.from_s) else facts.from_s
 
 
 def in_words(name: str) -> str:

@@ -9,6 +9,7 @@ from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.standby_use import needs_nodes
 from slurm_robust.report.pages.formats import count, moment, share
+from slurm_robust.report.pages.sections.cut import axis_from_s
 from slurm_robust.report.pages.view import (
     Cell,
     FigureTable,
@@ -68,7 +69,8 @@ def standby_section(facts: Facts, figures: Figures) -> ReportSection:
     if len(by_pool) > MAX_LANES:
         notes.append(f"The plot shows the {MAX_LANES} largest of {len(by_pool)} pools.")
     table = FigureTable("Standby pools", COLUMNS, tuple(rows))
-    return ReportSection("standby", question, answer, StandbyPlot(facts.from_s, facts.to_s, lanes), table, tuple(notes))
+    plot = StandbyPlot(axis_from_s(facts, (pool.at_s for pool in facts.pools)), facts.to_s, lanes)
+    return ReportSection("standby", question, answer, plot, table, tuple(notes))
 
 
 def _told(at_s: float, job: str) -> str:

@@ -7,7 +7,7 @@ from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.ettr import LOST, ettr_series
 from slurm_robust.report.figures.trainings import GPU
 from slurm_robust.report.pages.formats import count, share, shown
-from slurm_robust.report.pages.sections.cut import cut_table
+from slurm_robust.report.pages.sections.cut import axis_from_s, cut_table
 from slurm_robust.report.pages.sections.hours import hours_column
 from slurm_robust.report.pages.view import (
     Cell,
@@ -69,7 +69,8 @@ def time_section(facts: Facts, figures: Figures) -> ReportSection:
 
 def _plot(facts: Facts, figures: Figures) -> SharesPlot | None:
     """Averages over stretches that lie one beside the other, so that no second is left out or counted twice."""
-    from_s, to_s = facts.from_s, min(facts.to_s, facts.read_at_s)
+    from_s = axis_from_s(facts, (t.spans[0].begin_at_s for t in figures.trainings))
+    to_s = min(facts.to_s, facts.read_at_s)
     if to_s <= from_s:
         return None
     bins = max(1, min(_BINS, int((to_s - from_s) / _LEAST_BIN_S)))

@@ -10,7 +10,7 @@ from slurm_robust.report.facts import ClosedIncident, Facts
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.trainings import Training, TrainingKey, key_of, unit_of
 from slurm_robust.report.pages.formats import count, moment
-from slurm_robust.report.pages.sections.cut import MAX_PLOT_ROWS, cut_table, in_words
+from slurm_robust.report.pages.sections.cut import MAX_PLOT_ROWS, axis_from_s, cut_table, in_words
 from slurm_robust.report.pages.view import (
     Cell,
     ReportSection,
@@ -61,7 +61,7 @@ def trainings_section(facts: Facts, figures: Figures) -> ReportSection:
     if len(order) > len(shown):
         answer += f" The plot shows the {len(shown)} that held the most GPUs for longest."
     table = cut_table("Trainings, those that held the most GPUs for longest first", COLUMNS, rows, "trainings")
-    plot = TimelinePlot(facts.from_s, facts.to_s, plot_rows)
+    plot = TimelinePlot(axis_from_s(facts, (t.spans[0].begin_at_s for t in order)), facts.to_s, plot_rows)
     return ReportSection("trainings", question, answer, plot, table, ("One training is all attempts of a job.",))
 
 
