@@ -37,7 +37,7 @@ class Spent(str, enum.Enum):
     DETECTION = "detection"
     """From the last sign of progress before a failure to the suspicion."""
     DIAGNOSIS = "diagnosis"
-    """From the suspicion to the decision, tests of nodes included."""
+    """From the suspicion to the decision, tests of nodes included; where nothing is done, until a person ends it."""
     RESTART = "restart"
     """From the decision to the first step of the next attempt, queueing included."""
     RECOMPUTATION = "recomputation"

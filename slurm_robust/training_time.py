@@ -81,6 +81,10 @@ class TrainingAttempt:
         return 2 * self.report_every_s + 3 * self.step_s if self.report_every_s > 0 else math.inf
 
 
+LEFT_ALONE = frozenset({"observed", "alerted"})
+"""Outcomes of incidents about which nothing was done: what follows is no restart."""
+
+
 @dataclass(frozen=True)
 class Stop:
     """One incident of a training, by its stamps. One after which steps just went on costs nothing of its own.
@@ -88,10 +92,12 @@ class Stop:
     Attributes:
         times: Seconds since the epoch: keys of `model.TIME_KEYS`, and `accepted`.
         opened_at_s: When it was written down; stands in for stamps that are missing.
+        left_alone: Nothing was done about it: it waits for a person until its attempt ends.
     """
 
     times: Mapping[str, float]
     opened_at_s: float = 0.0
+    left_alone: bool = False
 
     def at_s(self, *names: str) -> float | None:
         """The first of these stamps that can be a time."""
@@ -316,7 +322,8 @@ def _lay_stop(timeline: Timeline, run: _Run, stop: Stop, around: _Around) -> boo
     resumed = in_place or began_after or unseen
     begin = _begin(around, fault, suspected, decided if decided is not None else noticed, resumed=resumed)
     timeline.mark(min(begin, around.until_s), Spent.DETECTION)
-    for at_s, what in ((suspected, Spent.DIAGNOSIS), (decided, Spent.RESTART)):
+    then = Spent.DIAGNOSIS if stop.left_alone and acted is None else Spent.RESTART
+    for at_s, what in ((suspected, Spent.DIAGNOSIS), (decided, then)):
         if at_s is not None:
             timeline.mark(min(max(at_s, begin), around.until_s), what)
     if new is not None:

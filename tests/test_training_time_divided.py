@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -109,9 +110,13 @@ def test_an_incident_after_which_steps_just_went_on_costs_nothing_of_its_own() -
 
 
 def test_a_hang_that_was_only_observed_lasts_to_the_end() -> None:
-    """Nothing was done, and no step followed."""
-    spans = divided([attempt(0, 10, 50, 500)], [stop(fault=50, suspected=60, decided=70)], T0 + 999)
-    assert parts(spans) == {"start": 10, "productive": 40, "detection": 10, "diagnosis": 10, "restart": 430}
+    """Nothing was done, and no step followed: it waited for a person, and nothing was restarted."""
+    hang = replace(stop(fault=50, suspected=60, decided=70), left_alone=True)
+    spans = divided([attempt(0, 10, 50, 500)], [hang], T0 + 999)
+    assert parts(spans) == {"start": 10, "productive": 40, "detection": 10, "diagnosis": 440}
+    by_hand = divided([attempt(0, 10, 50, 500), attempt(520, 540, 600, 601, new=545)], [hang], T0 + 999)
+    told = {"start": 10, "productive": 96, "detection": 10, "diagnosis": 440, "restart": 40, "recomputation": 5}
+    assert parts(by_hand) == told
 
 
 def test_a_requeue_that_no_failure_explains_waits_in_the_queue() -> None:

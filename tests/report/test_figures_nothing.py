@@ -13,6 +13,7 @@ from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import figures_of
 from slurm_robust.report.figures.ettr import ettr_series
 from slurm_robust.report.figures.trainings import trainings_of
+from slurm_robust.spent_time import Spent
 
 
 def test_no_facts_at_all() -> None:
@@ -185,3 +186,14 @@ def test_a_series_of_nothing() -> None:
     assert ettr_series((), 0, 1) == ettr_series(training, 1, 1) == ettr_series(training, 0, 1, points=0) == ()
     late = ettr_series(training, 0.0, 10 * DAY_S, points=10)
     assert [point.sliding is None for point in late] == [False] + [True] * 9
+
+
+def test_a_hang_that_was_only_observed_is_no_restart() -> None:
+    """It waited for a person; the same stamps of an incident that was acted on are a restart."""
+    at_s = DAY_S + 1000
+    attempt = attempt_row(DAY_S, DAY_S + 5000, last_step_at_s=at_s)
+    times = {"fault": at_s, "suspected": at_s + 10, "decided": at_s + 15}
+    for outcome, parts in (("observed", (3990.0, 0.0)), ("resumed", (5.0, 3985.0))):
+        facts = facts_of(attempts=(attempt,), incidents=(incident_row(at_s, outcome=outcome, times=times),))
+        seconds = figures_of(facts).time_by_training[trainings_of(facts)[0].key].seconds
+        assert (seconds[Spent.DIAGNOSIS], seconds[Spent.RESTART]) == parts

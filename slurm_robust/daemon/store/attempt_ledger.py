@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import expand, fold
-from slurm_robust.training_time import Stop, TrainingAttempt
+from slurm_robust.training_time import LEFT_ALONE, Stop, TrainingAttempt
 
 SINCE_VERSION = 6
 """Of the journal: the first one with these tables."""
@@ -196,11 +196,14 @@ class AttemptLedger:
 
     def stops(self, job_id: int, user: str, since_s: float) -> list[Stop]:
         """What interrupted a job since then: the stamps of its incidents. One incident may have several rows."""
-        query = "SELECT id, times, opened_at_s FROM incidents WHERE job_id = ? AND user = ? AND opened_at_s >= ?"
+        query = (
+            "SELECT id, times, opened_at_s, outcome FROM incidents WHERE job_id = ? AND user = ? AND opened_at_s >= ?"
+        )
         found: dict[str, Stop] = {}
         for row in self.db.execute(f"{query} ORDER BY opened_at_s", (job_id, user, since_s)):
-            before = found.get(row["id"], Stop({}, row["opened_at_s"]))
-            found[row["id"]] = Stop({**before.times, **json.loads(row["times"])}, before.opened_at_s)
+            before = found.get(row["id"], Stop({}, row["opened_at_s"], left_alone=True))
+            times, alone = {**before.times, **json.loads(row["times"])}, before.left_alone
+            found[row["id"]] = Stop(times, before.opened_at_s, left_alone=alone and row["outcome"] in LEFT_ALONE)
         return list(found.values())
 
     # -- sizes --------------------------------------------------------------------------------------------------------

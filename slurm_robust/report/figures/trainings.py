@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from slurm_robust.daemon.store.attempt_ledger import SupervisedAttempt
 from slurm_robust.report.facts import ClosedIncident, Facts
 from slurm_robust.spent_time import Span, within
-from slurm_robust.training_time import Stop, divided
+from slurm_robust.training_time import LEFT_ALONE, Stop, divided
 
 NOT_STOPPED = frozenset({"came_back", "went_on"})
 """Outcomes of incidents after which the training went on by itself: it was not stopped."""
@@ -115,7 +115,8 @@ def trainings_of(facts: Facts) -> tuple[Training, ...]:
 
 def _stops(incidents: Sequence[ClosedIncident]) -> list[Stop]:
     return [
-        Stop(incident.times, incident.opened_at_s) for incident in sorted(incidents, key=lambda row: row.opened_at_s)
+        Stop(incident.times, incident.opened_at_s, left_alone=incident.outcome in LEFT_ALONE)
+        for incident in sorted(incidents, key=lambda row: row.opened_at_s)
     ]
 
 
