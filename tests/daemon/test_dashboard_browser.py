@@ -114,6 +114,30 @@ def test_reads_well_for_everyone(browser: Browser) -> None:
         still.close()
 
 
+def test_on_a_phone_no_outcome_breaks_and_columns_stand_below_each_other(browser: Browser) -> None:
+    """Whatever an incident came to, in a row each."""
+    state = stormy(time.time())
+    shown = state["incidents"][0]
+    outcomes = ("alerted", "resumed", "superseded", "stopped", "observed")
+    state["incidents"] = [
+        {**shown, "key": f"k{n}", "id": f"i{n}", "state": "closed", "outcome": outcome}
+        for n, outcome in enumerate(outcomes)
+    ]
+    with http_process() as http:
+        http.feed(state)
+        page = browser.open(http.url, width=360)
+        page.wait_for("document.querySelectorAll('td[data-label=outcome] .badge').length === 5")
+        heights = page.evaluate(
+            "[...document.querySelectorAll('td[data-label=outcome] .badge')].map((b) => b.offsetHeight)"
+        )
+        assert len(set(heights)) == 1
+        assert heights[0] < 30, "one line"
+        places = "[...document.querySelectorAll('td[data-label=\"back after\"]')].map((c) => c.offsetLeft)"
+        assert len(set(page.evaluate(places))) == 1
+        assert narrow(page)
+        page.close()
+
+
 def test_a_storm_of_events_does_not_break_it(browser: Browser) -> None:
     """Five hundred snapshots in a second, of five hundred nodes: the page shows the last one."""
     with http_process() as http:
