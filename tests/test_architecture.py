@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "remedy": frozenset({"text"}),
     "fault_marker": frozenset({"node_findings"}),
     "blind_marker": frozenset({"fault_marker"}),
+    "watch_marker": frozenset(),
     "progress": frozenset(),
     "spent_time": frozenset(),
     "training_time": frozenset({"spent_time"}),
@@ -49,7 +50,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "config_supervise": frozenset(),
     "config_file": frozenset(),
     "yaml_lines": frozenset(),
-    "policy": BASE | VALUES_OF_SLURM | {"blind_marker", "fault_marker"},
+    "policy": BASE | VALUES_OF_SLURM | {"blind_marker", "fault_marker", "watch_marker"},
     "diagnose": BASE,
     "hint": BASE | {"diagnose"},
     "localize": BASE | {"diagnose"},
@@ -58,12 +59,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # Where there is no daemon, prolog and health check keep its breaker's bounds themselves.
     # The service that watches a node: its judgement is that of the node checks.
     "nodewatch": BASE | {"fault_marker", "nodecheck"},
-    "nodecheck": BASE | {"blind_marker", "drain_permit", "fault_marker", "slurm", "policy.cluster.breaker"},
+    "nodecheck": BASE
+    | {"blind_marker", "drain_permit", "fault_marker", "slurm", "policy.cluster.breaker", "watch_marker"},
     # What agents send of kernel logs is judged as the service would: by that, and by no catalogue of its own.
     "supervise": BASE
     | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint", "stoptime"}
     | {"nodewatch.sent_records", "nodecheck.engine.registry"},
-    "daemon": BASE | {"blind_marker", "drain_permit", "fault_marker", "slurm", "policy", "notify", "notify_config"},
+    "daemon": BASE
+    | {"blind_marker", "drain_permit", "fault_marker", "slurm", "policy", "notify", "notify_config", "watch_marker"},
     "stoptime": BASE | {"slurm"},
     # Of the daemon, only how its journal is read.
     "report": BASE

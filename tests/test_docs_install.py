@@ -122,3 +122,12 @@ def test_a_training_environment_by_the_documents(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=120)
         clean.type(way, path=f"{venv}/bin:")
         assert str(venv) in clean.type(*check, path=f"{venv}/bin:", cwd=tmp_path)
+
+
+def test_each_service_with_settings_can_be_reloaded() -> None:
+    """Those that read robust.yaml do so again at SIGHUP; one that reads none says so."""
+    for unit in Path("docs/systemd").glob("*.service"):
+        text = unit.read_text()
+        assert ("robust.yaml\n" in text and "ExecReload=/bin/kill -HUP $MAINPID\n" in text) != (
+            "it has nothing to reload" in text
+        ), unit

@@ -156,6 +156,12 @@ class DaemonContext:
         self.account = account
         self.mode = mode
         self.now_s = clock
+        before, _, since = journal.get("mode").partition(" ")
+        self.mode_since_s = float(since) if before == mode.value else clock()
+        """Since when the daemon has been in this mode, over restarts (seconds since the epoch)."""
+        if before != mode.value:
+            with contextlib.suppress(sqlite3.OperationalError):  # a full disk keeps no daemon from its start
+                journal.put("mode", f"{mode.value} {self.mode_since_s!r}")
         self.readings = SlurmReadings()
         self.config_path = ""
         """The file that `--config` named, for children that read it; empty where they find it as the daemon did."""

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from itertools import cycle
 from pathlib import Path
+from time import gmtime, strftime
 from typing import Protocol
 
 from slurm_robust.daemon.actor import Actor
@@ -120,6 +121,8 @@ class Daemon:
         self._last_poll_s = 0.0
         self._cycle = cycle(CYCLE)
         self._stop = asyncio.Event()
+        self.replaced = False
+        """It ends, or has ended, for one with other settings."""
         self._forget_at_s = 0.0
         self._settings_at_s = -SETTINGS_EVERY_S
         self.after_poll: list[Callable[[], Awaitable[None]]] = []
@@ -127,6 +130,12 @@ class Daemon:
 
     def stop(self) -> None:
         """End after the step under way."""
+        self.replaced = False
+        self._stop.set()
+
+    def replace(self) -> None:
+        """End in the same way, for a daemon with other settings; one that is told to end is not replaced."""
+        self.replaced = self.replaced or not self._stop.is_set()
         self._stop.set()
 
     async def run(self) -> None:
@@ -135,7 +144,9 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         context = self.context
-        context.info("daemon.start", f"mode {context.mode.value}, journal {context.journal.path}, as {context.account}")
+        since = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime(context.mode_since_s))
+        mode = f"mode {context.mode.value}, since {since}"
+        context.info("daemon.start", f"{mode}, journal {context.journal.path}, as {context.account}")
         self.recoveries.load()
         trouble_s = 0.0
         while not self._stop.is_set():

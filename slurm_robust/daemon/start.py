@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from slurm_robust.config import Config
+from slurm_robust.config import Config, ConfigError
 from slurm_robust.daemon.api.report_pages import ReportPages
 from slurm_robust.daemon.api.state_publisher import StatePublisher
 from slurm_robust.daemon.api.state_snapshot import Snapshots
@@ -16,6 +18,7 @@ from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
+from slurm_robust.slurm.errors import SlurmMissingError
 from slurm_robust.slurm.factory import connect
 
 THREADS = 2
@@ -45,36 +48,77 @@ def lock(state_dir: Path) -> int:
     return handle
 
 
-async def run(
-    config: Config, *, account: str, mode: Mode, state_dir: Path, as_user: bool, config_path: str = ""
-) -> None:
-    """Run until SIGTERM or SIGINT.
+Settings = Callable[[], "tuple[Config, Mode]"]
+"""Reads robust.yaml; raises `ConfigError`."""
+
+
+async def run(settings: Settings, *, account: str, state_dir: Path, as_user: bool, config_path: str = "") -> None:
+    """Run until SIGTERM or SIGINT; at a SIGHUP, the next daemon of this process has the settings of then.
+
+    That one takes up what was under way as after a restart. `state_dir` stays.
 
     Raises:
+        ConfigError: robust.yaml cannot be used at the start.
         StartError: another daemon uses this journal.
         JournalError: the journal cannot be used.
     """
+    config, mode = settings()
     handle = lock(state_dir)
     journal = Journal.open(state_dir)
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    # Each thread of more would keep memory of its own from the large texts that it read once.
+    loop.set_default_executor(ThreadPoolExecutor(THREADS))
     try:
-        context = DaemonContext(config, connect(config.slurm), journal, account=account, mode=mode)
-        context.config_path = config_path
-        daemon = Daemon(context, as_user=as_user)
-        publisher = pages = None
-        if not as_user:
-            # `srobust status` of other users reads this state; they cannot read the journal.
-            publisher = StatePublisher(context, state_dir, Snapshots(daemon))
-            pages = ReportPages(context, state_dir)
-            daemon.after_poll += [daemon.notifier.tick, publisher.tick, pages.tick]
-        # Each thread of more would keep memory of its own from the large texts that it read once.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
-        try:
-            await daemon.run()
-        finally:
-            if publisher is not None and pages is not None:
-                await pages.close()
-                await publisher.close()
-                await daemon.notifier.close()
+        while True:
+            context = DaemonContext(config, connect(config.slurm), journal, account=account, mode=mode)
+            context.config_path = config_path
+            daemon = Daemon(context, as_user=as_user)
+            reread = asyncio.create_task(_reread(settings, asked, daemon))
+            try:
+                await _run_one(daemon, state_dir)
+            finally:
+                reread.cancel()
+            if not daemon.replaced:
+                break
+            config, mode = reread.result()
     finally:
+        loop.remove_signal_handler(signal.SIGHUP)
         journal.close()
         os.close(handle)
+
+
+async def _run_one(daemon: Daemon, state_dir: Path) -> None:
+    """Run a daemon, with what publishes its state, to its end."""
+    if daemon.as_user:
+        await daemon.run()
+        return
+    # `srobust status` of other users reads this state; they cannot read the journal.
+    publisher = StatePublisher(daemon.context, state_dir, Snapshots(daemon))
+    pages = ReportPages(daemon.context, state_dir)
+    daemon.after_poll += [daemon.notifier.tick, publisher.tick, pages.tick]
+    try:
+        await daemon.run()
+    finally:
+        await pages.close()
+        await publisher.close()
+        await daemon.notifier.close()
+
+
+async def _reread(settings: Settings, asked: asyncio.Event, daemon: Daemon) -> tuple[Config, Mode]:
+    """Return the new settings once they are asked for and can be used; the daemon is then ended for another one."""
+    context = daemon.context
+    while True:
+        await asked.wait()
+        asked.clear()
+        try:
+            found = await asyncio.to_thread(settings)
+            connect(found[0].slurm)
+        except (ConfigError, SlurmMissingError) as error:
+            text = f"robust.yaml has changed and cannot be used, the settings of before hold ({error})"
+            context.alert("daemon.reload", text)
+            context.trouble("reload", f"{text}: mend it, then systemctl reload srobustd")
+            continue
+        context.info("daemon.reload", f"the settings are read again: mode {found[1].value}")
+        daemon.replace()
+        return found

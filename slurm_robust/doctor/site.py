@@ -88,7 +88,7 @@ def daemon(config: Config, state: Mapping[str, Any], now_s: float) -> list[Advic
     if not isinstance(at_s, (int, float)) or now_s - at_s > FRESH_S or mode == config.mode.value:
         return []
     sentence = f"the daemon runs in mode {mode}, and robust.yaml says {config.mode.value}: it has not read it since"
-    return [Advice(Severity.WRONG, "mode", sentence, "systemctl restart srobustd")]
+    return [Advice(Severity.WRONG, "mode", sentence, "systemctl reload srobustd")]
 
 
 def partitions(config: Config, there: Collection[str]) -> list[Advice]:

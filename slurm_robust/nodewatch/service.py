@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from slurm_robust.nodewatch.kernel_lines import KernelLines
 from slurm_robust.nodewatch.kmsg_follower import KmsgFollower
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import FindingRing, Say, Seen
+from slurm_robust.nodewatch.settings_file import SettingsFile
 from slurm_robust.nodewatch.slurm_reporter import NAME as REPORTER
 from slurm_robust.nodewatch.slurm_reporter import SlurmReporter
 from slurm_robust.nodewatch.source import Source, SourceBrokenError
@@ -45,6 +47,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 300.0
 _HEALTHY_S = 60.0
 """A source that lived so long begins with the shortest pause when it breaks."""
 _INSPECT_S = 30.0
+HELD_BACK = (signal.SIGHUP,)
+"""Signals that a caller may block until the service runs: one that is sent meanwhile is not lost, and ends nothing."""
 _RDMA_SILENT_S = 60.0
 _LINK_SILENT_S = 120.0
 
@@ -80,10 +84,18 @@ class Service:
         say: Writes a line for people.
         show: Called with each finding that has a number.
         reporter: Makes what tells Slurm of an unfit node; None where nothing may be told.
+        settings_file: Looks whether robust.yaml has changed; None: only a SIGHUP has it read again.
     """
 
     def __init__(
-        self, chosen: Choices, context: Context, say: Say, show: Show, reporter: MakeReporter | None = None
+        self,
+        chosen: Choices,
+        context: Context,
+        say: Say,
+        show: Show,
+        reporter: MakeReporter | None = None,
+        *,
+        settings_file: SettingsFile | None = None,
     ) -> None:
         assert context.cache_dir is not None
         self._say, self._show = say, show
@@ -92,7 +104,7 @@ class Service:
         self._kept = self._load()
         self._selector = selectors.DefaultSelector()
         self._inspect_s = 0.0
-        self._stop = False
+        self._stop = self._reread = False
         self._unsaved = False
         self.ring = FindingRing(context.cache_dir, self._boot, say)
         self._gpus = GpuNumbers(context.root, self._part("gpus"))
@@ -108,6 +120,12 @@ class Service:
         hung = self._part("hung").get(REPORTER, "")
         self._reporter = reporter(hung, self._part(REPORTER)) if reporter is not None else None
         self._watched += [_Watched(self._reporter)] if self._reporter is not None else []
+        self._settings = settings_file
+        if settings_file is not None:
+            settings_file.hung = self._part("hung").get(settings_file.name, "")
+            self._watched.append(_Watched(settings_file))
+        mode, since = "act" if chosen.act else "observe", self._part("mode")
+        self._mode = since if since.get("mode") == mode else {"mode": mode, "since_s": time.time()}
 
     def _others(self, chosen: Choices, context: Context, checks: Sequence[Any]) -> list[_Watched]:
         """The sources beside the kernel log; their checks have a state of their own, apart from the prolog's."""
@@ -169,22 +187,31 @@ class Service:
             "gpus": self._gpus.kept,
             "hung": {name: child for name, child in hung.items() if child},
             REPORTER: self._reporter.kept if self._reporter is not None else {},
+            "mode": self._mode,
         }
         if state != self._kept and check_state.save(self._own, _STATE, state):
             self._kept = state
         self._unsaved = False
 
-    def run(self) -> None:
-        """Watch until SIGTERM or SIGINT.
+    def run(self, reread: Callable[[], bool] = lambda: False) -> bool:
+        """Watch until SIGTERM or SIGINT, or until there are new settings.
+
+        Args:
+            reread: Reads robust.yaml; returns True if a service with other settings is to take this one's place.
+
+        Returns:
+            Whether it ended for new settings.
 
         Raises:
             RunningError: another service watches this node.
         """
+        renewed = False
         with self._lock(), self._signals() as woken:
             seq = self._kept.get("seq")
             self.ring.load(seq if isinstance(seq, int) and not isinstance(seq, bool) else 0)
             self._selector.register(woken, selectors.EVENT_READ)
-            while not self._stop:
+            self._say(f"mode {self._mode['mode']}, since {_utc(self._mode['since_s'])}")
+            while not self._stop and not renewed:
                 moment = Moment.now()
                 self._turn(moment)
                 wait_s = self._next_s() - Moment.now().monotonic_s
@@ -193,10 +220,17 @@ class Service:
                         os.read(woken, 4096)
                     else:
                         self._take(key.data, key.data.source.read, Moment.now())
+                if self._reread or (self._settings is not None and self._settings.changed):
+                    self._reread = False
+                    if self._settings is not None:
+                        self._settings.changed = False
+                    renewed = reread()
             for watched in self._watched:
                 self._end(watched)
             self.ring.flush(math.inf)
             self._save()
+            self._selector.close()
+        return renewed and not self._stop
 
     def _turn(self, moment: Moment) -> None:
         """Start what is to be started, do what is due, write what is new."""
@@ -306,7 +340,7 @@ class Service:
 
     @contextlib.contextmanager
     def _signals(self) -> Any:
-        """A descriptor that can be read after a signal that ends the service."""
+        """A descriptor that can be read after a signal that ends the service, or has it read its settings again."""
         reader, writer = os.pipe()
         for fd in (reader, writer):
             os.set_blocking(fd, False)
@@ -314,11 +348,20 @@ class Service:
         def stop(*_: Any) -> None:
             self._stop = True
 
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        def again(*_: Any) -> None:
+            self._reread = True
+
+        handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: again}
+        if os.isatty(0):
+            del handlers[signal.SIGHUP]  # a person's terminal, which is closed
         old = signal.set_wakeup_fd(writer)
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        # One that came before there was a handler, or while another service was being made.
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
         try:
             yield reader
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             signal.set_wakeup_fd(old)
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -328,6 +371,10 @@ class Service:
 
 def _own_context(context: Context, folder: Path) -> Context:
     return replace(context, cache_dir=folder, stage="periodic", shared={})
+
+
+def _utc(at_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_s))
 
 
 def _nvml_wanted(context: Context, say: Say) -> bool:

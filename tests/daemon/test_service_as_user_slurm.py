@@ -22,7 +22,11 @@ from pathlib import Path
 from slurm_robust import config
 from slurm_robust.daemon.start import run
 from slurm_robust.model import Mode
-asyncio.run(run(config.load(sys.argv[1]), account="nobody", mode=Mode.ACT, state_dir=Path(sys.argv[2]), as_user=True))
+
+def settings():
+    return config.load(sys.argv[1]), Mode.ACT
+
+asyncio.run(run(settings, account="nobody", state_dir=Path(sys.argv[2]), as_user=True))
 """
 
 

@@ -50,7 +50,8 @@ def command(context: click.Context, /, **options: str | bool | None) -> None:
     """Run the control daemon in the foreground.
 
     It reads claims and node states from Slurm, and acts on Slurm within the limits of robust.yaml. SIGTERM ends it; the
-    next start continues unfinished recoveries.
+    next start continues unfinished recoveries. At SIGHUP (systemctl reload srobustd) it reads robust.yaml again, all but
+    daemon.state_dir. A file that cannot be used is said, and the settings of before hold.
 
     With --user it brings back your own jobs when their claims ask for it: it requeues them, excludes the suspects, and
     has them start at once. Run it outside of any job, for example on a login node.
@@ -68,12 +69,16 @@ def command(context: click.Context, /, **options: str | bool | None) -> None:
         config = configuration.load(path)
         for warning in configuration.old_keys(path):
             logging.getLogger("srobustd").warning("config.old_key: %s", warning)
-        # A user who starts a daemon wants it to act: `observe` is a site's first step, not a user's.
-        mode = Mode(options["mode"]) if options["mode"] else (Mode.ACT if as_user else config.mode)
+
+        def settings() -> tuple[configuration.Config, Mode]:
+            now = configuration.load(path)
+            # A user who starts a daemon wants it to act: `observe` is a site's first step, not a user's.
+            return now, Mode(options["mode"]) if options["mode"] else (Mode.ACT if as_user else now.mode)
+
         folder = options["state_dir"] or (_user_state_dir() if as_user else config.daemon.state_dir)
         account = pwd.getpwuid(os.geteuid()).pw_name
         place = Path(str(folder))
-        asyncio.run(run(config, account=account, mode=mode, state_dir=place, as_user=as_user, config_path=path or ""))
+        asyncio.run(run(settings, account=account, state_dir=place, as_user=as_user, config_path=path or ""))
     except (configuration.ConfigError, JournalError, StartError, SlurmMissingError) as error:
         raise click.ClickException(str(error)) from None
 

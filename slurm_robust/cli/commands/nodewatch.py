@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -15,6 +16,12 @@ from slurm_robust import config_file
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.model import Mode
 from slurm_robust.node_findings import NodeFinding
+
+if TYPE_CHECKING:
+    from slurm_robust.config import Config
+    from slurm_robust.nodecheck.engine.choices import Choices
+    from slurm_robust.nodecheck.engine.context import Context
+    from slurm_robust.nodewatch.service import Show
 
 _EXAMPLES = (
     ("srobust nodewatch --once", "what it finds on this node now, for people"),
@@ -45,39 +52,98 @@ def command(config: str | None, *, node: str | None, once: bool, as_json: bool) 
     Where a fault makes the node unfit, Slurm is told: a node without jobs is drained, if srobustd permits it; on a node
     with jobs that cannot go on, the fault is marked for srobustd. In mode observe it only says so.
 
+    It reads robust.yaml again once that has changed (within a minute), or at a SIGHUP (systemctl reload). A file that
+    cannot be used is said, and the settings of before hold.
+
     Run it as root: others may not read the kernel log. It changes nothing on the node, and opens no port.
     """
     from slurm_robust.nodecheck.engine import choices, registry  # noqa: PLC0415 (loaded for this command only)
-    from slurm_robust.nodecheck.engine.context import node_name  # noqa: PLC0415 (the same)
-    from slurm_robust.nodewatch import service, slurm_reporter  # noqa: PLC0415 (the same)
+    from slurm_robust.nodewatch import service  # noqa: PLC0415 (the same)
     from slurm_robust.nodewatch.once import look  # noqa: PLC0415 (the same)
 
+    unusable = (configuration.ConfigError, registry.CheckError, choices.ConfigRejected)
+    show = _show_json if as_json else _show
     try:
-        path = config_file.find(config)
-        if path is not None:
-            choices.distrust(str(path))
+        settings = _Settings.read(config, node)
+        if not once:
+            _watch(config, node, settings, show, unusable)
+            return
+    except (*unusable, service.RunningError) as error:
+        raise click.ClickException(str(error)) from None
+    found = look(settings.chosen, settings.context, service.say_on_stderr)
+    for finding in found:
+        show(finding)
+    if not found and not as_json:
+        click.echo("Nothing is wrong.")
+
+
+class _Settings(NamedTuple):
+    """What robust.yaml says of this node, and which version of the file that was."""
+
+    path: str
+    identity: str
+    site: Config
+    chosen: Choices
+    context: Context
+
+    @classmethod
+    def read(cls, config: str | None, node: str | None) -> _Settings:
+        """Read them; raises what says that they cannot be used."""
+        from slurm_robust.nodecheck.engine import choices, registry  # noqa: PLC0415 (as above)
+        from slurm_robust.nodecheck.engine.context import node_name  # noqa: PLC0415 (the same)
+        from slurm_robust.nodewatch.settings_file import identity_of  # noqa: PLC0415 (the same)
+
+        found = config_file.find(config)
+        path = str(found or config_file.DEFAULT_PATH)
+        if found is not None:
+            choices.distrust(path)
+        identity = identity_of(path)
         site = configuration.load(config)
         chosen = choices.of(site)
         for name in chosen.options:
             registry.require(name)
-        context = chosen.context(node or node_name(), "periodic", os.environ)
-        show = _show_json if as_json else _show
-        if once:
-            found = look(chosen, context, service.say_on_stderr)
-            for finding in found:
-                show(finding)
-            if not found and not as_json:
-                click.echo("Nothing is wrong.")
-            return
-        if site.mode is Mode.ACT and (why := slurm_reporter.lacking(site)):
-            service.say_on_stderr(why)
+        return cls(path, identity, site, chosen, chosen.context(node or node_name(), "periodic", os.environ))
 
-        def reporter(hung: str, kept: dict[str, Any]) -> slurm_reporter.SlurmReporter:
-            return slurm_reporter.reporter(site, context.node, service.say_on_stderr, hung=hung, kept=kept)
 
-        service.Service(chosen, context, service.say_on_stderr, show, reporter).run()
-    except (configuration.ConfigError, registry.CheckError, choices.ConfigRejected, service.RunningError) as error:
-        raise click.ClickException(str(error)) from None
+def _watch(
+    config: str | None, node: str | None, now: _Settings, show: Show, unusable: tuple[type[Exception], ...]
+) -> None:
+    """Watch until a signal ends it: one service after the other, each with other settings."""
+    from slurm_robust.nodecheck.stages import gate  # noqa: PLC0415 (as above)
+    from slurm_robust.nodewatch import service, slurm_reporter  # noqa: PLC0415 (the same)
+    from slurm_robust.nodewatch.settings_file import SettingsFile  # noqa: PLC0415 (the same)
+
+    say = service.say_on_stderr
+
+    def reread() -> bool:
+        nonlocal now
+        try:
+            new = _Settings.read(config, node)
+        except unusable as error:
+            say(f"the settings of before hold (mode {now.site.mode.value}): {error}")
+            return False
+        if new.site == now.site:
+            say(f"no setting has changed (mode {now.site.mode.value})")
+            return False
+        now = new
+        return True
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, service.HELD_BACK)
+    renewed = True
+    while renewed:
+        lacking = slurm_reporter.lacking(now.site)
+        if now.site.mode is Mode.ACT and lacking:
+            say(lacking)
+
+        def reporter(hung: str, kept: dict[str, Any], now: _Settings = now) -> slurm_reporter.SlurmReporter:
+            return slurm_reporter.reporter(now.site, now.context.node, say, hung=hung, kept=kept)
+
+        def tell(now: _Settings = now) -> str:
+            return gate.tell_mode(now.context.node, now.site)
+
+        may_tell = os.geteuid() == 0 and not lacking
+        file = SettingsFile(now.path, now.identity, tell if may_tell else None)
+        renewed = service.Service(now.chosen, now.context, say, show, reporter, settings_file=file).run(reread)
 
 
 def _show(finding: NodeFinding) -> None:

@@ -43,7 +43,12 @@ def command(path: str | None, as_json: bool) -> None:
     if not breaker["open"] and breaker.get("out"):
         breaker_text += f", {breaker['out']} nodes out ({breaker['quarantined']} in quarantine)"
     age = duration(now_s - state["at_s"])
-    click.echo(f"cluster {state['cluster']}   mode {state['mode']}   as of {age} ago   breaker {breaker_text}")
+    mode = state["mode"]
+    since = f" since {duration(now_s - state['mode_since_s'])}" if state.get("mode_since_s") else ""
+    click.echo(f"cluster {state['cluster']}   mode {mode}{since}   as of {age} ago   breaker {breaker_text}")
+    for other, there in state.get("watch_modes", {}).items():
+        if other != mode:
+            sentence(f"The node watch of {there} is in mode {other}: see mode in robust.yaml there")
     from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)
 
     if lost := state.get("lost_gres"):

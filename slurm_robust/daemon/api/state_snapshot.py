@@ -145,6 +145,8 @@ def _state(daemon: Daemon) -> dict[str, Any]:
         "at_s": round(context.now_s(), 3),
         "cluster": context.cluster_name,
         "mode": context.mode.value,
+        "mode_since_s": round(context.mode_since_s, 3),
+        "watch_modes": {mode: fold(names) for mode, names in sorted(readings.picture.watch_modes.items())},
         "version": __version__,
         "pid": os.getpid(),
         "account": context.account,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from slurm_robust import blind_marker, fault_marker
+from slurm_robust import blind_marker, fault_marker, watch_marker
 from slurm_robust.blind_marker import BlindMarker
 from slurm_robust.config import BreakerConfig, Config, SlurmConfig
 from slurm_robust.drain_permit import of_daemon, parse
@@ -30,7 +30,7 @@ SLURM_CALLS: Mapping[str, str] = {
     "node": "an unfit node reads how Slurm sees it",
     "nodes": "it counts the nodes that are drained, before it drains itself",
     "drain": "it drains itself, with a permit or on a site without a daemon",
-    "set_node_extra": "the node watch marks a fault, and the health check that it cannot see the GPUs, for the daemon",
+    "set_node_extra": "for the daemon: the node watch marks a fault and its mode, the health check unseen GPUs",
     "update_job": "`srobust check --tell-slurm` writes the verdict into the Comment of the job in which it runs",
 }
 """All calls to Slurm of the node checks and their scripts, all in this file; the reading and the counting change
@@ -248,7 +248,7 @@ def tell_blind(name: str, reason: str, config: Config, connect: Connect = _conne
         node = connect(_until(config.slurm, end_s)).node(name)
         if node is None:
             return "Slurm does not know this node"
-        if fault_marker.without(blind_marker.without(node.extra)).startswith("{"):
+        if _has_json(node.extra):
             return "its Extra field has JSON, by which jobs may be scheduled"
         now_s, there = time.time(), blind_marker.parse(node.extra)
         text = blind_marker.without(node.extra)
@@ -263,6 +263,30 @@ def tell_blind(name: str, reason: str, config: Config, connect: Connect = _conne
     return ""
 
 
+def tell_mode(name: str, config: Config, connect: Connect = _connect) -> str:
+    """Mark for the daemon in which mode this node's watch is, in observe mode too; nothing where that is known.
+
+    Returns:
+        Why it could not be written; empty if it stands there, or if the field has JSON, which stays as it is.
+    """
+    end_s = time.monotonic() + config.nodecheck.permit_timeout_s
+    try:
+        node = connect(_until(config.slurm, end_s)).node(name)
+        if node is None:
+            return "Slurm does not know this node"
+        text = watch_marker.render(config.mode.value, node.extra)
+        if watch_marker.parse(node.extra) != config.mode.value and not _has_json(node.extra):
+            connect(_until(config.slurm, end_s)).set_node_extra(name, text)
+    except Exception as error:  # noqa: BLE001 (as in `act`)
+        return f"Slurm could not be reached ({error})"
+    return ""
+
+
+def _has_json(extra: str) -> bool:
+    """Whether a person's own text in `Extra` is JSON, by which jobs may be scheduled: it is left alone."""
+    return fault_marker.without(blind_marker.without(watch_marker.without(extra))).startswith("{")
+
+
 def _daemon_drains(node: Node) -> bool:
     """True where a daemon that is alive would read a marker on this node without jobs, and may drain it."""
     return parse(node.comment, time.time()) is not None and not node.drained and not _unmarkable(node)
@@ -272,7 +296,7 @@ def _unmarkable(node: Node) -> str:
     """Why no marker is written on this node, or an empty text."""
     if node.drained and not node.reason.strip().startswith(REASON_PREFIX):
         return f"somebody has taken the node out of service ({node.reason})"
-    if fault_marker.without(node.extra).startswith("{"):
+    if _has_json(node.extra):
         return "its Extra field has JSON, by which jobs may be scheduled"
     return ""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from slurm_robust import blind_marker, fault_marker
+from slurm_robust import blind_marker, fault_marker, watch_marker
 from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Node, NodeLine, NodeListing
 from slurm_robust.slurm.values import listed_state
@@ -60,6 +60,7 @@ class NodePicture:
         silent: Nodes that do not respond, or that Slurm has given up.
         marked: Nodes with a fault marker.
         blind: Nodes with a blind marker, also one that does not hold any more.
+        watch_modes: The names of the nodes whose node watch says its mode, by that mode.
         gres_used: Nodes of whose generic resources some are given to jobs.
         partitions: The names of the nodes of each partition.
     """
@@ -71,6 +72,7 @@ class NodePicture:
     silent: Mapping[str, Node] = field(default_factory=dict)
     marked: Mapping[str, Node] = field(default_factory=dict)
     blind: Mapping[str, Node] = field(default_factory=dict)
+    watch_modes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     gres_used: Mapping[str, Node] = field(default_factory=dict)
     partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -105,6 +107,10 @@ def _picture(nodes: Mapping[str, Node]) -> NodePicture:
     def those(wanted: Iterable[frozenset[str]]) -> dict[str, Node]:
         return {name: nodes[name] for names in wanted for name in names}
 
+    modes: dict[str, set[str]] = {}
+    for node, names in alike:
+        if mode := watch_marker.parse(node.extra):
+            modes.setdefault(mode, set()).update(names)
     members: dict[str, set[str]] = {}
     for of, names in partitions.items():
         for partition in of:
@@ -117,6 +123,7 @@ def _picture(nodes: Mapping[str, Node]) -> NodePicture:
         silent=those(names for node, names in alike if silent(node)),
         marked=those(names for node, names in alike if fault_marker.marked(node.extra)),
         blind=those(names for node, names in alike if blind_marker.marked(node.extra)),
+        watch_modes={mode: frozenset(names) for mode, names in modes.items()},
         gres_used=those(names for node, names in alike if node.gres_used),
         partitions={partition: frozenset(names) for partition, names in members.items()},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurm_robust import claim
+from slurm_robust.mode import Mode
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.recover.lineage_store import LineageStore
@@ -47,7 +48,9 @@ class Resumption:
             self._training_reported = True
             where = ",".join(sorted({r.node for r in fleet.ranks.values()})) or "unknown nodes"
             count = f"{len(fleet.ranks)} ranks" if fleet.complete else f"{len(fleet.ranks)} of {fleet.world} ranks"
-            folder.log_event("training", f"training at step {step}, {count} on {where}", step=step)
+            mode = self._session.config.mode
+            text = f"training at step {step}, {count} on {where}"
+            folder.log_event("training", text + "; observe mode" * (mode is Mode.OBSERVE), step=step, mode=mode.value)
         if not self._new_step_seen and step > self._start.last_old_step and not self._start.unsure:
             self._new_step_seen = True
             self._store.made_step()

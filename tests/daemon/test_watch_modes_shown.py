@@ -1,0 +1,92 @@
+"""`srobust status` shows the daemon's mode, since when, and the nodes whose node watch has another one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from click.testing import CliRunner
+from faults_world import Faults, Make
+from snapshots import published
+
+from slurm_robust import watch_marker
+from slurm_robust.cli.main import cli
+from slurm_robust.config import Config
+from slurm_robust.daemon.api.state_lines import encode
+from slurm_robust.daemon.api.state_snapshot import write
+from slurm_robust.model import Mode
+from slurm_robust.nodecheck.stages import gate
+
+
+def tell(w: Faults, name: str, mode: Mode) -> str:
+    """The node watch of a node tells its mode, as its child does."""
+    slurm: Any = SimpleNamespace(node=w.slurm.state.nodes.get, set_node_extra=w.slurm.set_node_extra)
+    return gate.tell_mode(name, Config(mode=mode), lambda _: slurm)
+
+
+def status(w: Faults, folder: Path) -> str:
+    """What a person reads."""
+    write(folder, encode(published(w.daemon)))
+    path = folder / "robust.yaml"
+    path.write_text(f"daemon: {{state_dir: {folder}}}\n")
+    result = CliRunner().invoke(cli, ["status", "--config", str(path)])
+    assert result.exit_code == 0, result.output
+    return " ".join(result.output.split())
+
+
+def test_nodes_that_differ_are_named(fault_world: Make, tmp_path: Path) -> None:
+    """In both directions; nodes that say nothing, and those that agree, are not named."""
+    w = fault_world()
+    for name, mode in (("n1", Mode.OBSERVE), ("n2", Mode.OBSERVE), ("n3", Mode.ACT)):
+        assert tell(w, name, mode) == ""
+    w.run(8)
+    assert published(w.daemon)["watch_modes"] == {"act": "n3", "observe": "n[1-2]"}
+    said = status(w, tmp_path)
+    assert "The node watch of n[1-2] is in mode observe: see mode in robust.yaml there" in said
+    assert "mode act since " in said
+    assert "is in mode act" not in said
+    w.mode = Mode.OBSERVE
+    w.live()
+    w.run(8)
+    assert "The node watch of n3 is in mode act" in status(w, tmp_path)
+    assert tell(w, "n3", Mode.OBSERVE) == ""
+    w.run(8)
+    assert "node watch" not in status(w, tmp_path)
+
+
+def test_since_when_survives_a_restart(fault_world: Make) -> None:
+    """Only another mode begins anew."""
+    w = fault_world()
+    since_s = published(w.daemon)["mode_since_s"]
+    w.run(60)
+    w.live()
+    assert published(w.daemon)["mode_since_s"] == since_s
+    w.mode = Mode.OBSERVE
+    w.live()
+    assert published(w.daemon)["mode_since_s"] > since_s
+
+
+def test_what_is_known_or_a_person_s_is_not_written(fault_world: Make) -> None:
+    """No call that changes a node where the marker stands; JSON, by which jobs are scheduled, stays as it is."""
+    w = fault_world()
+    nodes = w.slurm.state.nodes
+    nodes["n1"] = replace(nodes["n1"], extra=watch_marker.render("act", "rack 7"))
+    nodes["n2"] = replace(nodes["n2"], extra=json.dumps({"rack": 7}))
+    before = dict(nodes)
+    assert [tell(w, name, Mode.ACT) for name in ("n1", "n2")] == ["", ""]
+    assert nodes == before
+    assert "does not know" in tell(w, "n99", Mode.ACT)
+
+
+def test_a_snapshot_of_an_older_daemon_is_shown(fault_world: Make, tmp_path: Path) -> None:
+    """It has neither field."""
+    w = fault_world()
+    state = {k: v for k, v in published(w.daemon).items() if k not in ("mode_since_s", "watch_modes")}
+    write(tmp_path, encode(state))
+    (tmp_path / "robust.yaml").write_text(f"daemon: {{state_dir: {tmp_path}}}\n")
+    result = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "robust.yaml")])
+    assert result.exit_code == 0
+    assert "mode act   as of" in result.output
