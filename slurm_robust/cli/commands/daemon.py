@@ -50,7 +50,7 @@ def command(context: click.Context, /, **options: str | bool | None) -> None:
     """Run the control daemon in the foreground.
 
     It reads claims and node states from Slurm, and acts on Slurm within the limits of robust.yaml. SIGTERM ends it; the
-    next start continues unfinished recoveries. At SIGHUP (systemctl reload srobustd) it reads robust.yaml again, all but
+    next start continues unfinished recoveries. At SIGHUP (systemctl reload srobustd) it reads robust.yaml anew, all but
     daemon.state_dir. A file that cannot be used is said, and the settings of before hold.
 
     With --user it brings back your own jobs when their claims ask for it: it requeues them, excludes the suspects, and
