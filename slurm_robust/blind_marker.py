@@ -1,9 +1,10 @@
-"""The blind marker: a node's own words in its `Extra` field that its checks cannot see its GPUs.
+"""The blind marker: a node's own words in its `Extra` field that its checks cannot see its GPUs; and the full marker.
 
 `[[srobust-blind v=1 at=1763686800 : NVML cannot be used: the package nvidia-ml-py is not installed]]`: since when
 (seconds since the epoch; renewed while it is so) and why. The node's health check writes it, also in observe mode, and
 removes it once the GPUs are seen; the daemon only reads it, for `srobust status`, an alert and a metric. It stands in
-`Extra` beside the fault marker and a person's own text, both of which stay. Standard library only; nothing here acts.
+`Extra` beside the fault marker and a person's own text, both of which stay. `[[srobust-full v=1 at=… : /scratch]]` is
+the same for file systems that jobs need and that are full: it names them. Standard library only; nothing here acts.
 """
 
 from __future__ import annotations
@@ -19,39 +20,41 @@ MAX_AGE_S = 24 * 3600.0
 """An older marker is not believed: its node has long stopped to renew it."""
 MAX_REASON_CHARS = 160
 
-_MARKER = re.compile(r"\[\[srobust-blind v=1 at=([0-9]{1,12}) : ([^\[\]]{1,200})\]\]")
-_ANY = re.compile(r"\s{0,8}\[\[srobust-blind[^\[\]]{0,1000}\]\]")
+BLIND, FULL = "blind", "full"
+"""The kinds of marker: the GPUs cannot be seen; a file system is full."""
+_MARKER = {k: re.compile(rf"\[\[srobust-{k} v=1 at=([0-9]{{1,12}}) : ([^\[\]]{{1,200}})\]\]") for k in (BLIND, FULL)}
+_ANY = {k: re.compile(rf"\s{{0,8}}\[\[srobust-{k}[^\[\]]{{0,1000}}\]\]") for k in (BLIND, FULL)}
 """Also of another version, and one that cannot be read."""
 
 
 class BlindMarker(NamedTuple):
-    """Since when a node cannot check its GPUs (whole seconds since the epoch), and why."""
+    """Since when a node cannot check its GPUs (whole seconds since the epoch), and why; or which places are full."""
 
     at_s: int
     reason: str
 
 
-def parse(extra: str) -> BlindMarker | None:
-    """Return the last marker in this text; None if there is none that can be read. Never raises."""
-    found = _MARKER.findall(extra)
+def parse(extra: str, kind: str = BLIND) -> BlindMarker | None:
+    """Return the last marker of this kind in this text; None if there is none that can be read. Never raises."""
+    found = _MARKER[kind].findall(extra)
     return BlindMarker(int(found[-1][0]), _plain(found[-1][1])) if found else None
 
 
-def marked(extra: str) -> bool:
-    """Return True if there is any marker, also one that cannot be read."""
-    return "[[srobust-blind" in extra
+def marked(extra: str, kind: str = BLIND) -> bool:
+    """Return True if there is any marker of this kind, also one that cannot be read."""
+    return f"[[srobust-{kind}" in extra
 
 
-def without(extra: str) -> str:
-    """Return the text without any marker, and with a space for each control character, which Slurm does not take."""
-    return "".join(c if c.isprintable() else " " for c in _ANY.sub("", extra)).strip()
+def without(extra: str, kind: str = BLIND) -> str:
+    """Return the text without markers of this kind, and with a space for each control character (Slurm takes none)."""
+    return "".join(c if c.isprintable() else " " for c in _ANY[kind].sub("", extra)).strip()
 
 
-def render(marker: BlindMarker, extra: str = "") -> str:
-    """Return the text with this marker in place of every blind marker in it; what else stands there stays."""
+def render(marker: BlindMarker, extra: str = "", kind: str = BLIND) -> str:
+    """Return the text with this marker in place of every one of its kind in it; what else stands there stays."""
     at_s = min(max(int(marker.at_s), 0), 999_999_999_999)
     reason = _plain(marker.reason) or "unknown"
-    return f"{without(extra)} [[srobust-blind v=1 at={at_s} : {reason}]]".lstrip()
+    return f"{without(extra, kind)} [[srobust-{kind} v=1 at={at_s} : {reason}]]".lstrip()
 
 
 def believed(marker: BlindMarker, now_s: float, boot_at_s: float) -> bool:
@@ -59,9 +62,8 @@ def believed(marker: BlindMarker, now_s: float, boot_at_s: float) -> bool:
     return now_s - marker.at_s <= MAX_AGE_S and marker.at_s >= boot_at_s - CLOCKS_DIFFER_S
 
 
-def says_as_much(there: BlindMarker, text: str, now_s: float, boot_at_s: float) -> bool:
-    """Return True if the marker that is there has the reason of the one in `text`, and is no time to renew it."""
-    new = parse(text)
+def says_as_much(there: BlindMarker, new: BlindMarker | None, now_s: float, boot_at_s: float) -> bool:
+    """Return True if the marker that is there has the reason of the new one, and it is no time to renew it."""
     same = new is not None and new.reason == there.reason
     return same and 0 <= now_s - there.at_s < RENEWED_S and believed(there, now_s, boot_at_s)
 

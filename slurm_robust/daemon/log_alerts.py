@@ -54,6 +54,11 @@ def _blind(at_s: float, what: str, text: str) -> Alert:
     )
 
 
+def _full(at_s: float, what: str, text: str) -> Alert:
+    done = "jobs that write there end with an error, and none of them is restarted"
+    return Alert(at_s, "full", what, text, done=done, command="df -h, on one of them")
+
+
 def _error(at_s: float, what: str, text: str) -> Alert:
     happened = f"The daemon has an error of its own: {text}"
     return Alert(at_s, "daemon_error", what, happened, done="it goes on", command="journalctl -u srobustd")
@@ -72,6 +77,7 @@ _LINES: dict[str, Callable[[float, str, str], Alert]] = {
     "breaker.open": _opened,
     "lemon": _lemon,
     "nodes.blind": _blind,
+    "nodes.full": _full,
     "daemon.error": _error,
     "incident.closed": _stopped,
     **dict.fromkeys(STORMS, _storm),

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import Protocol
 
+from slurm_robust.blind_marker import FULL
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.api.effective_time import EffectiveTimes
 from slurm_robust.daemon.context import DAY_S, DaemonContext
@@ -91,7 +92,7 @@ class Daemon:
         self.incident_reports = IncidentReports(context, self.claim_intake, self.recoveries)
         self.node_failures = NodeFailures(context, self.claim_intake, self.recoveries)
         self.node_faults = MarkedFaults(context, self.actor, self.breaker, self.node_failures)
-        self.blind_nodes = BlindNodes(context)
+        self.blind_nodes, self.full_nodes = BlindNodes(context), BlindNodes(context, FULL)
         pair_ledger = PairLedger(context.journal)
         self.pair_tests = PairTests(context, self.actor, self.breaker, self.ledger, pair_ledger)
         self.quarantine = Quarantines(
@@ -115,7 +116,7 @@ class Daemon:
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
             *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs, self.pair_tests),
-            *(self.trainings, self.notifier, self.lemons, self.blind_nodes),
+            *(self.trainings, self.notifier, self.lemons, self.blind_nodes, self.full_nodes),
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -243,8 +244,8 @@ class Daemon:
                 await self.node_faults.tick()
                 await self.launch_failed.tick()
                 await self.exclusions.tick()
-                with context.aside("telling of nodes that cannot see their GPUs"):
-                    self.blind_nodes.tick()
+                with context.aside("telling of nodes that cannot see their GPUs, or have a full mount"):
+                    self._tell_of_nodes()
                 with context.aside("the search for lemons"):
                     await self.lemons.tick()
             await self.recoveries.tick()
@@ -256,6 +257,11 @@ class Daemon:
             with context.aside("recording of sizes"):
                 self.sizes.tick(self.standby_pools.pools)
         self._forget()
+
+    def _tell_of_nodes(self) -> None:
+        """Tell people what nodes say of themselves, and nobody acts on."""
+        self.blind_nodes.tick()
+        self.full_nodes.tick()
 
     def _watch_clock(self) -> None:
         """Restart every timer once the clock was set back: one whose end lies far ahead would never end.

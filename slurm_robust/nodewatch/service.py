@@ -125,7 +125,7 @@ class Service:
             settings_file.hung = self._part("hung").get(settings_file.name, "")
             self._watched.append(_Watched(settings_file))
         mode, since = "act" if chosen.act else "observe", self._part("mode")
-        self._mode = since if since.get("mode") == mode else {"mode": mode, "since_s": time.time()}
+        self._mode: dict[str, Any] = since if since.get("mode") == mode else {"mode": mode, "since_s": time.time()}
 
     def _others(self, chosen: Choices, context: Context, checks: Sequence[Any]) -> list[_Watched]:
         """The sources beside the kernel log; their checks have a state of their own, apart from the prolog's."""

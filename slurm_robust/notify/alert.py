@@ -16,6 +16,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "stop": ("warning", "a training was stopped for good"),
     "drain": ("warning", "a node was taken out of service"),
     "blind": ("warning", "nodes cannot check their GPUs"),
+    "full": ("warning", "a file system that jobs need is full"),
     "lemon": ("info", "a node fails more often than others"),
     "test": ("info", "`srobust notify test` was typed"),
 }

@@ -96,7 +96,8 @@ def test_the_health_check_tells_what_is_news(tmp_path: Path, monkeypatch: pytest
     problems = ["Slurm could not be reached"]
     clock = [1000.0]
 
-    def tell(name: str, reason: str, config: Config) -> str:
+    def tell(name: str, reason: str, config: Config, *, kind: str) -> str:
+        assert kind == blind_marker.BLIND
         told.append(reason)
         return problems.pop() if problems else ""
 

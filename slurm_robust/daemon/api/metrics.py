@@ -69,6 +69,7 @@ METRICS: dict[str, Described] = {
     ),
     "nodes": _gauge("Nodes in each state; `room` is the old name of the label `state`", "state", "room"),
     "blind_nodes": _gauge("Nodes whose checks do not see the GPUs, as where NVIDIA's binding is missing"),
+    "full_nodes": _gauge("Nodes that say that a file system that jobs need is full"),
     "standby_nodes": _gauge("Members that the pool has", "pool"),
     "standby_wanted_nodes": _gauge("Members that the pool should have", "pool"),
     "standby_missing": _gauge("Members that the pool lacks", "pool"),
@@ -237,6 +238,9 @@ class _Snapshot(Collector):
 
     def _of_blind_nodes(self) -> Samples:
         yield (), sum(int(group.get("count", 0)) for group in self.value.get("blind_nodes", ()))
+
+    def _of_full_nodes(self) -> Samples:
+        yield (), sum(int(group.get("count", 0)) for group in self.value.get("full_nodes", ()))
 
     def _pools(self) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
         for pool in self.value.get("standby", ()):

@@ -46,6 +46,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     if ours:
         sentences.append(f"{_names(ours)} drained and to be repaired: srobust nodes --state drained")
     sentences += [_blind(group) for group in state.get("blind_nodes", ())]
+    sentences += [_full(group) for group in state.get("full_nodes", ())]
     short = sum(int(pool["short"]) for pool in state["standby"])
     if short:
         sentences.append(f"the standby pool lacks {short} node{'s' if short > 1 else ''}: srobust standby")
@@ -60,6 +61,12 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
 def _blind(group: dict[str, Any]) -> str:
     who = "1 node cannot check its" if group["count"] == 1 else f"{group['count']} nodes cannot check their"
     return f"{who} GPUs: {shortened(group['nodes'], 100)}: {group['reason']}; type there: srobust doctor"
+
+
+def _full(group: dict[str, Any]) -> str:
+    first = group["reason"].partition(",")[0]
+    who = "on 1 node" if group["count"] == 1 else f"on {group['count']} nodes"
+    return f"{group['reason']} is full {who} ({shortened(group['nodes'], 100)}): there: df -h {first}; df -i {first}"
 
 
 def _names(nodes: list[str]) -> str:

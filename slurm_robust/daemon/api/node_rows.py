@@ -29,6 +29,8 @@ class AboutNodes(NamedTuple):
     quarantined: AbstractSet[str]
     seats: AbstractSet[str]
     pools: AbstractSet[str]
+    notes: Mapping[str, str] = {}
+    """Node → what it says of itself, that nobody acts on."""
 
 
 _NOTHING = AboutNodes({}, {}, {}, {}, {}, frozenset(), frozenset(), frozenset())
@@ -88,7 +90,7 @@ def _row(of: AboutNodes, name: str) -> dict[str, Any]:
         "reason": node.reason if node.drained else "",
         "owner": _drained_by(node),
         "incident": q.incident if q else "",
-        "word": f"{q.why}; {q.word}".strip("; ") if q else _marked(node),
+        "word": f"{q.why}; {q.word}".strip("; ") if q else _marked(node) or of.notes.get(name, ""),
         "since_s": q.since_s if q else (node.reason_at_s or None) if node.drained else None,
         "strikes": counted(struck),
         "strikes_by_user": by_user(struck),

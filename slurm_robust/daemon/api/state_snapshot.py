@@ -124,7 +124,12 @@ class Snapshots:
         daemon, context = self._daemon, self._daemon.context
         readings = context.readings
         values = (context.mode, context.private, *context.troubles.values(), readings.unchecked, readings.at_check)
-        own = (tuple(daemon.standby_pools.pools), dict(daemon.exclusions.left_out), daemon.blind_nodes.groups)
+        own = (
+            tuple(daemon.standby_pools.pools),
+            dict(daemon.exclusions.left_out),
+            daemon.blind_nodes.groups,
+            daemon.full_nodes.groups,
+        )
         more = (*own, context.journal.revision)
         return Revision((readings.picture, readings.jobs, readings.reservations), (*values, *more))
 
@@ -155,6 +160,7 @@ def _state(daemon: Daemon) -> dict[str, Any]:
         "breaker": daemon.breaker.shown(),
         "lost_gres": list(lost_gres(readings.picture.gres_used.values())),
         "blind_nodes": [asdict(group) for group in daemon.blind_nodes.groups],
+        "full_nodes": [asdict(group) for group in daemon.full_nodes.groups],
         "standby": [_pool(daemon, pool) for pool in daemon.standby_pools.pools],
         "jobs": [_job(daemon, j, supervised[i]) for i, j in readings.jobs.items() if i in supervised],
         "waiting": [
@@ -183,6 +189,7 @@ def _about_nodes(daemon: Daemon) -> AboutNodes:
         quarantined=in_reservations(reservations, QUARANTINE_PREFIX) | frozenset(quarantines),
         seats=in_reservations(reservations, config.seat.prefix),
         pools=in_reservations(reservations, config.standby.prefix + "-"),
+        notes={**daemon.blind_nodes.notes, **daemon.full_nodes.notes},
     )
 
 

@@ -1,4 +1,4 @@
-"""Tells people which nodes cannot check their GPUs: each says so itself, by a marker in its `Extra` field.
+"""Tells people which nodes cannot check their GPUs, or have a full mount: each says so itself, by a marker in `Extra`.
 
 Nothing is done about it. The health checks of a large site come one after the other, so nodes are gathered for a while
 before an alert names them; which were told of stands in the journal.
@@ -10,35 +10,40 @@ import json
 from dataclasses import dataclass
 
 from slurm_robust import blind_marker
+from slurm_robust.blind_marker import BLIND, FULL
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.slurm.values import fold
 from slurm_robust.text import shortened
 
-TOLD_KEY = "blind_nodes_told"
+_LINE = {BLIND: "nodes.blind", FULL: "nodes.full"}
+_ONE = {BLIND: "cannot check its GPUs", FULL: "has a full file system"}
+_MANY = {BLIND: "cannot check their GPUs", FULL: "have a full file system"}
 GATHER_S, GATHER_MAX_S = 120.0, 900.0
 """An alert waits until no further node has come for so long, but at most this long after the first of them."""
 
 
 @dataclass(frozen=True)
 class BlindGroup:
-    """Nodes that cannot check their GPUs for the same reason; `nodes` is folded."""
+    """Nodes that say the same for the same reason; `nodes` is folded."""
 
     reason: str
     nodes: str
     count: int
 
-    @property
-    def sentence(self) -> str:
+    def sentence(self, kind: str) -> str:
         """Return what people read."""
-        who = "1 node cannot check its" if self.count == 1 else f"{self.count} nodes cannot check their"
-        return f"{who} GPUs: {shortened(self.nodes, 200)}: {self.reason}"
+        who = f"1 node {_ONE[kind]}" if self.count == 1 else f"{self.count} nodes {_MANY[kind]}"
+        return f"{who}: {shortened(self.nodes, 200)}: {self.reason}"
 
 
 class BlindNodes:
-    """Compares each reading of the nodes with what people were told."""
+    """Compares each reading of the nodes with what people were told, for one kind of marker."""
 
-    def __init__(self, context: DaemonContext) -> None:
-        self.context = context
+    def __init__(self, context: DaemonContext, kind: str = BLIND) -> None:
+        self.context, self.kind = context, kind
+        self._told_key = f"{kind}_nodes_told"
+        self.notes: dict[str, str] = {}
+        """Node → what it says, for its row."""
         self.groups: tuple[BlindGroup, ...] = ()
         """The largest first."""
         self._untold: frozenset[str] = frozenset()
@@ -53,7 +58,8 @@ class BlindNodes:
         context, now_s = self.context, self.context.now_s()
         blind = self._blind(now_s)
         self.groups = _groups(blind)
-        told = frozenset(json.loads(context.journal.get(TOLD_KEY, "[]")))
+        self.notes = {name: f"{_ONE[self.kind]}: {reason}" for name, reason in blind.items()}
+        told = frozenset(json.loads(context.journal.get(self._told_key, "[]")))
         kept, untold = told & blind.keys(), blind.keys() - told
         if not self._untold:
             self._first_s = now_s
@@ -63,16 +69,17 @@ class BlindNodes:
         waited = now_s - self._grown_s >= GATHER_S or now_s - self._first_s >= GATHER_MAX_S
         if untold and waited:
             for group in _groups({name: blind[name] for name in untold}):
-                context.alert("nodes.blind", group.sentence)
+                context.alert(_LINE[self.kind], group.sentence(self.kind))
             kept, self._untold = frozenset(blind), frozenset()
         if kept != told:
-            context.journal.put(TOLD_KEY, json.dumps(sorted(kept)))
+            context.journal.put(self._told_key, json.dumps(sorted(kept)))
 
     def _blind(self, now_s: float) -> dict[str, str]:
         """Return the reason of each node whose marker holds."""
         found = {}
-        for name, node in self.context.picture.blind.items():
-            marker = blind_marker.parse(node.extra)
+        picture = self.context.picture
+        for name, node in (picture.blind if self.kind == BLIND else picture.full).items():
+            marker = blind_marker.parse(node.extra, self.kind)
             if marker is not None and blind_marker.believed(marker, now_s, node.boot_at_s):
                 found[name] = marker.reason
         return found

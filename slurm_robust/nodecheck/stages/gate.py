@@ -30,7 +30,7 @@ SLURM_CALLS: Mapping[str, str] = {
     "node": "an unfit node reads how Slurm sees it",
     "nodes": "it counts the nodes that are drained, before it drains itself",
     "drain": "it drains itself, with a permit or on a site without a daemon",
-    "set_node_extra": "for the daemon: the node watch marks a fault and its mode, the health check unseen GPUs",
+    "set_node_extra": "for the daemon: the node watch marks a fault and its mode, the health check what it lacks",
     "update_job": "`srobust check --tell-slurm` writes the verdict into the Comment of the job in which it runs",
 }
 """All calls to Slurm of the node checks and their scripts, all in this file; the reading and the counting change
@@ -237,8 +237,12 @@ def tell_fault(
             connect(_until(config.slurm, end_s)).set_node_extra(report.node, text)
 
 
-def tell_blind(name: str, reason: str, config: Config, connect: Connect = _connect) -> str:
+def tell_blind(
+    name: str, reason: str, config: Config, connect: Connect = _connect, *, kind: str = blind_marker.BLIND
+) -> str:
     """Mark for the daemon that this node cannot check its GPUs, in observe mode too; an empty reason: it can again.
+
+    With the kind `blind_marker.FULL`: that the file systems that `reason` names are full.
 
     Returns:
         Why nothing could be written; empty if the marker is as it should be.
@@ -250,13 +254,14 @@ def tell_blind(name: str, reason: str, config: Config, connect: Connect = _conne
             return "Slurm does not know this node"
         if _has_json(node.extra):
             return "its Extra field has JSON, by which jobs may be scheduled"
-        now_s, there = time.time(), blind_marker.parse(node.extra)
-        text = blind_marker.without(node.extra)
+        now_s, there = time.time(), blind_marker.parse(node.extra, kind)
+        text = blind_marker.without(node.extra, kind)
         if reason:
-            text = blind_marker.render(BlindMarker(int(now_s), reason), node.extra)
-            if there is not None and blind_marker.says_as_much(there, text, now_s, node.boot_at_s):
+            text = blind_marker.render(BlindMarker(int(now_s), reason), node.extra, kind)
+            new = blind_marker.parse(text, kind)
+            if there is not None and blind_marker.says_as_much(there, new, now_s, node.boot_at_s):
                 return ""
-        if text != node.extra and (reason or blind_marker.marked(node.extra)):
+        if text != node.extra and (reason or blind_marker.marked(node.extra, kind)):
             connect(_until(config.slurm, end_s)).set_node_extra(name, text)
     except Exception as error:  # noqa: BLE001 (as in `act`)
         return f"Slurm could not be reached ({error})"
@@ -284,7 +289,8 @@ def tell_mode(name: str, config: Config, connect: Connect = _connect) -> str:
 
 def _has_json(extra: str) -> bool:
     """Whether a person's own text in `Extra` is JSON, by which jobs may be scheduled: it is left alone."""
-    return fault_marker.without(blind_marker.without(watch_marker.without(extra))).startswith("{")
+    own = fault_marker.without(blind_marker.without(watch_marker.without(extra)))
+    return blind_marker.without(own, blind_marker.FULL).startswith("{")
 
 
 def _daemon_drains(node: Node) -> bool:

@@ -27,8 +27,8 @@ SECOND_RUN_S = 1.0
 CONF_TIMEOUT_S = 1.0
 LINE_MAX_CHARS = 1000
 SYSLOG = "/dev/log"
-SIGHT = "gpu_sight"
-"""What was last told of GPUs that cannot be seen, in `nodecheck.cache_dir`."""
+SIGHT, FULL = "gpu_sight", "full_mounts"
+"""What was last told of GPUs that cannot be seen, and of file systems that are full, in `nodecheck.cache_dir`."""
 _DAEMON_WARNING = 3 << 3 | 4
 """Facility and severity, as syslog(3) packs them."""
 
@@ -115,6 +115,7 @@ def _run(
             log(f"{report.node}: {result.finding.sentence}: does not count yet")
     if context.stage == "periodic":
         _tell_sight(report, context.cache_dir, config, log)
+        _tell_full(report, context.cache_dir, config, log)
     if report.verdict is Fitness.UNFIT:
         return report, _act(report, config, log)
     if report.verdict is Fitness.UNKNOWN:
@@ -152,26 +153,48 @@ def _tell_sight(report: NodeReport, cache_dir: Path, config: str, log: Log) -> N
 
     Only the health check does: nothing waits for it.
     """
+    blind = (r.finding.sentence for r in report.results if r.finding.reason in judging.BLIND)
+    unseen = any(r.name.startswith("gpu_") and r.finding.status is Status.UNKNOWN for r in report.results)
+    # Not blind for the old reason is not seen either.
+    _tell_news(report.node, (cache_dir, SIGHT), next(blind, None if unseen else ""), config, log)
+
+
+def _tell_full(report: NodeReport, cache_dir: Path, config: str, log: Log) -> None:
+    """Let the daemon know, in the same way, which of the site's mounts are full here: all nodes may share them."""
+    from slurm_robust.nodecheck.checks.host import filesystem  # noqa: PLC0415 (which no saved verdict needs)
+
+    found = next((r.finding for r in report.results if r.name == "filesystem"), None)
+    if found is not None:
+        reason = ", ".join(filesystem.full_mounts(found.evidence))
+        unsure = found.status is Status.UNKNOWN and not reason
+        _tell_news(report.node, (cache_dir, FULL), None if unsure else reason, config, log)
+
+
+def _tell_news(node: str, told: tuple[Path, str], reason: str | None, config: str, log: Log) -> None:
+    """Tell the daemon by a marker; an empty reason removes it, and None leaves it: it is not known.
+
+    `told`: the folder and name of what was told last.
+    """
     from slurm_robust import blind_marker  # noqa: PLC0415 (no prolog needs it)
 
-    blind = (r.finding.sentence for r in report.results if r.finding.reason in judging.BLIND)
-    reason, kept, now_s = next(blind, ""), check_state.load(cache_dir, SIGHT), uptime_s()
+    cache_dir, name = told
+    kept, now_s = check_state.load(cache_dir, name), uptime_s()
     told_s = kept.get("at_s")
     fresh = isinstance(told_s, float) and 0 <= now_s - told_s < blind_marker.RENEWED_S
-    if (kept.get("reason") == reason and fresh) if reason else not kept:
+    if reason is None or ((kept.get("reason") == reason and fresh) if reason else not kept):
         return
-    if not reason and any(r.name.startswith("gpu_") and r.finding.status is Status.UNKNOWN for r in report.results):
-        return  # not blind for the old reason, but nobody has seen them either
     whole = choices.read(config)
     distrust_slurm_conf(os.environ, log)
     from slurm_robust.nodecheck.stages import gate  # noqa: PLC0415 (a node that sees its GPUs needs no Slurm)
 
-    if problem := gate.tell_blind(report.node, reason, whole):
-        log(f"{report.node}: srobustd cannot be told {f'that {reason}' if reason else 'of GPUs'}: {problem}")
+    kind = blind_marker.BLIND if name == SIGHT else blind_marker.FULL
+    if problem := gate.tell_blind(node, reason, whole, kind=kind):
+        about = "GPUs that cannot be seen" if name == SIGHT else "full file systems"
+        log(f"{node}: srobustd cannot be told of {about}{f' ({reason})' if reason else ''}: {problem}")
     elif reason:
-        check_state.save(cache_dir, SIGHT, {"reason": reason, "at_s": now_s})
+        check_state.save(cache_dir, name, {"reason": reason, "at_s": now_s})
     else:
-        check_state.remove(cache_dir, f"{SIGHT}.json")
+        check_state.remove(cache_dir, f"{name}.json")
 
 
 def _act(report: NodeReport, config: str, log: Log) -> int:

@@ -60,6 +60,7 @@ class NodePicture:
         silent: Nodes that do not respond, or that Slurm has given up.
         marked: Nodes with a fault marker.
         blind: Nodes with a blind marker, also one that does not hold any more.
+        full: Nodes with a marker of full file systems, in the same way.
         watch_modes: The names of the nodes whose node watch says its mode, by that mode.
         gres_used: Nodes of whose generic resources some are given to jobs.
         partitions: The names of the nodes of each partition.
@@ -72,6 +73,7 @@ class NodePicture:
     silent: Mapping[str, Node] = field(default_factory=dict)
     marked: Mapping[str, Node] = field(default_factory=dict)
     blind: Mapping[str, Node] = field(default_factory=dict)
+    full: Mapping[str, Node] = field(default_factory=dict)
     watch_modes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     gres_used: Mapping[str, Node] = field(default_factory=dict)
     partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -108,9 +110,9 @@ def _picture(nodes: Mapping[str, Node]) -> NodePicture:
         return {name: nodes[name] for names in wanted for name in names}
 
     modes: dict[str, set[str]] = {}
-    for node, names in alike:
+    for node, these in alike:
         if mode := watch_marker.parse(node.extra):
-            modes.setdefault(mode, set()).update(names)
+            modes.setdefault(mode, set()).update(these)
     members: dict[str, set[str]] = {}
     for of, names in partitions.items():
         for partition in of:
@@ -123,6 +125,7 @@ def _picture(nodes: Mapping[str, Node]) -> NodePicture:
         silent=those(names for node, names in alike if silent(node)),
         marked=those(names for node, names in alike if fault_marker.marked(node.extra)),
         blind=those(names for node, names in alike if blind_marker.marked(node.extra)),
+        full=those(names for node, names in alike if blind_marker.marked(node.extra, blind_marker.FULL)),
         watch_modes={mode: frozenset(names) for mode, names in modes.items()},
         gres_used=those(names for node, names in alike if node.gres_used),
         partitions={partition: frozenset(names) for partition, names in members.items()},

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from slurm_robust.nodecheck.checks import Check, CheckError, Context, Facts, Finding, Option, Options, Status
 from slurm_robust.nodecheck.engine.isolate import Task, run_all
@@ -233,6 +235,17 @@ def _no_write(place: Facts) -> _Fault | None:
         return status, "not_writable", words, "look for disk errors in the kernel log"
     # Anything else (a squashed root, a file system without nameless files) says nothing about jobs.
     return None
+
+
+def full_mounts(facts: Mapping[str, Any]) -> list[str]:
+    """Return those of the site's mounts that have no room, for what was probed; other nodes may share them."""
+    places = [p for p in facts.get("places", ()) if p.get("mount")]
+    return [p["path"] for p in places if (fault := _fault(p)) is not None and _lacks_room(fault, p)]
+
+
+def _lacks_room(fault: _Fault, place: Facts) -> bool:
+    no_write = fault[1] == "not_writable" and place["write_errno"] in (errno.ENOSPC, errno.EDQUOT)
+    return no_write or fault[1] in ("no_space", "no_inodes")
 
 
 def judge(facts: Facts, options: Options) -> Finding:
