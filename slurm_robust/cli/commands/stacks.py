@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pwd
 import shutil
 import sys
 import time
@@ -27,7 +28,7 @@ from slurm_robust.model import JobRef
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.incident.investigation import merge
-from slurm_robust.supervise.watch.live_stacks import LiveCapture, LiveStacksError, live_captures
+from slurm_robust.supervise.watch.live_stacks import LiveCapture, LiveStacksError, account_for, live_captures
 
 _ROUND_S = 10.0
 _REDRAW = "\x1b[H\x1b[J"
@@ -76,8 +77,8 @@ def command(
     """Take the stacks of every process of every rank of a running job, and print them merged.
 
     The job needs no preparation: plain `srun python train.py` will do. Nothing in it is changed or stopped. You
-    must be its owner (or root). The tree shows each place in the program with the ranks that stand there, `0-2,5`; the
-    odd ones out are usually the interesting ones.
+    must be its owner, or root, who becomes the owner for it unless SlurmUser is root. The tree shows each place in the
+    program with the ranks that stand there, `0-2,5`; the odd ones out are usually the interesting ones.
 
     With --every the tree is redrawn in place until Ctrl-C or the job's end, and with --save each capture is kept: two
     captures show which ranks move and which stand still.
@@ -94,24 +95,34 @@ def command(
         job = client.job(ref)
         # Agents tell jobs of two clusters on one machine apart by it, and only a job's own environment has it.
         os.environ.setdefault("SLURM_CLUSTER_NAME", client.cluster_name())
+        settings = client.settings() if os.geteuid() == 0 else {}
     if job is None or job.state != "RUNNING":
         fail("stacks", not_running(job_id, job.state if job else None))
     missing: list[str] = []
     try:
+        account = account_for(job, settings)
         if rounds is None:
-            seen = live_captures(job, config.supervise, timeout_s, every_s)
+            seen = live_captures(job, config.supervise, timeout_s, every_s, account=account)
             missing = asyncio.run(_show(seen, as_json=as_json, save=save))
         else:
-            seen = live_captures(job, config.supervise, timeout_s, every_s or _ROUND_S, rounds)
+            seen = live_captures(job, config.supervise, timeout_s, every_s or _ROUND_S, rounds, account=account)
             missing = asyncio.run(_judge(seen, rounds, as_json=as_json, save=save))
     except LiveStacksError as error:
-        fail("stacks", str(error))
+        hint = "" if job.user == _own_name() else f"; its owner may: sudo -u {job.user} srobust stacks {job_id}"
+        fail("stacks", f"{error}{hint}")
     except KeyboardInterrupt:
         if every_s is None or rounds is not None:
             sys.exit(130)
     if missing and (every_s is None or rounds is not None):
         click.echo(f"no answer from {','.join(missing)}", err=True)
     sys.exit(1 if missing else 0)
+
+
+def _own_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return ""
 
 
 async def _show(found: AsyncGenerator[LiveCapture, None], *, as_json: bool, save: Path | None) -> list[str]:

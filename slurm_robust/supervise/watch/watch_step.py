@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pwd
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import slurm_robust
 from slurm_robust.supervise.agent import messages, wire
@@ -41,6 +43,7 @@ _KILLED_S = 3.0
 """For a killed srun to end: one that hangs in a file system survives SIGKILL, and is left behind."""
 
 _CONTAINER_PREFIXES = ("PYXIS_", "ENROOT_", "APPTAINER_", "SINGULARITY_", "SLURM_SPANK_", "_SLURM_SPANK_")
+_OF_ROOT_KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "SLURM_CLUSTER_NAME")
 _SRUN_INPUTS_KEPT = {"SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME"}
 
 
@@ -64,6 +67,18 @@ def environment(base: dict[str, str]) -> dict[str, str]:
     env["SROBUST_WATCH"] = "1"
     env.pop("SROBUST_ATTEMPT", None)
     return env
+
+
+def as_account(account: pwd.struct_passwd, base: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a child process needs to be this account's, with nothing of root's environment but where things are.
+
+    Its session is another one in any case: who owns it may trace it, and could type into root's terminal otherwise.
+    """
+    env = {k: base[k] for k in _OF_ROOT_KEPT if k in base}
+    env |= {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
+    groups = os.getgrouplist(account.pw_name, account.pw_gid)
+    who = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": groups}
+    return {**who, "env": environment(env), "cwd": "/"}
 
 
 def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float, *more: str) -> list[str]:
@@ -108,6 +123,7 @@ class WatchStep:
     """Keeps a watch step alive on a set of nodes, and carries messages.
 
     Attributes:
+        account: Whose srun it is, for root in another user's job; None: this process's own.
         watched_since_s: Since when its nodes are watched, on the monotonic clock; None before its first agents start.
     """
 
@@ -125,6 +141,7 @@ class WatchStep:
         self._files = files
         self.job_id = job_id
         self.tick_s = tick_s
+        self.account: pwd.struct_passwd | None = None
         self.nodes: tuple[str, ...] = ()
         self.attempt = ""
         self.decoder = wire.Decoder()
@@ -251,13 +268,15 @@ class WatchStep:
         self.watched_since_s = now_s if self.watched_since_s is None else self.watched_since_s
         # What nodes reported while no agent was there is news, too.
         look_back_s = now_s - self.watched_since_s + _STARTING_S
+        account, base = self.account, dict(os.environ)
+        whose = as_account(account, base) if account is not None else {"env": environment(base)}
         try:
             self._process = process = await asyncio.create_subprocess_exec(
                 *argv(self.job_id, self.nodes, self.attempt, self.tick_s, f"{look_back_s:.1f}", *self._files),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env=environment(dict(os.environ)),
+                **whose,
                 limit=_STREAM_LIMIT,
                 # Its own group: a Ctrl-C at the user's terminal is for the training, not for the watch step.
                 start_new_session=True,
