@@ -17,7 +17,7 @@ import click
 
 from slurm_robust import config as configuration
 from slurm_robust.config import Config
-from slurm_robust.daemon.api.needs import STALE_S
+from slurm_robust.daemon.api.needs import STALE_S, UNWRITABLE
 from slurm_robust.text import duration as duration  # noqa: PLC0414 (the commands find it beside `clock`)
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,13 +49,14 @@ def load_state(config: Config) -> dict[str, Any]:
         problem = "not a snapshot yet; try again in a second"
     except OSError as error:
         problem = str(error.strerror)
-    if state is None or _age_s(state) > STALE_S:
+    full = _full(path.parent)
+    # On a full disk the file gets old, and only the daemon's HTTP side is told why.
+    if state is None or full or _age_s(state) > STALE_S:
         url = f"http://{http.host}:{http.port}/state.json"
         try:
             asked_for = _with_token(url, http.token_file)
             with urllib.request.urlopen(asked_for, timeout=3) as answer:  # noqa: S310 (the site's own address)
                 asked = _parsed(answer.read().decode())
-            # If the daemon cannot write the file, it gets old; the HTTP side then has the reason.
             state = max((s for s in (state, asked) if s is not None), key=lambda s: s["at_s"], default=None)
             second = "not a snapshot yet"
         except (OSError, urllib.error.URLError) as error:
@@ -71,6 +72,9 @@ def load_state(config: Config) -> dict[str, Any]:
             )
     for node in state["nodes"]:
         node.setdefault("node_state", node["room"])  # an older daemon's
+    if full and not any(UNWRITABLE in text for text in state.setdefault("troubles", [])):
+        sentence = f"the folder {path.parent} is {full}, and the daemon does nothing that it cannot write down there"
+        state["troubles"] = [f"{sentence}: df -h {path.parent}", *state["troubles"]]
     if state.get("hidden"):
         why = "by daemon.http.hide, or by PrivateData in slurm.conf; on the daemon's machine root sees them"
         click.echo(f"note: names of {' and '.join(map(str, state['hidden']))} are hidden {why}", err=True)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 from fake_slurm import FakeSlurm
+from helpers import mounted_tmpfs
 from snapshots import published
 
 from slurm_robust.claim import Claim, render
 from slurm_robust.cli.commands.incidents import _show, _took, _where_ranks_stood
+from slurm_robust.cli.commands.status import _step
 from slurm_robust.cli.main import cli
 from slurm_robust.config import Config
 from slurm_robust.daemon.api.state_lines import encode
@@ -77,6 +81,29 @@ def test_tables(site: Path) -> None:
         assert not [line for line in result.output.splitlines() if line != line.rstrip()]
         for word in wanted:
             assert word in result.output, (words, result.output)
+
+
+def test_the_age_of_a_step_stands_beside_it() -> None:
+    """A job tells its steps once a minute: the number alone looks as if it stood still."""
+    assert _step({"step": 107, "step_at_s": 997.0}, 1000.0) == "107, 3.0 s ago"
+    assert _step({"step": 107, "step_at_s": None}, 1000.0) == "107"
+    assert _step({"step": 107}, 1000.0) == "107", "an older daemon's"
+    assert _step({"step": -1, "step_at_s": None}, 1000.0) == ""
+
+
+def test_a_full_state_folder_is_told_at_once(tmp_path: Path) -> None:
+    """Not only once the snapshot is old, which takes half a minute."""
+    with mounted_tmpfs(tmp_path / "state", "1m") as folder:
+        at_s = time.time()
+        state = {"at_s": at_s, "cluster": "c", "mode": "act", "breaker": {"open": False, "why": ""}, "nodes": []}
+        (folder / "state.json").write_text(json.dumps({**state, "jobs": [], "standby": [], "incidents": []}))
+        site = tmp_path / "robust.yaml"
+        site.write_text(f"daemon: {{state_dir: {folder}, http: {{port: 1}}}}\n")
+        assert "Nothing needs a person now." in run(site, "status").output
+        (folder / "else").write_bytes(bytes(os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize))
+        said = " ".join(run(site, "status").output.split())
+        assert f"Needs a person now: the folder {folder} is full, and the daemon does nothing" in said
+        assert f"df -h {folder}" in said
 
 
 def test_back_after_is_counted_from_the_fault_to_the_first_new_step() -> None:

@@ -48,6 +48,30 @@ def test_wrong_usage_has_a_code_of_its_own(words: list[str], sentence: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("words", "own", "job"), [([], "77", "77"), (["--job", "5"], "77", "5"), (["-w", "n1"], "77", None), ([], "", None)]
+)
+def test_within_an_allocation_its_own_nodes_are_tested(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], own: str, job: str | None
+) -> None:
+    """In salloc nobody knows the job's number; -w still means an allocation of its own."""
+    targets: list[str] = []
+
+    def job_target(_: object, job_id: str, wanted: object) -> None:
+        targets.append(job_id)
+        raise _UsageError("enough")
+
+    def node_target(*_: object) -> None:
+        raise _UsageError("enough")
+
+    monkeypatch.setattr(test_module, "connect", lambda _: None)
+    monkeypatch.setattr(test_module, "_job_target", job_target)
+    monkeypatch.setattr(test_module, "_node_target", node_target)
+    done = CliRunner().invoke(cli, ["test", *words], env={"SLURM_JOB_ID": own})
+    assert targets == [job] * (job is not None)
+    assert ("(SLURM_JOB_ID)" in done.output) == (job == "77")
+
+
+@pytest.mark.parametrize(
     ("error", "code"), [(KeyboardInterrupt(), 130), (RuntimeError("a fault of ours"), 2), (SlurmError("no answer"), 2)]
 )
 def test_an_end_that_nobody_foresaw_blames_no_node(

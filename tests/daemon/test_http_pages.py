@@ -96,6 +96,16 @@ def test_shows_what_it_is_fed_and_nothing_else(server: subprocess.Popen[bytes], 
     assert get(port, "/state.json", "POST")[0] == 405
 
 
+def test_a_daemon_that_cannot_write_is_not_well(server: subprocess.Popen[bytes], port: int) -> None:
+    """It lives, and does nothing; other troubles, which leave it some of its work, are no reason."""
+    assert server.stdin is not None
+    sentence = "the folder /x cannot be written (No space left on device), so nothing is done: df -h /x"
+    for troubles, expected in ((["1 of Slurm's jobs cannot be read"], 200), ([sentence], 503), ([], 200)):
+        server.stdin.write(json.dumps({**SNAPSHOT, "at_s": time.time(), "troubles": troubles}).encode() + b"\n")
+        server.stdin.flush()
+        wait_until(lambda: get(port, "/healthz")[0] == expected, 10, f"{expected}")  # noqa: B023 (called at once)
+
+
 def test_has_no_rights_and_ends_with_its_input(server: subprocess.Popen[bytes]) -> None:
     """It is nobody, if root started it, and ends when the daemon does."""
     if os.geteuid() == 0:

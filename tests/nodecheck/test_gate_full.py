@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import mounted_tmpfs
 
 from slurm_robust import blind_marker
 from slurm_robust.config import parse
@@ -21,14 +20,8 @@ from slurm_robust.slurm.client import Node
 @pytest.fixture
 def scratch(tmp_path: Path) -> Iterator[Path]:
     """A small file system of its own."""
-    if os.geteuid() != 0:
-        pytest.skip("only root mounts")
-    place = tmp_path / "scratch"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(place)], check=False).returncode:
-        pytest.skip("nothing can be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted_tmpfs(tmp_path / "scratch", "2m") as place:
+        yield place
 
 
 def test_from_a_full_mount_to_the_marker_and_back(

@@ -69,7 +69,7 @@ def command(path: str | None, as_json: bool) -> None:
     rows = [
         (
             *(j[key] for key in ("job", "user", "name", "nodes", "restart_count")),
-            *(j["step"] if j["step"] >= 0 else "", _says(j, now_s), j["incident"]),
+            *(_step(j, now_s), _says(j, now_s), j["incident"]),
         )
         for j in state["jobs"]
     ]
@@ -83,6 +83,14 @@ def command(path: str | None, as_json: bool) -> None:
     lines = [(clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], why(i)) for i in shown]
     click.echo()
     table("Open incidents" if live else "Last incidents", ("opened", "id", "job", "outcome", "reason"), lines)
+
+
+def _step(job: dict[str, Any], now_s: float) -> str:
+    """The last step that the job has told of, and how long ago it made it."""
+    if job["step"] < 0:
+        return ""
+    at_s = job.get("step_at_s")
+    return f"{job['step']}, {duration(max(0.0, now_s - at_s))} ago" if at_s else str(job["step"])
 
 
 def _says(job: dict[str, Any], now_s: float) -> str:

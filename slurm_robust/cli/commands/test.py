@@ -120,6 +120,7 @@ def _tests(ctx: click.Context, _: click.Parameter, value: str) -> tuple[TestName
     epilog=lesson(
         [
             ("srobust test --job 1234", "all tests on the nodes of job 1234"),
+            ("srobust test", "the same within salloc or a batch script, on its own nodes"),
             ("srobust test --job 1234 --tests pairs", "only pairs of nodes"),
             ("srobust test -w n[1-4] --budget 60", "nodes without a job, in an own allocation"),
             ("srobust test --job 1234 --python ~/env/bin/python", "with the PyTorch of the training"),
@@ -134,7 +135,12 @@ def _tests(ctx: click.Context, _: click.Parameter, value: str) -> tuple[TestName
         ],
     ),
 )
-@click.option("--job", "job_id", metavar="ID", help="Test the nodes of this running job, as a step of it.")
+@click.option(
+    "--job",
+    "job_id",
+    metavar="ID",
+    help="Test the nodes of this running job, as a step of it (default: $SLURM_JOB_ID, without -w).",
+)
 @click.option(
     "-w", "--nodelist", metavar="NODES", help="Test these nodes, n[1-4]; with --job: only these of its nodes."
 )
@@ -183,7 +189,11 @@ def command(
     The tests run as one Slurm step under your rights, and end with it. GPUs that another process uses are not tested.
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)
     if job_id is None and nodelist is None:
-        raise _UsageError("say what to test: --job ID, or -w NODES")
+        own = os.environ.get("SLURM_JOB_ID", "") if reservation is None else ""
+        if not own.isdecimal():
+            raise _UsageError("say what to test: --job ID, or -w NODES")
+        job_id = own
+        click.echo(f"the nodes of job {own} are tested, in which this was typed (SLURM_JOB_ID)", err=True)
     if job_id is not None and reservation is not None:
         raise _UsageError("--reservation is for nodes without a job: leave out --job")
     if tell_slurm and job_id is None:

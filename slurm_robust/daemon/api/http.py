@@ -28,6 +28,7 @@ from slurm_robust.daemon.api.dashboard.access import Access
 from slurm_robust.daemon.api.dashboard.hiding import Hiding, of_strangers, without_nodes
 from slurm_robust.daemon.api.dashboard.web import Dashboard
 from slurm_robust.daemon.api.metrics import metrics
+from slurm_robust.daemon.api.needs import UNWRITABLE
 from slurm_robust.daemon.api.state_lines import CHANGED_NODES, decode, encode
 
 LINE_LIMIT_BYTES = 64 * 1024 * 1024
@@ -124,10 +125,12 @@ def application(shown: ShownState, dashboard: Dashboard) -> web.Application:
         return web.Response(body=metrics(shown.value, shown.now_s()), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def healthz(_: web.Request) -> web.Response:
-        fresh = shown.now_s() - float(shown.value.get("at_s", 0.0)) < 60
-        return web.Response(
-            text="ok\n" if fresh else "no snapshot of the daemon for a minute\n", status=200 if fresh else 503
-        )
+        if shown.now_s() - float(shown.value.get("at_s", 0.0)) >= 60:
+            return web.Response(text="no snapshot of the daemon for a minute\n", status=503)
+        # It lives, and does nothing; other troubles are told elsewhere, and leave some of its work.
+        idle = any(UNWRITABLE in str(text) for text in shown.value.get("troubles", ()))
+        text = "the daemon cannot write into its folder, and does nothing: srobust status\n" if idle else "ok\n"
+        return web.Response(text=text, status=503 if idle else 200)
 
     app = web.Application(client_max_size=1024, middlewares=[counted])
     app.router.add_get("/state.json", state)

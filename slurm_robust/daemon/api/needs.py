@@ -9,6 +9,8 @@ from slurm_robust.text import duration, shortened
 
 STALE_S = 30.0
 """A snapshot that is older than this is not the daemon's state any more."""
+UNWRITABLE = "cannot be written"
+"""In the troubles of a daemon that cannot write into its folder, and so does nothing."""
 UNTOLD_S = 3600.0
 """A target of `notify` that has not taken a message for so long needs a person."""
 _LEFT_ALONE = ("observed", "alerted", "refused")
