@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 
@@ -13,7 +14,12 @@ from documents import (
 )
 
 from slurm_robust.cli.main import COMMANDS
+from slurm_robust.config_supervise import SuperviseConfig
 from slurm_robust.nodecheck.engine import registry
+from slurm_robust.nodewatch import nvml_watch, polls
+from slurm_robust.policy.job import decide
+from slurm_robust.supervise.incident.incident_handler import IncidentHandler
+from slurm_robust.supervise.launch import srun_command
 
 
 def uses(pattern: str, *parts: str) -> bool:
@@ -96,3 +102,34 @@ def test_protocols_have_the_modules_that_the_architecture_names() -> None:
     assert all((PACKAGE / name).is_file() for name in named)
     assert "Those of stop-time tests do not" in text
     assert not list((PACKAGE / "stoptime").glob("*messages*")), "then the sentence is to go"
+
+
+def test_when_stacks_are_taken_and_how_late_nodes_tell() -> None:
+    """The first page promises no more than the code does."""
+    first = section("README.md", "slurm_robust")
+    for handler in (IncidentHandler.bad_loss, IncidentHandler.slow):
+        assert ".capture" not in inspect.getsource(handler), "then it says so: a bad loss, a slow training"
+    assert "Where stacks would\n  tell nothing it takes none: a bad loss, a slow training" in first
+    assert (polls.RDMA_EVERY_S, nvml_watch.EVERY_S, polls.NODE_EVERY_S) == (2.0, 10.0, 30.0)
+    assert "within two seconds what the kernel logs, a lost link or port; within 10 s what only NVML shows" in first
+    assert "within 30 s the rest" in first
+    assert "changes nothing" not in first
+    assert srun_command.first_launch(srun_command.parse(["a"]))[1:3] == ["--kill-on-bad-exit=0", "--wait=0"]
+    assert "adds two options and some variables" in first
+
+
+def test_how_many_attempts_are_made_is_said() -> None:
+    """Three, and at most twice as many where failures have nothing in common; wherever it is told."""
+    assert "2 * limit" in inspect.getsource(decide._fruitless)
+    assert SuperviseConfig().fruitless_attempts == 3
+    for page in ("README.md", "docs/engineer.md", "docs/operations.md", "docs/spank.md"):
+        told = re.findall(r"hree attempts( in a row)?( without a new step)?([^|;:]{0,60})", text_of(page))
+        assert told, page
+        assert all("at most six" in after for *_, after in told), page
+
+
+def test_what_over_evict_does_is_no_first_thing() -> None:
+    """It is a rung of the ladder, which begins when the hang is due."""
+    rows = re.findall(r"^\| `ladder.over_evict` .*$", text_of("docs/configuration.md"), re.MULTILINE)
+    assert "first rung" in rows[0]
+    assert "at once" not in rows[0]

@@ -18,7 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": ("slurm_robust.cli.commands.stacks", "Merged stacks of a live job, also one never wrapped."),
     "check": ("slurm_robust.cli.commands.check", "Is this node fit to train?"),
     "test": ("slurm_robust.cli.commands.test", "Which node or link fails, while the training stands still?"),
-    "nodewatch": ("slurm_robust.cli.commands.nodewatch", "Tell the jobs of this node at once what happens to it."),
+    "nodewatch": ("slurm_robust.cli.commands.nodewatch", "Tell the jobs of this node what happens to it."),
     "ckpt": ("slurm_robust.cli.commands.ckpt", "Seal, verify and choose checkpoints."),
     "diagnose": ("slurm_robust.cli.commands.diagnose", "What broke, in its own words: the root among a log's errors."),
     "localize": ("slurm_robust.cli.commands.localize", "Who is at fault, from captured stacks."),

@@ -43,7 +43,10 @@ _EXITS = (
 @click.option("--once", is_flag=True, help="Print what it finds now, and end; nothing is written.")
 @click.option("--json", "as_json", is_flag=True, help="Print each finding as one JSON object a line.")
 def command(config: str | None, *, node: str | None, once: bool, as_json: bool) -> None:
-    """Tell the jobs of this node within a second or two what happens to it.
+    """Tell the jobs of this node what happens to it.
+
+    What the kernel logs and a lost link or port are told within a second or two; what only a check finds, within 10 or
+    30 s.
 
     It follows the kernel log, the links of network cards, RDMA ports and NVIDIA's driver, and runs the quick node
     checks every 10 or 30 s. What it finds goes to the file findings.jsonl in nodecheck.cache_dir (/run/slurm_robust),

@@ -43,7 +43,10 @@ class RawCommand(click.Command):
             ("srun's", "the command's own exit code, as srun returns it"),
             (64, "wrong usage, or an error in the robust.yaml that you named: nothing was started"),
             (75, "a requeue was asked for and did not come"),
-            (93, "stopped for good: three attempts in a row, or 30 launches in an hour, without a new step"),
+            (
+                93,
+                "stopped for good: three attempts in a row (unrelated: six), or 30 launches an hour, without a step",
+            ),
             (127, "srun is not on PATH"),
         ],
     ),
