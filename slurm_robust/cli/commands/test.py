@@ -120,7 +120,7 @@ def _tests(ctx: click.Context, _: click.Parameter, value: str) -> tuple[TestName
     epilog=lesson(
         [
             ("srobust test --job 1234", "all tests on the nodes of job 1234"),
-            ("srobust test", "the same within salloc or a batch script, on its own nodes"),
+            ("srobust test", "the same in salloc or a batch script, of itself"),
             ("srobust test --job 1234 --tests pairs", "only pairs of nodes"),
             ("srobust test -w n[1-4] --budget 60", "nodes without a job, in an own allocation"),
             ("srobust test --job 1234 --python ~/env/bin/python", "with the PyTorch of the training"),
