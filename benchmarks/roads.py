@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lib import ROOT, first_job_id, wait_for
-from training import Competitor, Training, settled
+from training import Competitor, Training, end_all, settled
 
 from slurm_robust.devcluster import conf
 from slurm_robust.devcluster.cluster import CommandError, DevCluster, Spec
@@ -87,6 +87,15 @@ def cluster_for(setting: Setting, *, standby: int = 1, alloc: bool = True, **wan
         cluster.down()
 
 
+@contextmanager
+def _training(cluster: DevCluster, name: str) -> Iterator[Training]:
+    """A job with its folder; whatever becomes of the road, no job is left."""
+    try:
+        yield Training(cluster, name)
+    finally:
+        end_all(cluster)
+
+
 def bare_start(cluster: DevCluster, setting: Setting) -> list[float]:
     """From a plain `srun` inside a running allocation to the last rank's first instruction, seconds, each repeat."""
     job = Training(cluster, "bare")
@@ -137,52 +146,52 @@ class Run:
 
 def seat(cluster: DevCluster, setting: Setting, name: str, *, freeze: bool = False, **env: str) -> Run:
     """A rank stays in D state (or its node freezes): claim, daemon, standby, seat, requeue, RUNNING, training again."""
-    job = Training(cluster, name)
-    script = f"srobust run --robust-checkpoint-dir={job.folder}/ck {job.program(STEPS)}"
-    job.submit(script, setting.ranks, fault=None if freeze else _DEAD_MOUNT, **env)
-    frozen_at_s, node = None, ""
-    if freeze:
-        wait_for(lambda: f"step {FAULT_STEP}/" in job.output(), 90, f"step {FAULT_STEP}")
-        node = job.state()[1][1]
-        frozen_at_s = time.time()
-        cluster.freeze_slurmd(node, tasks=True)
-    job.hears("suspected", 90)
-    competitor = Competitor(cluster, setting.ranks, 20)
-    job.trains_again(_PATIENCE_S)
-    took = competitor.started()
-    competitor.cancel()
-    run = Run(job.times(restart=1, fault_at_s=frozen_at_s), job.suspicion_limit_s(), took)
-    job.cancel()
-    if not freeze:
-        settled(cluster, standby=True)
-    return run
+    with _training(cluster, name) as job:
+        script = f"srobust run --robust-checkpoint-dir={job.folder}/ck {job.program(STEPS)}"
+        job.submit(script, setting.ranks, fault=None if freeze else _DEAD_MOUNT, **env)
+        frozen_at_s, node = None, ""
+        if freeze:
+            wait_for(lambda: f"step {FAULT_STEP}/" in job.output(), 90, f"step {FAULT_STEP}")
+            node = job.state()[1][1]
+            frozen_at_s = time.time()
+            cluster.freeze_slurmd(node, tasks=True)
+        job.hears("suspected", 90)
+        competitor = Competitor(cluster, setting.ranks, 20)
+        job.trains_again(_PATIENCE_S)
+        took = competitor.started()
+        competitor.cancel()
+        run = Run(job.times(restart=1, fault_at_s=frozen_at_s), job.suspicion_limit_s(), took)
+        job.cancel()
+        if not freeze:
+            settled(cluster, standby=True)
+        return run
 
 
 def in_allocation(cluster: DevCluster, setting: Setting, name: str) -> Run:
     """A rank stays in D state, and the allocation holds a spare node: the step starts anew, the job itself goes on."""
-    job = Training(cluster, name)
-    own = f"-N{setting.ranks} -n{setting.ranks} --robust-checkpoint-dir={job.folder}/ck"
-    job.submit(f"srobust run {own} {job.program(STEPS)}", setting.ranks + 1, fault=_DEAD_MOUNT)
-    job.hears("resumed", _PATIENCE_S)
-    run = Run(job.times(restart=0), job.suspicion_limit_s())
-    job.cancel()
-    settled(cluster, standby=cluster.spec.standby > 0)
-    return run
+    with _training(cluster, name) as job:
+        own = f"-N{setting.ranks} -n{setting.ranks} --robust-checkpoint-dir={job.folder}/ck"
+        job.submit(f"srobust run {own} {job.program(STEPS)}", setting.ranks + 1, fault=_DEAD_MOUNT)
+        job.hears("resumed", _PATIENCE_S)
+        run = Run(job.times(restart=0), job.suspicion_limit_s())
+        job.cancel()
+        settled(cluster, standby=cluster.spec.standby > 0)
+        return run
 
 
 def in_place(cluster: DevCluster, setting: Setting, name: str, *, warm: bool) -> Run:
     """A data loader hangs, and nothing says that its node is at fault: the step starts anew on the same nodes."""
-    job = Training(cluster, name)
-    own = f"-N{setting.ranks} -n{setting.ranks} --robust-checkpoint-dir={job.folder}/ck{' --robust-warm' * warm}"
-    job.submit(f"srobust run {own} {job.python(STEPS)}", setting.ranks, fault=_HANG)
-    job.hears("resumed", _PATIENCE_S)
-    saved_s = next((line["saved_s"] for line in job.told("warm") if "saved_s" in line), None)
-    if warm and saved_s is None:
-        raise RuntimeError(f"no warm restart: {[line['text'] for line in job.told('warm')]}")
-    run = Run(job.times(restart=0), job.suspicion_limit_s(), warm_saved_s=saved_s)
-    job.cancel()
-    settled(cluster, standby=cluster.spec.standby > 0)
-    return run
+    with _training(cluster, name) as job:
+        own = f"-N{setting.ranks} -n{setting.ranks} --robust-checkpoint-dir={job.folder}/ck{' --robust-warm' * warm}"
+        job.submit(f"srobust run {own} {job.python(STEPS)}", setting.ranks, fault=_HANG)
+        job.hears("resumed", _PATIENCE_S)
+        saved_s = next((line["saved_s"] for line in job.told("warm") if "saved_s" in line), None)
+        if warm and saved_s is None:
+            raise RuntimeError(f"no warm restart: {[line['text'] for line in job.told('warm')]}")
+        run = Run(job.times(restart=0), job.suspicion_limit_s(), warm_saved_s=saved_s)
+        job.cancel()
+        settled(cluster, standby=cluster.spec.standby > 0)
+        return run
 
 
 def repeated(count: int, one: Callable[[int], Run], *, say: Callable[[str], None], what: str) -> list[Run]:

@@ -165,9 +165,15 @@ class Training:
         return {key: times[key] for key in TIMELINE if key in times}
 
     def _of_daemon(self) -> dict[str, float]:
-        """The daemon's times of the same incident: it is the one that saw Slurm show RUNNING."""
+        """The daemon's times of the same incident: it is the one that saw Slurm show RUNNING.
+
+        Raises:
+            RuntimeError: the job came back in another way, restarted in place for example.
+        """
         done = self.cluster.run(["srobust", "incidents", "--json"])
-        mine = next(i for i in json.loads(done.stdout) if i["job"] == self.id)
+        mine = next((i for i in json.loads(done.stdout) if i["job"] == self.id), None)
+        if mine is None or "accepted" not in mine["times"]:
+            raise RuntimeError(f"job {self.id} was not brought back by the daemon\n{self._words()}")
         calls = {a["kind"]: a["called_at_s"] for a in mine["actions"] if a["called_at_s"] is not None}
         seen = {"requeued": calls.get("requeue"), "pointed": calls.get("point_job_at_seat")}
         seen |= {key: mine["times"].get(key) for key in ("accepted", "running")}
@@ -199,6 +205,12 @@ class Competitor:
     def cancel(self) -> None:
         """Take it out of the queue."""
         self._cluster.run(["scancel", self.id], check=False)
+
+
+def end_all(cluster: DevCluster) -> None:
+    """Cancel every job: one that is left would hold its nodes for hours, and each next road would wait for them."""
+    if jobs := cluster.run(["squeue", "-h", "-o", "%i"], check=False).stdout.split():
+        cluster.run(["scancel", *jobs], check=False)
 
 
 def settled(cluster: DevCluster, *, standby: bool) -> None:
