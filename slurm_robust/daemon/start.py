@@ -66,7 +66,8 @@ async def run(settings: Settings, *, account: str, state_dir: Path, as_user: boo
     handle = lock(state_dir)
     journal = Journal.open(state_dir)
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    if not os.isatty(0):  # a person's terminal that is closed ends the daemon
+        loop.add_signal_handler(signal.SIGHUP, asked.set)
     # Each thread of more would keep memory of its own from the large texts that it read once.
     loop.set_default_executor(ThreadPoolExecutor(THREADS))
     try:

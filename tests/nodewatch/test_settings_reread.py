@@ -44,6 +44,11 @@ def test_the_mode_reaches_it_in_both_directions(watch: Watch) -> None:
     assert service.wait_for("disk_lost").seq == 2
     wait_until(lambda: "observe: would tell Slurm" in service.said(), 10, service.said())
     assert service.end() == 0
+    service.start()
+    told = [line for line in service.said().splitlines() if "mode observe, since" in line]
+    assert len(told) == 3
+    assert told[1] == told[2], "a restart is no change of the mode"
+    assert service.end() == 0
 
 
 def test_a_broken_file_keeps_the_settings_and_says_so(watch: Watch) -> None:
