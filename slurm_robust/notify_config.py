@@ -33,7 +33,10 @@ class NotifyTarget(NotifySection, frozen=True):
     to: tuple[Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._+][A-Za-z0-9._+-]*(@[A-Za-z0-9.-]+)?$")], ...] = ()
     sender: Annotated[str, msgspec.Meta(pattern="^($|[A-Za-z0-9._+][A-Za-z0-9._+-]*@[A-Za-z0-9.-]+$)")] = ""
     events: tuple[
-        Literal["breaker", "stop", "drain", "blind", "full", "lemon", "storm", "daemon_error", "not_resumed"], ...
+        Literal[
+            "breaker", "stop", "drain", "takeover", "blind", "full", "lemon", "storm", "daemon_error", "not_resumed"
+        ],
+        ...,
     ] = ()
     """Empty: all of them."""
     min_severity: Literal["info", "warning", "critical"] = "info"

@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "fault_marker": frozenset({"node_findings"}),
     "blind_marker": frozenset({"fault_marker"}),
     "watch_marker": frozenset(),
+    "lease_marker": frozenset(),
     "progress": frozenset(),
     "spent_time": frozenset(),
     "training_time": frozenset({"spent_time"}),
@@ -50,7 +51,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "config_supervise": frozenset(),
     "config_file": frozenset(),
     "yaml_lines": frozenset(),
-    "policy": BASE | VALUES_OF_SLURM | {"blind_marker", "fault_marker", "watch_marker"},
+    "policy": BASE | VALUES_OF_SLURM | {"blind_marker", "fault_marker", "lease_marker", "watch_marker"},
     "diagnose": BASE,
     "hint": BASE | {"diagnose"},
     "localize": BASE | {"diagnose"},
@@ -66,7 +67,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint", "stoptime"}
     | {"nodewatch.sent_records", "nodecheck.engine.registry"},
     "daemon": BASE
-    | {"blind_marker", "drain_permit", "fault_marker", "slurm", "policy", "notify", "notify_config", "watch_marker"},
+    | {"blind_marker", "drain_permit", "fault_marker", "lease_marker", "slurm", "policy", "notify", "notify_config"}
+    | {"watch_marker"},
     "stoptime": BASE | {"slurm"},
     # Of the daemon, only how its journal is read.
     "report": BASE

@@ -16,6 +16,7 @@ from typing import Any
 
 from slurm_robust.claim import ClaimAnswer, ClaimError, render, split
 from slurm_robust.daemon.context import DaemonContext
+from slurm_robust.daemon.lease import Lease
 from slurm_robust.daemon.own_jobs import RESERVATIONS, OwnJobs
 from slurm_robust.daemon.site_command import run_command
 from slurm_robust.model import Action, ActionKind, JobRef
@@ -53,8 +54,8 @@ class CrashPoint:
 class Actor:
     """Carries actions out, one at a time."""
 
-    def __init__(self, context: DaemonContext) -> None:
-        self.context = context
+    def __init__(self, context: DaemonContext, lease: Lease | None = None) -> None:
+        self.context, self._lease = context, lease
         self.crash = CrashPoint()
         self.own_jobs = OwnJobs(context)
         call, client = context.call, context.client
@@ -93,11 +94,14 @@ class Actor:
         were checked against Slurm's own. Returns the job that was submitted, for actions that submit one.
 
         Raises:
+            StandingByError: another daemon acts; nothing is written down.
             SlurmError: Slurm could not or would not; the journal has its message.
         """
         context = self.context
         if not context.acting:
             raise AssertionError("an action in observe mode: nothing may change")
+        if self._lease is not None:
+            await self._lease.check()
         kind, standing = action.kind, action.kind in STANDING
         context.journal.note_call(key, action, context.now_s(), standing=standing)
         # A standing action has many targets, and must not take the log's rate from others.

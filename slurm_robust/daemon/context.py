@@ -162,6 +162,8 @@ class DaemonContext:
         if before != mode.value:
             with contextlib.suppress(sqlite3.OperationalError):  # a full disk keeps no daemon from its start
                 journal.put("mode", f"{mode.value} {self.mode_since_s!r}")
+        self.steady_s: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+        """Nobody sets it; it also goes on while the machine sleeps."""
         self.readings = SlurmReadings()
         self.config_path = ""
         """The file that `--config` named, for children that read it; empty where they find it as the daemon did."""
@@ -214,6 +216,10 @@ class DaemonContext:
             self.readings.whole_at_s = 0.0
             self._note_away()
             raise
+
+    async def pause(self, seconds: float) -> None:
+        """Let others of the daemon's tasks go on meanwhile."""
+        await asyncio.sleep(seconds)
 
     def _note_away(self) -> None:
         """Slurm was away, and may have forgotten what it agreed to; the daemon must know that after a restart, too."""

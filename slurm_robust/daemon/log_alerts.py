@@ -59,6 +59,11 @@ def _full(at_s: float, what: str, text: str) -> Alert:
     return Alert(at_s, "full", what, text, done=done, command="df -h, on one of them")
 
 
+def _takeover(at_s: float, what: str, text: str) -> Alert:
+    happened = text[0].upper() + text[1:]
+    return Alert(at_s, "takeover", what, happened, command="srobust status, on both hosts")
+
+
 def _error(at_s: float, what: str, text: str) -> Alert:
     happened = f"The daemon has an error of its own: {text}"
     return Alert(at_s, "daemon_error", what, happened, done="it goes on", command="journalctl -u srobustd")
@@ -78,6 +83,8 @@ _LINES: dict[str, Callable[[float, str, str], Alert]] = {
     "lemon": _lemon,
     "nodes.blind": _blind,
     "nodes.full": _full,
+    "lease.taken": _takeover,
+    "lease.lost": _takeover,
     "daemon.error": _error,
     "incident.closed": _stopped,
     **dict.fromkeys(STORMS, _storm),

@@ -35,6 +35,7 @@ from slurm_robust.daemon.controllers.standby_check import StandbyChecks
 from slurm_robust.daemon.controllers.standby_pools import StandbyPools
 from slurm_robust.daemon.controllers.sweeper import Sweeper
 from slurm_robust.daemon.controllers.trainings import Trainings
+from slurm_robust.daemon.lease import Lease, StandingByError
 from slurm_robust.daemon.notifier import Notifier
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.node_ledger import NodeLedger
@@ -83,7 +84,8 @@ class Daemon:
         self.as_user = as_user
         self.ledger = NodeLedger(context.journal)
         self.repair_ledger = RepairLedger(context.journal)
-        self.actor = Actor(context)
+        self.lease = Lease(context)
+        self.actor = Actor(context, self.lease)
         self.breaker = Breaker(context, self.ledger)
         self.recoveries = Recoveries(context, self.actor, self.breaker)
         self.claim_intake = ClaimIntake(
@@ -149,10 +151,14 @@ class Daemon:
         mode = f"mode {context.mode.value}, since {since}"
         context.info("daemon.start", f"{mode}, journal {context.journal.path}, as {context.account}")
         self.recoveries.load()
+        if not self.as_user:
+            self.lease.begin()
         trouble_s = 0.0
         while not self._stop.is_set():
             try:
                 await self._poll()
+                trouble_s, trouble = 0.0, ""
+            except StandingByError:
                 trouble_s, trouble = 0.0, ""
             except SlurmError as error:
                 trouble_s = min(10.0, trouble_s * 2 or 0.5)
@@ -166,6 +172,7 @@ class Daemon:
             context.trouble("poll", trouble)
             await self._publish()
             await self._pause(trouble_s or self._interval_s())
+        self.lease.close()
         await self.lemons.close()
         context.info("daemon.stop", "stopped; open recoveries are continued at the next start")
 
@@ -184,6 +191,8 @@ class Daemon:
             return
 
     def _interval_s(self) -> float:
+        if self.lease.standing_by:
+            return self.context.config.daemon.idle_interval_s
         pace_s = self._pace_s()
         if self.recoveries.open:
             rest_s = max(BUSY_INTERVAL_S, self.recoveries.rest_s)
@@ -207,8 +216,19 @@ class Daemon:
         return min(chosen.idle_interval_s, max(chosen.claim_interval_s, self.context.jobs_cost_s / READING_SHARE))
 
     async def _poll(self) -> None:
-        context, readings = self.context, self.context.readings
         self._watch_clock()
+        await self._learn_settings()
+        if self.lease.took_over:
+            self._take_up()
+        due = self._due()
+        if self.lease.standing_by:
+            await self._only_read(due)
+        else:
+            await self._act(due)
+
+    async def _learn_settings(self) -> None:
+        """Read slurm.conf as the controller runs it, where that was long ago."""
+        context = self.context
         now_s = context.now_s()
         if not self._settings_at_s <= now_s < self._settings_at_s + SETTINGS_EVERY_S:
             settings = await context.call(context.client.settings)
@@ -218,7 +238,10 @@ class Daemon:
                 self.repairs.learn(settings)
             context.private = private_data(settings)
             self._settings_at_s = now_s
-        due = self._due()
+
+    async def _act(self, due: str) -> None:
+        """Read what is due, and do what follows."""
+        context, readings = self.context, self.context.readings
         if due == "jobs":
             await context.read_jobs()
             await self.claim_intake.tick()
@@ -230,7 +253,9 @@ class Daemon:
             if not self.as_user and self.node_failures.note_jobs():
                 due = "nodes"
         if due == "nodes":
-            await context.read_nodes()
+            await self._read_nodes()
+            if self.lease.standing_by:
+                return
             self.breaker.count_drains()
             await self.drain_permits.tick()
         elif due == "reservations":
@@ -263,6 +288,28 @@ class Daemon:
         self.blind_nodes.tick()
         self.full_nodes.tick()
 
+    async def _read_nodes(self) -> None:
+        began_s = self.context.steady_s()
+        await self.context.read_nodes()
+        await self.lease.seen(began_s)
+
+    async def _only_read(self, due: str) -> None:
+        """Another daemon acts: know what Slurm shows, and decide nothing."""
+        context = self.context
+        if due == "nodes":
+            await self._read_nodes()
+        else:
+            await (context.read_jobs() if due == "jobs" else context.read_reservations())
+
+    def _take_up(self) -> None:
+        """Begin as after a start: what was remembered is older than what the other daemon has done."""
+        self.lease.took_over = False
+        self.context.readings.expire()
+        for part in (self.breaker, *self._timed):
+            part.restart_timers()
+        self.recoveries.open.clear()
+        self.recoveries.load()
+
     def _watch_clock(self) -> None:
         """Restart every timer once the clock was set back: one whose end lies far ahead would never end.
 
@@ -294,6 +341,8 @@ class Daemon:
         jobs = "jobs" if ages["jobs"] >= 0.9 * self._pace_s() else ""  # a timer may end a little early
         if self.as_user:
             return jobs
+        if self.lease.standing_by:
+            return "nodes" if not readings.nodes_at_s else next(self._cycle)
         # Of a large site each kind is read as often as is cheap, but not more seldom than at rest: claims wait.
         costs = {"jobs": self.context.jobs_cost_s, "nodes": self.context.nodes_cost_s}
         seldom_s = OTHERS_AFTER * idle_s

@@ -15,6 +15,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "not_resumed": ("warning", "a training was not brought back"),
     "stop": ("warning", "a training was stopped for good"),
     "drain": ("warning", "a node was taken out of service"),
+    "takeover": ("warning", "another daemon acts from now on"),
     "blind": ("warning", "nodes cannot check their GPUs"),
     "full": ("warning", "a file system that jobs need is full"),
     "lemon": ("info", "a node fails more often than others"),

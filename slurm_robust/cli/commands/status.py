@@ -43,6 +43,10 @@ def command(path: str | None, as_json: bool) -> None:
     if not breaker["open"] and breaker.get("out"):
         breaker_text += f", {breaker['out']} nodes out ({breaker['quarantined']} in quarantine)"
     age = duration(now_s - state["at_s"])
+    if (lease := state.get("lease", {})).get("standing_by"):
+        who = f"the daemon on {lease['host']} acts: type srobust status there" if lease["host"] else "asks who acts"
+        sentence(f"This daemon stands by, and does nothing; {who}.")
+        click.echo()
     mode = state["mode"]
     since = f" since {duration(now_s - state['mode_since_s'])}" if state.get("mode_since_s") else ""
     click.echo(f"cluster {state['cluster']}   mode {mode}{since}   as of {age} ago   breaker {breaker_text}")

@@ -50,6 +50,7 @@ METRICS: dict[str, Described] = {
     "snapshot_age_seconds": _gauge("Age of the snapshot; large where the daemon is gone"),
     "snapshot_timestamp_seconds": _gauge("When the snapshot was taken, seconds since the epoch"),
     "acting": _gauge("1 where plans are carried out, 0 in observe mode"),
+    "standing_by": _gauge("1 where this daemon does nothing, since another one of the cluster acts"),
     "breaker_open": _gauge("1 where nothing is drained until a person resets the breaker"),
     "troubles": _gauge("What keeps the daemon from its work now: a full disk, a Slurm that does not answer"),
     "slurm_calls_total": _counter("Calls to Slurm since the daemon started"),
@@ -185,7 +186,11 @@ class _Snapshot(Collector):
         yield (), float(self.value.get("at_s", 0.0))
 
     def _of_acting(self) -> Samples:
-        yield (), self.value.get("mode") == "act"
+        standing_by = self.value.get("lease", {}).get("standing_by")
+        yield (), self.value.get("mode") == "act" and not standing_by
+
+    def _of_standing_by(self) -> Samples:
+        yield (), bool(self.value.get("lease", {}).get("standing_by"))
 
     def _of_breaker_open(self) -> Samples:
         yield (), bool(self.value.get("breaker", {}).get("open"))

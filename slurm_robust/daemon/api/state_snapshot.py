@@ -130,7 +130,7 @@ class Snapshots:
             daemon.blind_nodes.groups,
             daemon.full_nodes.groups,
         )
-        more = (*own, context.journal.revision)
+        more = (*own, context.journal.revision, daemon.lease.shown())
         return Revision((readings.picture, readings.jobs, readings.reservations), (*values, *more))
 
     def take(self) -> Snapshot:
@@ -152,6 +152,7 @@ def _state(daemon: Daemon) -> dict[str, Any]:
         "mode": context.mode.value,
         "mode_since_s": round(context.mode_since_s, 3),
         "watch_modes": {mode: fold(names) for mode, names in sorted(readings.picture.watch_modes.items())},
+        "lease": daemon.lease.shown(),
         "version": __version__,
         "pid": os.getpid(),
         "account": context.account,

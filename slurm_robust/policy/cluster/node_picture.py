@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from slurm_robust import blind_marker, fault_marker, watch_marker
+from slurm_robust import blind_marker, fault_marker, lease_marker, watch_marker
 from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Node, NodeLine, NodeListing
 from slurm_robust.slurm.values import listed_state
@@ -62,6 +62,7 @@ class NodePicture:
         blind: Nodes with a blind marker, also one that does not hold any more.
         full: Nodes with a marker of full file systems, in the same way.
         watch_modes: The names of the nodes whose node watch says its mode, by that mode.
+        leased: Nodes whose comment has a daemon's lease; there is one as a rule.
         gres_used: Nodes of whose generic resources some are given to jobs.
         partitions: The names of the nodes of each partition.
     """
@@ -75,6 +76,7 @@ class NodePicture:
     blind: Mapping[str, Node] = field(default_factory=dict)
     full: Mapping[str, Node] = field(default_factory=dict)
     watch_modes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    leased: Mapping[str, Node] = field(default_factory=dict)
     gres_used: Mapping[str, Node] = field(default_factory=dict)
     partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -127,6 +129,7 @@ def _picture(nodes: Mapping[str, Node]) -> NodePicture:
         blind=those(names for node, names in alike if blind_marker.marked(node.extra)),
         full=those(names for node, names in alike if blind_marker.marked(node.extra, blind_marker.FULL)),
         watch_modes={mode: frozenset(names) for mode, names in modes.items()},
+        leased=those(names for node, names in alike if lease_marker.marked(node.comment)),
         gres_used=those(names for node, names in alike if node.gres_used),
         partitions={partition: frozenset(names) for partition, names in members.items()},
     )

@@ -90,6 +90,9 @@ def _state(snapshot: Row) -> dict[str, Element]:
     acts, tripped = mode == "act", bool(breaker.get("open"))
     meaning = "plans are carried out" if acts else "plans are only written down, nothing is done"
     drains = f"no node is drained: {breaker.get('why', '')}" if tripped else "nodes may be drained"
+    if (lease := snapshot.get("lease", {})).get("standing_by"):
+        mode, acts = "standing by", False
+        meaning = f"this daemon does nothing; the one on {lease['host']} acts" if lease["host"] else "asks who acts"
     parts = {
         "mode": _flag("mode", mode.upper() or DASH, "good" if acts else "warn", meaning),
         "breaker": _flag("breaker", *(("BREAKER OPEN", "bad") if tripped else ("BREAKER CLOSED", "good")), drains),
