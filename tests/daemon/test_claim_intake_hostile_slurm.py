@@ -146,7 +146,7 @@ def test_idle_daemon_asks_slurm_once_a_second(scene: Scene) -> None:
         state = json.loads(path.read_text())
         return int(state["slurm_calls"]), float(state["at_s"])
 
-    wait_until(lambda: path.exists() and calls()[0] >= 8, 20, "it has settled")
+    wait_until(lambda: path.exists() and calls()[0] >= 11, 20, "it has settled")
     first, first_at_s = calls()
     wait_until(lambda: calls()[1] > first_at_s + 4, 20, "four seconds")
     last, last_at_s = calls()
