@@ -58,6 +58,7 @@ class FakeSlurm:
         self.requeue_delay_s = REQUEUE_DELAY_S
         self.past: list[PastRun] = []
         """What the accounting has."""
+        self.clock_ahead_s = 0
         self.unread: dict[str, list[str]] = {}
         """What a reading leaves out."""
         self.no_report = False

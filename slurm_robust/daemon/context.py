@@ -35,6 +35,7 @@ log = logging.getLogger("srobustd")
 DAY_S = 86400.0
 WHOLE_AFTER_S = 60.0
 """All of every node is read this often; in between, only what has changed."""
+CLOCKS_DIFFER_S = 5.0
 MAX_NAMED = 64
 """More nodes than these are not read by their names: one whole reading costs less."""
 MAX_UNREAD_TOLD = 5
@@ -155,7 +156,9 @@ class DaemonContext:
         self.config, self.client, self.journal = config, client, journal
         self.account = account
         self.mode = mode
-        self.now_s = clock
+        self._clock = clock
+        self.clock_ahead_s = 0
+        """How far this host's clock is ahead of slurmctld's; 0 where that is less than `CLOCKS_DIFFER_S`."""
         before, _, since = journal.get("mode").partition(" ")
         self.mode_since_s = float(since) if before == mode.value else clock()
         """Since when the daemon has been in this mode, over restarts (seconds since the epoch)."""
@@ -186,6 +189,36 @@ class DaemonContext:
         self._told_unread = RateLimit(2, 60.0)
         self._unread: dict[str, frozenset[str]] = {}
         """What the last readings left out and a person was told, as `SlurmClient.unread` has it."""
+
+    def now_s(self) -> float:
+        """Return the time as slurmctld tells it, seconds since the epoch: most times to compare with are Slurm's."""
+        return self._clock() - self.clock_ahead_s
+
+    def compare_clocks(self, slurm_s: int | None, asked_s: float) -> None:
+        """Take over slurmctld's time where the clocks differ, and say so.
+
+        Args:
+            slurm_s: Its time, in whole seconds; None where it tells none.
+            asked_s: `now_s` when it was asked; its answer has just come.
+        """
+        if slurm_s is None:
+            return
+        # It read its clock at some moment in between, within that second.
+        middle_s = self.clock_ahead_s + (asked_s + self.now_s()) / 2 - (slurm_s + 0.5)
+        unsure_s = (self.now_s() - asked_s) / 2 + 0.5
+        if abs(middle_s - self.clock_ahead_s) <= unsure_s:
+            return
+        ahead_s = round(middle_s) if abs(middle_s) >= CLOCKS_DIFFER_S else 0
+        self.clock_ahead_s = self.client.clock_ahead_s = ahead_s
+        how = f"{abs(ahead_s)} s {'ahead of' if ahead_s > 0 else 'behind'} slurmctld's"
+        text = f"the clock of this host is {how}; the daemon goes by slurmctld's, its log does not"
+        if ahead_s > 0:
+            text += f", and jobs come back up to {min(ahead_s, 121)} s later"
+        self.trouble("clock", f"{text}: timedatectl" if ahead_s else "")
+        if ahead_s:
+            self.alert("clock.differs", text)
+        else:
+            self.info("clock.right", "the clock of this host agrees with slurmctld's again")
 
     @property
     def acting(self) -> bool:

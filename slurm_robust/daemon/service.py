@@ -44,7 +44,7 @@ from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.daemon.totals import Totals
 from slurm_robust.policy.cluster.recovery_step import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.slurm.parse import cluster_name, private_data
+from slurm_robust.slurm.parse import as_of_s, cluster_name, private_data
 from slurm_robust.text import printable
 
 BUSY_INTERVAL_S = 0.1
@@ -63,8 +63,8 @@ CALM_S, CALM_AFTER_S = 2.0, 20.0
 """Where no recovery has changed for so long, the jobs are read this often at most, and the others as at rest."""
 OTHERS_AFTER = 6
 """Idle intervals after which nodes and reservations are read at the latest, however much is under way."""
-SETTINGS_EVERY_S = 3600.0
-"""`scontrol reconfigure` may have changed them."""
+SETTINGS_EVERY_S = 300.0
+"""`scontrol reconfigure` may have changed them; they also tell slurmctld's time."""
 SLEW_S = 1.0
 """A clock that goes back by less than this is only being slewed."""
 
@@ -216,8 +216,8 @@ class Daemon:
         return min(chosen.idle_interval_s, max(chosen.claim_interval_s, self.context.jobs_cost_s / READING_SHARE))
 
     async def _poll(self) -> None:
-        self._watch_clock()
         await self._learn_settings()
+        self._watch_clock()
         if self.lease.took_over:
             self._take_up()
         due = self._due()
@@ -232,12 +232,13 @@ class Daemon:
         now_s = context.now_s()
         if not self._settings_at_s <= now_s < self._settings_at_s + SETTINGS_EVERY_S:
             settings = await context.call(context.client.settings)
+            context.compare_clocks(as_of_s(settings), now_s)
             context.cluster_name = context.cluster_name or cluster_name(settings)
             context.credential_pause_s = credential_pause_s(settings)
             if not self.as_user:
                 self.repairs.learn(settings)
             context.private = private_data(settings)
-            self._settings_at_s = now_s
+            self._settings_at_s = context.now_s()
 
     async def _act(self, due: str) -> None:
         """Read what is due, and do what follows."""

@@ -9,6 +9,7 @@ Raises:
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ from slurm_robust.model import REASON_PREFIX
 from slurm_robust.slurm.errors import SlurmRefusedError
 
 if TYPE_CHECKING:
-    from slurm_robust.slurm.client import JobPlacement
+    from slurm_robust.model import JobRef
+    from slurm_robust.slurm.client import Job, JobPlacement
 
 
 def _refuse(what: str, value: str) -> SlurmRefusedError:
@@ -113,6 +115,34 @@ def reason(text: str) -> str:
     return line(text)
 
 
+def one(found: Job, asked: JobRef, verb: str) -> Job:
+    """A job that is one job: neither the rest of an array, nor a part of a het job."""
+    what = f"{verb} job {asked.address}"
+    if found.hetjob_id:
+        raise SlurmRefusedError(f"{what}: part of het job {found.hetjob_id}; act on het jobs by hand, with scontrol")
+    if found.ref.array_job_id is not None and found.ref.array_task_id is None:
+        raise SlurmRefusedError(f"{what}: means several tasks of an array; name one, {asked.job_id}_TASK")
+    return found
+
+
+_NOW = re.compile(r"((?:Start|End)Time=|--deadline=)now(?:\+([0-9]+)(minutes)?)?")
+
+
+def in_slurms_time(words: Iterable[str], ahead_s: int) -> list[str]:
+    """Return the words of a command; `now`, which the command reads from this host's clock, means slurmctld's time.
+
+    Args:
+        words: Each by itself.
+        ahead_s: How far this host's clock is ahead of slurmctld's, seconds.
+    """
+
+    def told(word: str) -> str:
+        found = _NOW.fullmatch(word)
+        return f"{found[1]}now{int(found[2] or 0) * (60 if found[3] else 1) - ahead_s:+d}" if found else word
+
+    return [told(word) if ahead_s else word for word in words]
+
+
 _UPDATES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "req_nodes": ("ReqNodeList", node_list_or_none),
     "exclude": ("ExcNodeList", node_list_or_none),
@@ -130,3 +160,18 @@ def update_words(changes: JobPlacement) -> list[str]:
     """The changes as words of `scontrol update`."""
     given: dict[str, Any] = {**changes, "start_now": changes.get("start_now") or None}
     return [f"{key}={text(given[name])}" for name, (key, text) in _UPDATES.items() if given.get(name) is not None]
+
+
+def sooner(changes: JobPlacement, start_at_s: float, ahead_s: int) -> list[str]:
+    """Return a job's changes as words of `scontrol update`, without a start that is no sooner than the one it has.
+
+    scontrol tells no start before `now` of this host. If that lies ahead of slurmctld's time, each call would put the
+    start off again.
+
+    Args:
+        changes: As `update_words` takes them.
+        start_at_s: When the job may start as it is, by slurmctld's clock.
+        ahead_s: How far this host's clock is ahead of that one, seconds.
+    """
+    is_later = ahead_s > 0 and start_at_s <= time.time() + 2
+    return [word for word in update_words(changes) if not (is_later and word.startswith("StartTime="))]

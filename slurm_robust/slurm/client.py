@@ -222,9 +222,12 @@ class SlurmClient(Protocol):
     Attributes:
         unread: What the last `nodes`, `jobs`, `reservations` and `past_runs` left out, by the name of the call: a line
             for each record that could not be read. Calls about one thing raise `SlurmParseError` instead.
+        clock_ahead_s: How far this host's clock is ahead of slurmctld's, as its owner has measured it. Slurm's commands
+            read `now` from this host's clock: what is to start then is told in slurmctld's time.
     """
 
     unread: dict[str, list[str]]
+    clock_ahead_s: int
 
     def nodes(self) -> list[Node]:
         """All nodes, in one call."""
@@ -273,7 +276,7 @@ class SlurmClient(Protocol):
         """The cluster's name."""
 
     def settings(self) -> dict[str, str]:
-        """slurm.conf as the controller runs it, by key (`SLURM_VERSION`, `PrologFlags`, …), in one call."""
+        """slurm.conf as the controller runs it, by key (`SLURM_VERSION`, …), in one call; its time: `parse.as_of_s`."""
 
     def drain(self, nodes: str, reason: str) -> None:
         """Drain nodes (folded list). `reason` must begin with `srobust:`."""

@@ -31,7 +31,6 @@ from slurm_robust.slurm.errors import (
     SlurmMissingError,
     SlurmNotFoundError,
     SlurmParseError,
-    SlurmRefusedError,
     from_text,
 )
 from slurm_robust.slurm.in_use import BackEnd
@@ -51,6 +50,7 @@ class CommandClient:
         self._last_names: dict[str, frozenset[str]] = {}
         """The nodes of each line of the last listing, by their text."""
         self.unread: dict[str, list[str]] = {}
+        self.clock_ahead_s = 0
 
     def about(self) -> BackEnd:
         """The back end and the version of Slurm's commands; asks slurmctld nothing."""
@@ -199,7 +199,8 @@ class CommandClient:
         """Plain requeue, and in the same call where and when the job may run again, while it still ends."""
         one = self._one(job, "requeue")
         later = f"StartTime=now+{arguments.delay_s(start_in_s)}"
-        return self._requeue_with(one, [*arguments.update_words(placement), later])
+        when = [later] if self.clock_ahead_s < 60 else []  # else Slurm's own delay is about as short
+        return self._requeue_with(one, [*arguments.update_words(placement), *when])
 
     def _requeue_with(self, job: Job, changes: list[str]) -> bool:
         """Requeue a job and change it, by one scontrol; False where Slurm took the requeue alone."""
@@ -220,13 +221,15 @@ class CommandClient:
 
     def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
         """Change a job in one call."""
-        if written := arguments.update_words(changes):
-            address = self._exact(job, "update")
-            self._run(f"update job {address}", ["scontrol", "update", f"JobId={address}", *written])
+        if arguments.update_words(changes):
+            one = self._one(job, "update")
+            written = arguments.sooner(changes, one.start_at_s, self.clock_ahead_s)
+            self._run(f"update job {one.ref.address}", ["scontrol", "update", f"JobId={one.ref.address}", *written])
 
     def start_in_reservation(self, job: JobRef, user: str, open_s: float, **changes: Unpack[JobChanges]) -> None:
         """Let the user into the reservation and change the job, by one scontrol."""
-        address, words = self._exact(job, "update"), " ".join(arguments.update_words(changes))
+        one = self._one(job, "update")
+        address, words = one.ref.address, " ".join(arguments.sooner(changes, one.start_at_s, self.clock_ahead_s))
         opened = f"ReservationName={arguments.name(changes.get('reservation') or '')} Users={arguments.names((user,))}"
         opened += f" {arguments.reservation_end(open_s)} Flags+=PURGE_COMP=00:03:00"
         self._output(f"start job {address}", self._lines(f"update {opened}\nupdate JobId={address} {words}\n"))
@@ -242,6 +245,7 @@ class CommandClient:
     def submit(self, args: list[str], script: str, *, env: dict[str, str] | None = None) -> JobRef:
         """Submit `script` (its text) with `args`; the job gets our environment less Slurm's variables, plus `env`."""
         environ = process.scrubbed(os.environ, self._config.conf) | (env or {})
+        args = arguments.in_slurms_time(args, self.clock_ahead_s)
         argv, limit_s = [self._command("sbatch"), "--parsable", *args], self._config.timeout_s
         text = self._output("submit a batch script", process.run(argv, timeout_s=limit_s, env=environ, stdin=script))
         match = re.fullmatch(r"([0-9]{1,10})(?:;\S*)?\s*", text)
@@ -353,15 +357,7 @@ class CommandClient:
         found = self._find(job)
         if found is None:
             raise SlurmNotFoundError(f"{verb} job {job.address}", "Invalid job id specified")
-        if found.hetjob_id:
-            raise SlurmRefusedError(
-                f"{verb} job {job.address}: part of het job {found.hetjob_id}; act on het jobs by hand, with scontrol"
-            )
-        if found.ref.array_job_id is not None and found.ref.array_task_id is None:
-            raise SlurmRefusedError(
-                f"{verb} job {job.address}: means several tasks of an array; name one, {job.job_id}_TASK"
-            )
-        return found
+        return arguments.one(found, job, verb)
 
     def _update_nodes(self, what: str, nodes: str, *changes: str) -> None:
         self._run(what, ["scontrol", "update", f"NodeName={arguments.node_list(nodes)}", *changes])
@@ -370,7 +366,7 @@ class CommandClient:
         self, what: str, argv: list[str], extra: dict[str, str] | None = None, *, timeout_s: float | None = None
     ) -> str:
         env = self._environment() | (extra or {})
-        argv = [self._command(argv[0]), *argv[1:]]
+        argv = [self._command(argv[0]), *arguments.in_slurms_time(argv[1:], self.clock_ahead_s)]
         return self._output(what, process.run(argv, timeout_s=timeout_s or self._config.timeout_s, env=env))
 
     def _environment(self) -> dict[str, str]:
@@ -386,8 +382,9 @@ class CommandClient:
         raise from_text(what, message[:400])
 
     def _lines(self, lines: str, *before: str) -> process.Finished:
-        argv = [*before, self._command("scontrol")]
-        return process.run(argv, timeout_s=self._config.timeout_s, env=self._environment(), stdin=lines)
+        argv, words = [*before, self._command("scontrol")], re.split(r"(\s)", lines)
+        told = "".join(arguments.in_slurms_time(words, self.clock_ahead_s))
+        return process.run(argv, timeout_s=self._config.timeout_s, env=self._environment(), stdin=told)
 
     def _command(self, name: str) -> str:
         if self._config.bin_dir:

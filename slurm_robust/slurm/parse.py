@@ -330,10 +330,20 @@ def _job_ref(fields: dict[str, str]) -> JobRef:
     return JobRef(job_id)
 
 
+AS_OF = "as of"
+"""Beside slurm.conf's keys: when slurmctld gave them."""
+
+
 def parse_settings(text: str) -> dict[str, str]:
     """Read `scontrol show config`: `Key = value` a line; headings have no `=`."""
     pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    return {key.strip(): value.strip() for key, _, value in pairs}
+    told = re.match(r"Configuration data as of ([0-9]{1,11})$", text, re.MULTILINE)
+    return {key.strip(): value.strip() for key, _, value in pairs} | ({AS_OF: told[1]} if told else {})
+
+
+def as_of_s(settings: Mapping[str, str]) -> int | None:
+    """Return slurmctld's own time as it gave the settings, whole seconds since the epoch; None if it does not tell."""
+    return int(settings[AS_OF]) if AS_OF in settings else None
 
 
 def private_data(settings: Mapping[str, str]) -> frozenset[str]:

@@ -205,8 +205,9 @@ class PyslurmClient(CommandClient):
             super().release(job)
 
     def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
-        """Change a job in one call; clearing, later starts and tasks of an array go through the command."""
-        if "" not in changes.values() and changes.get("start_in_s") is None:
+        """Change a job in one call; clearing, tasks of an array and most starts go through the command."""
+        now = changes.get("start_now") and self.clock_ahead_s
+        if "" not in changes.values() and changes.get("start_in_s") is None and not now:
             fields = _pyslurm_fields(changes)
             if not fields or self._change_job("update", job, "update_job", **fields):
                 return
@@ -224,7 +225,7 @@ class PyslurmClient(CommandClient):
         arguments.flags(flags)
         args = {"name": arguments.name(name), "nodes": arguments.node_list(nodes), "users": arguments.names(users)}
         more = {"duration_min": arguments.minutes(duration_min), "flags": list(flags)}
-        if not self._done("create_reservation", f"create reservation {name}", **args, **more):
+        if self.clock_ahead_s or not self._done("create_reservation", f"create reservation {name}", **args, **more):
             super().create_reservation(name, nodes, users, duration_min, flags)
 
     def update_reservation(self, name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:

@@ -92,12 +92,19 @@ class Scene:
         path.write_text(yaml.safe_dump(raw))
         return path
 
-    def start(self, *more: str, crash_after: str = "", user: str = "", **sections: Any) -> subprocess.Popen[bytes]:
-        """Start a daemon; sections change its configuration."""
+    def start(
+        self,
+        *more: str,
+        crash_after: str = "",
+        user: str = "",
+        env: dict[str, str] | None = None,
+        **sections: Any,
+    ) -> subprocess.Popen[bytes]:
+        """Start a daemon; sections change its configuration, `env` its environment."""
         self.stop()
         path = self.configure(**sections)
         self.starts += 1
-        env = dict(self.cluster.env)
+        env = {**self.cluster.env, **(env or {})}
         if crash_after:
             env["SROBUST_DAEMON_CRASH_AFTER"] = crash_after
         argv = [sys.executable, "-m", "slurm_robust.cli.main", "daemon", "--config", str(path)]

@@ -16,6 +16,8 @@ from slurm_robust.daemon.api.needs import needs
 from slurm_robust.policy.cluster.node_states import LOST_GRES, NodeState
 from slurm_robust.text import duration
 
+CLOCKS_DIFFER_S = 5.0
+
 
 @click.command(
     "status",
@@ -36,13 +38,18 @@ def command(path: str | None, as_json: bool) -> None:
         return
     now_s = time.time()
     wanted = needs(state, now_s)
+    # All times but `at_s` are slurmctld's.
+    slurm_s = now_s - state.get("clock_ahead_s", 0)
     sentence(f"Needs a person now: {'; '.join(wanted)}" if wanted else "Nothing needs a person now.")
     click.echo()
     breaker = state["breaker"]
     breaker_text = f"open: {breaker['why']} (reset it with: srobust breaker reset)" if breaker["open"] else "closed"
     if not breaker["open"] and breaker.get("out"):
         breaker_text += f", {breaker['out']} nodes out ({breaker['quarantined']} in quarantine)"
-    age = duration(now_s - state["at_s"])
+    age_s = now_s - state["at_s"]
+    age = duration(max(0.0, age_s))
+    if age_s <= -CLOCKS_DIFFER_S:
+        sentence(f"The clock of this host is {duration(-age_s)} behind that of the daemon's host: timedatectl")
     if (lease := state.get("lease", {})).get("standing_by"):
         who = f"the daemon on {lease['host']} acts: type srobust status there" if lease["host"] else "asks who acts"
         sentence(f"This daemon stands by, and does nothing; {who}.")
@@ -73,7 +80,7 @@ def command(path: str | None, as_json: bool) -> None:
     rows = [
         (
             *(j[key] for key in ("job", "user", "name", "nodes", "restart_count")),
-            *(_step(j, now_s), _says(j, now_s), j["incident"]),
+            *(_step(j, slurm_s), _says(j, slurm_s), j["incident"]),
         )
         for j in state["jobs"]
     ]

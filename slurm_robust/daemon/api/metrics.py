@@ -51,6 +51,7 @@ METRICS: dict[str, Described] = {
     "snapshot_timestamp_seconds": _gauge("When the snapshot was taken, seconds since the epoch"),
     "acting": _gauge("1 where plans are carried out, 0 in observe mode"),
     "standing_by": _gauge("1 where this daemon does nothing, since another one of the cluster acts"),
+    "clock_ahead_seconds": _gauge("How far the clock of the daemon's host is ahead of slurmctld's; 0 below 5 s"),
     "breaker_open": _gauge("1 where nothing is drained until a person resets the breaker"),
     "troubles": _gauge("What keeps the daemon from its work now: a full disk, a Slurm that does not answer"),
     "slurm_calls_total": _counter("Calls to Slurm since the daemon started"),
@@ -191,6 +192,9 @@ class _Snapshot(Collector):
 
     def _of_standing_by(self) -> Samples:
         yield (), bool(self.value.get("lease", {}).get("standing_by"))
+
+    def _of_clock_ahead_seconds(self) -> Samples:
+        yield (), int(self.value.get("clock_ahead_s", 0))
 
     def _of_breaker_open(self) -> Samples:
         yield (), bool(self.value.get("breaker", {}).get("open"))

@@ -23,6 +23,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     age_s = now_s - state["at_s"]
     if age_s > STALE_S and not sentences:
         sentences.append(f"the state below is {duration(age_s)} old: the daemon does not update it")
+    now_s -= state.get("clock_ahead_s", 0)  # the times below are slurmctld's
     if state["breaker"]["open"]:
         sentences.append(
             f"the breaker is open ({state['breaker']['why']}): once the cause is known, srobust breaker reset"

@@ -147,7 +147,9 @@ def _state(daemon: Daemon) -> dict[str, Any]:
     context, readings = daemon.context, daemon.context.readings
     supervised = daemon.claim_intake.supervised
     return {
-        "at_s": round(context.now_s(), 3),
+        # By this host's clock: others tell by it whether the daemon still writes.
+        "at_s": round(context.now_s() + context.clock_ahead_s, 3),
+        "clock_ahead_s": context.clock_ahead_s,
         "cluster": context.cluster_name,
         "mode": context.mode.value,
         "mode_since_s": round(context.mode_since_s, 3),
