@@ -7,12 +7,13 @@ import contextlib
 import logging
 import sqlite3
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from slurm_robust.config import Config
+from slurm_robust.daemon.rate_limit import RateLimit
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.node_picture import NodePicture, difference, updated, whole
@@ -113,31 +114,6 @@ class SlurmReadings:
     def cluster(self) -> Cluster:
         """For the planner."""
         return Cluster(self.nodes, tuple(self.jobs.values()), tuple(self.reservations.values()), self.unchecked)
-
-
-class RateLimit:
-    """Allows `count` of something in `window_s` for each key, in bounded memory."""
-
-    def __init__(self, count: int, window_s: float, keys: int = 1024) -> None:
-        self.count, self.window_s, self.keys = count, window_s, keys
-        self._used: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def take(self, key: str, now_s: float) -> bool:
-        """True where one more is within the limit; it is then counted."""
-        used = self._used.setdefault(key, deque())
-        self._used.move_to_end(key)
-        while len(self._used) > self.keys:
-            self._used.popitem(last=False)
-        while used and used[0] <= now_s - self.window_s:
-            used.popleft()
-        if len(used) >= self.count:
-            return False
-        used.append(now_s)
-        return True
-
-    def give_back(self, key: str) -> None:
-        """What was taken last is not counted: it came to nothing."""
-        self._used[key].pop()
 
 
 class DaemonContext:

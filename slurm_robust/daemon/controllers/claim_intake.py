@@ -22,11 +22,12 @@ from slurm_robust import claim as protocol
 from slurm_robust import drain_permit
 from slurm_robust.claim import Claim, ClaimError
 from slurm_robust.daemon.actor import Actor
-from slurm_robust.daemon.context import DAY_S, DaemonContext, RateLimit
+from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.incident_rows import incident_key, new_row, reached, report_folder
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.jobs_together import JobsTogether
+from slurm_robust.daemon.rate_limit import RateLimit
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.model import TIME_KEYS, Action, ActionKind, Mode

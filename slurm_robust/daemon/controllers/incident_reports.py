@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from slurm_robust import claim as protocol
 from slurm_robust.claim import Claim, ClaimError
-from slurm_robust.daemon.context import DaemonContext, RateLimit
+from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import MARK, ClaimIntake
 from slurm_robust.daemon.controllers.incident_rows import incident_key, reached
 from slurm_robust.daemon.controllers.recoveries import Recoveries
+from slurm_robust.daemon.rate_limit import RateLimit
 from slurm_robust.daemon.store.journal import CLOSED, RUNNING, IncidentRow
 from slurm_robust.model import Mode, Plan, Road
 from slurm_robust.policy.cluster.recovery_plan import REPORT

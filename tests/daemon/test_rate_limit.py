@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.daemon.context import RateLimit
+from slurm_robust.daemon.rate_limit import RateLimit
 
 
 def test_ration_is_bounded() -> None:
