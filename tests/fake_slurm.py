@@ -237,6 +237,7 @@ class FakeSlurm:
             "SLURM_VERSION": "24.11.5",
             "PrologFlags": "Alloc",
             "PrivateData": "none",
+            "MinJobAge": "300 sec",
         }
         return shown | {"RebootProgram": self.reboot_program}
 

@@ -148,6 +148,8 @@ class DaemonContext:
         """The file that `--config` named, for children that read it; empty where they find it as the daemon did."""
         self.cluster_name = config.cluster
         self.credential_pause_s = 0
+        self.min_job_age_s = 0.0
+        """How long Slurm shows a job that has ended."""
         self.private = frozenset({"unknown"})
         """What slurm.conf's `PrivateData` hides from ordinary users; `unknown` before it was read."""
         self.calls = 0

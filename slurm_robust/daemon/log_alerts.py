@@ -73,6 +73,10 @@ def _not_resumed(at_s: float, _: str, text: str) -> Alert:
     return _of_incident(at_s, "not_resumed", "was not brought back", text)
 
 
+def _vanished(at_s: float, what: str, text: str) -> Alert:
+    return Alert(at_s, "not_resumed", f"{what} {text[:80]}", text, done="nothing", command="srobust status")
+
+
 def _stopped(at_s: float, _: str, text: str) -> Alert:
     return _of_incident(at_s, "stop", "was stopped for good", text.replace(STOPPED, "", 1))
 
@@ -83,6 +87,7 @@ _LINES: dict[str, Callable[[float, str, str], Alert]] = {
     "lemon": _lemon,
     "nodes.blind": _blind,
     "nodes.full": _full,
+    "training.vanished": _vanished,
     "lease.taken": _takeover,
     "lease.lost": _takeover,
     "daemon.error": _error,

@@ -24,6 +24,7 @@ from slurm_robust.daemon.controllers.incident_reports import IncidentReports
 from slurm_robust.daemon.controllers.late_claims import LateClaims
 from slurm_robust.daemon.controllers.launch_failed import LaunchFailed
 from slurm_robust.daemon.controllers.lemons import Lemons
+from slurm_robust.daemon.controllers.lost_jobs import LostJobs
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
 from slurm_robust.daemon.controllers.node_faults import MarkedFaults
 from slurm_robust.daemon.controllers.pair_tests import PairTests
@@ -44,7 +45,7 @@ from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.daemon.totals import Totals
 from slurm_robust.policy.cluster.recovery_step import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
-from slurm_robust.slurm.parse import as_of_s, cluster_name, private_data
+from slurm_robust.slurm.parse import as_of_s, cluster_name, min_job_age_s, private_data
 from slurm_robust.text import printable
 
 BUSY_INTERVAL_S = 0.1
@@ -110,6 +111,7 @@ class Daemon:
         self.drain_permits = DrainPermits(context, self.actor, self.breaker, self.repair_ledger)
         attempt_ledger = AttemptLedger(context.journal)
         self.trainings = Trainings(context, self.claim_intake, attempt_ledger)
+        self.lost_jobs = LostJobs(context, self.trainings)
         self.late_claims = LateClaims(context, self.claim_intake, self.recoveries, attempt_ledger)
         self.sizes = Sizes(context, attempt_ledger)
         self.effective_times = EffectiveTimes(context, self.trainings, attempt_ledger)
@@ -235,6 +237,7 @@ class Daemon:
             context.compare_clocks(as_of_s(settings), now_s)
             context.cluster_name = context.cluster_name or cluster_name(settings)
             context.credential_pause_s = credential_pause_s(settings)
+            context.min_job_age_s = min_job_age_s(settings)
             if not self.as_user:
                 self.repairs.learn(settings)
             context.private = private_data(settings)
@@ -251,6 +254,7 @@ class Daemon:
             self.incident_reports.tick()
             with context.aside("recording of trainings"):
                 self.trainings.tick()
+                await self.lost_jobs.tick()
             if not self.as_user and self.node_failures.note_jobs():
                 due = "nodes"
         if due == "nodes":

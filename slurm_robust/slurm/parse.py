@@ -5,6 +5,7 @@ Every call requests times as seconds since the epoch (`SLURM_TIME_FORMAT=%s`), a
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -344,6 +345,12 @@ def parse_settings(text: str) -> dict[str, str]:
 def as_of_s(settings: Mapping[str, str]) -> int | None:
     """Return slurmctld's own time as it gave the settings, whole seconds since the epoch; None if it does not tell."""
     return int(settings[AS_OF]) if AS_OF in settings else None
+
+
+def min_job_age_s(settings: Mapping[str, str]) -> float:
+    """Return how long slurmctld shows a job that has ended; infinite where it forgets none."""
+    found = re.match(r"[0-9]{1,9}", settings.get("MinJobAge", ""))
+    return (float(found[0]) or math.inf) if found else 0.0
 
 
 def private_data(settings: Mapping[str, str]) -> frozenset[str]:

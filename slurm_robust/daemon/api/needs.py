@@ -48,6 +48,9 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     ours = [n["name"] for n in state["nodes"] if n["owner"] == "srobust" and not n.get("repair")]
     if ours:
         sentences.append(f"{_names(ours)} drained and to be repaired: srobust nodes --state drained")
+    if lost := state.get("lost_jobs"):
+        jobs = shortened(",".join(str(job["job"]) for job in lost), 100)
+        sentences.append(f"{lost_trainings(lost)}: sacct -j {jobs}")
     sentences += [_blind(group) for group in state.get("blind_nodes", ())]
     sentences += [_full(group) for group in state.get("full_nodes", ())]
     short = sum(int(pool["short"]) for pool in state["standby"])
@@ -59,6 +62,13 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
         if t["failing_since_s"] and now_s - t["failing_since_s"] > UNTOLD_S
     ]
     return sentences
+
+
+def lost_trainings(jobs: list[dict[str, Any]]) -> str:
+    """Return a sentence about these jobs, which Slurm has forgotten while they ran."""
+    names = shortened(", ".join(f"job {job['job']} of {job['user']}" for job in jobs), 200)
+    what = f"{len(jobs)} running training{'s' if len(jobs) > 1 else ''} ({names})"
+    return f"Slurm has lost {what}: it knows neither them nor their end, so their owners have to submit them again"
 
 
 def _blind(group: dict[str, Any]) -> str:

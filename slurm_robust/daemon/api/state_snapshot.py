@@ -170,6 +170,7 @@ def _state(daemon: Daemon) -> dict[str, Any]:
             _waiting(daemon, job) for job in readings.jobs.values() if job.state == "PENDING" and MARK in job.comment
         ],
         "troubles": list(context.troubles.values()),
+        "lost_jobs": daemon.lost_jobs.shown(),
         "barred": [msgspec.to_builtins(bar) for bar in SeatBars(context.journal).all(context.now_s())],
         "totals": daemon.totals.shown(),
         "notify": daemon.notifier.shown(),

@@ -49,6 +49,8 @@ class Trainings:
         self._ended: list[SupervisedAttempt] = []
         """Whose job's end was seen since the last writing."""
         self._write_at_s = 0.0
+        self.vanished: list[SupervisedAttempt] = []
+        """Whose jobs Slurm does not know any more; whoever tells of them takes them from here."""
 
     def restart_timers(self) -> None:
         """The clock was set back: write at once."""
@@ -173,7 +175,9 @@ class Trainings:
     def _end(self, job_id: int, job: Job | None) -> bool:
         """An attempt whose run is over, or ends; True where that was seen now."""
         row, now_s = self._sighted(self.running[job_id]), self.context.now_s()
-        if job is None or job.user != row.user:
+        if job is None or _is_another(job, row):
+            if row.times.end_at_s is None:
+                self.vanished.append(row)
             self._close(row, VANISHED, row.times.end_at_s or row.times.seen_at_s)
             return True
         requeued = job.restart_count != row.times.restart or job.start_at_s != row.run_at_s or job.state == "PENDING"
@@ -212,6 +216,12 @@ class Trainings:
         self._dirty[closed.key] = closed
         if state != DONE:
             self._ended.append(closed)
+
+
+def _is_another(job: Job, row: SupervisedAttempt) -> bool:
+    """Whether the id is another job's by now: each requeue counts up, and a slurmctld without its state begins anew."""
+    newer = job.restart_count == row.times.restart and job.submit_at_s > row.run_at_s
+    return job.user != row.user or job.restart_count < row.times.restart or newer
 
 
 def _same_run(row: SupervisedAttempt, job: Job | None) -> bool:
