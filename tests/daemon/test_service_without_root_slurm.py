@@ -62,6 +62,8 @@ def test_an_administrator_of_slurm_can_do_all_that_a_recovery_needs(administered
         incident = scene.await_incident(job, outcome="resumed")
         assert [a.error for a in incident["actions"] if a.error] == []
         assert scene.node(suspect).drained
+        assert "lease.acts" in scene.log.read_text()
+        assert any("[[srobust-lease v=1 " in node.comment for node in scene.client.nodes())
         wait_until(lambda: not any("seat" in name for name in scene.ours()), 20, f"the seat is gone\n{scene.tail()}")
     finally:
         scene.stop()
