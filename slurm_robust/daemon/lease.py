@@ -9,8 +9,10 @@ so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import platform
 import secrets
+from collections.abc import AsyncIterator
 
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.lease_marker import LeaseMarker, parse, render, word
@@ -115,16 +117,13 @@ class Lease:
             await self.look()
         except SlurmError as error:
             context.info("lease.unread", str(error), key="lease")
-        except Exception as error:  # noqa: BLE001 (an error of ours must not leave a site without a daemon)
-            context.own_error(error, "the lease")
-            self.acts = self.acts or self.holder is None
         self._tried_s = context.steady_s()
 
     async def look(self) -> None:
         """Read the lease by a call of its own, and do what follows."""
         if (known := self._known()) is None:
             return
-        async with self._busy:
+        async with self._busy, self._fails_open(known.name):
             began_s = self.context.steady_s()
             if (there := await self._read(known.name)) is not None:
                 await self._weigh(there, began_s)
@@ -132,8 +131,27 @@ class Lease:
     async def seen(self, began_s: float) -> None:
         """Do the same after a reading of the nodes that began then (steady clock)."""
         if self._used and (known := self._known()) is not None and not self._busy.locked():
-            async with self._busy:
+            async with self._busy, self._fails_open(known.name):
                 await self._weigh(known, began_s)
+
+    @contextlib.asynccontextmanager
+    async def _fails_open(self, name: str) -> AsyncIterator[None]:
+        """A lease that Slurm does not show, or an error of ours, must not leave a site without a daemon."""
+        context, why = self.context, ""
+        try:
+            yield
+        except (SlurmUnavailableError, SlurmTimeoutError):
+            raise
+        except SlurmError as error:
+            why = error.text or error.what
+        except Exception as error:  # noqa: BLE001 (see above)
+            why = f"{type(error).__name__}: {error}"
+            if f"({why}" not in context.troubles.get("lease", ""):
+                context.own_error(error, "the lease")
+        if why:
+            self._refused(name, why)
+            if self.holder is None:
+                self.acts, self._held_s = True, context.steady_s()
 
     def _known(self) -> Node | None:
         """The place by the last reading of the nodes: the first node with a lease, else the first in a partition."""
@@ -163,7 +181,9 @@ class Lease:
             text = f"the daemon on {marker.host} has taken this one's place, which gave no answer; it stands by now"
             self.context.alert("lease.lost", text)
             return
-        if marker != self._mine and began_s - self._refused_s >= WRITE_AGAIN_S:
+        if marker == self._mine:
+            self.context.trouble("lease", "")
+        elif began_s - self._refused_s >= WRITE_AGAIN_S:
             await self._write(there, self._mine)
         self._held_s = began_s
 

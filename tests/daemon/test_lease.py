@@ -17,7 +17,7 @@ from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.lease import SURELY_S, UNANSWERED_S, VALID_S, Lease, StandingByError
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
-from slurm_robust.slurm.errors import SlurmRefusedError, SlurmUnavailableError
+from slurm_robust.slurm.errors import SlurmParseError, SlurmRefusedError, SlurmUnavailableError
 
 
 class Context(DaemonContext):
@@ -210,6 +210,27 @@ def test_a_site_that_takes_no_lease_has_its_daemon_all_the_same(site: Site) -> N
     assert "n1 (Access/permission denied), so a second daemon would not notice it: scontrol show node n1" in sentence
     del site.slurm.set_node_comment
     site.run(70)
+    assert not a.context.troubles
+    assert "of=a" in site.comment
+
+
+@pytest.mark.parametrize("error", [SlurmParseError("read nodes", "no words of Slurm's"), RuntimeError("ours")])
+def test_a_lease_that_cannot_be_read_stops_nobody(site: Site, error: Exception) -> None:
+    """Nor does an error of our own: a daemon that knows of no other one acts, and goes on to act."""
+
+    def broken(*_: object) -> None:
+        raise error
+
+    site.slurm.nodes_named = broken  # type: ignore[assignment,method-assign]
+    a = site.start("a")
+    asyncio.run(a.seen(a.context.steady_s()))
+    assert site.acting == ["a"]
+    site.run(60)
+    asyncio.run(a.check())
+    assert site.acting == ["a"]
+    assert "a second daemon would not notice it" in " ".join(a.context.troubles.values())
+    del site.slurm.nodes_named
+    site.run(80)
     assert not a.context.troubles
     assert "of=a" in site.comment
 
