@@ -46,6 +46,8 @@ def shown(private: list[str] | None, access: Access | None = None, **headers: st
     """Everything that the HTTP side says of a busy site."""
     state: dict[str, Any] = stormy(NOW_S)
     state["jobs"][0].update(user="ann", name="secret plan 9")
+    state["blind_nodes"] = [{"reason": "nvidia-ml-py is not installed", "nodes": "gpu0[0003-0004]", "count": 2}]
+    state["lost_jobs"] = [{"job": "7", "user": "ann", "name": "secret plan 9", "seen_at_s": NOW_S}]
     if private is not None:
         state["private"] = private
 

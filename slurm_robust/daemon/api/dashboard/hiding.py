@@ -22,7 +22,7 @@ _WORD = re.compile(r"[\w-]+(?:[.@+][\w-]+)*")
 
 
 EMPTY: dict[str, Any] = dict.fromkeys(
-    ("nodes", "standby", "jobs", "waiting", "incidents", "lost_gres", "troubles", "notify"), ()
+    ("nodes", "standby", "jobs", "waiting", "incidents", "lost_gres", "blind_nodes", "troubles", "notify"), ()
 )
 """What names nodes, if strangers may not see them."""
 NODES = frozenset({"nodes", "reservations", "partitions", "unknown", "all"})
