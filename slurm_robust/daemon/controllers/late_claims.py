@@ -14,9 +14,10 @@ from dataclasses import replace
 
 from slurm_robust import claim as protocol
 from slurm_robust.claim import Claim, ClaimError
-from slurm_robust.daemon.context import DAY_S, DaemonContext, RateLimit
+from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import MARK, ClaimIntake
 from slurm_robust.daemon.controllers.recoveries import Recoveries
+from slurm_robust.daemon.rate_limit import RateLimit
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow
 from slurm_robust.model import Action, ActionKind
