@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import NoReturn
@@ -68,3 +69,12 @@ def slurm_words(error: SlurmError) -> str:
         "Check: scontrol ping. Is this a machine of the cluster, with its /etc/slurm/slurm.conf or SLURM_CONF? "
         'To try it without a cluster: srobust devcluster up; eval "$(srobust devcluster env)"'
     )
+
+
+def own_job() -> str | None:
+    """Return the id of the job in which this is typed, which is said; None outside of any."""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if not job.isdecimal():
+        return None
+    click.echo(f"of job {job}, in which this was typed (SLURM_JOB_ID)", err=True)
+    return job

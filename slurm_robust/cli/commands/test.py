@@ -22,7 +22,7 @@ from click.shell_completion import CompletionItem
 from slurm_robust import claim
 from slurm_robust import config as site
 from slurm_robust.cli import table
-from slurm_robust.cli.teaching import lesson, not_running, slurm_words
+from slurm_robust.cli.teaching import lesson, not_running, own_job, slurm_words
 from slurm_robust.localize.layout import LayoutError
 from slurm_robust.localize.layout import parse as parse_layout
 from slurm_robust.model import EXIT_USAGE, JobRef, TestName
@@ -136,10 +136,7 @@ def _tests(ctx: click.Context, _: click.Parameter, value: str) -> tuple[TestName
     ),
 )
 @click.option(
-    "--job",
-    "job_id",
-    metavar="ID",
-    help="Test the nodes of this running job, as a step of it (default: $SLURM_JOB_ID, without -w).",
+    "--job", "job_id", metavar="ID", help="Test this running job's nodes, as a step (default: $SLURM_JOB_ID)."
 )
 @click.option(
     "-w", "--nodelist", metavar="NODES", help="Test these nodes, n[1-4]; with --job: only these of its nodes."
@@ -188,12 +185,9 @@ def command(
 
     The tests run as one Slurm step under your rights, and end with it. GPUs that another process uses are not tested.
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)
+    job_id = own_job() if {job_id, nodelist, reservation} == {None} else job_id
     if job_id is None and nodelist is None:
-        own = os.environ.get("SLURM_JOB_ID", "") if reservation is None else ""
-        if not own.isdecimal():
-            raise _UsageError("say what to test: --job ID, or -w NODES")
-        job_id = own
-        click.echo(f"the nodes of job {own} are tested, in which this was typed (SLURM_JOB_ID)", err=True)
+        raise _UsageError("say what to test: --job ID, or -w NODES")
     if job_id is not None and reservation is not None:
         raise _UsageError("--reservation is for nodes without a job: leave out --job")
     if tell_slurm and job_id is None:
