@@ -31,6 +31,7 @@ from slurm_robust.slurm.errors import (
     SlurmMissingError,
     SlurmNotFoundError,
     SlurmParseError,
+    SlurmRefusedError,
     from_text,
 )
 from slurm_robust.slurm.in_use import BackEnd
