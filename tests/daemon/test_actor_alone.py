@@ -17,7 +17,7 @@ from slurm_robust.slurm.client import SlurmClient
 
 DAEMON = Path(slurm_robust.__file__).parent / "daemon"
 READING = {"nodes", "node", "jobs", "job", "job_gpus", "past_job", "reservations", "cluster_name", "settings"}
-READING |= {"past_runs", "node_listing", "nodes_named", "jobs_named", "unread"}
+READING |= {"past_runs", "node_listing", "nodes_named", "jobs_named", "unread", "clock_ahead_s"}
 CHANGING = {name for name in vars(SlurmClient) if not name.startswith("_")} - READING
 
 
