@@ -109,6 +109,8 @@ class NodetestConfig(_Section, frozen=True):
     """The Python on the nodes that has PyTorch; empty means srobust's own."""
     budget_s: Annotated[float, msgspec.Meta(ge=20)] = 120.0
     """For all tests of two nodes together."""
+    eud: bool = False
+    """NVIDIA's Extended Utility Diagnostics too, where installed and where `budget_s` leaves them 1,800 s."""
     proof_wait_h: NonNegative = 4.0
     """How long a node stays in quarantine for a test that it needs."""
 

@@ -69,7 +69,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "daemon": BASE
     | {"blind_marker", "drain_permit", "fault_marker", "lease_marker", "slurm", "policy", "notify", "notify_config"}
     | {"watch_marker"},
-    "stoptime": BASE | {"slurm"},
+    "stoptime": BASE | {"slurm", "nodecheck.nvml.left_behind"},
     # Of the daemon, only how its journal is read.
     "report": BASE
     | {"slurm", "diagnose", "localize", "policy"}

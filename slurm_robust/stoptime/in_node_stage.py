@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_robust.model import TestName
-from slurm_robust.stoptime import in_node
+from slurm_robust.stoptime import in_node, node_tools
 from slurm_robust.stoptime.agent_state import AgentState
 from slurm_robust.stoptime.conclusion import FindingKind, TestFinding, count_of, untested
 
 DEVICES_S = 60.0
-TOOLS_S, LEAST_TOOLS_S = 300.0, 60.0
-"""`dcgmi diag -r 2` takes about two minutes."""
 AGAIN_DEADLINE_S = 30.0
 """Of each check that came to no answer in the first run: a busy node needs longer."""
 
@@ -51,8 +49,9 @@ class InNodeStage:
         ended_early: Why it did not come to its end; empty where it did.
     """
 
-    def __init__(self, orders: Orders, least_gb_per_s: Mapping[str, float] | None = None) -> None:
+    def __init__(self, orders: Orders, least_gb_per_s: Mapping[str, float] | None = None, *, eud: bool = False) -> None:
         self._orders = orders
+        self._eud = eud
         self._least_gb_per_s = least_gb_per_s or {}
         self.findings: list[TestFinding] = []
         self.notes: list[str] = []
@@ -116,13 +115,16 @@ class InNodeStage:
     async def tools(self) -> None:
         """NVIDIA's own tests on nodes with GPUs, with what is left of the budget."""
         nodes = self.with_gpus()
-        limit_s = self._orders.limit(TOOLS_S)
-        if limit_s < LEAST_TOOLS_S:
-            self.notes.append(f"dcgmi diag and nvbandwidth were not run: they need {LEAST_TOOLS_S:.0f} s of the budget")
+        limit_s = self._orders.limit(node_tools.WITH_EUD_S if self._eud else node_tools.WANTED_S)
+        if limit_s < node_tools.LEAST_S:
+            self.notes.append(
+                f"dcgmi diag and nvbandwidth were not begun: they need {node_tools.LEAST_S:.0f} s or more, "
+                f"{limit_s:.0f} s were left of the budget"
+            )
             return
         self._orders.progress(f"in-node: dcgmi diag and nvbandwidth on {count_of(nodes)}")
         only = [self._orders.states[node].index for node in nodes]
-        number = await self._orders.order(nodes, limit_s, {"c": "tools", "only": only})
+        number = await self._orders.order(nodes, limit_s, {"c": "tools", "only": only, "eud": self._eud})
         answers = {node: self._orders.states[node].answers.get(number, {}) for node in nodes}
         findings, notes = in_node.of_tools(answers)
         self.findings += [TestFinding(TestName.IN_NODE, FindingKind.NODE, (n,), why) for n, why in findings.items()]

@@ -210,6 +210,7 @@ class NodeAgent:
             self._begin_check(order)
         elif order["c"] == "tools":
             argv = [sys.executable, "-m", "slurm_robust.stoptime.node_tools", str(order["limit_s"])]
+            argv += ["--eud"] if order.get("eud") else []
             self._begin_child(order, argv, "NVIDIA's tests")
         elif order["c"] == "devices":
             self._fork("node", order, self._own_ranks(order["limit_s"]))

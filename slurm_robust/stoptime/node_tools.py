@@ -1,4 +1,6 @@
-"""NVIDIA's own tests, where a node has them: `dcgmi diag -r 2 -j` and `nvbandwidth -j`. Their JSON is judged purely.
+"""NVIDIA's own tests, where a node has them: `nvbandwidth`, `dcgmi diag`, and EUD where asked for.
+
+Their JSON is judged purely.
 
 Formats: NVIDIA/DCGM, `nvvs/include/NvvsJsonStrings.h`, `testing/TestDiagManagerStrings.h` (releases 2 and 3: `DCGM GPU
 Diagnostic`, results by `gpu_ids` or `gpu_id`), `testing/python3/dcgm_diag_schema.json` (release 4: `DCGM Diagnostic`,
@@ -12,10 +14,13 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 _NO_FAULT_OF_THE_GPU = frozenset({0, 1, 3, 5})
@@ -110,13 +115,40 @@ def _line(text: Any) -> str:
     return " ".join(str(text).split())[:200] or "nothing"
 
 
-_TOOLS: dict[str, tuple[list[str], Callable[[str], ToolResult]]] = {
-    "nvbandwidth": (
-        ["-j", "-t", "host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce"],
-        judge_nvbandwidth,
-    ),
-    "dcgmi": (["diag", "-r", "2", "-j"], judge_dcgm),
+@dataclass(frozen=True)
+class _Tool:
+    """One test of NVIDIA's.
+
+    Attributes:
+        program: Looked for on PATH.
+        words: Its arguments.
+        needs_s: In which it ends on a healthy node of eight GPUs, with a margin; with less left it is not begun.
+        judged: Judges what it printed.
+        folder: Must be there too; empty where the program is enough.
+    """
+
+    program: str
+    words: tuple[str, ...]
+    needs_s: float
+    judged: Callable[[str], ToolResult]
+    folder: str = ""
+
+
+_COPIES = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce", "device_to_device_memcpy_read_ce")
+_EUD_FOLDER = "/usr/share/nvidia/diagnostic"
+_TOOLS = {
+    "nvbandwidth": _Tool("nvbandwidth", ("-j", "-t", *_COPIES), 30.0, judge_nvbandwidth),
+    # NVIDIA: about two minutes.
+    "dcgmi diag -r 2": _Tool("dcgmi", ("diag", "-r", "2", "-j"), 150.0, judge_dcgm),
+    # NVIDIA names no time; its level 3, of which this is one part, takes about fifteen minutes without it.
+    "dcgmi diag -r eud": _Tool("dcgmi", ("diag", "-r", "eud", "-j"), 1800.0, judge_dcgm, _EUD_FOLDER),
 }
+EUD = "dcgmi diag -r eud"
+RESERVE_S = 10.0
+"""For the look at the GPUs' settings before and after."""
+LEAST_S = _TOOLS["nvbandwidth"].needs_s + RESERVE_S
+WANTED_S = 300.0
+WITH_EUD_S = WANTED_S + _TOOLS[EUD].needs_s
 
 
 def _output(argv: list[str], limit_s: float) -> str:
@@ -140,28 +172,68 @@ def _output(argv: list[str], limit_s: float) -> str:
     return out or err
 
 
-def run(limit_s: float) -> dict[str, Any]:
-    """Run the tools that are on PATH, one after the other, each for half of the time at most.
+def run(limit_s: float, *, eud: bool = False) -> dict[str, Any]:
+    """Run the tools that are installed, one after the other, each with all the time that is left, if it needs no more.
+
+    Args:
+        limit_s: For all of them together.
+        eud: Whether NVIDIA's Extended Utility Diagnostics are run too.
 
     Returns:
         `failed` and `notes`, sentences; `missing`, names of tools that are not installed.
     """
     found: dict[str, Any] = {"failed": [], "notes": [], "missing": []}
-    for name, (words, judged) in _TOOLS.items():
-        path = shutil.which(name)
-        if path is None:
+    end_s = time.monotonic() + limit_s - min(RESERVE_S, limit_s / 4)
+    for name, tool in _TOOLS.items():
+        if name == EUD and not eud:
+            continue
+        path = shutil.which(tool.program)
+        if path is None or (tool.folder and not Path(tool.folder).is_dir()):
             found["missing"].append(name)
             continue
-        try:
-            result = judged(_output([path, *words], limit_s / 2))
-        except subprocess.TimeoutExpired:
-            result = ToolResult(note=f"{name} did not end within {limit_s / 2:.0f} s")
-        except OSError as error:
-            result = ToolResult(note=f"{name} cannot be started: {error.strerror}")
+        left_s = end_s - time.monotonic()
+        if left_s < tool.needs_s:
+            # In tens, so that nodes of which one is a second slower share one sentence.
+            found["notes"].append(
+                f"{name} was not begun: it needs {tool.needs_s:.0f} s, about {max(0, left_s) // 10 * 10:.0f} s were "
+                "left of the budget"
+            )
+            continue
+        with _settings_kept(name, found["notes"]) if tool.program == "dcgmi" else contextlib.nullcontext():
+            try:
+                result = tool.judged(_output([path, *tool.words], left_s))
+            except subprocess.TimeoutExpired:
+                result = ToolResult(note=f"{name} did not end within {left_s:.0f} s")
+            except OSError as error:
+                result = ToolResult(note=f"{name} cannot be started: {error.strerror}")
         found["failed"] += result.failed
         found["notes"] += [result.note] if result.note else []
     return found
 
 
+@contextlib.contextmanager
+def _settings_kept(name: str, notes: list[str]) -> Iterator[None]:
+    """Put back what a diagnosis leaves changed on the GPUs, also where it is called off; note what cannot be."""
+    # The supervisor reads this module's times, and needs no NVML.
+    from slurm_robust.nodecheck.nvml import left_behind  # noqa: PLC0415
+
+    context: Any = None
+    before: Any = {}
+    try:
+        context = left_behind.here()
+        before = left_behind.settings(context)
+    except Exception as error:  # noqa: BLE001 (a fault of ours in this look is no reason not to test)
+        notes.append(f"what {name} leaves on the GPUs is not known: {_line(error)}")
+    try:
+        yield
+    finally:
+        if context is not None and before:
+            try:
+                notes += left_behind.put_back(before, context, name)
+            except Exception as error:  # noqa: BLE001 (the same)
+                notes.append(f"what {name} left on the GPUs is not known: {_line(error)}")
+
+
 if __name__ == "__main__":
-    os.write(1, json.dumps(run(float(sys.argv[1]))).encode())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that `finally` is run where the test is called off
+    os.write(1, json.dumps(run(float(sys.argv[1]), eud="--eud" in sys.argv)).encode())

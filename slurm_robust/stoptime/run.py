@@ -77,6 +77,7 @@ class TestSettings:
         switches: Nodes of each switch, as `topology.read` gives them: neighbours meet first.
         least_gb_per_s: Way of a copy (`h2d`, `d2h`, `d2d`) → the least bandwidth of a healthy GPU; 0 for no limit.
         replay: What the test replay runs.
+        eud: Whether NVIDIA's Extended Utility Diagnostics are part of the test within the nodes.
     """
 
     __test__ = False
@@ -85,6 +86,7 @@ class TestSettings:
     switches: Sequence[Sequence[str]] = ()
     least_gb_per_s: Mapping[str, float] = field(default_factory=dict)
     replay: ReplaySpec | None = None
+    eud: bool = False
 
 
 def least_bandwidths(options: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -128,12 +130,10 @@ class TestRun:
         self._stages: list[StageTime] = []
         self._bandwidth: dict[str, float] = {}
         self._notes: list[str] = []
-        self._in_node = InNodeStage(
-            Orders(
-                budget_s, self._states, self._gone, self._there, self._able, self._limit, self._order, self._progress
-            ),
-            settings.least_gb_per_s,
+        orders = Orders(
+            budget_s, self._states, self._gone, self._there, self._able, self._limit, self._order, self._progress
         )
+        self._in_node = InNodeStage(orders, settings.least_gb_per_s, eud=settings.eud)
         self._ended_early = ""
 
     async def run(self) -> TestReport:

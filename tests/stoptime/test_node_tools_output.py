@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,12 @@ def test_whatever_a_tool_prints_blames_nobody(text: str) -> None:
         assert "printed no result that can be read" in found.note
 
 
+def need_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each tool need a second: it is begun, and does not end."""
+    for name, tool in node_tools._TOOLS.items():
+        monkeypatch.setitem(node_tools._TOOLS, name, replace(tool, needs_s=1.0))
+
+
 def test_tools_on_path_are_run_and_others_are_said_to_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,11 +96,15 @@ def test_tools_on_path_are_run_and_others_are_said_to_be_missing(
     for path in tmp_path.iterdir():
         path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    need_little(monkeypatch)
     found = node_tools.run(2.0)
     assert found["failed"] == found["missing"] == []
-    assert found["notes"] == ["nvbandwidth did not run its tests; it says: old", "dcgmi did not end within 1 s"]
+    assert found["notes"] == [
+        "nvbandwidth did not run its tests; it says: old",
+        "dcgmi diag -r 2 did not end within 1 s",
+    ]
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert node_tools.run(2.0)["missing"] == ["nvbandwidth", "dcgmi"]
+    assert node_tools.run(2.0)["missing"] == ["nvbandwidth", "dcgmi diag -r 2"]
 
 
 def test_a_diagnosis_that_takes_too_long_may_end_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,6 +113,7 @@ def test_a_diagnosis_that_takes_too_long_may_end_in_order(tmp_path: Path, monkey
     tool.write_text(f"#!/bin/sh\ntrap 'echo ended > {tmp_path}/said; exit 1' TERM\nwhile true; do sleep 0.1; done\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    found = node_tools.run(8.0)
-    assert found["notes"] == ["dcgmi did not end within 4 s"]
+    need_little(monkeypatch)
+    found = node_tools.run(4.0)
+    assert found["notes"] == ["dcgmi diag -r 2 did not end within 3 s"]
     assert (tmp_path / "said").read_text() == "ended\n"

@@ -146,6 +146,7 @@ def _tests(ctx: click.Context, _: click.Parameter, value: str) -> tuple[TestName
     help=f"Which tests: of {_ALL}.",
 )  # fmt: skip
 @click.option("--budget", "budget_s", default=120.0, show_default=True, help="Seconds for all tests together.")
+@click.option("--eud", is_flag=True, help="NVIDIA's Extended Utility Diagnostics too; give --budget 2400.")
 @click.option("--python", metavar="PATH", help="The Python on the nodes that has PyTorch (default: srobust's own).")
 @click.option("--replay", metavar="CMD", help="What replay runs in each group (default: a reference model).")
 @click.option("--replay-nodes", type=click.IntRange(1, 4096), metavar="M", help="Nodes of one group: one replica's.")
@@ -163,6 +164,7 @@ def command(
     nodelist: str | None,
     tests: tuple[TestName, ...],
     budget_s: float,
+    eud: bool,
     python: str | None,
     replay: str | None,
     replay_nodes: int | None,
@@ -223,7 +225,7 @@ def command(
     target = replace(target, rank_python=python or sys.executable)
     switches = topology.read("")
     least = least_bandwidths(config.nodecheck.options)
-    run = TestRun(target, tests, TestSettings(budget_s, switches, least, spec), partial(click.echo, err=True))
+    run = TestRun(target, tests, TestSettings(budget_s, switches, least, spec, eud), partial(click.echo, err=True))
     report = _carried_out(run, client, job_id)
     if tell_slurm and job_id is not None:
         _tell_slurm(client, job_id, report)

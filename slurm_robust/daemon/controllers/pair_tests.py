@@ -213,6 +213,7 @@ class PairTests:
         command = [sys.executable, "-m", "slurm_robust.cli.main", "test", "--tell-slurm"]
         command += [f"--tests={','.join(config.tests)}", f"--budget={config.budget_s:g}"]
         command += [f"--python={config.python}"] if config.python else []
+        command += ["--eud"] if config.eud else []
         script = f'#!/bin/sh\nexec {shlex.join(command)} --job "$SLURM_JOB_ID"\n'
         return Action(ActionKind.TEST_PAIR, fold(test.nodes), _why(test), {"sbatch": args, "script": script})
 

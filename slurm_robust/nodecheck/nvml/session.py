@@ -6,6 +6,7 @@ does not ask again. Nothing here raises: an error of a call is kept by its name 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -122,6 +123,32 @@ class NvmlSession:
         if uuids and not self.state and not self.hung:
             self._run(ask, limit_s)
         return missing
+
+    def change(self, index: int, name: str, *arguments: int, limit_s: float) -> str:
+        """Call one function that sets something on a GPU; return NVML's error by name, empty where it did so."""
+        said = ["timeout"]
+
+        def ask() -> None:
+            try:
+                self._asker(index)(name, *arguments)
+                said[0] = ""
+            except Exception as error:  # noqa: BLE001 (as in `_find`)
+                said[0] = self._error(error)
+
+        if not self.state and not self.hung:
+            self._run(ask, limit_s)
+        return said[0]
+
+    def close(self, limit_s: float) -> None:
+        """Let go of the GPUs; nothing may be asked afterwards."""
+
+        def ask() -> None:
+            with contextlib.suppress(Exception):
+                self._asker(None)("nvmlShutdown")
+
+        if not self.state and not self.hung:
+            self._run(ask, limit_s)
+        self.state = self.state or "uninitialized"
 
     def forget(self, names: Sequence[str]) -> None:
         """Let these fields be read anew, except where nothing comes back any more."""

@@ -237,6 +237,19 @@ static int of_kind(int gpu, const char *kind, unsigned int which, long long othe
     return unsigned_number(gpu, key, otherwise, out);
 }
 
+int nvmlDeviceSetPersistenceMode(Device device, unsigned int mode)
+{
+    ENTER(device);
+    return scenario_set(gpu, "persistence", mode);
+}
+
+int nvmlDeviceSetApplicationsClocks(Device device, unsigned int memory, unsigned int sm)
+{
+    ENTER(device);
+    said = scenario_set(gpu, "clock.application.2", memory);
+    return said != SUCCESS ? said : scenario_set(gpu, "clock.application.1", sm);
+}
+
 /* Clocks: 1 SM, 2 memory. */
 int nvmlDeviceGetClockInfo(Device device, unsigned int which, unsigned int *out)
 {

@@ -18,6 +18,7 @@ static struct {
     char value[MAX_VALUE];
 } table[MAX_LINES];
 static int lines;
+static char file_path[4096];
 
 static void copy(char *to, const char *from, size_t size)
 {
@@ -44,7 +45,7 @@ static void add(const char *key, const char *value)
 void scenario_load(void)
 {
     Dl_info here;
-    char path[4096];
+    char *path = file_path;
     char line[512];
     char *slash;
     FILE *file;
@@ -52,9 +53,9 @@ void scenario_load(void)
     lines = 0;
     if (dladdr((void *)scenario_load, &here) == 0)
         return;
-    snprintf(path, sizeof path, "%s", here.dli_fname);
+    snprintf(path, sizeof file_path, "%s", here.dli_fname);
     slash = strrchr(path, '/');
-    if (slash == NULL || (size_t)(slash - path) + sizeof "/scenario" > sizeof path)
+    if (slash == NULL || (size_t)(slash - path) + sizeof "/scenario" > sizeof file_path)
         return;
     strcpy(slash, "/scenario");
     file = fopen(path, "r");
@@ -69,6 +70,23 @@ void scenario_load(void)
         add(line, equals + 1);
     }
     fclose(file);
+}
+
+int scenario_set(int gpu, const char *key, long long value)
+{
+    char full[MAX_KEY];
+    char text[MAX_VALUE];
+    FILE *file;
+
+    snprintf(full, sizeof full, "gpu.%d.%s", gpu, key);
+    snprintf(text, sizeof text, "%lld", value);
+    file = fopen(file_path, "a");
+    if (file == NULL)
+        return OPERATING_SYSTEM;
+    fprintf(file, "%s=%s\n", full, text);
+    fclose(file);
+    add(full, text);
+    return SUCCESS;
 }
 
 static const char *look_up(const char *key)

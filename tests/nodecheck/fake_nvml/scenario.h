@@ -9,6 +9,7 @@
 #define INSUFFICIENT_SIZE 7
 #define FUNCTION_NOT_FOUND 13
 #define GPU_IS_LOST 15
+#define OPERATING_SYSTEM 17
 
 #define NOTHING (-1)
 
@@ -21,6 +22,9 @@ long long scenario_number(int gpu, const char *key, long long otherwise);
 
 /* A value of the node itself (`KEY`), else `otherwise`. */
 const char *scenario_of_node(const char *key, const char *otherwise);
+
+/* Changes a value of one GPU, in the file too, so that it outlives this process. */
+int scenario_set(int gpu, const char *key, long long value);
 
 /* What a call returns before it looks at anything: success, or the error that the scenario names for it. May not return:
    `call.NAME=hang` (for all) or `gpu.3.call.NAME=hang` sleeps for ever, `hang_in_kernel` does so uninterruptibly,
