@@ -10,7 +10,8 @@ from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.agent.ranks import StepProcess, Target
 
 DEVICES = "/dev/nvidia"
-_CGROUP = re.compile(r"/job_(\d+)/step_(\d+)(?:/|$)", re.MULTILINE)
+_CGROUP = re.compile(r"/(job_\d+|s[0-9A-Z]{13})/step_(\d+)(?:/|$)", re.MULTILINE)
+"""The folders of a job and a step; Slurm 26.05 names a job's by its SLUID."""
 
 
 def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[StepProcess]:
@@ -39,5 +40,6 @@ def _step_of(pid: int, target: Target) -> str:
         return ""
     if "SLURM_JOB_ID" in env:
         return env.get("SLURM_STEP_ID", "") if env["SLURM_JOB_ID"] == target.job_id else ""
-    match = _CGROUP.search(procfs.cgroup(pid))
-    return match[2] if match and match[1] == target.job_id else ""
+    match, own = _CGROUP.search(procfs.cgroup(pid)), _CGROUP.search(procfs.cgroup(os.getpid()))
+    # An agent is a step of the same job: a SLUID that both have is the job's.
+    return match[2] if match and match[1] in (f"job_{target.job_id}", own[1] if own else "") else ""

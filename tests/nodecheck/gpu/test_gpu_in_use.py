@@ -116,6 +116,25 @@ def test_a_process_without_a_control_group_names_its_job(tmp_path: Path, environ
     assert gpu_in_use.process(Context("n1", root=tmp_path), 41)["job"] == 8
 
 
+def test_a_control_group_that_is_named_by_a_sluid_is_its_jobs(tmp_path: Path) -> None:
+    """Slurm 26.05 names a job's group by its SLUID: the job's slurmstepd is in the same one, and knows the number."""
+    scope = "0::/system.slice/slurmstepd.scope"
+    for pid, name, line, group in (
+        (41, "python", "python", f"{scope}/sEKNKTV3WPV500/step_0/user/task_0\n"),
+        (42, "python", "python", f"{scope}/sEKNKTV3WPV5ZZ/step_0/user/task_0\n"),
+        (16, "slurmstepd", "slurmstepd: [8.0]", f"{scope}/sEKNKTV3WPV500/step_0/slurm\n"),
+    ):
+        folder = tmp_path / "proc" / str(pid)
+        folder.mkdir(parents=True)
+        (folder / "cgroup").write_text(group)
+        (folder / "comm").write_text(f"{name}\n")
+        (folder / "cmdline").write_text(f"{line}\0")
+        (folder / "stat").write_text(f"{pid} ({name}) S 1 " + "0 " * 40)
+    context = Context("n1", root=tmp_path)
+    assert gpu_in_use.process(context, 41)["job"] == 8
+    assert gpu_in_use.process(context, 42)["job"] is None
+
+
 @pytest.mark.parametrize("machine", [GH200, MIG])
 def test_memory_that_says_nothing_is_not_judged(gpus: FakeGpus, machine: str) -> None:
     """Memory that is the kernel's too, or an instance's."""

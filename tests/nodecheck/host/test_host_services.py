@@ -64,6 +64,7 @@ def test_a_service_s_name_is_no_path() -> None:
 
 
 SCOPE = "/sys/fs/cgroup/system.slice/slurmstepd.scope"
+SLUID = "sEKNKTV3WPV500"
 STEPD = {"/proc/16/stat": stat(16, "slurmstepd", "S"), "/proc/16/cmdline": "slurmstepd: [77.batch]\0"}
 
 
@@ -78,9 +79,19 @@ STEPD = {"/proc/16/stat": stat(16, "slurmstepd", "S"), "/proc/16/cmdline": "slur
         ({f"{SCOPE}/job_77/cgroup.events": "populated 0\n"}, {"warn_empty": 1}, ("warn", "cgroup_leftovers")),
         ({"/sys/fs/cgroup/memory/slurm/uid_7/job_5/step_0/cgroup.procs": "9\n"}, {}, ("warn", "cgroup_processes")),
         ({"/sys/fs/cgroup/freezer/slurm_n1/uid_7/job_5/cgroup.procs": ""}, {}, ("pass", "cgroups_clean")),
+        ({f"{SCOPE}/{SLUID}/step_0/user/task_0/cgroup.procs": "99\n"}, {}, ("warn", "cgroup_processes")),
+        (
+            {
+                **STEPD,
+                "/proc/16/cgroup": f"0::/system.slice/slurmstepd.scope/{SLUID}/step_0/slurm\n",
+                f"{SCOPE}/{SLUID}/step_0/user/task_0/cgroup.procs": "99\n",
+            },
+            {},
+            ("pass", "cgroups_clean"),
+        ),
         ({f"{SCOPE}/job_x/cgroup.procs": "9", f"{SCOPE}/system/cgroup.procs": "9"}, {}, ("skip", "no_job_cgroups")),
     ],
 )
 def test_cgroups(tmp_path: Path, files: dict[str, str], options: dict[str, Any], expected: tuple[str, str]) -> None:
-    """Groups of jobs without a slurmstepd, in both versions: with processes in them they warn."""
+    """Groups of jobs without a slurmstepd, by number or SLUID, in both versions: with processes in them they warn."""
     assert said("cgroups", plant(tmp_path, files), **options) == expected

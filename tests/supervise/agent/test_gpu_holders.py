@@ -70,6 +70,21 @@ def test_a_holder_without_any_environment_is_found_by_its_cgroup(
     assert held(tmp_path, "0") == {bare}
 
 
+def test_a_holder_is_found_where_slurm_names_the_cgroup_by_the_sluid(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm 26.05 does so: the agent is a step of the same job, so its own cgroup has the same name."""
+    bare, other = start(), start()
+    scope = "0::/system.slice/slurmstepd.scope"
+    groups = {
+        os.getpid(): f"{scope}/sEKNKTV3WPV500/step_9/user/task_0\n",
+        bare: f"{scope}/sEKNKTV3WPV500/step_0/user/task_0\n",
+        other: f"{scope}/sEKNKTV3WPV5ZZ/step_0/user/task_0\n",
+    }
+    monkeypatch.setattr(procfs, "cgroup", lambda pid: groups.get(pid, ""))
+    assert held(tmp_path, "0") == {bare}
+
+
 def test_a_node_without_devices_says_nothing(start: Start, tmp_path: Path) -> None:
     """Nothing is looked through where there is no device file."""
     start(SLURM_JOB_ID="987654", SLURM_STEP_ID="0", SLURMD_NODENAME="n1")

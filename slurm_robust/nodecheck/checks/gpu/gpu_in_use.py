@@ -11,10 +11,9 @@ from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option
 from slurm_robust.nodecheck.nvml import facts as nvml
 from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, has_mig, needs_gpus, reported
 from slurm_robust.nodecheck.nvml.session import of
-from slurm_robust.nodecheck.sources import processes, small_files
+from slurm_robust.nodecheck.sources import job_cgroups, processes, small_files
 
 _STEPD = re.compile(r"slurmstepd: \[(\d{1,10})[.\]]")
-_JOB_OF_CGROUP = re.compile(r"/job_(\d{1,10})(?:/|$)", re.MULTILINE)
 _JOB_OF_ENVIRON = re.compile(r"(?:\A|\0)SLURM_JOB_ID=(\d{1,10})\0")
 _SERVERS = frozenset({"nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste", "Xorg"})
 """Names (cut to 15 characters by the kernel) of what runs on GPUs for all jobs."""
@@ -38,12 +37,13 @@ def _live_jobs(context: Context) -> list[int]:
 def process(context: Context, pid: int) -> Facts:
     """A process's name, and its job by its control group, or by its environment where Slurm uses no such groups."""
     folder = context.path("/proc") / str(pid)
-    job = _JOB_OF_CGROUP.search(small_files.read_text(folder / "cgroup", 4096))
-    job = job or _JOB_OF_ENVIRON.search(small_files.read_text(folder / "environ", 128 << 10))
+    job = job_cgroups.job_of(context, small_files.read_text(folder / "cgroup", 4096))
+    if job is None and (named := _JOB_OF_ENVIRON.search(small_files.read_text(folder / "environ", 128 << 10))):
+        job = int(named[1])
     return {
         "pid": pid,
         "name": small_files.read_text(folder / "comm", 64).strip()[:15],
-        "job": int(job[1]) if job else None,
+        "job": job,
         "there": folder.is_dir(),
     }
 

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
-from slurm_robust.nodecheck.sources import processes, small_files
+from slurm_robust.nodecheck.sources import job_cgroups, processes, small_files
 
 _JOB = re.compile(r"job_(\d{1,10})\Z")
 # Version 1: /sys/fs/cgroup/<controller>/slurm*/uid_*/job_*; version 2: /sys/fs/cgroup/system.slice/*slurmstepd.scope/.
-_PATTERNS = ("*/slurm*/uid_*/job_*", "slurm*/uid_*/job_*", "system.slice/*slurmstepd.scope/job_*")
+_PATTERNS = ("*/slurm*/uid_*/job_*", "slurm*/uid_*/job_*", "system.slice/*slurmstepd.scope/*")
 _MAX_FOLDERS = 5000
 _MAX_TOLD = 5
 
 
 def probe(context: Context, options: Options) -> Facts:
     """Jobs with a control group and no slurmstepd, and how many processes are in it."""
-    alive = set(processes.job_managers(context).values()) | {context.job_id}
-    left: dict[int, int] = {}
+    alive = {*map(str, {*processes.job_managers(context).values(), context.job_id}), *job_cgroups.sluids(context)}
+    alive.add(os.environ.get("SLURM_JOB_SLUID", ""))  # in the epilog its slurmstepd may have ended
+    left: dict[str, int] = {}
     seen = 0
     for pattern in _PATTERNS:
         for folder in small_files.matching(context.path("/sys/fs/cgroup"), pattern)[:_MAX_FOLDERS]:
-            match = _JOB.search(folder.name)
+            match = _JOB.match(folder.name) or job_cgroups.SLUID.match(folder.name)
             if match is None:
                 continue
             seen += 1
-            job = int(match[1])
+            job = match[match.lastindex or 0]
             if job in alive:
                 continue
             inside = re.search(r"^populated 1$", small_files.text(folder / "cgroup.events"), re.MULTILINE)
@@ -34,16 +36,17 @@ def probe(context: Context, options: Options) -> Facts:
                 folder,
                 *small_files.matching(folder, "step_*"),
                 *small_files.matching(folder, "step_*/task_*"),
+                *small_files.matching(folder, "step_*/user/task_*"),
             ):
                 count = max(count, len(small_files.text(place / "cgroup.procs", 1 << 16).split()))
             left[job] = max(left.get(job, 0), count)
-    return {"left": {str(job): count for job, count in left.items()}, "seen": seen}
+    return {"left": left, "seen": seen}
 
 
 def judge(facts: Facts, options: Options) -> Finding:
     """Only warns: processes may be on their way out, and an empty group costs a little kernel memory."""
     left = facts["left"]
-    held = sorted((job for job, count in left.items() if count), key=int)
+    held = sorted((job for job, count in left.items() if count), key=lambda job: (len(job), job))
     if held:
         told = ", ".join(held[:_MAX_TOLD])
         sentence = f"processes of finished jobs are in their control groups yet ({told})"
@@ -59,7 +62,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 check = Check(
     **Check.parts_of(__name__),
-    reads="/sys/fs/cgroup/**/job_*/, the command lines of slurmstepd",
+    reads="/sys/fs/cgroup/**/{job_*,SLUID}/, the command lines of slurmstepd",
     cost="a few reads a job, 1–3 ms",
     lane="files",
     options={
