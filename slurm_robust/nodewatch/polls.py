@@ -17,6 +17,7 @@ from slurm_robust.nodecheck.engine.registry import Check
 from slurm_robust.nodecheck.sources import rdma, small_files
 from slurm_robust.nodewatch import urgency
 from slurm_robust.nodewatch.child import Body, Message, Send, parent_gone
+from slurm_robust.nodewatch.host_load import HostLoad
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import Seen
 from slurm_robust.nodewatch.verdicts import Verdicts, to_json
@@ -49,7 +50,9 @@ def run_here(check: Check, context: Context, chosen: Chosen) -> dict[str, Any]:
     return to_json(check.name, finding)
 
 
-def node_body(checks: Sequence[Check], context: Context, chosen: Chosen, deadline_s: float) -> Body:
+def node_body(
+    checks: Sequence[Check], context: Context, chosen: Chosen, deadline_s: float, disable: Sequence[str] = ()
+) -> Body:
     """Runs these checks every half minute, each of those that may block as the engine does: in a process of its own.
 
     Those that read only /proc and /sys (their lane is `files`) run in the child itself, which saves their processes.
@@ -58,12 +61,17 @@ def node_body(checks: Sequence[Check], context: Context, chosen: Chosen, deadlin
 
     def body(send: Send) -> None:
         parent = os.getppid()
+        load = HostLoad(context, chosen, disable)
         while not parent_gone(parent):
             fresh = replace(context, shared={}, deadline_s=deadline_s)
             results = [run_here(check, fresh, chosen) for check in checks if check.lane == _FILES]
             report = runner.run(apart, context, chosen, deadline_s)
             results += [to_json(result.name, result.finding) for result in report.results]
-            send({"results": results})
+            try:
+                loaded, log = load.look()
+            except Exception as error:  # noqa: BLE001 (what only informs must not end what watches disks and mounts)
+                loaded, log = [], [f"CPU and memory cannot be looked at: {error!r}"]
+            send({"results": results + loaded, "log": log})
             time.sleep(NODE_EVERY_S)
 
     return body

@@ -137,7 +137,7 @@ class Service:
 
         listening = link_listener.body(own, chosen.options.get("ethernet", {}).get("interfaces", ()))
         link = self._child("link", listening, polls.NODE_EVERY_S, _LINK_SILENT_S)
-        node = polls.node_body(these(polls.NODE_CHECKS), own, chosen.options, chosen.deadline_s)
+        node = polls.node_body(these(polls.NODE_CHECKS), own, chosen.options, chosen.deadline_s, chosen.disable)
         poll = self._child("poll", node, polls.NODE_EVERY_S, 120.0)
         ports = polls.rdma_body(these(polls.RDMA_CHECKS), own, chosen.options)
         rdma = self._child("rdma", ports, polls.NODE_EVERY_S, _RDMA_SILENT_S)
@@ -157,6 +157,8 @@ class Service:
         return ChildSource(name, body, take, every_s=every_s, silent_s=silent_s, hung=hung)
 
     def _of_node(self, message: Any, moment: Moment) -> list[Seen]:
+        for line in message["log"]:
+            self._say(line)
         return self._verdicts.changes("poll", message["results"], moment)
 
     def _of_rdma(self, message: Any, moment: Moment) -> list[Seen]:

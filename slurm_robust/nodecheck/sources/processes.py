@@ -25,6 +25,7 @@ class NodeProcess:
         state: `R`, `S`, `D`, `Z`, `T`, ….
         started: Clock ticks since boot; with the pid it names one process for good.
         kernel: True for the kernel's own threads.
+        cpu_ticks: Clock ticks of CPU time that it has used.
     """
 
     pid: int
@@ -34,6 +35,7 @@ class NodeProcess:
     threads: int
     started: int
     kernel: bool
+    cpu_ticks: int = 0
 
 
 def parse(data: bytes) -> NodeProcess | None:
@@ -52,6 +54,7 @@ def parse(data: bytes) -> NodeProcess | None:
             threads=int(fields[17]),
             started=int(fields[19]),
             kernel=bool(int(fields[6]) & _KERNEL_THREAD),
+            cpu_ticks=int(fields[11]) + int(fields[12]),
         )
     except ValueError:
         return None
