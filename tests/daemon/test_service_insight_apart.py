@@ -95,7 +95,7 @@ def test_a_daemon_starts_with_damaged_rows(world: World) -> None:
         "INSERT INTO attempts SELECT 99, restart, run_at_s, lineage, cluster, job, user, name, partition, 'n[1',"
         " node_count, gpus, eligible_at_s, start_at_s, first_step_at_s, first_new_step_at_s, last_step_at_s,"
         " seen_at_s, end_at_s, resume_step, last_step, checkpoint_s, slow_s, step_s, report_every_s, 'no JSON',"
-        " state FROM attempts"
+        " state, 'no JSON' FROM attempts"
     )
     db.execute("INSERT INTO pool_sizes VALUES(1.0, 'p', 'main', 1, 'n[1')")
     assert list(world.live().trainings.running) == [1]
