@@ -268,6 +268,17 @@ def test_launches_while_no_daemon_read_leave_a_stretch_that_nobody_watched(world
     assert rows(world)[0].times.unwatched == row.times.unwatched, "a daemon that reads sees each launch"
 
 
+def test_a_first_launch_that_no_daemon_saw_is_no_long_start(world: World) -> None:
+    """It made steps, and the job tells of the incident that ended it: from the start of the run to that, who knows."""
+    at_s = world.slurm.now_s
+    world.slurm.now_s += 300
+    tells(world, times={"fault": at_s + 200}, first=at_s + 210, new=at_s + 214, last=at_s + 290, step=99.0)
+    world.live()
+    world.run(6)
+    (row,) = rows(world)
+    assert row.times.unwatched == ((row.times.start_at_s, at_s + 200),)
+
+
 def test_the_checkpoint_of_an_attempt_is_that_of_its_first_launch(world: World) -> None:
     """A restart within it may begin from a newer one."""
     at_s = world.slurm.now_s

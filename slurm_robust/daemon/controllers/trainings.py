@@ -259,6 +259,11 @@ def _unwatched(times: TrainingAttempt, steps: Mapping[str, Any], claim: Claim) -
     That incident may be the last of several.
     """
     within = steps.get("restarts_within", times.restarts_within)
+    if times.first_step_at_s is None and "first_step_at_s" in steps:
+        # An incident before the first step that is told: a launch before it may have made steps.
+        begin_s, first_s = times.start_at_s, steps["first_step_at_s"]
+        fault_s = claim.times.get("fault", 0.0)
+        return {"unwatched": ((begin_s, fault_s),)} if begin_s < fault_s < first_s else {}
     if len(within) == len(times.restarts_within):
         return {}
     begin_s, first_s = max(times.seen_at_s, times.last_step_at_s or 0.0), within[-1][0]
