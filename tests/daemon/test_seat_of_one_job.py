@@ -62,7 +62,7 @@ Make = Callable[..., Attacked]
 def made(tmp_path: Path) -> Iterator[Make]:
     """Makes a world whose daemon has read everything once."""
     with worlds(tmp_path, Attacked) as make:
-        yield lambda nodes: make(ROOM, nodes)
+        yield lambda nodes, text=ROOM: make(text, nodes)
 
 
 def alerts(world: Attacked, what: str) -> list[str]:
@@ -136,16 +136,45 @@ def test_the_bar_ends_by_itself_after_a_day(made: Make) -> None:
     assert bars.all(world.slurm.now_s + DAY_S) == []
 
 
-def test_a_job_that_ran_on_the_nodes_before_is_no_intruder(made: Make) -> None:
-    """Small jobs of the same user share a survivor: they did not come through the seat."""
+@pytest.mark.parametrize("late", [False, True])
+def test_a_job_that_ran_on_the_nodes_before_is_no_intruder(made: Make, late: bool) -> None:
+    """Small jobs of the same user share a survivor: they did not come through the seat.
+
+    Nor did one that began just before a busy slurmctld made the seat: scontrol writes the time at which it asked.
+    """
     world = made(3)
     world.entered = 99  # nobody attacks
     world.slurm.run_job(("n1", "n2"))
-    world.slurm.run_job(("n1",))
+    if not late:
+        world.slurm.run_job(("n1",))
     world.run(4)
     world.claim(1, ("n2",))
+    if late:
+        world.run(0.5)
+        seats = world.slurm.state.reservations
+        seats["srobust-seat-1"] = replace(seats["srobust-seat-1"], start_at_s=int(world.slurm.now_s) - 2)
+        world.slurm.run_job(("n1",), start_at_s=int(world.slurm.now_s) - 1)
     world.run(3)
     world.slurm._end(world.slurm.state.jobs[2], "COMPLETED")
     world.run(10)
     assert world.outcomes() == ["running"]
+    assert not alerts(world, "seat.entered")
+
+
+def test_a_job_that_came_back_in_a_seat_of_its_own_is_no_intruder(made: Make) -> None:
+    """Two jobs of Ann's share a node that both keep: one runs there again while the other waits in its open seat."""
+    world = made(6, ROOM.replace("max_active: 1", "max_active: 2"))
+    world.entered = 99  # nobody attacks
+    for _ in range(2):
+        world.slurm.run_job(("n1", "n2"))
+    world.run(4)
+    for number in (1, 2):
+        world.claim(number, ("n2",))
+    world.run(0.5)
+    waits = next(f.recovery for f in world.daemon.recoveries.open.values() if f.row.job_id == 1).standby[0]
+    nodes = world.slurm.state.nodes
+    nodes[waits] = replace(nodes[waits], flags=frozenset(("NOT_RESPONDING",)))
+    world.run(6)
+    assert world.slurm.state.jobs[2].state == "RUNNING"
+    assert world.outcomes() == ["", "running"]
     assert not alerts(world, "seat.entered")

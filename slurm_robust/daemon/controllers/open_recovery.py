@@ -137,7 +137,16 @@ class OpenRecovery:
         r, seat = self.recovery, context.readings.reservations.get(self.recovery.seat)
         if seat is None or not opened(seat):
             return ()
+        points = (a for a in context.journal.actions(self.row.key) if a.kind == ActionKind.POINT_JOB_AT_SEAT.value)
+        opened_s = max((a.called_at_s or 0.0 for a in points), default=0.0)
         # Not in the second in which it was made; a job with another reservation may have come through that one.
-        late = (j for j in context.readings.jobs.values() if j.start_at_s > seat.start_at_s and is_there(j))
+        since_s = max(seat.start_at_s + 1, int(opened_s))
+        late = (j for j in context.readings.jobs.values() if j.start_at_s >= since_s and is_there(j))
         own = (j for j in late if j.user == r.user and not j.reservation and j.ref.job_id != self.row.job_id)
-        return tuple(j for j in own if not {*j.nodes}.isdisjoint(r.seat_nodes))
+        return tuple(j for j in own if {*r.seat_nodes}.intersection(j.nodes) - _own_seat(j, context))
+
+
+def _own_seat(job: Job, context: DaemonContext) -> frozenset[str]:
+    """Where a recovery of its own has started this attempt: jobs that share nodes keep the same ones."""
+    plans = (r for _, r in context.journal.recoveries(job.ref.job_id, job.user) if r.restart + 1 == job.restart_count)
+    return frozenset(n for plan in plans for n in plan.seat_nodes)
