@@ -239,7 +239,7 @@ class CommandClient:
         """Clear the reservation of the rest's tasks, by their numbers: the array's id means those that run, too."""
         waiting = ["squeue", "-h", "--all", "-t", "PENDING", "-j", str(array.job_id), "-o", "%i"]
         text = self._run(f"read array {array.job_id}", waiting, {"SLURM_BITSTR_LEN": "0"})
-        for tasks in re.findall(rf"^{array.job_id}_\[([0-9,:-]+)(?:%[0-9]+)?\]$", text, re.MULTILINE):
+        for tasks in values.array_tasks(text, array.job_id):
             rest = f"{array.job_id}_[{tasks}]"
             self._run(f"update job {rest}", ["scontrol", "update", f"JobId={rest}", "ReservationName="])
 

@@ -173,6 +173,22 @@ def _unfolded(node_list: str) -> tuple[str, ...]:
         raise SlurmParseError(f"not a node list ({error})", node_list[:80]) from None
 
 
+def array_tasks(text: str, job_id: int) -> list[str]:
+    """The waiting tasks of an array that squeue lists as `5_[1-897:7%3]`, as scontrol takes them: it knows no steps.
+
+    In pieces: each is one word of a command line, and has at most a few kilobytes.
+    """
+
+    def each(steps: re.Match[str]) -> str:
+        return ",".join(map(str, range(int(steps[1]), int(steps[2]) + 1, int(steps[3]))))
+
+    found = list[str]()
+    for tasks in re.findall(rf"^{job_id}_\[([0-9,:-]+)(?:%[0-9]+)?\]$", text, re.MULTILINE):
+        parts = re.sub(r"([0-9]+)-([0-9]+):([1-9][0-9]*)", each, tasks).split(",")
+        found += [",".join(parts[at : at + 1000]) for at in range(0, len(parts), 1000)]
+    return found
+
+
 def count(node_list: str) -> int:
     """How many names a list has, without unfolding it.
 

@@ -111,3 +111,18 @@ def test_what_is_no_node_list_is_refused(text: str) -> None:
 def test_node_states_are_split(text: str, base: str, flags: set[str]) -> None:
     """Base state and flags of scontrol's long and sinfo's short forms."""
     assert values.node_state(text) == (base, frozenset(flags))
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("5_[1-897:7]", [",".join(map(str, range(1, 900, 7)))]),
+        ("5_[0-9:4%3]\n5_10\n15_[1-3]", ["0,4,8"]),
+        ("5_[3,5,7-9%2]", ["3,5,7-9"]),
+        ("5_[1-4001:2]", [",".join(map(str, range(at, min(at + 2000, 4002), 2))) for at in (1, 2001, 4001)]),
+        ("", []),
+    ],
+)
+def test_the_waiting_tasks_of_an_array_have_no_steps(text: str, pieces: list[str]) -> None:
+    """Scontrol says `Invalid job id` to `5_[1-897:7]`, as squeue writes it; a word of a command line is not endless."""
+    assert values.array_tasks(text, 5) == pieces
