@@ -8,7 +8,7 @@ from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, parse, parse_ans
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.model import ActionKind, Incident
-from slurm_robust.policy.cluster.node_states import is_there
+from slurm_robust.policy.cluster.node_states import in_reservations, is_there
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_view import View, opened
 from slurm_robust.slurm.client import Job
@@ -139,14 +139,20 @@ class OpenRecovery:
             return ()
         points = (a for a in context.journal.actions(self.row.key) if a.kind == ActionKind.POINT_JOB_AT_SEAT.value)
         opened_s = max((a.called_at_s or 0.0 for a in points), default=0.0)
-        # Not in the second in which it was made; a job with another reservation may have come through that one.
-        since_s = max(seat.start_at_s + 1, int(opened_s))
+        since_s = max(seat.start_at_s + 1, int(opened_s))  # not in the second in which it was made
         late = (j for j in context.readings.jobs.values() if j.start_at_s >= since_s and is_there(j))
-        own = (j for j in late if j.user == r.user and not j.reservation and j.ref.job_id != self.row.job_id)
-        return tuple(j for j in own if {*r.seat_nodes}.intersection(j.nodes) - _own_seat(j, context))
+        own = (j for j in late if j.user == r.user and j.ref.job_id != self.row.job_id)
+        return tuple(j for j in own if {*r.seat_nodes}.intersection(j.nodes) - _by_another_way(j, context))
 
 
-def _own_seat(job: Job, context: DaemonContext) -> frozenset[str]:
-    """Where a recovery of its own has started this attempt: jobs that share nodes keep the same ones."""
+def _by_another_way(job: Job, context: DaemonContext) -> frozenset[str]:
+    """Nodes to which its own reservation or a recovery of its own led it: jobs that share nodes keep the same ones.
+
+    A job that runs can name any reservation of its user's. With one that is FLEX, Slurm may start it anywhere.
+    """
+    named = [context.readings.reservations.get(name) for name in job.reservation.split(",") if name]
+    known = [one for one in named if one is not None and "FLEX" not in one.flags]
+    if len(known) < len(named):
+        return frozenset(job.nodes)
     plans = (r for _, r in context.journal.recoveries(job.ref.job_id, job.user) if r.restart + 1 == job.restart_count)
-    return frozenset(n for plan in plans for n in plan.seat_nodes)
+    return in_reservations(known).union(*(plan.seat_nodes for plan in plans))

@@ -40,8 +40,8 @@ class View:
             it.
         pause_s: The site's `credential_pause_s`.
         others: Other jobs that wait or are there with the seat as their reservation.
-        hidden: Other jobs of the user, without a reservation, that began on the seat's nodes after it was made: a job
-            that has started in it can leave its reservation at once.
+        hidden: Other jobs of the user that began on the seat's nodes after it was opened, and that nothing else led
+            there: a job that has started in it can leave its reservation at once, or name another one of its user's.
         spare: Nodes that could be added to a seat that has too few, best first; empty where it has enough.
     """
 
