@@ -242,6 +242,8 @@ class Supervisor:
             return await self._handler.silent(attempt, start, assessment)
         if level is SilenceLevel.QUIET and attempt.reports and self._log.current is None:
             session.job.withdraw_suspicion()
+            if 0 < attempt.left_alone_at_s < attempt.last_sign_s:
+                attempt.quiet_until_s = attempt.left_alone_at_s = 0.0
         self._losses.take(attempt)
         if why := self._loss_watch.poll():
             return await self._handler.bad_loss(attempt, start, why)

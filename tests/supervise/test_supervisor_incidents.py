@@ -121,6 +121,26 @@ def test_observe_mode_reports_and_does_nothing(tmp_path: Path) -> None:
     assert world.kinds.count("suspected") == 2, "the hang once, and the end"
 
 
+def test_observe_mode_reports_a_later_hang_too(tmp_path: Path) -> None:
+    """Training moved in between: the next silence is not the one that was left alone."""
+    story = Story(tmp_path, config=Config(mode=Mode.OBSERVE))
+    world = story.world
+    supervisor = Supervisor(world.session)
+
+    async def watches() -> None:
+        supervisor._launch_first()
+        began_s = world.clock.at_s
+        while world.clock.at_s < began_s + 300:
+            await world.clock.sleep(0.2)
+            assert await supervisor.poll() is None
+            if began_s + 120 < world.clock.at_s < began_s + 150:
+                story.step += 1
+                world.steps(story.step)
+
+    asyncio.run(watches())
+    assert [i["outcome"] for i in world.incidents] == ["Observe mode: nothing was done."] * 2
+
+
 def test_a_job_whose_launches_make_no_step_is_not_launched(tmp_path: Path) -> None:
     """Thirty within an hour: exit 93, and srun is never started."""
     world = World(tmp_path, command="python train.py")

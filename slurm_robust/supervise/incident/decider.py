@@ -187,7 +187,7 @@ class Decider:
     def _leave_alone(
         self, attempt: AttemptState, outcome: str, quiet_s: float | None = None, *, goes_on: bool = False
     ) -> Exit | None:
-        """Do nothing. For a while the same silence is not handled again: the result would be the same.
+        """Do nothing. For a while the same silence is not handled again, unless training moves: a later one is another.
 
         The announced suspicion stays until training moves again, since nothing was done about it.
         """
@@ -199,7 +199,8 @@ class Decider:
         self._log.count_idle_suspicion()
         attempt.exits.clear()
         quiet_s = session.settings.action_limit_s if quiet_s is None else quiet_s
-        attempt.quiet_until_s = session.clock.now_s() + quiet_s
+        attempt.left_alone_at_s = session.clock.now_s()
+        attempt.quiet_until_s = attempt.left_alone_at_s + quiet_s
         return Exit(session.srun_exit_code) if session.srun_exit_code is not None else None
 
 

@@ -80,6 +80,7 @@ class AttemptState:
         vanished: Ranks that are gone while srun runs and reports no end of them: finished, or dead.
         signals: Other facts that were observed.
         quiet_until_s: No silence is acted on before this time.
+        left_alone_at_s: When a silence was left alone; 0 once training has moved since.
         pauses: The longest healthy pauses of this attempt.
     """
 
@@ -92,7 +93,7 @@ class AttemptState:
         self.exits: dict[int, RankExit] = {}
         self.vanished: dict[int, RankExit] = {}
         self.signals: list[Signal] = []
-        self.quiet_until_s = 0.0
+        self.quiet_until_s = self.left_alone_at_s = 0.0
         self.began_at_s = clock.now_s()
         self.counters = Counters()
         self._clock = clock
