@@ -10,9 +10,13 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
+from slurm_robust.claim import Claim, render
 from slurm_robust.config import Config, parse
 from slurm_robust.daemon.controllers.breaker import request_reset
+from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
+from slurm_robust.model import Attempt, Incident
+from slurm_robust.policy.cluster.recovery_plan import NODE_LOST
 
 DAY_S = 86400.0
 
@@ -114,6 +118,29 @@ def test_reset_in_the_future_does_not_switch_the_breaker_off(tmp_path: Path) -> 
     world.run(12)
     assert world.daemon.breaker.why_open
     world.journal.close()
+
+
+def test_a_lost_node_s_incident_ends_with_the_next_step_of_its_job(world: World) -> None:
+    """Its supervisor knows of no incident: it tells of its steps alone, beside the name of one that ended long ago."""
+    job = world.slurm.run_job(("n4", "n5"), restart_count=1)
+    number, now_s = job.ref.job_id, world.slurm.now_s
+    attempt = Attempt("fake", str(number), 0, int(now_s) - 60)
+    incident = Incident(id="node-n6", job=attempt.job, attempt=attempt.key, opened_at_s=now_s - 30)
+    row = IncidentRow("lost", incident, attempt, number, "ann", NODE_LOST, "act", state="running", outcome="running")
+    world.journal.add_incident(row)
+
+    def tells(**progress: float) -> None:
+        claim = Claim("watching", "line", 1, "old", progress=progress)
+        world.slurm.state.jobs[number] = replace(job, comment=render(claim))
+
+    tells(first=now_s, step=101.0)
+    world.run(3)
+    assert world.outcomes() == ["running"], "steps that it had made before are no new ones"
+    tells(first=now_s, new=now_s + 4, step=121.0)
+    world.run(6)
+    (after,) = world.journal.incidents()
+    assert (after.outcome, after.incident.times["first_new_step"]) == ("resumed", now_s + 4)
+    assert after.reason.startswith("step 121 reached")
 
 
 def test_silent_node_is_noticed_after_the_clock_was_set_back(world: World) -> None:

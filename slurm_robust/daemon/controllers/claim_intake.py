@@ -330,7 +330,7 @@ class ClaimIntake:
     def merge_times(self, job: Job, claim: Claim) -> None:
         """A later attempt reports the times of its start; its first new step closes the incident."""
         context = self.context
-        if claim.restart != job.restart_count or not claim.times:
+        if claim.restart != job.restart_count or not (claim.times or claim.progress.get("new")):
             return
         # Nobody claimed the loss or the fault of a node: the next attempt's times are its times, too.
         where = "job_id = ? AND state = ? AND (id = ? OR (kind IN (?, ?) AND restart = ?))"
@@ -341,7 +341,9 @@ class ClaimIntake:
         row, incident = rows[0], rows[0].incident
         # The daemon's own `stopped` and `running` are kept.
         kept = {"stopped", "running"} & set(incident.times)
-        times = self.times_of(claim).items()
+        # Where the supervisor knows of no incident, it tells of its new step with its progress alone.
+        new = {"first_new_step": claim.progress.get("new", 0.0)} if row.kind in (NODE_LOST, NODE_FAULT) else {}
+        times = self.times_of(replace(claim, times={**new, **claim.times})).items()
         fresh = {k: v for k, v in times if v > incident.opened_at_s - DAY_S and k not in kept}
         context.journal.update_incident(row.key, times=fresh)
         if "first_new_step" in fresh:

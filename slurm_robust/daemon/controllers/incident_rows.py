@@ -59,4 +59,5 @@ def report_folder(job: Job) -> str:
 
 def reached(claim: Claim) -> str:
     """Why an incident is closed when its job makes a new step."""
-    return f"step {claim.step} reached" if claim.step >= 0 else "it reached a new step"
+    step = claim.step_now(claim.restart)
+    return f"step {step} reached" if step >= 0 else "it reached a new step"
