@@ -48,6 +48,7 @@ class HostLoad:
         self._options = options
         self._before: tuple[int, int, dict[tuple[int, int], int]] | None = None
         self._looks = 0
+        self._told: Finding | None = None
         self._low = False
 
     def look(self) -> tuple[list[dict[str, Any]], list[str]]:
@@ -69,7 +70,7 @@ class HostLoad:
         before, self._before = self._before, (total, idle, used)
         enough = Finding.passed("cpus_enough", "processes of no job leave the jobs their CPUs")
         if before is None or total <= before[0] or not cpus or not processes.job_managers(here):
-            self._looks = 0
+            self._looks, self._told = 0, None
             return enough
         window, idle_share = (total - before[0]) / cpus, (idle - before[1]) / (total - before[0])
         load = {p.pid: (p.cpu_ticks - before[2].get((p.pid, p.started), 0)) / window for p in found}
@@ -79,13 +80,26 @@ class HostLoad:
             busy = [process for process in found if load[process.pid] >= _SMALL_CPUS]
             strangers = [process for process in busy if not _of_a_job(here, process.pid, parents)]
         theirs = sum(load[process.pid] for process in strangers)
-        self._looks = self._looks + 1 if theirs >= max(_LEAST_CPUS, _LEAST_SHARE * cpus) else 0
-        if self._looks < _LOOKS:
-            return enough
-        if self._looks == _LOOKS:
-            strangers.sort(key=lambda process: -load[process.pid])
-            told = [f"{_named(here, p)} {load[p.pid]:.1f} CPUs" for p in strangers[:_MAX_NAMED]]
-            log.append(f"processes of no job use CPU that jobs need: {', '.join(told)}")
+        short = theirs >= max(_LEAST_CPUS, _LEAST_SHARE * cpus)
+        # In a row, to begin and to end: a load near the bound is not told again and again.
+        self._looks = self._looks + 1 if short is (self._told is None) else 0
+        if self._looks >= _LOOKS:
+            self._looks = 0
+            self._told = self._finding(here, strangers, load, (theirs, cpus, idle_share), log) if short else None
+        return self._told or enough
+
+    def _finding(
+        self,
+        here: Context,
+        strangers: list[NodeProcess],
+        load: Mapping[int, float],
+        numbers: tuple[float, int, float],
+        log: list[str],
+    ) -> Finding:
+        theirs, cpus, idle_share = numbers
+        strangers.sort(key=lambda process: -load[process.pid])
+        told = [f"{_named(here, p)} {load[p.pid]:.1f} CPUs" for p in strangers[:_MAX_NAMED]]
+        log.append(f"processes of no job use CPU that jobs need: {', '.join(told)}")
         sentence = f"processes of no job use {theirs:.1f} of {cpus} CPUs, and {idle_share * 100:.0f} % are idle"
         return Finding.warn("cpu_strangers", f"{sentence}; {_HINT}", _HINT)
 

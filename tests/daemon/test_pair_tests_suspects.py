@@ -60,9 +60,10 @@ def gone(world: World, node: str = "n2") -> bool:
     return not left and node not in {q.node for q in NodeLedger(world.journal).quarantines()}
 
 
-def test_a_suspect_meets_a_standby_node_and_both_go_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "eud"), [(POOL, ""), (POOL + "nodetest: {eud: true}", " --eud")])
+def test_a_suspect_meets_a_standby_node_and_both_go_back(tmp_path: Path, text: str, eud: str) -> None:
     """One job on the two nodes, in a reservation of its own that nobody else gets; the pool stays as it is."""
-    world = made(tmp_path)
+    world = made(tmp_path, text)
     suspect(world)
     for _ in range(60):
         world.run(0.5)
@@ -76,7 +77,7 @@ def test_a_suspect_meets_a_standby_node_and_both_go_back(tmp_path: Path) -> None
     assert gone(world)
     assert {n for r in world.slurm.state.reservations.values() for n in expand(r.nodes)} == {"n5", "n6"}
     script = next(s for s in reversed(world.slurm.scripts) if "--tell-slurm --tests" in s)
-    assert '--tests=in-node,pairs,alignment --budget=120 --job "$SLURM_JOB_ID"' in script
+    assert f'--tests=in-node,pairs,alignment --budget=120{eud} --job "$SLURM_JOB_ID"' in script
     done = {a.kind: a.done_at_s for a in world.journal.actions("key1")}
     assert done["test_pair"] is not None
     assert done["release_pair"] is not None

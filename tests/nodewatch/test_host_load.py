@@ -71,7 +71,7 @@ def test_strangers_that_take_a_jobs_cpu_are_told_once_and_named_in_the_log_alone
     assert "alice" not in sentence
     assert log == ["processes of no job use CPU that jobs need: xmrig (pid 50, user alice) 2.0 CPUs"]
     assert last == (sentences, [])
-    node.process(50, "xmrig", 18000, uid=4711)
+    assert node.look(0.5) == (sentences, [])
     assert node.look(0.5) == ([], [])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,6 +106,22 @@ def told_by_server(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> list[dic
     agent.name.release()
     agent.selector.close()
     return told[1:]
+
+
+@pytest.mark.parametrize("eud", [False, True])
+def test_an_order_for_nvidias_tests_says_whether_eud_is_one_of_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, eud: bool
+) -> None:
+    """The agent runs them in a process of its own; a node without any of them says what is missing."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    agent = node_agent.NodeAgent("/", "python")
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(agent, "tell", lambda kind, **fields: told.append(fields))
+    agent._begin({"c": "tools", "id": 3, "limit_s": 100.0, "eud": eud})
+    while agent.check is not None:
+        agent._read_check()
+    agent.selector.close()
+    assert "; ".join(["nvbandwidth", "dcgmi diag -r 2", *["dcgmi diag -r eud"] * eud]) == told[0]["missing"]
 
 
 def test_foreign_lines_of_the_trainings_python_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,7 +194,7 @@ def test_nvidias_own_tests_run_last_on_nodes_with_gpus(monkeypatch: pytest.Monke
     report, step = run_over(monkeypatch, change, TestName.IN_NODE, budget_s=120.0)
     assert [(f.nodes, f.reason) for f in report.findings] == [(("n3",), diagnosis)]
     assert report.notes == ("not installed: nvbandwidth (n1, n2, n3, n4, n5, n6)",)
-    assert step.orders[-1]["c"] == "tools"
+    assert (step.orders[-1]["c"], step.orders[-1]["eud"]) == ("tools", False)
     report, step = run_over(monkeypatch, change, TestName.IN_NODE, budget_s=39.0)
     assert "were not begun: they need 40 s or more" in report.notes[0]
     assert "tools" not in {order["c"] for order in step.orders}
