@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,13 @@ class ToolResult:
     note: str = ""
 
 
-def judge_dcgm(text: str) -> ToolResult:
-    """Judge what `dcgmi diag -j` printed. A failure counts unless DCGM itself calls it one of software or set-up."""
+def judge_dcgm(text: str, *, tell_skips: bool = False) -> ToolResult:
+    """Judge what `dcgmi diag -j` printed. A failure counts unless DCGM itself calls it one of software or set-up.
+
+    Args:
+        text: What it printed.
+        tell_skips: Whether a skipped test is a note: of a suite, boards leave out what they have not.
+    """
     try:
         found = json.loads(text[text.find("{") : text.rfind("}") + 1])
         diag = found.get("DCGM Diagnostic") or found.get("DCGM GPU Diagnostic") or {}
@@ -55,7 +61,10 @@ def judge_dcgm(text: str) -> ToolResult:
         failed: list[str] = []
         excused: list[str] = []
         for test, result in _results(categories):
-            if str(result.get("status", "")).lower() not in ("fail", "failed"):
+            status = str(result.get("status", "")).lower()
+            if status == "skip" and tell_skips:
+                excused.append(f"dcgmi diag {test} was skipped on {_subject(result)}")
+            if status not in ("fail", "failed"):
                 continue
             warnings = result.get("warnings") or []
             warnings = [warnings] if isinstance(warnings, (str, dict)) else warnings
@@ -141,7 +150,9 @@ _TOOLS = {
     # NVIDIA: about two minutes.
     "dcgmi diag -r 2": _Tool("dcgmi", ("diag", "-r", "2", "-j"), 150.0, judge_dcgm),
     # NVIDIA names no time; its level 3, of which this is one part, takes about fifteen minutes without it.
-    "dcgmi diag -r eud": _Tool("dcgmi", ("diag", "-r", "eud", "-j"), 1800.0, judge_dcgm, _EUD_FOLDER),
+    "dcgmi diag -r eud": _Tool(
+        "dcgmi", ("diag", "-r", "eud", "-j"), 1800.0, partial(judge_dcgm, tell_skips=True), _EUD_FOLDER
+    ),
 }
 EUD = "dcgmi diag -r eud"
 RESERVE_S = 10.0

@@ -103,6 +103,14 @@ def test_eud_is_run_where_it_is_asked_for_and_installed(tmp_path: Path, monkeypa
     assert (tmp_path / "calls").read_text().splitlines()[-1] == "diag -r eud -j"
 
 
+def test_an_eud_that_was_skipped_is_said_and_a_skipped_part_of_a_suite_is_not() -> None:
+    """On a GPU that it does not know, nothing was tested; a suite leaves out on many boards what they have not."""
+    results = [{"entity_group": "GPU", "entity_id": 0, "status": "Skip", "info": ["no support for this GPU"]}]
+    text = json.dumps({"DCGM Diagnostic": {"test_categories": [{"tests": [{"name": "eud", "results": results}]}]}})
+    assert node_tools._TOOLS[node_tools.EUD].judged(text).note == "dcgmi diag eud was skipped on GPU 0"
+    assert node_tools.judge_dcgm(text) == node_tools.ToolResult()
+
+
 def test_a_diagnosis_that_is_called_off_leaves_the_gpus_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: FakeGpus
 ) -> None:

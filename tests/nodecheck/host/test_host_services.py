@@ -79,6 +79,11 @@ STEPD = {"/proc/16/stat": stat(16, "slurmstepd", "S"), "/proc/16/cmdline": "slur
         ({f"{SCOPE}/job_77/cgroup.events": "populated 0\n"}, {"warn_empty": 1}, ("warn", "cgroup_leftovers")),
         ({"/sys/fs/cgroup/memory/slurm/uid_7/job_5/step_0/cgroup.procs": "9\n"}, {}, ("warn", "cgroup_processes")),
         ({"/sys/fs/cgroup/freezer/slurm_n1/uid_7/job_5/cgroup.procs": ""}, {}, ("pass", "cgroups_clean")),
+        (
+            {f"{SCOPE.replace('system', 'slurm')}/{SLUID}/step_0/user/task_0/cgroup.procs": "99\n"},
+            {},
+            ("warn", "cgroup_processes"),
+        ),
         ({f"{SCOPE}/{SLUID}/step_0/user/task_0/cgroup.procs": "99\n"}, {}, ("warn", "cgroup_processes")),
         (
             {

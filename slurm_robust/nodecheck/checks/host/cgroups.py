@@ -9,8 +9,8 @@ from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option
 from slurm_robust.nodecheck.sources import job_cgroups, processes, small_files
 
 _JOB = re.compile(r"job_(\d{1,10})\Z")
-# Version 1: /sys/fs/cgroup/<controller>/slurm*/uid_*/job_*; version 2: /sys/fs/cgroup/system.slice/*slurmstepd.scope/.
-_PATTERNS = ("*/slurm*/uid_*/job_*", "slurm*/uid_*/job_*", "system.slice/*slurmstepd.scope/*")
+# Version 1: /sys/fs/cgroup/<controller>/slurm*/uid_*/job_*; version 2: /sys/fs/cgroup/SLICE/*slurmstepd.scope/.
+_PATTERNS = ("*/slurm*/uid_*/job_*", "slurm*/uid_*/job_*", "*.slice/*slurmstepd.scope/*")
 _MAX_FOLDERS = 5000
 _MAX_TOLD = 5
 
