@@ -27,6 +27,8 @@ _STREAM_LIMIT = 1 << 20
 _CONTAINERS = ("PYXIS_", "ENROOT_", "APPTAINER_", "SINGULARITY_", "_SLURM_SPANK_")
 _WORLD = ("MASTER_", "TORCHELASTIC_", "CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """A surrounding job's own ranks and devices: Slurm sets the step's devices itself."""
+_SECOND_STORE = "TORCH_DISTRIBUTED_USE_TORCHCOMMS"
+"""PyTorch then opens a second connection to the store of a test, which takes none after its ranks have come."""
 _END_S = 6.0
 """For the agents to end what they started, after their stdin has ended: two signals of two seconds."""
 _TERM_S = 5.0
@@ -58,7 +60,11 @@ def environment(base: dict[str, str]) -> dict[str, str]:
 
     Whoever looks for the job's ranks on a node (captures of stacks, GPU holders) leaves out what has SROBUST_WATCH.
     """
-    kept = {key: value for key, value in scrubbed(base).items() if not key.startswith((*_CONTAINERS, *_WORLD))}
+    kept = {
+        key: value
+        for key, value in scrubbed(base).items()
+        if not key.startswith((*_CONTAINERS, *_WORLD, _SECOND_STORE))
+    }
     return {**kept, "SROBUST_WATCH": "1"}
 
 

@@ -208,9 +208,8 @@ def command(
         target = _job_target(client, job_id, wanted) if job_id else _node_target(client, wanted, reservation)
         spec: ReplaySpec | None = None
         if TestName.REPLAY in tests:
-            group_nodes = replay_nodes or _nodes_of_layout(
-                sizes, [node for node in client.nodes() if node.name in target.nodes]
-            )
+            there = [node for node in client.nodes() if node.name in target.nodes]
+            group_nodes = replay_nodes or _nodes_of_layout(sizes, there)
             spec = ReplaySpec(
                 group_nodes,
                 replay_tasks or (1 if replay else 0),
@@ -223,9 +222,9 @@ def command(
     except SlurmError as error:
         _inconclusive(slurm_words(error))
     target = replace(target, rank_python=python or sys.executable)
-    switches = topology.read("")
     least = least_bandwidths(config.nodecheck.options)
-    run = TestRun(target, tests, TestSettings(budget_s, switches, least, spec, eud), partial(click.echo, err=True))
+    settings = TestSettings(budget_s, topology.read(""), least, spec, eud)
+    run = TestRun(target, tests, settings, partial(click.echo, err=True))
     report = _carried_out(run, client, job_id)
     if tell_slurm and job_id is not None:
         _tell_slurm(client, job_id, report)
@@ -398,5 +397,4 @@ def _print(report: TestReport) -> None:
         table.paragraph("bandwidth", f"{rates} (median of the pairs)")
     for note in report.notes:
         table.paragraph("note", note)
-    times = ", ".join(f"{stage.name} {stage.took_s:.1f} s" for stage in report.stages)
-    table.paragraph("times", times)
+    table.paragraph("times", ", ".join(f"{stage.name} {stage.took_s:.1f} s" for stage in report.stages))
