@@ -61,6 +61,18 @@ def test_who_joins_again_is_checked_again(world: World) -> None:
     assert checks(world).count("n6") == 2
 
 
+def test_a_check_that_waits_keeps_no_member_that_got_a_job(world: World) -> None:
+    """The node went into a seat as its check was submitted: its place is filled, and the check is called off."""
+    world.slurm.keeps_jobs = "Resources"
+    world.run(12)
+    assert checks(world) == ["n5"]
+    world.slurm.run_job(("n5",))
+    world.run(30)
+    assert pool(world) == {"n4", "n6"}
+    ended = [j.state for j in world.slurm.state.jobs.values() if j.name == "srobust-standby-check-n5"]
+    assert ended == ["CANCELLED"]
+
+
 def test_member_that_fails_is_drained_and_replaced(tmp_path: Path) -> None:
     """With the check's own words; the breaker bounds what a check that fails everywhere can do."""
     slurm = FakeSlurm(nodes=20, recheck_exit="1:0")

@@ -74,7 +74,9 @@ class StandbyChecks:
         readings.unchecked = frozenset(unchecked)
         rows = self.ledger.standby_checks()
         now_s = context.now_s()
-        at_check = {n for n, r in rows.items() if r.job_id or 0 <= now_s - r.ended_at_s < SETTLES_S}
+        # A check that waits does not keep a node in its pool that a job got through a seat.
+        checked = {n for n, r in rows.items() if r.job_id and n not in readings.busy_without(r.job_id)}
+        at_check = checked | {n for n, r in rows.items() if not r.job_id and 0 <= now_s - r.ended_at_s < SETTLES_S}
         readings.at_check = self.pair_tests.taken() | self.pair_tests.settling() | at_check
 
     def _pair_up(self, pool: str, nodes: list[Node], busy: frozenset[str]) -> tuple[str, ...]:
