@@ -89,7 +89,7 @@ class StoppedRanks:
         return self._session.clock.monotonic_s() - max(asked, default=-math.inf) < _ASK_AGAIN_S
 
     def poll(self, fleet: Fleet, last_sign_s: float, *, waited_for: bool = True) -> bool:
-        """Ask for the ranks that are to be continued; True if a rank has just been continued.
+        """Ask for the ranks that are to be continued; True where the pause that goes on, or has just ended, is a stop's.
 
         Args:
             fleet: The ranks of the current attempt.
@@ -106,10 +106,14 @@ class StoppedRanks:
         answers, fleet.continued = fleet.continued, []
         # Each answer is told: a list in which any() stops early would lose some.
         continued = [answer for answer in answers if self._tell(answer, now_s)]
+        before = set(self._since_s)
         stopped = self._stopped(fleet.stopped, now_s)
         if self._session.srun_exit_code is None and waited_for:
             self._ask(stopped, len(fleet.alive), now_s)
-        return bool(continued)
+        limit_s = self._session.settings.continue_stopped_after_s
+        # Steps may come before the word that a rank goes on, whoever has continued it.
+        holds_up = bool(stopped) and 0 < limit_s <= now_s - self._moved_at_s
+        return bool(continued or holds_up or before - set(self._since_s))
 
     def _stopped(self, infos: Iterable[RankInfo], now_s: float) -> list[StoppedRank]:
         self._since_s = {(r.rank, r.pid): self._since_s.get((r.rank, r.pid), now_s) for r in infos}

@@ -144,6 +144,23 @@ def test_observe_mode_says_once_what_would_be_done(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("first", ["state", "steps"])
+def test_a_stop_that_somebody_else_ends_is_no_healthy_pause(tmp_path: Path, first: str) -> None:
+    """Else the next one would be suspected after three times as long only."""
+    stage = Stage(tmp_path, config=Config(mode=Mode.OBSERVE))
+    stage.reports("T")
+    stage.passes(90.0)
+    if first == "state":
+        stage.reports("")
+        stage.passes(0.5)
+    stage.world.steps(21, ranks=4)
+    stage.passes(1.0)
+    stage.reports("")
+    stage.passes(1.0)
+    assert max(stage.attempt.pauses.longest_s.values()) <= 20.0
+    assert stage.attempt.fleet.steps.p99_s() < 5.0
+
+
 def test_an_answer_that_nobody_asked_for_is_dropped(tmp_path: Path) -> None:
     """What comes over the channel is untrusted."""
     stage = Stage(tmp_path)
