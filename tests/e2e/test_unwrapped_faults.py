@@ -10,6 +10,7 @@ import pytest
 from conftest import Submit  # type: ignore[import-not-found]
 from helpers import wait_until
 
+from slurm_robust import fault_marker
 from slurm_robust.devcluster.cluster import DevCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
@@ -40,5 +41,5 @@ def test_xid_79_in_mid_training_brings_an_unwrapped_job_back_on_another_node(
     incident = job.incident()
     assert (incident["kind"], incident["plan"]["evict"]) == ("node_fault", [victim])
     assert "XID 79" in dev.run(["srobust", "incidents", job.id]).stdout
-    wait_until(lambda: job.node(victim).extra == "", 15, "the marker is removed")
+    wait_until(lambda: not fault_marker.marked(job.node(victim).extra), 15, "the marker is removed")
     job.assert_clean_slurm()

@@ -89,7 +89,7 @@ class StoppedRanks:
         return self._session.clock.monotonic_s() - max(asked, default=-math.inf) < _ASK_AGAIN_S
 
     def poll(self, fleet: Fleet, last_sign_s: float, *, waited_for: bool = True) -> bool:
-        """Ask for the ranks that are to be continued; True where the pause that goes on, or has just ended, is a stop's.
+        """Ask for the ranks that are to be continued; True while a stop holds up, or has just ended.
 
         Args:
             fleet: The ranks of the current attempt.
