@@ -215,6 +215,8 @@ def test_weak_evidence_takes_no_node_out_late_either(made: Make) -> None:
     world.run(10)
     assert not held(world)
     assert len(world.journal.incidents()) == 1
+    said_so = world.journal.db.execute("SELECT text FROM events WHERE what = 'claim.suspect_kept'").fetchall()
+    assert [row["text"].partition(":")[0] for row in said_so] == [f"job {number}"]
 
 
 def test_a_full_disk_loses_no_claim(made: Make) -> None:

@@ -116,7 +116,8 @@ def _left_alone(job: dict[str, Any], state: dict[str, Any]) -> bool:
 
 
 def _hangs(job: dict[str, Any], state: dict[str, Any], now_s: float) -> str:
-    since = duration(max(0.0, now_s - job["suspected_at_s"]))
+    # A suspicion may begin long after the last step that the job has told of.
+    since = duration(max(0.0, now_s - min(job["suspected_at_s"], job.get("step_at_s") or job["suspected_at_s"])))
     why = {"observed": "observe mode", "refused": "its claim was refused"}.get(outcome_of(job, state), "alert only")
     return (
         f"job {job['job']} of {job['user']} has made no progress for {since}, and nothing is done about it ({why}): "

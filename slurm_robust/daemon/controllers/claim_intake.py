@@ -226,11 +226,15 @@ class ClaimIntake:
         return caps.told(job, check_claim(job, claim, caps.usage(job, claim.step), context.config))
 
     def kept_in_service(self, job: Job, claim: Claim) -> str:
-        """What is said where a claim's suspects stay in service; empty where they may be taken out."""
+        """What is said, and logged, where a claim's suspects stay in service; empty where they may be taken out."""
         if not claim.evict:
             return ""
         why = self.breaker.kept_for_claim(ClaimedSuspects(frozenset(claim.evict), job.user, claim.grade))
-        return kept_in_service(claim.evict, why) if why else ""
+        if not why:
+            return ""
+        kept, address = kept_in_service(claim.evict, why), job.ref.address
+        self.context.alert("claim.suspect_kept", f"job {address}: {kept}", key=address, user=job.user)
+        return kept
 
     async def _decide(self, job: Job, claim: Claim) -> Recovery | Refusal:
         context = self.context
@@ -250,8 +254,6 @@ class ClaimIntake:
         if refusal := self.refusal(now_job, claim):
             return refusal
         kept = self.kept_in_service(now_job, claim)
-        if kept:
-            context.alert("claim.suspect_kept", f"job {job.ref.address}: {kept}", key=job.ref.address, user=job.user)
         request = RecoveryRequest(
             CLAIM,
             now_job,
