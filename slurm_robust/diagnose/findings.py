@@ -29,6 +29,10 @@ _LEVEL = re.compile(r"\[[IW][ \d]|[IW]\d{4} |.{0,80}?(?<![=\w])(?:INFO|DEBUG)\b"
 _NOT_MILD = re.compile(r"NCCL WARN|\bXid\b|[Ff]ault nodes are")
 _OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: ")
 """Our own lines in a job's output quote what others have printed."""
+_WE_END = re.compile(r"srobust: [\d:]{8} (?:restart|spare|seat|requeue|plain|owner|test|stop)[a-z_ ]*: ")
+_WE_BEGIN = re.compile(r"srobust: [\d:]{8} (?:training at step |.{0,40} for the training step;)")
+"""Between a line of the first kind and one of the second, it is we who end ranks."""
+_ENDS = ("srun: ", "slurmstepd")
 _DETAIL = "Last error:"
 """NCCL's sentence before the line that says what failed."""
 _LINE_END = r"\n"
@@ -240,6 +244,7 @@ class FindingsReader:
         self._rank = rank
         self._tracebacks = Tracebacks()
         self._message = _OpenedMessage()
+        self._we_end = False
 
     def read(self, number: int, raw: str) -> None:
         """Read a line; a traceback that a logger has put on one line is read as the lines that it was."""
@@ -252,6 +257,7 @@ class FindingsReader:
     def _read_line(self, number: int, line: str) -> None:
         bare = unlabelled(line)
         if _OURS.match(bare):
+            self._we_end = not _WE_BEGIN.match(bare) if self._we_end else _WE_END.match(bare) is not None
             return
         tracebacks, message = self._tracebacks, self._message
         text = tracebacks.read(bare, line, number)
@@ -259,7 +265,7 @@ class FindingsReader:
             return
         ends = tracebacks.ends
         rule = self._rules.of_exception(tracebacks.with_place(text)) if ends else self._rules.match_text(text)
-        if rule is None:
+        if rule is None or (self._we_end and text.startswith(_ENDS)):
             return
         mild = tracebacks.harmless or (not ends and _is_mild(line, text))
         # What is more telling than the exception that was being handled is no mere consequence of it.

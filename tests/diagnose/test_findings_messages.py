@@ -100,3 +100,18 @@ def test_a_librarys_own_error_line_counts_where_nothing_else_does(line: str) -> 
     """It comes after consequences that say more, but before nothing at all."""
     alone, after = diagnose(findings([line])), diagnose(findings([line, NCCL[-1]]))
     assert (alone.root and alone.root.text, alone.category.name, after.category.name) == (line, "runtime", "peer_lost")
+
+
+@pytest.mark.parametrize("road", ["restart in place", "requeue into a seat", "test", "stop"])
+def test_what_we_end_ourselves_is_no_failure(road: str) -> None:
+    """From the line that decides until training begins again; what ended before or comes later counts."""
+    log = [
+        "srobust: 09:20:04 suspect: rank 1 on n4, confidence 0.90",
+        f"srobust: 09:20:04 {road}: rank 1 on n4: process 27635 is uninterruptible (D)",
+        "srun: error: n4: task 1: Killed",
+        "slurmstepd-n4: error: *** STEP 13.0 ON n4 CANCELLED AT 2026-11-27T09:20:05 ***",
+        "srobust: 09:20:05 srun was started anew for the training step; it may use n2,n4",
+    ]
+    died = "srun: error: n2: task 0: Killed"
+    assert findings(log) == []
+    assert [one.number for one in findings([died, *log, died])] == [0, 6]
