@@ -179,3 +179,25 @@ def test_a_job_that_came_back_in_a_seat_of_its_own_is_no_intruder(made: Make) ->
     assert world.slurm.state.jobs[2].state == "RUNNING"
     assert world.outcomes() == ["", "running"]
     assert not alerts(world, "seat.entered")
+
+
+@pytest.mark.parametrize("user", ["ann", "ben"])
+def test_a_suspect_that_may_be_used_again_is_not_taken_out_of_another_jobs_seat(made: Make, user: str) -> None:
+    """The second job has too few nodes, and n1, which it had left out, passes: n1 is in the first job's open seat."""
+    world = made(3, ROOM.replace("max_active: 1", "max_active: 2"))
+    world.entered = 99  # nobody attacks
+    world.slurm.run_job(("n1", "n2"))
+    world.slurm.run_job(("n1", "n2"), user=user)
+    world.run(4)
+    world.claim(1, ("n2",))
+    world.run(0.5)
+    nodes = world.slurm.state.nodes
+    nodes["n3"] = replace(nodes["n3"], flags=frozenset(("NOT_RESPONDING",)))
+    world.run(1)
+    world.claim(2, ("n1",))
+    world.run(10)
+    nodes["n3"] = replace(nodes["n3"], flags=frozenset())
+    world.run(4)
+    assert world.slurm.state.jobs[1].nodes == ("n1", "n3")
+    assert world.outcomes() == ["running", ""]
+    assert not alerts(world, "seat.entered")

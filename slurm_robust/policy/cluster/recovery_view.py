@@ -109,13 +109,14 @@ def missing(r: Recovery, job: Job | None, nodes: Mapping[str, Node]) -> int:
 def wanted(r: Recovery, view: View) -> tuple[str, ...]:
     """The nodes that the seat is to have now, sorted: those of the plan and, as soon as they suffice, others.
 
-    Those are spare nodes, and suspects that were given back and that nobody else uses or has reserved.
+    Those are spare nodes, and suspects that were given back and that nobody else uses, has reserved or has in a seat.
     """
     short, seat = missing(r, view.job, view.nodes), view.reservations.get(r.seat)
     if not short:
         return r.seat_nodes
-    own = r.own_reservation.split(",")
-    others = (o for o in view.reservations.values() if not o.name.startswith(OURS) and o.name not in own)
+    own, seats = (r.seat, *r.own_reservation.split(",")), f"{r.seat.rpartition('-')[0]}-"
+    others = (o for o in view.reservations.values() if o.name.startswith(seats) or not o.name.startswith(OURS))
+    others = (o for o in others if o.name not in own)
     taken = view.occupied | in_reservations(others)
     more = [n for n in (expand(seat.nodes) if seat else ()) if n in view.nodes and view.nodes[n].usable]
     more = list(dict.fromkeys((*more, *view.spare, *sorted(given_back(r, view)))))
