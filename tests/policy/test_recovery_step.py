@@ -74,7 +74,7 @@ def kind(view: View, r: Recovery = R) -> str:
         (replace(VIEW, job=replace(JOB, restart_count=1, reservation=R.seat), reservations=SEAT), "leave_seat"),
         (replace(VIEW, job=replace(JOB, restart_count=1), reservations=SEAT), "delete_seat"),
         (replace(VIEW, job=replace(JOB, state="STOPPED", restart_count=1), reservations=SEAT), "delete_seat"),
-        (replace(VIEW, job=replace(JOB, state="STOPPED"), reservations=SEAT), "KeepWaiting"),
+        (replace(VIEW, job=replace(JOB, state="STOPPED"), reservations=HELD, answered="accepted"), "requeue"),
         (replace(VIEW, job=replace(JOB, restart_count=1)), "Finish running"),
         (replace(VIEW, job=replace(JOB, state="CANCELLED"), reservations=SEAT), "delete_seat"),
         (replace(VIEW, job=None), "Finish ended"),

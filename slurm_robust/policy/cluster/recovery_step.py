@@ -38,7 +38,7 @@ ENDED = frozenset(
 HELD = frozenset(("SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
 """What Slurm shows instead of PENDING where a job is held, by `scontrol requeuehold` for example."""
 RUNS = frozenset(("RUNNING", "STOPPED", "SIGNALING"))
-"""A job that its user stops by a signal has started all the same: its seat is not kept open for it."""
+"""A job that its user stops by a signal runs all the same: it keeps no seat open, and none of the few from others."""
 HELD_UP_AFTER_S = 1.5
 """A suspect that alone delays the job's end this long, after all survivors have ended it, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
@@ -122,7 +122,7 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
         return _while_completing(r, view, job)
     if job.state == "PENDING" or job.state in HELD:
         return _while_pending(r, view, job)
-    if job.state != "RUNNING" and not again:
+    if job.state not in RUNS:
         return KeepWaiting(f"the job is {job.state}")
     if again:
         wrong = outside(r, job)
@@ -252,7 +252,7 @@ def of_another(r: Recovery, step: Do) -> bool:
 def _abandon(r: Recovery, view: View, job: Job) -> Step:
     if tidy := _tidy(r, view):
         return tidy
-    waits = job.state == "RUNNING" and not job.completing and job.restart_count == r.restart
+    waits = job.state in RUNS and not job.completing and job.restart_count == r.restart
     if r.kind == CLAIM and waits and not view.withdrawn and view.answered != "refused":
         # It waits for the daemon, and must be told to help itself.
         incident = _do(r, ActionKind.ANSWER).action.args.get("incident", "")
