@@ -16,6 +16,7 @@ from slurm_robust.daemon.api.needs import needs
 from slurm_robust.daemon.controllers.breaker import request_admit
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
+from slurm_robust.slurm.values import expand
 
 DAY_S = 86400.0
 ROOM = "quarantine: {max_per_user_hour: 0}\nseat: {max_active: 1}"
@@ -29,13 +30,14 @@ class Attacked(World):
     hides: str | None = None
     """What it names as its reservation as soon as it runs."""
 
-    def submit(self, seat: str, user: str = "ann") -> int:
-        """What sbatch with `--reservation` does; 0 where Slurm refuses it."""
+    def submit(self, seat: str, user: str = "ann", node: str = "") -> int:
+        """What sbatch with `--reservation` does, and with `--nodelist`; 0 where Slurm refuses it."""
         there = self.slurm.state.reservations.get(seat)
         if there is None or user not in there.users:
             return 0
         number = len(self.slurm.state.jobs) + 1
         job = Job(JobRef(number), "PENDING", user, 1000, "main", num_nodes=1, reservation=seat, priority=9)
+        job = replace(job, req_nodes=node)
         self.slurm.state.jobs[number] = job
         self.slurm._try_start(job)
         if self.hides is not None and self.slurm.state.jobs[number].state == "RUNNING":
@@ -201,3 +203,36 @@ def test_a_suspect_that_may_be_used_again_is_not_taken_out_of_another_jobs_seat(
     assert world.slurm.state.jobs[1].nodes == ("n1", "n3")
     assert world.outcomes() == ["running", ""]
     assert not alerts(world, "seat.entered")
+
+
+@pytest.mark.parametrize(("late", "taken", "told"), [(0.0, ["n3", "n4"], 0), (1.0, ["n3"], 1)])
+def test_a_user_cannot_take_one_spare_node_after_the_other_through_a_seat_with_too_few(
+    made: Make, late: float, taken: list[str], told: int
+) -> None:
+    """Ann's job, which she lets wait for another one, needs a node more: her next job takes the one that is added.
+
+    A job that starts in the second in which the node is added may have been there before: nobody is barred for it.
+    """
+    world = made(7)
+    world.entered, world.hides, starts = 99, "", world.slurm._try_start
+    world.slurm.run_job(("n1", "n2"))
+    others = [world.slurm.run_job((name,), user="ben") for name in ("n3", "n4", "n5", "n6", "n7")]
+    world.run(4)
+    world.slurm._try_start = lambda job: None if job.ref.job_id == 1 else starts(job)  # type: ignore[method-assign]
+    world.claim(1, ("n2",))
+    world.run(0.5)
+    nodes, there, seen = world.slurm.state.nodes, [], {}
+    nodes["n2"] = replace(nodes["n2"], state="DOWN")
+    world.run(1)
+    for job in others:
+        world.slurm._end(job, "COMPLETED")
+    for _ in range(30):
+        world.run(1)
+        seat, now_s = world.slurm.state.reservations.get("srobust-seat-1"), world.slurm.now_s
+        for name in sorted({*expand(seat.nodes if seat else "")} - {"n1"}):
+            if now_s >= seen.setdefault(name, now_s) + late:
+                number = world.submit("srobust-seat-1", node=name)
+                there += world.slurm.state.jobs[number].nodes if number else ()
+    assert there == taken
+    assert len(alerts(world, "seat.entered")) == told
+    assert world.outcomes() == ["aborted"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, parse, parse_answer
 from slurm_robust.daemon.context import DaemonContext
@@ -12,6 +13,7 @@ from slurm_robust.policy.cluster.node_states import in_reservations, is_there
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_view import View, opened
 from slurm_robust.slurm.client import Job
+from slurm_robust.slurm.values import expand
 
 STILL_SHARE, STILL_MAX_S = 0.05, 3.0
 """A job that has not changed for a while is looked at after this share of that time, at the latest after that."""
@@ -37,6 +39,10 @@ class OpenRecovery:
     look_at_s: float = 0.0
     wait_s: float = 0.0
     """From its last look to the next one."""
+    added_at_s: Mapping[str, float] = field(default_factory=dict)
+    """Nodes that its seat has beyond the plan, and when each was first seen there."""
+    takers: frozenset[int] = frozenset()
+    """Other jobs of its user that came to such a node in that very second: through the seat, or just before."""
     job: Job | None = None
     """As it was seen last, without what always changes."""
     broken: str = ""
@@ -130,19 +136,34 @@ class OpenRecovery:
             now_s=now_s,
             others=tuple(o for o in context.readings.jobs_in(self.recovery.seat) if o.ref.job_id != self.row.job_id),
             hidden=self._hidden(context),
+            takers=len(self.takers),
         )
 
     def _hidden(self, context: DaemonContext) -> tuple[Job, ...]:
         """Jobs of the user that can only have come through the open seat, though they do not say so any more."""
-        r, seat = self.recovery, context.readings.reservations.get(self.recovery.seat)
+        r, readings = self.recovery, context.readings
+        seat, at_s = readings.reservations.get(r.seat), readings.reservations_at_s
+        added = {*expand(seat.nodes if seat else "")}.difference(r.seat_nodes)
+        self.added_at_s = {n: self.added_at_s.get(n, at_s) for n in added}
+        others = (j for j in readings.jobs.values() if j.user == r.user and j.ref.job_id != self.row.job_id)
+        own = [j for j in others if is_there(j)]
         if seat is None or not opened(seat):
             return ()
         points = (a for a in context.journal.actions(self.row.key) if a.kind == ActionKind.POINT_JOB_AT_SEAT.value)
         opened_s = max((a.called_at_s or 0.0 for a in points), default=0.0)
         since_s = max(seat.start_at_s + 1, int(opened_s))  # not in the second in which it was made
-        late = (j for j in context.readings.jobs.values() if j.start_at_s >= since_s and is_there(j))
-        own = (j for j in late if j.user == r.user and j.ref.job_id != self.row.job_id)
-        return tuple(j for j in own if {*r.seat_nodes}.intersection(j.nodes) - _by_another_way(j, context))
+        found: list[Job] = []
+        for job in own:
+            if job.start_at_s < since_s:
+                continue
+            on = {*r.seat_nodes, *added}.intersection(job.nodes)
+            on -= _by_another_way(job, context) if on else on
+            after_s = [job.start_at_s - int(self.added_at_s[n]) for n in on & added]
+            if 0 in after_s:
+                self.takers |= {job.ref.job_id}
+            if on - added or max(after_s, default=0) > 0:
+                found.append(job)
+        return tuple(found)
 
 
 def _by_another_way(job: Job, context: DaemonContext) -> frozenset[str]:

@@ -116,6 +116,8 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
     again = job.state in RUNS and job.restart_count > r.restart
     if not again and (taken := entered(r, view)):
         return GiveUp("aborted", f"job {taken[0].ref.address} has started in its seat")
+    if not again and view.takers > 1:  # the first may have been there just before the node was
+        return GiveUp("aborted", "other jobs of its user take the nodes that are added to its seat")
     if view.age_s > GIVE_UP_AFTER_S:
         return GiveUp("aborted", f"not back after {GIVE_UP_AFTER_S / 60:.0f} min")
     if job.completing or job.state == "COMPLETING":
