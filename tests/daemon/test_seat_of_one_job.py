@@ -236,3 +236,24 @@ def test_a_user_cannot_take_one_spare_node_after_the_other_through_a_seat_with_t
     assert there == taken
     assert len(alerts(world, "seat.entered")) == told
     assert world.outcomes() == ["aborted"]
+
+
+def test_a_job_that_was_there_before_is_no_intruder_whatever_its_start_time_says(made: Make) -> None:
+    """Slurm sets it anew when the last node of a job has booted; and two clocks may differ by a few seconds."""
+    world = made(4)
+    world.entered = 99  # nobody attacks
+    world.slurm.run_job(("n1", "n2"))
+    world.slurm.run_job(("n1", "n4"))
+    world.run(4)
+    world.claim(1, ("n2",))
+    world.run(0.5)
+    nodes, jobs = world.slurm.state.nodes, world.slurm.state.jobs
+    nodes["n3"] = replace(nodes["n3"], flags=frozenset(("NOT_RESPONDING",)))
+    world.run(4)
+    jobs[2] = replace(jobs[2], start_at_s=int(world.slurm.now_s))
+    world.run(4)
+    assert jobs[1].reservation == "srobust-seat-1"
+    assert not alerts(world, "seat.entered")
+    jobs[2] = replace(jobs[2], restart_count=1)
+    world.run(4)
+    assert len(alerts(world, "seat.entered")) == 1

@@ -39,6 +39,8 @@ class OpenRecovery:
     look_at_s: float = 0.0
     wait_s: float = 0.0
     """From its last look to the next one."""
+    before: frozenset[tuple[int, int]] = frozenset()
+    """Other jobs of its user, each with its restarts, that were there when the seat was last seen closed."""
     added_at_s: Mapping[str, float] = field(default_factory=dict)
     """Nodes that its seat has beyond the plan, and when each was first seen there."""
     takers: frozenset[int] = frozenset()
@@ -145,16 +147,19 @@ class OpenRecovery:
         seat, at_s = readings.reservations.get(r.seat), readings.reservations_at_s
         added = {*expand(seat.nodes if seat else "")}.difference(r.seat_nodes)
         self.added_at_s = {n: self.added_at_s.get(n, at_s) for n in added}
+        if seat is None:
+            return ()
         others = (j for j in readings.jobs.values() if j.user == r.user and j.ref.job_id != self.row.job_id)
         own = [j for j in others if is_there(j)]
-        if seat is None or not opened(seat):
+        if not opened(seat):
+            self.before = frozenset((j.ref.job_id, j.restart_count) for j in own)
             return ()
         points = (a for a in context.journal.actions(self.row.key) if a.kind == ActionKind.POINT_JOB_AT_SEAT.value)
         opened_s = max((a.called_at_s or 0.0 for a in points), default=0.0)
         since_s = max(seat.start_at_s + 1, int(opened_s))  # not in the second in which it was made
         found: list[Job] = []
         for job in own:
-            if job.start_at_s < since_s:
+            if job.start_at_s < since_s or (job.ref.job_id, job.restart_count) in self.before:
                 continue
             on = {*r.seat_nodes, *added}.intersection(job.nodes)
             on -= _by_another_way(job, context) if on else on
