@@ -98,14 +98,15 @@ def test_no_other_job_gets_into_the_seat_before_its_job_starts(made: Make) -> No
     assert alerts(world, "seat.entered") == []
 
 
-@pytest.mark.parametrize("hides", [None, "", "course"])
+@pytest.mark.parametrize("hides", [None, "", "course", "flex"])
 def test_a_seat_that_another_job_takes_costs_its_user_the_claims_of_a_day(made: Make, hides: str | None) -> None:
     """A node of Ann's seat is silent, so her job waits in the open seat: it is given up, and nobody else suffers."""
     world = made(6)
     world.hides = hides
     for nodes, user in ((("n1", "n2"), "ann"), (("n5",), "ben"), (("n6",), "ann")):
         world.slurm.run_job(nodes, user=user)
-    world.slurm.create_reservation("course", "n6", ("ann",), 600, ("IGNORE_JOBS",))
+    for name, flags in {"course": ("IGNORE_JOBS",), "flex": ("IGNORE_JOBS", "FLEX")}.items():
+        world.slurm.create_reservation(name, "n6", ("ann",), 600, flags)
     world.run(4)
     world.claim(1, ("n2",))
     world.run(0.5)
@@ -114,7 +115,7 @@ def test_a_seat_that_another_job_takes_costs_its_user_the_claims_of_a_day(made: 
     world.run(6)
     intruder = world.slurm.state.jobs[world.entered]
     assert (intruder.state, intruder.reservation) == ("RUNNING", hides or ""), "no fault of a user's kills a job"
-    assert [*world.slurm.state.reservations] == ["course"]
+    assert [*world.slurm.state.reservations] == ["course", "flex"]
     assert world.outcomes() == ["aborted"]
     assert len(alerts(world, "seat.entered")) == 1
     nodes["n3"] = replace(nodes["n3"], flags=frozenset())

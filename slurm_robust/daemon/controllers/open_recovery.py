@@ -174,10 +174,11 @@ class OpenRecovery:
 def _by_another_way(job: Job, context: DaemonContext) -> frozenset[str]:
     """Nodes to which its own reservation or a recovery of its own led it: jobs that share nodes keep the same ones.
 
-    A job that runs can name any reservation of its user's. With one that is FLEX, Slurm may start it anywhere.
+    A job that runs can name any reservation of its user's. With one that is FLEX and may lie over others, Slurm may
+    start it anywhere; FLEX alone leads to no node of another reservation (22.05).
     """
     named = [context.readings.reservations.get(name) for name in job.reservation.split(",") if name]
-    known = [one for one in named if one is not None and "FLEX" not in one.flags]
+    known = [r for r in named if r is not None and not ("FLEX" in r.flags and {"OVERLAP", "MAINT"} & r.flags)]
     if len(known) < len(named):
         return frozenset(job.nodes)
     plans = (r for _, r in context.journal.recoveries(job.ref.job_id, job.user) if r.restart + 1 == job.restart_count)
