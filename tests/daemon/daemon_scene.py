@@ -239,6 +239,9 @@ class Scene:
     def clean_up(self) -> None:
         """No jobs, no daemon, no reservations, every node back: for the next test."""
         self.stop(signal.SIGKILL)
+        # A claim that nobody has answered would be read by the daemon of the next test.
+        for job in self.cluster.run(["squeue", "-h", "-o", "%A"]).stdout.split():
+            self.cluster.run(["scontrol", "update", f"jobid={job}", "comment="], check=False)
         for user in ("root", "nobody", "daemon"):
             self.cluster.run(["scancel", f"--user={user}"], check=False)
         wait_until(lambda: not self.cluster.run(["squeue", "-h"]).stdout.strip(), 40, "no job is left")

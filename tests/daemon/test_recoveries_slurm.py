@@ -242,8 +242,6 @@ def test_observe_changes_nothing(scene: Scene) -> None:
     assert replace(after, comment=before.comment) == before
     assert _nodes(scene) == nodes
     assert not scene.client.reservations()
-    # The daemon of the next story acts, and has another journal: it would answer this claim.
-    scene.cluster.run(["scontrol", "update", f"jobid={job}", "comment="])
 
 
 def _nodes(scene: Scene) -> list[Node]:

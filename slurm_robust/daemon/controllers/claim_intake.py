@@ -289,8 +289,8 @@ class ClaimIntake:
             report=report_folder(job),
         )
 
-    async def refuse(self, job: Job, claim: Claim, reason: str) -> None:
-        """Write a refusal down, and answer the job with it."""
+    async def refuse(self, job: Job, claim: Claim, reason: str, *, ended: bool = False) -> None:
+        """Write a refusal down, and answer the job with it; Slurm lets nobody write to one that has `ended`."""
         context, address = self.context, job.ref.address
         context.alert("claim.refused", f"job {address} of {job.user}: {reason}", key=address, user=job.user)
         # A job that floods the daemon gets only a few rows and answers an hour; the rest is not written down.
@@ -302,7 +302,7 @@ class ClaimIntake:
         except sqlite3.OperationalError:
             self._answers.give_back(address)  # a full disk: it is weighed again
             raise
-        if context.acting and not self.as_user:
+        if context.acting and not self.as_user and not ended:
             answer = {"state": "refused", "incident": claim.incident}
             await self.actor.perform(row.key, Action(ActionKind.ANSWER, address, reason, answer))
 

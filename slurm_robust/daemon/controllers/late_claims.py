@@ -123,13 +123,13 @@ class LateClaims:
         else:
             refusal = intake.refusal(attempt, claim)
         if refusal is not None:
-            await intake.refuse(attempt, claim, refusal.reason)
+            await intake.refuse(attempt, claim, refusal.reason, ended=job.state in ENDED)
             return
         await context.read_nodes(1.0)
         await context.read_reservations(1.0)
         decision = self._plan(job, attempt, claim)
         if isinstance(decision, Refusal):
-            await intake.refuse(attempt, claim, decision.reason)
+            await intake.refuse(attempt, claim, decision.reason, ended=job.state in ENDED)
             return
         row = intake.row(attempt, claim, decision)
         if not context.acting:
@@ -141,6 +141,8 @@ class LateClaims:
             self.recoveries.start(row)
         else:
             self._only_checked(row, job)
+        if job.state in ENDED:
+            return  # Slurm lets nobody write to it
         answer = {"state": "accepted", "incident": claim.incident, "road": decision.plan.road.value}
         await intake.actor.perform(row.key, Action(ActionKind.ANSWER, job.ref.address, decision.reason, answer))
 

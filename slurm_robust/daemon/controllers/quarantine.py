@@ -236,8 +236,8 @@ class Quarantines:
         context = self.context
         if self.repairs.under_way(q.node) is not None:
             return False
-        if context.now_s() - q.since_s >= 3600 * context.config.quarantine.soak_h:
-            return False
+        if not 0 <= context.now_s() - q.since_s < 3600 * context.config.quarantine.soak_h:
+            return False  # or the clock was set back
         jobs = (j for j in context.readings.jobs.values() if j.state == "PENDING" and j.reason in FOR_NODES)
         # Checks of other nodes wait, too, for nodes of their own.
         waiting = (j for j in jobs if not j.name.startswith(OWN_JOBS))
