@@ -17,7 +17,7 @@ from helpers import wait_until
 
 from slurm_robust.devcluster.cluster import DevCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(900)]
 
 ADDED = re.compile(r"(?:SLURM_)?SROBUST_\w+|TORCH_FR_\w+|TORCH_NCCL_\w+|TORCH_INCLUDE_STACK_TRACE")
 """Variables that `srobust run` adds: docs/engineer.md has them."""
@@ -79,7 +79,8 @@ def results(cluster: DevCluster, folder: Path, *, cases: Sequence[str] = ()) -> 
         start(cluster, folder / name, *words, cases=cases)
     for name in launchers:
         path = folder / name / "results.json"
-        wait_until(path.exists, 300, f"the results of {name}: {sorted(folder.glob('*/*'))}")
+        # Many steps, one after the other: on a busy machine plain srun alone took five minutes.
+        wait_until(path.exists, 600, f"the results of {name}: {sorted(folder.glob('*/*'))}")
         yield {case: comparable(case, found) for case, found in json.loads(path.read_text()).items()}
 
 
