@@ -258,3 +258,27 @@ def test_a_job_that_was_there_before_is_no_intruder_whatever_its_start_time_says
     jobs[2] = replace(jobs[2], restart_count=1)
     world.run(4)
     assert len(alerts(world, "seat.entered")) == 1
+
+
+def test_a_job_that_was_requeued_and_still_ended_when_the_seat_opened_was_not_there_before(made: Make) -> None:
+    """Slurm counts a restart with the requeue: Ann's job ends slowly elsewhere, and starts through the seat."""
+    world = made(4)
+    world.entered = 99
+    world.slurm.run_job(("n1", "n2"))
+    ends = world.slurm.run_job(("n4",)).ref
+    world.run(4)
+    world.slurm.stuck.add("n4")
+    world.slurm.requeue(ends)
+    nodes, jobs = world.slurm.state.nodes, world.slurm.state.jobs
+    world.claim(1, ("n2",))
+    world.run(0.5)
+    nodes["n3"] = replace(nodes["n3"], flags=frozenset(("NOT_RESPONDING",)))
+    world.run(3)
+    assert jobs[1].reservation == "srobust-seat-1"
+    jobs[2] = replace(jobs[2], state="PENDING", completing=False, nodes=(), reservation="srobust-seat-1")
+    world.slurm._try_start(jobs[2])
+    world.slurm.update_job(ends, reservation="")
+    assert (jobs[2].state, jobs[2].nodes) == ("RUNNING", ("n1",))
+    world.run(4)
+    assert len(alerts(world, "seat.entered")) == 1
+    assert world.outcomes() == ["aborted"]

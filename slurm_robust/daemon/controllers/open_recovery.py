@@ -152,7 +152,8 @@ class OpenRecovery:
         others = (j for j in readings.jobs.values() if j.user == r.user and j.ref.job_id != self.row.job_id)
         own = [j for j in others if is_there(j)]
         if not opened(seat):
-            self.before = frozenset((j.ref.job_id, j.restart_count) for j in own)
+            # Not one that ends: where it was requeued, its next start has the same count of restarts already.
+            self.before = frozenset((j.ref.job_id, j.restart_count) for j in own if not j.completing)
             return ()
         points = (a for a in context.journal.actions(self.row.key) if a.kind == ActionKind.POINT_JOB_AT_SEAT.value)
         opened_s = max((a.called_at_s or 0.0 for a in points), default=0.0)
