@@ -41,10 +41,11 @@ class OpenRecovery:
     """From its last look to the next one."""
     before: frozenset[tuple[int, int]] = frozenset()
     """Other jobs of its user, each with its restarts, that were there when the seat was last seen closed."""
-    added_at_s: Mapping[str, float] = field(default_factory=dict)
-    """Nodes that its seat has beyond the plan, and when each was first seen there."""
+    seat_read_at_s: float = 0.0
+    added_at_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Nodes that its seat has beyond the plan: when each was last seen outside, and first seen there."""
     takers: frozenset[int] = frozenset()
-    """Other jobs of its user that came to such a node in that very second: through the seat, or just before."""
+    """Other jobs of its user that came to such a node between these times: through the seat, or just before."""
     job: Job | None = None
     """As it was seen last, without what always changes."""
     broken: str = ""
@@ -146,7 +147,8 @@ class OpenRecovery:
         r, readings = self.recovery, context.readings
         seat, at_s = readings.reservations.get(r.seat), readings.reservations_at_s
         added = {*expand(seat.nodes if seat else "")}.difference(r.seat_nodes)
-        self.added_at_s = {n: self.added_at_s.get(n, at_s) for n in added}
+        self.added_at_s = {n: self.added_at_s.get(n, (self.seat_read_at_s, at_s)) for n in added}
+        self.seat_read_at_s = at_s
         if seat is None:
             return ()
         others = (j for j in readings.jobs.values() if j.user == r.user and j.ref.job_id != self.row.job_id)
@@ -164,10 +166,10 @@ class OpenRecovery:
                 continue
             on = {*r.seat_nodes, *added}.intersection(job.nodes)
             on -= _by_another_way(job, context) if on else on
-            after_s = [job.start_at_s - int(self.added_at_s[n]) for n in on & added]
-            if 0 in after_s:
+            at = [(int(before_s), int(seen_s)) for before_s, seen_s in (self.added_at_s[n] for n in on & added)]
+            if any(before_s <= job.start_at_s <= seen_s for before_s, seen_s in at):
                 self.takers |= {job.ref.job_id}
-            if on - added or max(after_s, default=0) > 0:
+            if on - added or any(job.start_at_s > seen_s for _, seen_s in at):
                 found.append(job)
         return tuple(found)
 

@@ -42,7 +42,7 @@ class View:
         others: Other jobs that wait or are there with the seat as their reservation.
         hidden: Other jobs of the user that began on the seat's nodes after it was opened, and that nothing else led
             there: a job that has started in it can leave its reservation at once, or name another one of its user's.
-        takers: How many other jobs of the user came to nodes beyond the plan in the second in which these were added.
+        takers: How many other jobs of the user came to nodes beyond the plan while these were being added.
         spare: Nodes that could be added to a seat that has too few, best first; empty where it has enough.
     """
 
