@@ -297,3 +297,29 @@ def test_a_job_that_was_requeued_and_still_ended_when_the_seat_opened_was_not_th
     world.run(4)
     assert len(alerts(world, "seat.entered")) == 1
     assert world.outcomes() == ["aborted"]
+
+
+def test_a_job_that_came_to_a_spare_node_just_before_the_seat_did_is_no_intruder(made: Make) -> None:
+    """Slurm starts Ann's small job on a node that was free a moment ago; slurmctld's clock is 3 s ahead."""
+    world = made(4)
+    world.entered, change = 99, world.slurm.update_reservation
+    world.slurm.run_job(("n1", "n2"))
+    other, _ = [world.slurm.run_job((name,), user="ben") for name in ("n3", "n4")]
+    world.run(4)
+    world.claim(1, ("n2",))
+    world.run(0.5)
+    world.slurm.state.nodes["n2"] = replace(world.slurm.state.nodes["n2"], state="DOWN")
+    world.run(10)
+    small: list[Job] = []
+
+    def late(name: str, *, nodes: str | None = None, duration_min: int | None = None) -> None:
+        if not small and "n3" in expand(nodes or ""):
+            small.append(world.slurm.run_job(("n3",), start_at_s=int(world.slurm.now_s) + 3))
+        change(name, nodes=nodes, duration_min=duration_min)
+
+    world.slurm.update_reservation = late  # type: ignore[method-assign]
+    world.slurm._end(other, "COMPLETED")
+    world.run(8)
+    assert small
+    assert not alerts(world, "seat.entered")
+    assert world.outcomes() == [""]

@@ -208,14 +208,14 @@ class Recoveries:
         kind = step.action.kind
         if kind is ActionKind.POINT_JOB_AT_SEAT:
             # From now on the recovery only waits for the job to start.
-            waits = (a for a in f.recovery.actions if a.kind is ActionKind.WAIT_RUNNING)
-            for action in waits:
+            for action in (a for a in f.recovery.actions if a.kind is ActionKind.WAIT_RUNNING):
                 self.context.journal.note_call(f.row.key, action, self.context.now_s())
         reserve = (ActionKind.QUARANTINE, ActionKind.CREATE_SEAT, ActionKind.POINT_JOB_AT_SEAT, ActionKind.DELETE_SEAT)
         if kind in reserve:
             await self.context.read_reservations()
-        if of_another(f.recovery, step):
-            await self.context.read_jobs()
+        beyond = kind is ActionKind.CREATE_SEAT and step.action not in f.recovery.actions
+        if beyond or of_another(f.recovery, step):
+            await self.context.read_jobs()  # one may have come to a node just before that was added
         if kind in (ActionKind.DRAIN, ActionKind.SET_DOWN):
             await self.context.read_nodes()
             # The next recovery of this poll must see it.
