@@ -10,7 +10,7 @@ import pytest
 from daemon_world import KilledError, World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import Config
+from slurm_robust.config import Config, parse
 from slurm_robust.daemon.store.journal import CLOSED
 from slurm_robust.slurm.values import expand
 
@@ -126,4 +126,19 @@ def test_the_users_own_exclusions_stay(tmp_path: Path) -> None:
     world.run(40)
     assert runs_again(world)
     assert excluded(world) == {"n4"}
+    world.journal.close()
+
+
+def test_two_jobs_that_accuse_each_others_node_do_not_keep_both_from_each_other(tmp_path: Path) -> None:
+    """The link between two nodes that both share is bad: each waits for the node that the other's closed seat has."""
+    config = parse("quarantine: {max_per_user_hour: 0}")
+    world = World(tmp_path, FakeSlurm(2), config)
+    for user in ("ann", "ben"):
+        world.slurm.run_job(("n1", "n2"), user=user)
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.claim(2, ("n1",))
+    world.run(70)
+    assert world.slurm.state.jobs[1].nodes == ("n1", "n2")
+    assert "running" in world.outcomes()
     world.journal.close()

@@ -13,6 +13,8 @@ from slurm_robust.slurm.values import expand, fold
 
 TRIED_S = 6.0
 """A job that does not start within this time in a seat with fewer nodes than it had needs more."""
+CLOSED_S = 30.0
+"""Another job's seat that is closed for longer may wait for a node of this one: neither would ever start."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,9 @@ def wanted(r: Recovery, view: View) -> tuple[str, ...]:
     if not short:
         return r.seat_nodes
     own, seats = (r.seat, *r.own_reservation.split(",")), f"{r.seat.rpartition('-')[0]}-"
-    others = (o for o in view.reservations.values() if o.name.startswith(seats) or not o.name.startswith(OURS))
-    others = (o for o in others if o.name not in own)
-    taken = view.occupied | in_reservations(others)
+    others = [o for o in view.reservations.values() if o.name not in own]
+    held = [o for o in others if o.name.startswith(seats) and (opened(o) or view.now_s < o.start_at_s + CLOSED_S)]
+    taken = view.occupied | in_reservations((*held, *(o for o in others if not o.name.startswith(OURS))))
     more = [n for n in (expand(seat.nodes) if seat else ()) if n in view.nodes and view.nodes[n].usable]
     more = list(dict.fromkeys((*more, *view.spare, *sorted(given_back(r, view)))))
     more = [n for n in more if n not in r.seat_nodes and n not in taken]
