@@ -31,7 +31,8 @@ _OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: ")
 """Our own lines in a job's output quote what others have printed."""
 _WE_END = re.compile(r"srobust: [\d:]{8} (?:restart|spare|seat|requeue|plain|owner|test|stop)[a-z_ ]*: ")
 _WE_BEGIN = re.compile(r"srobust: [\d:]{8} (?:training at step |.{0,40} for the training step;)")
-"""Between a line of the first kind and one of the second, it is we who end ranks."""
+"""Between a line of the first kind and one of the second, it is we who end ranks; a job that tells no step prints none
+of the second kind, so what others print after these ends begins again, too."""
 _ENDS = ("srun: ", "slurmstepd")
 _DETAIL = "Last error:"
 """NCCL's sentence before the line that says what failed."""
@@ -244,7 +245,7 @@ class FindingsReader:
         self._rank = rank
         self._tracebacks = Tracebacks()
         self._message = _OpenedMessage()
-        self._we_end = False
+        self._we_end = self._ended = False
 
     def read(self, number: int, raw: str) -> None:
         """Read a line; a traceback that a logger has put on one line is read as the lines that it was."""
@@ -257,15 +258,23 @@ class FindingsReader:
     def _read_line(self, number: int, line: str) -> None:
         bare = unlabelled(line)
         if _OURS.match(bare):
-            self._we_end = not _WE_BEGIN.match(bare) if self._we_end else _WE_END.match(bare) is not None
+            if _WE_END.match(bare):
+                self._we_end, self._ended = True, False
+            elif _WE_BEGIN.match(bare):
+                self._we_end = False
             return
+        if self._we_end and bare.startswith(_ENDS):
+            self._ended = True
+            return
+        if bare.strip():
+            self._we_end = self._we_end and not self._ended
         tracebacks, message = self._tracebacks, self._message
         text = tracebacks.read(bare, line, number)
         if text is None or message.reads(text, number, self.found):
             return
         ends = tracebacks.ends
         rule = self._rules.of_exception(tracebacks.with_place(text)) if ends else self._rules.match_text(text)
-        if rule is None or (self._we_end and text.startswith(_ENDS)):
+        if rule is None:
             return
         mild = tracebacks.harmless or (not ends and _is_mild(line, text))
         # What is more telling than the exception that was being handled is no mere consequence of it.

@@ -115,3 +115,5 @@ def test_what_we_end_ourselves_is_no_failure(road: str) -> None:
     died = "srun: error: n2: task 0: Killed"
     assert findings(log) == []
     assert [one.number for one in findings([died, *log, died])] == [0, 6]
+    next_attempt = ["loading the data", died]
+    assert [one.number for one in findings([*log[:4], *next_attempt])] == [5], "also of a job that tells no step"
