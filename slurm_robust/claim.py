@@ -252,6 +252,15 @@ def parse_answer(admin_comment: str) -> ClaimAnswer | None:
     return answer
 
 
+def answer_to(admin_comment: str, incident: str) -> ClaimAnswer | None:
+    """The daemon's answer to this incident; None where it has not answered, also where the text is somebody else's."""
+    try:
+        answer = parse_answer(admin_comment)
+    except ClaimError:
+        return None
+    return answer if answer is not None and answer.incident == incident else None
+
+
 def _render(value: Claim | ClaimAnswer) -> str:
     defaults = {f.name: f.default for f in fields(value)}
     values = {

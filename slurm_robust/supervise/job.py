@@ -252,11 +252,7 @@ def _unanswered(job: Job, previous: Claim | None) -> dict[str, Any]:
     if previous is None or previous.restart >= job.restart_count:
         return {}
     asked = previous.restart if previous.state == claim.STATE_WANTS_REQUEUE else previous.asked
-    try:
-        answer = claim.parse_answer(job.admin_comment)
-    except ClaimError:
-        answer = None  # somebody else's text
-    if asked < 0 or (answer is not None and answer.incident == previous.incident):
+    if asked < 0 or claim.answer_to(job.admin_comment, previous.incident):
         return {}
     kept = ("evict", "conclusion", "confidence", "why", "grade")
     return {"asked": asked, **{name: getattr(previous, name) for name in kept}}

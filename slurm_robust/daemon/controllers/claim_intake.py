@@ -253,16 +253,7 @@ class ClaimIntake:
         await context.read_reservations(age_s)
         if refusal := self.refusal(now_job, claim):
             return refusal
-        kept = self.kept_in_service(now_job, claim)
-        request = RecoveryRequest(
-            CLAIM,
-            now_job,
-            claim.evict,
-            f"{why}; {kept}" if kept else why,
-            suspects_to="" if kept else context.config.quarantine.claims,
-            incident=claim.incident,
-            earlier=context.journal.evicted(job.ref.job_id, job.user),
-        )
+        request = self.request(now_job, claim, why)
         decision = plan(request, self.recoveries.cluster_for(job), context.config, context.now_s())
         short = isinstance(decision, Recovery) and len(decision.seat_nodes) < len(now_job.nodes)
         if short and not 0 <= context.now_s() - self._looked_again_at_s < AGAIN_S:
@@ -271,6 +262,19 @@ class ClaimIntake:
             await context.read_jobs()
             decision = plan(request, self.recoveries.cluster_for(job), context.config, context.now_s())
         return decision
+
+    def request(self, job: Job, claim: Claim, why: str) -> RecoveryRequest:
+        """What a claim asks for, within the bounds on what claims take out of service."""
+        kept = self.kept_in_service(job, claim)
+        return RecoveryRequest(
+            CLAIM,
+            job,
+            claim.evict,
+            f"{why}; {kept}" if kept else why,
+            suspects_to="" if kept else self.context.config.quarantine.claims,
+            incident=claim.incident,
+            earlier=self.context.journal.evicted(job.ref.job_id, job.user),
+        )
 
     def times_of(self, claim: Claim) -> dict[str, float]:
         """The claim's times that can be true."""
@@ -314,11 +318,7 @@ class ClaimIntake:
     async def _site_first(self, job: Job, claim: Claim) -> bool:
         """Whether a user's own daemon leaves the claim to the site's, which is alive where its drain permits are."""
         context, now_s = self.context, self.context.now_s()
-        try:
-            answer = protocol.parse_answer(job.admin_comment)
-        except ClaimError:
-            answer = None
-        if answer is not None and answer.incident == claim.incident:
+        if protocol.answer_to(job.admin_comment, claim.incident):
             return True
         key = incident_key(job, claim.incident)
         if key not in self._yielding:

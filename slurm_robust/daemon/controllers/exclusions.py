@@ -10,7 +10,9 @@ from slurm_robust.claim import ClaimError
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.recoveries import Recoveries
+from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.daemon.store.node_ledger import NodeLedger
+from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_step import lift
 from slurm_robust.policy.cluster.recovery_view import fit_again
 from slurm_robust.slurm.client import Job
@@ -20,6 +22,9 @@ AGAIN_S = 60.0
 """After this time the same nodes are given back again where needed: slurmctld may have forgotten."""
 CHANGED_S = 20.0
 """A waiting job is read again for status at most so often: its user can change its claim at each look."""
+
+Recovered = list[tuple[IncidentRow, Recovery]]
+"""A job's recoveries, as `Journal.recoveries` gives them."""
 
 
 class Exclusions:
@@ -61,18 +66,19 @@ class Exclusions:
         self.left_out = {i: names for i, names in self.left_out.items() if i in waiting}
         for job in waiting.values():
             with self.context.guarded("exclusion.waits", f"job {job.ref.address}", key=job.ref.address):
+                done = self.context.journal.recoveries(job.ref.job_id, job.user)
                 if self.context.acting:
-                    await self._give_back(job)
-                await self._note_left_out(job)
+                    await self._give_back(job, done)
+                await self._note_left_out(job, done)
 
-    async def _note_left_out(self, job: Job) -> None:
+    async def _note_left_out(self, job: Job, done: Recovered) -> None:
         job_id, now_s = job.ref.job_id, self.context.now_s()
         try:
             claim = protocol.parse(job.comment)
         except ClaimError:
             claim = None
         wanted = frozenset(claim.evict if claim is not None and not claim.road else ())
-        wanted |= {n for _, r in self.context.journal.recoveries(job_id, job.user) for n in r.bad}
+        wanted |= {n for _, r in done for n in r.bad}
         before, at_s = self._asked.get(job_id, (frozenset[str](), 0.0))
         if not wanted or now_s < at_s + (AGAIN_S if wanted == before else CHANGED_S):
             return
@@ -80,9 +86,8 @@ class Exclusions:
         self.left_out[job_id] = tuple(sorted(wanted.intersection(expand((now_job and now_job.exclude) or ""))))
         self._asked[job_id] = (wanted, now_s)
 
-    async def _give_back(self, job: Job) -> None:
+    async def _give_back(self, job: Job, done: Recovered) -> None:
         context, now_s = self.context, self.context.now_s()
-        done = context.journal.recoveries(job.ref.job_id, job.user)
         if not done or job.restart_count <= done[0][1].restart:
             return
         row, last = done[0]

@@ -22,7 +22,7 @@ from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import candidates
-from slurm_robust.policy.cluster.recovery_plan import CLAIM, Recovery, RecoveryRequest, Refusal, plan, plan_late
+from slurm_robust.policy.cluster.recovery_plan import CLAIM, Recovery, Refusal, plan, plan_late
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError, SlurmUnavailableError
@@ -89,7 +89,7 @@ class LateClaims:
             now_job = await context.call(context.client.job, job.ref)
             if now_job is None or (now_job.comment, now_job.state) != (job.comment, job.state):
                 raise SlurmError("read its claim", "the job has just changed")
-            if not self._answered(now_job, claim):
+            if not protocol.answer_to(now_job.admin_comment, claim.incident):
                 await self._weigh(now_job, claim)
         except (sqlite3.OperationalError, SlurmUnavailableError):
             # A full disk, or Slurm is away: that is not the user's doing, and the claim is read again.
@@ -102,13 +102,6 @@ class LateClaims:
         return bool(
             self.context.journal.incidents(where, (job.ref.job_id, claim.incident, job.user, claim.restart, CLAIM), 1)
         )
-
-    def _answered(self, job: Job, claim: Claim) -> bool:
-        try:
-            answer = protocol.parse_answer(job.admin_comment)
-        except ClaimError:
-            return False  # a text of somebody else
-        return answer is not None and answer.incident == claim.incident
 
     async def _weigh(self, job: Job, claim: Claim) -> None:
         """Decide as for a claim that comes in time, about the job as it ran when it asked."""
@@ -149,18 +142,10 @@ class LateClaims:
     def _plan(self, job: Job, attempt: Job, claim: Claim) -> Recovery | Refusal:
         """A seat for a job that waits; for one that runs again or has ended, only the suspects' check."""
         context, now_s = self.context, self.context.now_s()
-        kept = self.intake.kept_in_service(attempt, claim)
         why = f"{claim.why or 'the job asked to be requeued'}; nobody answered its claim in time"
-        request = RecoveryRequest(
-            CLAIM,
-            attempt,
-            claim.evict,
-            f"{why}; {kept}" if kept else why,
-            suspects_to="" if kept else context.config.quarantine.claims,
-            incident=claim.incident,
-            # The job's own requeue has excluded its suspects: that was no choice of the user's.
-            earlier=context.journal.evicted(job.ref.job_id, job.user) | frozenset(claim.evict),
-        )
+        request = self.intake.request(attempt, claim, why)
+        # The job's own requeue has excluded its suspects: that was no choice of the user's.
+        request = replace(request, earlier=request.earlier | frozenset(claim.evict))
         cluster = self.recoveries.cluster_for(job)
         if job.state != "PENDING":
             return plan_late(replace(request, suspects_to=request.suspects_to and "quarantine"), cluster)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, parse, parse_answer
+from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, answer_to, parse
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.model import ActionKind, Incident
@@ -104,11 +104,8 @@ class OpenRecovery:
         def since(at_s: float) -> float:
             return now_s - at_s if at_s else 0.0
 
-        try:
-            answer = parse_answer(job.admin_comment) if job else None
-            answered = answer.state if answer and answer.incident == self.incident.id else ""
-        except ClaimError:
-            answered = ""  # AdminComment has a text of somebody else: the job was not answered yet
+        answer = answer_to(job.admin_comment, self.incident.id) if job else None
+        answered = answer.state if answer else ""
         try:
             claim = parse(job.comment) if job else None
         except ClaimError:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_robust.claim import ClaimAnswer, ClaimError, parse_answer
+from slurm_robust.claim import ClaimAnswer, answer_to
 from slurm_robust.config import SlurmConfig
 from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
-from slurm_robust.slurm.client import Job, SlurmClient
+from slurm_robust.slurm.client import SlurmClient
 from slurm_robust.slurm.commands import CommandClient
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 from slurm_robust.supervise.clock import Clock
@@ -167,14 +167,6 @@ def _go_on(wait: RequeueWait, now_s: float, *, runs_on: bool) -> WaitStep:
     return WaitStep("note", "the job still runs after its requeue; it is requested again", again, requeue=True)
 
 
-def _answer_of(job: Job, incident: str) -> ClaimAnswer | None:
-    try:
-        answer = parse_answer(job.admin_comment)
-    except ClaimError:
-        return None  # somebody else's text
-    return answer if answer is not None and answer.incident == incident else None
-
-
 def poll(
     wait: RequeueWait, client: SlurmClient, folder: IncidentFolder, clock: Clock, *, tells_first: bool = False
 ) -> RequeueWait | int:
@@ -188,7 +180,7 @@ def poll(
         job = client.job(wait.ref)
     except SlurmError:
         job, heard = None, False  # nothing is concluded from that
-    answer = _answer_of(job, wait.incident) if job is not None else None
+    answer = answer_to(job.admin_comment, wait.incident) if job is not None else None
     ending = job is not None and (job.completing or job.restart_count != wait.restart)
     running = job is not None and job.state == "RUNNING"
     step = next_step(wait, answer, clock.now_s(), ending=ending, heard=heard, running=running)
