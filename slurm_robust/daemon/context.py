@@ -65,7 +65,8 @@ class SlurmReadings:
     _busy: tuple[Mapping[int, Job] | None, frozenset[str], frozenset[str]] = (None, frozenset(), frozenset())
     """The jobs, the nodes on which they are, and of these the nodes with more than one job."""
     _in: tuple[Mapping[int, Job] | None, dict[str, list[Job]]] = (None, {})
-    """The jobs, and those that wait or are there, by the reservation that they ask for."""
+    _of: tuple[Mapping[int, Job] | None, dict[str, list[Job]]] = (None, {})
+    """The jobs, and those that wait or are there, by the reservation that they ask for; those that are there, by user."""
 
     @property
     def nodes(self) -> Mapping[str, Node]:
@@ -93,6 +94,16 @@ class SlurmReadings:
                         found.setdefault(name, []).append(job)
             self._in = (self.jobs, found)
         return self._in[1].get(reservation, [])
+
+    def there_of(self, user: str) -> list[Job]:
+        """The user's jobs that start, run, are suspended or end."""
+        if self._of[0] is not self.jobs:
+            found: dict[str, list[Job]] = {}
+            for job in self.jobs.values():
+                if is_there(job):
+                    found.setdefault(job.user, []).append(job)
+            self._of = (self.jobs, found)
+        return self._of[1].get(user, [])
 
     def _occupied(self) -> tuple[frozenset[str], frozenset[str]]:
         jobs, busy, shared = self._busy

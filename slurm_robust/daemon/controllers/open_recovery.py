@@ -9,7 +9,7 @@ from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, answer_to, parse
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.model import ActionKind, Incident
-from slurm_robust.policy.cluster.node_states import in_reservations, is_there
+from slurm_robust.policy.cluster.node_states import in_reservations
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_view import View, opened
 from slurm_robust.slurm.client import Job
@@ -148,8 +148,7 @@ class OpenRecovery:
         self.seat_read_at_s = at_s
         if seat is None:
             return ()
-        others = (j for j in readings.jobs.values() if j.user == r.user and j.ref.job_id != self.row.job_id)
-        own = [j for j in others if is_there(j)]
+        own = [j for j in readings.there_of(r.user) if j.ref.job_id != self.row.job_id]
         if not opened(seat):
             # Not one that ends: where it was requeued, its next start has the same count of restarts already.
             self.before = frozenset((j.ref.job_id, j.restart_count) for j in own if not j.completing)
