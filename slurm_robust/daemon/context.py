@@ -66,7 +66,7 @@ class SlurmReadings:
     """The jobs, the nodes on which they are, and of these the nodes with more than one job."""
     _in: tuple[Mapping[int, Job] | None, dict[str, list[Job]]] = (None, {})
     _of: tuple[Mapping[int, Job] | None, dict[str, list[Job]]] = (None, {})
-    """The jobs, and those that wait or are there, by the reservation that they ask for; those that are there, by user."""
+    """The jobs, and those that wait or are there, by the reservation they ask for; those that are there, by user."""
 
     @property
     def nodes(self) -> Mapping[str, Node]:
