@@ -10,7 +10,10 @@ from diagnosis_material import AT_S, run, save_incident, slurm_of_scripts
 
 from slurm_robust.localize.evidence import RankExit
 
-SOCKET = "[W1127 07:00:01.1 socket.cpp:204] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+SOCKET = (
+    "[W1127 07:00:01.1 socket.cpp:759] [c10d] The IPv6 network addresses of (n1, 29500) cannot be retrieved "
+    "(gai error: -2 - Name or service not known)."
+)
 STEPS = "step 1 loss 2.0\nstep 2 loss 1.9\nstep 3 loss 1.8\n"
 
 
@@ -58,3 +61,13 @@ def test_a_warning_that_training_survived_is_no_root(tmp_path: Path) -> None:
     assert f"name_service: {SOCKET}" in run(log).output
     log.write_text(SOCKET)
     assert json.loads(run(log, "--json").stdout)["category"] == "name_service"
+
+
+def test_a_client_without_a_name_is_no_finding(tmp_path: Path) -> None:
+    """PyTorch says it of each connection where the network has no reverse DNS, uses the address, and goes on."""
+    log = tmp_path / "log"
+    log.write_text(
+        "[W1127 12:03:00.720178624 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+    )
+    told = json.loads(run(log, "--json").stdout)
+    assert (told["root"], told["also"]) == (None, [])
