@@ -154,10 +154,14 @@ def _own_jobs(said: dict[str, str], config: Config) -> list[Advice]:
 
     chosen, client = config.own_jobs, AdmissionClient(config.slurm)
     try:
+        asks = pwd.getpwuid(os.geteuid()).pw_name
         try:
             user = Path(config.daemon.state_dir).owner()
         except (OSError, KeyError):
-            user = pwd.getpwuid(os.geteuid()).pw_name
+            user = asks if os.geteuid() == 0 else "root"
+        if asks not in ("root", user):
+            who = f"{asks} cannot try the jobs of {user}, the daemon's user"
+            return [Advice(Severity.UNKNOWN, own_jobs.ABOUT, who, "sudo srobust doctor  # or as that user")]
         wanted = (chosen.partition,) if chosen.partition else config.standby.partitions
         partitions = [p for p in client.partitions() if not wanted or p.name in wanted]
         known = client.associations(user) if own_jobs.enforced(said) else None
