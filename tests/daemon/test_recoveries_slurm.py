@@ -134,6 +134,8 @@ def test_a_claim_past_a_bound_moves_the_job_and_takes_no_node_out(scene: Scene) 
     answer = parse_answer(scene.job(jobs[1]).admin_comment)
     assert answer is not None
     assert f"quarantine.max_per_user_hour is 1: {third} stays in service" in answer.why
+    kept = [line for line in scene.log.read_text().splitlines() if "claim.suspect_kept: " in line]
+    assert [f"{node} stays in service" in line for node, line in zip((first, third), kept, strict=True)] == [True] * 2
     assert [name for name in scene.ours() if "quarantine" in name] == [f"srobust-quarantine-{second}"]
     assert not scene.node(third).drained
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
-from slurm_robust.cli.table import table
+from slurm_robust.cli.table import sentence, table
 from slurm_robust.cli.teaching import SHOWN, lesson
 
 _EXAMPLES = (
@@ -39,8 +41,29 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
         for pool in pools:
             if pool.get("size_reason"):
                 click.echo(f"{pool['name']}: {pool['size_reason']}")
+        tell_suspects(pools)
     else:
         click.echo("none: standby.size in robust.yaml is 0, or no node is free")
+
+
+def suspects(pools: list[dict[str, Any]]) -> list[str]:
+    """Return a sentence about each member that a job has suspected within a day, and that stayed in service."""
+    return [
+        f"{s['node']}: job {s['job']} suspected it at {clock(s['at_s'])}, and it stayed in service; "
+        + (
+            f"checked in full since{s['word'] and ' (' + s['word'] + ')'}: held where no other node is free"
+            if s["checked_at_s"]
+            else "not checked in full since: the last choice until it is"
+        )
+        for pool in pools
+        for s in pool.get("suspected", ())
+    ]
+
+
+def tell_suspects(pools: list[dict[str, Any]]) -> None:
+    """Print these sentences."""
+    for line in suspects(pools):
+        sentence(line)
 
 
 _SIZED = [

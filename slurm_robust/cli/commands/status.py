@@ -9,6 +9,7 @@ import click
 
 from slurm_robust.cli.commands.incidents import why
 from slurm_robust.cli.commands.nodes import repair
+from slurm_robust.cli.commands.standby import tell_suspects
 from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import sentence, table
 from slurm_robust.cli.teaching import SHOWN, lesson
@@ -64,6 +65,7 @@ def command(path: str | None, as_json: bool) -> None:
 
     if lost := state.get("lost_gres"):
         click.echo(f"{fold(lost)}: {LOST_GRES}")
+    tell_suspects(state["standby"])
     names: dict[str, list[str]] = {}
     for node in state["nodes"]:
         names.setdefault(node["node_state"], []).append(node["name"])
@@ -90,8 +92,10 @@ def command(path: str | None, as_json: bool) -> None:
     click.echo()
     table("Supervised jobs", columns, rows, drop=("name", "attempt", "user"))
     live = [i for i in state["incidents"] if i["state"] != "closed"]
-    shown = live or state["incidents"][:5]
-    lines = [(clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], why(i)) for i in shown]
+    lines = [
+        (clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], why(i))
+        for i in live or state["incidents"][:5]
+    ]
     click.echo()
     table("Open incidents" if live else "Last incidents", ("opened", "id", "job", "outcome", "reason"), lines)
 

@@ -26,6 +26,7 @@ from slurm_robust.policy.cluster.node_states import (
     lost_gres,
 )
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT, NODE_LOST
+from slurm_robust.policy.cluster.standby_health import SUSPECT_S, doubted
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand, fold
 from slurm_robust.text import printable
@@ -201,6 +202,9 @@ def _pool(daemon: Daemon, pool: Pool) -> dict[str, Any]:
     readings = daemon.context.readings
     held = readings.reservations.get(pool.name)
     unchecked = sorted(set(pool.nodes) & readings.unchecked)
+    suspected = daemon.ledger.suspected(daemon.context.now_s() - SUSPECT_S)
+    known = daemon.ledger.standby_checks()
+    unsure = doubted(suspected, known)
     return {
         "name": pool.name,
         "partition": pool.kind.partition,
@@ -209,6 +213,17 @@ def _pool(daemon: Daemon, pool: Pool) -> dict[str, Any]:
         "held": fold(expand(held.nodes)) if held else "",
         "unchecked": fold(unchecked),
         "unchecked_count": len(unchecked),
+        "suspected": [
+            {
+                "node": name,
+                "at_s": suspected[name].at_s,
+                "job": suspected[name].job,
+                "checked_at_s": None if name in unsure else known[name].passed_at_s,
+                "word": known[name].word if name in known else "",
+            }
+            for name in pool.nodes
+            if name in suspected
+        ],
         "wanted": pool.wanted,
         "size_reason": daemon.standby_pools.size_reason(pool),
         "short": pool.short,

@@ -16,12 +16,14 @@ from slurm_robust.daemon.store.journal import OPEN, RUNNING, ActionRow, Incident
 from slurm_robust.daemon.store.node_ledger import Quarantine
 from slurm_robust.daemon.store.seat_bars import SeatBars
 from slurm_robust.model import Action, ActionKind
-from slurm_robust.policy.cluster.node_states import Cluster, candidates
+from slurm_robust.policy.cluster.node_states import Cluster, candidates, in_reservations
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, Step, next_step, of_another
 from slurm_robust.policy.cluster.recovery_view import View, entered, forgotten, missing, shown
+from slurm_robust.policy.cluster.standby_health import SUSPECT_S, withheld
 from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
+from slurm_robust.slurm.values import expand
 
 STEPS_AT_ONCE = 16
 LINGER_S = 60.0
@@ -76,7 +78,19 @@ class Recoveries:
         cluster, there = self.context.readings.cluster(), self.context.readings.reservations
         others = (f.recovery for f in self.open.values() if f.row.job_id != job.ref.job_id)
         coming = (Reservation(r.seat, ",".join(r.seat_nodes)) for r in others if r.seat and r.seat not in there)
-        return replace(cluster, reservations=(*cluster.reservations, *coming))
+        suspected, not_yet = self._suspects(cluster)
+        reservations = (*cluster.reservations, *coming)
+        return replace(cluster, reservations=reservations, suspected=suspected, withheld=not_yet)
+
+    def _suspects(self, cluster: Cluster) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the nodes that were suspected a while ago, and those of them that no seat takes before their check."""
+        config, ledger, now_s = self.context.config, self.breaker.ledger, self.context.now_s()
+        suspected = ledger.suspected(now_s - SUSPECT_S)
+        if not suspected or not (config.standby.size and config.standby.check_max_age_h):
+            return frozenset(suspected), frozenset()
+        members = in_reservations(cluster.reservations, config.standby.prefix + "-")
+        limit_s, known = config.quarantine.claim_limit_s, ledger.standby_checks()
+        return frozenset(suspected), withheld(suspected, known, members=members, now_s=now_s, limit_s=limit_s)
 
     def of_job(self, job_id: int) -> OpenRecovery | None:
         """The open recovery of a job."""
@@ -167,7 +181,8 @@ class Recoveries:
             kept_away = frozenset(q.node for q in self.breaker.ledger.quarantines())
             view = f.view(job, context, may_take_out=not self.breaker.why_open, in_quarantine=kept_away)
             if missing(f.recovery, job, view.nodes):
-                view = replace(view, spare=self._spare(f.recovery, job))
+                spare, awaited = self._spare(f.recovery, job)
+                view = replace(view, spare=spare, awaited=awaited)
             self._stamp(f, view)
             self._bar(f, view)
             step = next_step(f.recovery, view)
@@ -192,12 +207,16 @@ class Recoveries:
             f.changed_at_s = context.now_s()
             await self._read_again(f, step)
 
-    def _spare(self, r: Recovery, job: Job | None) -> tuple[str, ...]:
-        """Free nodes like those of the job, best first."""
+    def _spare(self, r: Recovery, job: Job | None) -> tuple[tuple[str, ...], bool]:
+        """Return free nodes like those of the job, best first, and whether others only await their full check."""
         if job is None:
-            return ()
-        until_s = r.open_until_s or math.inf
-        return tuple(candidates(job, [*r.seat_nodes, *r.bad], self.cluster_for(job), self.context.config, until_s))
+            return (), False
+        until_s, cluster, readings = r.open_until_s or math.inf, self.cluster_for(job), self.context.readings
+        every = replace(cluster, withheld=frozenset())
+        free = candidates(job, [*r.seat_nodes, *r.bad], every, self.context.config, until_s)
+        here = {n for n in readings.at_check & readings.nodes.keys() if job.partition in readings.nodes[n].partitions}
+        awaited = cluster.withheld & ({*free} | here) - {*expand(job.exclude or "")}
+        return tuple(n for n in free if n not in cluster.withheld), bool(awaited)
 
     def _too_much(self, step: Step) -> bool:
         """True where the breaker forbids the step, and has opened: the next step then takes no node out."""

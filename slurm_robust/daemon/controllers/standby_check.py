@@ -14,7 +14,7 @@ from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import in_reservations
 from slurm_robust.policy.cluster.pair_partners import pairs_due
-from slurm_robust.policy.cluster.standby_health import StandbyCheck, due
+from slurm_robust.policy.cluster.standby_health import SUSPECT_S, StandbyCheck, doubted, due
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.values import expand
 
@@ -55,6 +55,7 @@ class StandbyChecks:
         pools = {r.name: expand(r.nodes) for r in readings.reservations.values() if r.name.startswith(prefix)}
         members = {n for names in pools.values() for n in names}
         self._adopt(members)
+        self._doubt()
         for row in self.ledger.standby_checks().values():
             with context.guarded("standby.waits", row.node, key=row.node):
                 await self._follow(row, member=row.node in members)
@@ -102,6 +103,13 @@ class StandbyChecks:
             job = full_check.running_check(self.context, f"{JOB_NAME}-{name}")
             if job is not None and (name not in rows or rows[name].job_id is None):
                 self.ledger.standby_check_begun(name, job.ref.job_id, self.context.now_s())
+
+    def _doubt(self) -> None:
+        """Have those members checked anew that a job has suspected since, and that stayed in service."""
+        rows = self.ledger.standby_checks()
+        for name in doubted(self.ledger.suspected(self.context.now_s() - SUSPECT_S), rows):
+            if name in rows and rows[name].passed_at_s:
+                self.ledger.standby_doubted(name)
 
     async def _begin(self, node: Node, pool: str) -> None:
         context, kind, name = self.context, ActionKind.STANDBY_CHECK, f"{JOB_NAME}-{node.name}"

@@ -12,6 +12,7 @@ from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_picture import NodePicture
 from slurm_robust.policy.cluster.node_states import OURS, Pool, PoolRules, plan_pools
+from slurm_robust.policy.cluster.standby_health import SUSPECT_S, doubted
 from slurm_robust.slurm.client import Reservation
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand, fold
@@ -22,7 +23,7 @@ LONGEST_MIN = 360 * DAY_MIN
 """Slurm's longest reservation is a year from its start: an older pool is deleted and created again."""
 
 
-_PlannedFrom = tuple[NodePicture, Mapping[str, Reservation], frozenset[str], frozenset[str], Mapping[str, int]]
+_PlannedFrom = tuple[NodePicture, Mapping[str, Reservation], frozenset[str], frozenset[str], Mapping[str, int], object]
 
 
 class StandbyPools:
@@ -56,8 +57,10 @@ class StandbyPools:
             return
         self._next_at_s = context.now_s() + EVERY_S
         out = keep_out | {q.node for q in self.ledger.quarantines()}
-        sizes = self.sizes.now()
-        now = (readings.picture, readings.reservations, out, readings.at_check, sizes)
+        sizes, suspected = self.sizes.now(), self.ledger.suspected(context.now_s() - SUSPECT_S)
+        unsure = doubted(suspected, self.ledger.standby_checks())
+        suspects = {name: name not in unsure for name in suspected}
+        now = (readings.picture, readings.reservations, out, readings.at_check, sizes, suspects)
         if self._planned is None or now[0] is not self._planned[0] or now[1:] != self._planned[1:]:
             self.pools = plan_pools(
                 readings.nodes,
@@ -65,6 +68,7 @@ class StandbyPools:
                 PoolRules(config, context.config.seat.prefix, sizes),
                 keep_out=out,
                 at_check=readings.at_check,
+                suspected=suspects,
             )
             self._planned = now
         if not context.acting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.breaker import ClaimedNode, Drain, TakenOut
 from slurm_robust.policy.cluster.recovery_plan import CLAIM
-from slurm_robust.policy.cluster.standby_health import StandbyCheck
+from slurm_robust.policy.cluster.standby_health import StandbyCheck, Suspicion
 from slurm_robust.policy.cluster.strikes import Strike
 
 
@@ -181,6 +182,34 @@ class NodeLedger:
         What a node was found with beside another says nothing more once it is 0.
         """
         self._update("standby_checks", node, met_at_s=at_s, word=word)
+
+    def standby_doubted(self, node: str) -> None:
+        """Note that what a member passed does not count any more: a job has suspected it since."""
+        self._update("standby_checks", node, passed_at_s=0.0, met_at_s=0.0, word="suspected since its last check")
+
+    def suspected(self, since_s: float) -> dict[str, Suspicion]:
+        """Return the newest suspicion since then of each node that an incident left without taking it out."""
+        rows = self.journal.remembered("suspected", lambda: self._suspected(since_s))
+        return {s.node: s for s in rows if s.at_s > since_s}
+
+    def _suspected(self, since_s: float) -> list[Suspicion]:
+        values = (since_s, Mode.ACT.value)
+        taken = self.db.execute(
+            "SELECT i.key, a.target FROM incidents i JOIN actions a ON a.incident = i.key "
+            "WHERE i.opened_at_s > ? AND i.mode = ? AND a.kind IN ('quarantine', 'drain')",
+            values,
+        )
+        aside = {(r["key"], r["target"]) for r in taken}
+        query = (
+            "SELECT key, job, opened_at_s, plan FROM incidents WHERE opened_at_s > ? AND mode = ? ORDER BY opened_at_s"
+        )
+        plans = self.db.execute(query, values)
+        return [
+            Suspicion(node, r["opened_at_s"], r["job"])
+            for r in plans
+            for node in (json.loads(r["plan"] or "null") or {}).get("evict", ())
+            if (r["key"], node) not in aside
+        ]
 
     def standby_left(self, node: str) -> None:
         """Forget a node that is not a member any more."""

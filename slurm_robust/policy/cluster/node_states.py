@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 
 from slurm_robust.config import Config, StandbyConfig
 from slurm_robust.model import REASON_PREFIX
@@ -56,12 +57,19 @@ def state_of(node: Node, *, quarantined: bool, seat: bool, standby: bool, job: b
 
 @dataclass(frozen=True)
 class Cluster:
-    """What slurmctld shows, read just now, and which standby nodes still need their full check."""
+    """What slurmctld shows, read just now, and which standby nodes still need their full check.
+
+    Attributes:
+        suspected: Nodes that stayed in service as suspects a while ago: the last choice.
+        withheld: Those of them that no seat takes before their full check.
+    """
 
     nodes: Mapping[str, Node]
     jobs: Sequence[Job]
     reservations: Sequence[Reservation]
     unchecked: frozenset[str] = frozenset()
+    suspected: frozenset[str] = frozenset()
+    withheld: frozenset[str] = frozenset()
 
 
 def foreign(node: Node) -> bool:
@@ -154,7 +162,8 @@ def busy_nodes(jobs: Iterable[Job]) -> frozenset[str]:
 def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, until_s: float) -> list[str]:
     """Nodes that can replace the lost: standby first, then idle unreserved ones; of the same hardware class.
 
-    Standby nodes that passed their full check come first; nodes that a reservation needs before `until_s` come last.
+    Standby nodes that passed their full check come first; suspects, and at the very end nodes that a reservation needs
+    before `until_s`, come last.
     """
     held = cluster.reservations
     prefixes = (config.seat.prefix, QUARANTINE_PREFIX, PAIR_PREFIX)
@@ -164,15 +173,16 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
     reserved = in_reservations(r for r in held if r.name != job.reservation)
     busy = busy_nodes(cluster.jobs)
     kinds = {class_of(cluster.nodes[n], job.partition) for n in lost if n in cluster.nodes}
-    not_these = {*job.nodes, *ours_taken, *expand(job.exclude or ""), *busy}
-    out: list[tuple[bool, bool, bool, str]] = []
+    not_these = {*job.nodes, *ours_taken, *expand(job.exclude or ""), *busy, *cluster.withheld}
+    out: list[tuple[bool, bool, bool, bool, str]] = []
     for node in cluster.nodes.values():
         if node.name in not_these or job.partition not in node.partitions or not idle(node):
             continue
         if kinds and class_of(node, job.partition) not in kinds:
             continue
         if node.name in pools or (node.name not in reserved and "RESERVED" not in node.flags):
-            out.append((node.name in others, node.name not in pools, node.name in cluster.unchecked, node.name))
+            last = (node.name in others, node.name in cluster.suspected)
+            out.append((*last, node.name not in pools, node.name in cluster.unchecked, node.name))
     return [name for *_, name in sorted(out)]
 
 
@@ -220,12 +230,14 @@ def plan_pools(
     *,
     keep_out: frozenset[str] = frozenset(),
     at_check: frozenset[str] = frozenset(),
+    suspected: Mapping[str, bool] = MappingProxyType({}),
 ) -> list[Pool]:
     """One pool for each hardware class: healthy members stay, lost ones are replaced by idle unreserved nodes.
 
     A member that got a job through a seat leaves the pool (it is not idle any more), and its place is refilled.
     A member in a seat stays in its pool, and is not added to another; one that is busy with the
     daemon's own check (`at_check`) stays, too. Nodes in `keep_out`, for example those in quarantine, are not taken.
+    Those that were `suspected` come last; a member that was not checked since (False) gives way to another node.
     """
     reserved, config = list(reservations), rules.config
     seats = in_reservations(reserved, rules.seat_prefix)
@@ -236,11 +248,14 @@ def plan_pools(
     for kind, names in sorted(by_class(nodes.values(), config.partitions).items(), key=lambda item: item[0].slug):
         name, size = f"{config.prefix}-{kind.slug}", rules.size_of(kind)
         present = members.get(name, ())
-        keep = [n for n in present if n in names and n not in taken and _stays(nodes[n], seats, at_check)][:size]
-        not_these = {*keep, *taken, *others, *present}
+        stay = [n for n in present if n in names and n not in taken and _stays(nodes[n], seats, at_check)]
+        unsure = [n for n in stay if not suspected.get(n, True) and n not in seats and n not in at_check]
+        keep = [n for n in stay if n not in unsure][:size]
+        not_these = {*taken, *others, *present}
         free = [n for n in sorted(names, reverse=True) if n not in not_these]
         fresh = [n for n in free if idle(nodes[n]) and "RESERVED" not in nodes[n].flags]
-        chosen = tuple(sorted(keep + fresh[: max(0, size - len(keep))]))
+        more = [*(n for n in fresh if n not in suspected), *unsure, *(n for n in fresh if n in suspected)]
+        chosen = tuple(sorted(keep + more[: max(0, size - len(keep))]))
         taken.update(chosen)
         if chosen or present:
             pools.append(Pool(name, kind, chosen, max(0, size - len(chosen)), size))

@@ -230,7 +230,10 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
     missing = max(job.num_nodes, len(job.nodes)) - len(kept)
     own, excluded = exclusions(job, cluster, request.earlier)
     lost = [n for n in job.nodes if n not in kept]
-    free = candidates(replace(job, exclude=excluded), lost, cluster, config, until_s) if missing > 0 else []
+    asks = replace(job, exclude=excluded)
+    free = candidates(asks, lost, cluster, config, until_s) if missing > 0 else []
+    if not kept and not free:  # without any node there is no seat, and nobody would look again
+        free = candidates(asks, lost, replace(cluster, withheld=frozenset()), config, until_s)
     standby = tuple(sorted(sorted(free, key=request.earlier.__contains__)[: max(0, missing)]))
     if not kept and not standby:
         return Refusal("no node is left for the job, and none of the same kind is free")

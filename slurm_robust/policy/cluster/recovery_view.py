@@ -46,6 +46,7 @@ class View:
             there: a job that has started in it can leave its reservation at once, or name another one of its user's.
         takers: How many other jobs of the user came to nodes beyond the plan while these were being added.
         spare: Nodes that could be added to a seat that has too few, best first; empty where it has enough.
+        awaited: Another such node is only at its full check, or waits for it.
     """
 
     job: Job | None
@@ -72,6 +73,7 @@ class View:
     hidden: tuple[Job, ...] = ()
     takers: int = 0
     spare: tuple[str, ...] = ()
+    awaited: bool = False
 
 
 def entered(r: Recovery, view: View) -> tuple[Job, ...]:
@@ -89,7 +91,7 @@ def fit_again(bad: Iterable[str], nodes: Mapping[str, Node], in_quarantine: froz
 
 def given_back(r: Recovery, view: View) -> frozenset[str]:
     """Suspects that the waiting job may use again, because its seat has fewer nodes than it needs."""
-    if not missing(r, view.job, view.nodes):
+    if view.awaited or not missing(r, view.job, view.nodes):
         return frozenset()
     return fit_again(r.bad, view.nodes, view.in_quarantine) - {*expand(r.own_exclude)}
 

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from slurm_robust.policy.cluster.node_states import idle
 from slurm_robust.slurm.client import Node
 
+SUSPECT_S = 86400.0
+"""How long a node that stayed in service as a suspect is the last choice for a pool and for a seat."""
+JOINS_S = 15.0
+"""A free suspect is kept from seats for so long at least: a pool may take it, and has it checked."""
 AHEAD_S = 60.0
 """A check with a time further ahead than this was noted before the clock was set back: its age is unknown."""
 
@@ -34,6 +38,39 @@ class StandbyCheck:
     next_try_at_s: float = 0.0
     word: str = ""
     met_at_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """The last time that `job` left this node as a suspect, at `at_s`, and nothing took it out of service."""
+
+    node: str
+    at_s: float
+    job: str
+
+
+def doubted(suspected: Mapping[str, Suspicion], known: Mapping[str, StandbyCheck]) -> frozenset[str]:
+    """Return the suspects that have not passed a full check since they were suspected."""
+    return frozenset(n for n, s in suspected.items() if n not in known or known[n].passed_at_s <= s.at_s)
+
+
+def withheld(
+    suspected: Mapping[str, Suspicion],
+    known: Mapping[str, StandbyCheck],
+    *,
+    members: frozenset[str],
+    now_s: float,
+    limit_s: float,
+) -> frozenset[str]:
+    """Return the suspects that no seat takes yet: their full check comes first.
+
+    It may never come about, so that members of a pool are withheld for `limit_s`, others until a pool may have them.
+    """
+    return frozenset(
+        n
+        for n in doubted(suspected, known)
+        if 0 <= now_s - suspected[n].at_s < (limit_s if n in members else min(limit_s, JOINS_S))
+    )
 
 
 @dataclass(frozen=True)
