@@ -12,6 +12,7 @@ import math
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from slurm_robust.claim import ClaimAnswer, ClaimError, render, split
@@ -21,8 +22,10 @@ from slurm_robust.daemon.own_jobs import RESERVATIONS, OwnJobs
 from slurm_robust.daemon.site_command import run_command
 from slurm_robust.model import Action, ActionKind, JobRef
 from slurm_robust.policy.cluster.launch_failed import launch_failed
-from slurm_robust.policy.cluster.recovery_plan import QUARANTINE_FLAGS, SEAT_FLAGS
+from slurm_robust.policy.cluster.recovery_plan import MAX_DRAIN_REASON_CHARS, QUARANTINE_FLAGS, SEAT_FLAGS
+from slurm_robust.remedy import untagged
 from slurm_robust.slurm.errors import SlurmError, SlurmNotFoundError, SlurmRefusedError
+from slurm_robust.text import shortened
 
 CRASH_VARIABLE = "SROBUST_DAEMON_CRASH_AFTER"
 """For drills and tests: a number n or an action's kind. The daemon kills itself with SIGKILL right after its n-th
@@ -102,6 +105,10 @@ class Actor:
             raise AssertionError("an action in observe mode: nothing may change")
         if self._lease is not None:
             await self._lease.check()
+        if action.kind is ActionKind.DRAIN and (cause := context.cause_of(action.target)):
+            # Without a remedy: a reboot does not mend a switch.
+            reason = shortened(untagged(action.reason), MAX_DRAIN_REASON_CHARS - len(cause) - 2)
+            action = replace(action, reason=f"{reason}; {cause}")
         kind, standing = action.kind, action.kind in STANDING
         context.journal.note_call(key, action, context.now_s(), standing=standing)
         # A standing action has many targets, and must not take the log's rate from others.

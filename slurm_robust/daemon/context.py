@@ -164,6 +164,8 @@ class DaemonContext:
         self.private = frozenset({"unknown"})
         """What slurm.conf's `PrivateData` hides from ordinary users; `unknown` before it was read."""
         self.calls = 0
+        self.cause_of: Callable[[str], str] = lambda _: ""
+        """What else the reason of a node's drain says: that others of its leaf switch failed with it."""
         self.troubles: dict[str, str] = {}
         """What keeps the daemon from its work now, by topic: a sentence each, with the command to type."""
         self._jobs_took_s: deque[float] = deque(maxlen=5)
@@ -172,10 +174,8 @@ class DaemonContext:
         """When slurmctld last could not be reached."""
         self._logged = RateLimit(6, 60.0)
         self._logged_in_all = RateLimit(120, 60.0)
-        self._logged_of_user = RateLimit(20, 60.0)
-        self._left_out = RateLimit(1, 60.0)
-        self._own_errors = RateLimit(1, 600.0)
-        self._told_unread = RateLimit(2, 60.0)
+        self._logged_of_user, self._left_out = RateLimit(20, 60.0), RateLimit(1, 60.0)
+        self._own_errors, self._told_unread = RateLimit(1, 600.0), RateLimit(2, 60.0)
         self._unread: dict[str, frozenset[str]] = {}
         """What the last readings left out and a person was told, as `SlurmClient.unread` has it."""
 

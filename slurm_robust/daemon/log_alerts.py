@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from slurm_robust.model import REASON_PREFIX
 from slurm_robust.notify.alert import Alert
+from slurm_robust.policy.cluster.leaf_faults import MARK
 from slurm_robust.remedy import untagged
 
 NOT_RESUMED = ("recovery.given_up", "recovery.not_started", "recovery.aborted", "held.too_often")
@@ -25,7 +26,9 @@ def alert_of(at_s: float, what: str, text: str) -> Alert | None:
     return make(at_s, what, text) if make is not None else None
 
 
-def _drained(at_s: float, _: str, text: str) -> Alert:
+def _drained(at_s: float, _: str, text: str) -> Alert | None:
+    if MARK in text:
+        return None  # one message tells of all nodes of the switch
     node, _, reason = text.partition(": ")
     happened = f"Node {node} is out of service: {reason.removeprefix(REASON_PREFIX).strip()}"
     # The same fault, seen again by another job, is a repetition; another fault of the node is not.
@@ -40,6 +43,12 @@ def _opened(at_s: float, _: str, text: str) -> Alert:
 
 def _storm(at_s: float, what: str, text: str) -> Alert:
     return Alert(at_s, "storm", what, text, done="nothing is drained or requeued", command="srobust status")
+
+
+def _leaf(at_s: float, what: str, text: str) -> Alert:
+    done = "they are drained where a job or a check finds them unfit, and it counts as no failure of theirs"
+    key = f"{what} {' '.join(sorted(re.findall(MARK + '([^ ]+)', text)))}"
+    return Alert(at_s, "storm", key, text, done=done, command="srobust nodes --state drained")
 
 
 def _lemon(at_s: float, _: str, text: str) -> Alert:
@@ -81,8 +90,9 @@ def _stopped(at_s: float, _: str, text: str) -> Alert:
     return _of_incident(at_s, "stop", "was stopped for good", text.replace(STOPPED, "", 1))
 
 
-_LINES: dict[str, Callable[[float, str, str], Alert]] = {
+_LINES: dict[str, Callable[[float, str, str], Alert | None]] = {
     "node.drained": _drained,
+    "nodes.leaf_switch": _leaf,
     "breaker.open": _opened,
     "lemon": _lemon,
     "nodes.blind": _blind,

@@ -23,6 +23,7 @@ from slurm_robust.daemon.controllers.exclusions import Exclusions
 from slurm_robust.daemon.controllers.incident_reports import IncidentReports
 from slurm_robust.daemon.controllers.late_claims import LateClaims
 from slurm_robust.daemon.controllers.launch_failed import LaunchFailed
+from slurm_robust.daemon.controllers.leaf_faults import LeafFaults
 from slurm_robust.daemon.controllers.lemons import Lemons
 from slurm_robust.daemon.controllers.lost_jobs import LostJobs
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
@@ -95,6 +96,7 @@ class Daemon:
         self.incident_reports = IncidentReports(context, self.claim_intake, self.recoveries)
         self.node_failures = NodeFailures(context, self.claim_intake, self.recoveries)
         self.node_faults = MarkedFaults(context, self.actor, self.breaker, self.node_failures)
+        self.leaf_faults = LeafFaults(context, self.actor, self.ledger)
         self.blind_nodes, self.full_nodes = BlindNodes(context), BlindNodes(context, FULL)
         pair_ledger = PairLedger(context.journal)
         self.pair_tests = PairTests(context, self.actor, self.breaker, self.ledger, pair_ledger)
@@ -120,7 +122,7 @@ class Daemon:
         self._timed: tuple[Timed, ...] = (
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
             *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs, self.pair_tests),
-            *(self.trainings, self.notifier, self.lemons, self.blind_nodes, self.full_nodes),
+            *(self.trainings, self.notifier, self.lemons, self.blind_nodes, self.full_nodes, self.leaf_faults),
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -261,6 +263,8 @@ class Daemon:
             await self._read_nodes()
             if self.lease.standing_by:
                 return
+            with context.aside("telling of leaf switches"):
+                await self.leaf_faults.tick()
             self.breaker.count_drains()
             await self.drain_permits.tick()
         elif due == "reservations":

@@ -4,7 +4,8 @@ Evidence on a node: a drain of ours that was not reverted, a failed test, an inc
 Slurm lost to a node (`NODE_FAIL`), a strike. What happens on a node within an hour is one failure, however many signals
 tell of it. A failure that concerns n nodes counts 1/n on each: an incident that named n, a lost job of n nodes, and n
 nodes (three or more) that fail within a minute of each other, which a switch or a power supply does. Claims of one
-user count at most twice on a node, since one program may accuse it again and again.
+user count at most twice on a node, since one program may accuse it again and again. A drain whose reason names the
+leaf switch of several nodes that failed together counts on none of them.
 
 Test: given all failures of the cluster, those of one node are binomial with its share of the node-days, if it is like
 the others. That is exact, and needs no failure rate to be known. A node is a *lemon* if the chance of so many failures
@@ -24,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from slurm_robust.policy.cluster.leaf_faults import MARK
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.failures import category_of, is_failure, is_infrastructure, whole_drains
 
@@ -285,6 +287,8 @@ def failures_of(signals: Sequence[NodeSignal]) -> list[list[NodeSignal]]:
             failures.append(open_ones[signal.node])
     kept = []
     for failure in failures:
+        if any(MARK in signal.text for signal in failure):
+            continue
         users = {signal.user for signal in failure}
         if "" not in users and len(users) == 1:
             claim = (failure[0].node, users.pop())

@@ -11,20 +11,27 @@ from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import expand
 
 _NODES = re.compile(r"(?:^|\s)Nodes=(\S+)", re.IGNORECASE)
+_NAME = re.compile(r"(?:^|\s)(?:SwitchName|BlockName)=(\S+)", re.IGNORECASE)
 
 
-def leaf_switches(text: str) -> tuple[tuple[str, ...], ...]:
+def named_leaves(text: str) -> dict[str, tuple[str, ...]]:
     """The nodes of each line with `SwitchName` or `BlockName` and `Nodes`, in the file's order; others are left out."""
-    found = []
+    found = {}
     for line in text.replace("\\\n", " ").splitlines():
-        match = _NODES.search(line.partition("#")[0])
+        plain = line.partition("#")[0]
+        match, name = _NODES.search(plain), _NAME.search(plain)
         if match is None:
             continue
         try:
-            found.append(expand(match[1]))
+            found[name[1] if name else f"of {match[1]}"] = expand(match[1])
         except SlurmParseError:
             continue  # a line that only Slurm understands: these nodes keep the order of their names
-    return tuple(found)
+    return found
+
+
+def leaf_switches(text: str) -> tuple[tuple[str, ...], ...]:
+    """The nodes of each leaf switch alone."""
+    return tuple(named_leaves(text).values())
 
 
 def shared(names: Collection[str], switches: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
@@ -34,8 +41,13 @@ def shared(names: Collection[str], switches: Iterable[tuple[str, ...]]) -> tuple
 
 def read(slurm_conf: str) -> tuple[tuple[str, ...], ...]:
     """Those of the topology.conf beside this slurm.conf, empty for Slurm's own; none where it cannot be read."""
+    return tuple(read_named(slurm_conf).values())
+
+
+def read_named(slurm_conf: str) -> dict[str, tuple[str, ...]]:
+    """The same by the switches' names."""
     conf = slurm_conf or os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf")
     try:
-        return leaf_switches(Path(conf).with_name("topology.conf").read_text(encoding="utf-8", errors="replace"))
+        return named_leaves(Path(conf).with_name("topology.conf").read_text(encoding="utf-8", errors="replace"))
     except OSError:
-        return ()
+        return {}

@@ -109,6 +109,19 @@ def test_a_switch_makes_no_lemons() -> None:
     assert report.failures == pytest.approx(10.0)
 
 
+def test_two_nodes_of_a_leaf_switch_make_no_lemons() -> None:
+    """Two are too few to be told from chance by their times: the reasons of their drains name the switch."""
+    reason = "srobust: no link on mlx5_0/1 (DOWN, Disabled); look at leaf switch s0 first: n[0-1] failed together"
+    named, plain = (
+        find_lemons(
+            until([drain_row(f"n{n}", day * DAY_S + n, why) for day in range(1, 11) for n in (0, 1)], 1000, 30 * DAY_S)
+        )
+        for why in (reason, "srobust: no link on mlx5_0/1 (DOWN, Disabled)")
+    )
+    assert (named.lemons, named.failures) == ((), 0)
+    assert [lemon.node for lemon in plain.lemons] == ["n0", "n1"]
+
+
 def test_large_jobs_make_no_lemons() -> None:
     """Jobs of 512 nodes are lost again and again, and nobody knows to which node: 1/512 of a failure on each."""
     names = tuple(f"n{n}" for n in range(512))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm_robust.slurm.topology import leaf_switches, read, shared
+from slurm_robust.slurm.topology import leaf_switches, named_leaves, read, shared
 
 TREE = """
 # SwitchName=old Nodes=n9
@@ -19,6 +19,7 @@ SwitchName=odd Nodes=n[
 def test_each_leaf_has_its_nodes_and_a_line_that_cannot_be_read_is_left_out() -> None:
     """In the file's order; comments and switches of switches say nothing."""
     assert leaf_switches(TREE) == (("n1", "n3"), ("n2", "n4"))
+    assert list(named_leaves(TREE + "BlockName=b1 Nodes=n[5-6]")) == ["s0", "s1", "b1"]
 
 
 def test_the_file_lies_beside_slurm_conf(tmp_path: Path) -> None:

@@ -123,7 +123,9 @@ class Breaker:
         for node in context.picture.ours.values():
             if node.name not in known:
                 self.ledger.drained(node.name, at_s, node.reason)
-                context.alert("node.drained", f"{node.name}: {node.reason}")
+                cause = context.cause_of(node.name)
+                more = f"; {cause}" if cause and cause not in node.reason else ""
+                context.alert("node.drained", f"{node.name}: {node.reason}{more}")
         for name, reason in known.items():
             if name not in nodes or nodes[name].drained:
                 continue

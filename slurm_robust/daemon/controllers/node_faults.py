@@ -20,6 +20,7 @@ from slurm_robust.daemon.controllers.incident_rows import incident_key
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
 from slurm_robust.fault_marker import FaultMarker
 from slurm_robust.model import REASON_PREFIX, Action, ActionKind, SignalKind
+from slurm_robust.node_findings import about_rdma
 from slurm_robust.policy.cluster.node_faults import (
     GATHER_MORE_S,
     GATHER_S,
@@ -107,7 +108,9 @@ class MarkedFaults:
         for name in alone:
             if now_s < self._not_before_s.get(name, 0.0):
                 continue
-            gather_s = GATHER_MORE_S if near(name, fresh, gone) else GATHER_S
+            # Of a leaf switch that dies, the nodes tell within seconds of each other.
+            more = about_rdma(fresh[name].marker.kind) or near(name, fresh, gone)
+            gather_s = GATHER_MORE_S if more else GATHER_S
             with context.guarded("fault.waits", name, key=name):
                 await self._handle(name, alone, gather_s)
 

@@ -275,6 +275,10 @@ class NodeLedger:
             self.drain_ended(node, at_s)
             self.drained(node, at_s, reason)
 
+    def drain_explained(self, node: str, reason: str) -> None:
+        """Note that the reason of a drain says more now."""
+        self.db.execute("UPDATE drains SET reason = ? WHERE node = ? AND ended_at_s IS NULL", (reason, node))
+
     def drain_ended(self, node: str, at_s: float) -> None:
         """Note that a person has resumed the node."""
         self.db.execute("UPDATE drains SET ended_at_s = ? WHERE node = ? AND ended_at_s IS NULL", (at_s, node))
