@@ -263,8 +263,9 @@ class Daemon:
             await self._read_nodes()
             if self.lease.standing_by:
                 return
-            with context.aside("telling of leaf switches"):
-                await self.leaf_faults.tick()
+            if not self.as_user:
+                with context.aside("telling of leaf switches"):
+                    await self.leaf_faults.tick()
             self.breaker.count_drains()
             await self.drain_permits.tick()
         elif due == "reservations":

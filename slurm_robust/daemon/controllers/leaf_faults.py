@@ -30,6 +30,7 @@ class LeafFaults:
         """Since when each node has lost the network; None before the first reading: nobody knows it of those."""
         self._faults: list[LeafFault] = []
         self._told: dict[str, frozenset[str]] = {}
+        self._explained: set[str] = set()
         context.cause_of = self.cause_of
 
     def restart_timers(self) -> None:
@@ -52,6 +53,7 @@ class LeafFaults:
         if self._faults or len(recent) > 1:
             leaves = await asyncio.to_thread(topology.read_named, context.config.slurm.conf)
             self._faults = together(self._since_s, leaves, self._faults)
+            self._explained &= {name for fault in self._faults for name in fault.nodes}
             self._told = {f.switch: self._told.get(f.switch, frozenset()) for f in self._faults}
             self._tell(now_s)
             await self._explain()
@@ -68,8 +70,10 @@ class LeafFaults:
         """Say it also in the reasons of drains that came before the others, or that nodes made themselves."""
         for name in (n for f in self._faults for n in f.nodes):
             node = self.context.readings.nodes[name]
-            told = MARK in node.reason or remedy_of(node.reason) is not None  # a repair is under way
-            if self.context.acting and drained_by_us(node) and not told:
+            told = name in self._explained or MARK in node.reason
+            # With a remedy, a repair is under way.
+            if self.context.acting and drained_by_us(node) and not told and remedy_of(node.reason) is None:
+                self._explained.add(name)
                 with self.context.guarded("leaf.waits", name, key=name):
                     await self.actor.perform(f"leaf.{name}", Action(ActionKind.DRAIN, name, node.reason))
                     await self.context.read_nodes()
