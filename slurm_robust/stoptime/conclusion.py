@@ -108,9 +108,8 @@ class TestReport:
         }
 
 
-def of_pairs(verdict: PairVerdict) -> Iterable[TestFinding]:
+def of_pairs(verdict: PairVerdict, test: TestName = TestName.PAIRS) -> Iterable[TestFinding]:
     """The findings of the pairs."""
-    test = TestName.PAIRS
     yield from (TestFinding(test, FindingKind.NODE, (n,), why) for n, why in verdict.broken_nodes.items())
     yield from (TestFinding(test, FindingKind.LINK, pair, why) for pair, why in verdict.broken_links.items())
     yield from (TestFinding(test, FindingKind.UNDECIDED, group, why) for group, why in verdict.undecided.items())

@@ -371,7 +371,7 @@ def _ranks(group: list[Any], index: int, order: dict[str, Any]) -> list[dict[str
             break
         first += max(1, gpus)
     devices = [f"cuda:{i}" for i in range(gpus)] if gpus else ["cpu"]
-    shared = {"world": world, "host": host, "port": port, "secret": order["secret"], "limit_s": order["limit_s"]}
+    shared = {"world": world, "host": host, "port": port, **{k: order.get(k) for k in ("secret", "limit_s", "shape")}}
     return [{**shared, "rank": first + i, "device": device} for i, device in enumerate(devices)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from slurm_robust.stoptime import shape_test
 from slurm_robust.stoptime.rank_tools import join_group, timed
 
 CPU_ELEMENTS, CUDA_ELEMENTS = 1 << 18, 1 << 24
@@ -21,7 +22,8 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     """Take part in one group.
 
     Args:
-        spec: `rank`, `world`, `host` and `port` of the first rank, `device`, `limit_s`.
+        spec: `rank`, `world`, `host` and `port` of the first rank, `device`, `limit_s`; and `shape`, the kinds of
+            parallelism whose steps are made instead.
 
     Returns:
         `wrong`, how many numbers were not what they must be, by operation, and `gb_per_s` by operation: bytes that this
@@ -36,7 +38,11 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     join_group(dist, spec, spec["host"])
     elements = CPU_ELEMENTS if device == "cpu" else CUDA_ELEMENTS
     operations = {"all_gather": _all_gather, "all_reduce": _all_reduce}
-    wrong, rates = {}, {}
+    wrong: dict[str, int] = {}
+    rates: dict[str, float] = {}
+    if spec.get("shape"):
+        wrong = shape_test.run(shape_test.ShapeRank(torch, dist, rank, world, device), spec["shape"])
+        rates, operations = dict.fromkeys(wrong, 0.0), {}
     for name, operation in operations.items():
         wrong[name], best_s = operation(torch, dist, (rank, world, elements, device))
         received = 4 * elements * (world - 1) * (1 if name == "all_gather" else 2 / world)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import statistics
 import time
 from collections import defaultdict
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_robust.model import TestName
-from slurm_robust.stoptime import alignment, pairing
+from slurm_robust.stoptime import alignment, pairing, shape_test
 from slurm_robust.stoptime.agent_state import AgentState
 from slurm_robust.stoptime.agent_step import AgentStep, StepTarget
 from slurm_robust.stoptime.conclusion import (
@@ -28,9 +27,9 @@ from slurm_robust.stoptime.conclusion import (
     of_replay,
     untested,
 )
-from slurm_robust.stoptime.group_results import ended_badly, group_result
 from slurm_robust.stoptime.in_node_stage import InNodeStage, Orders
-from slurm_robust.stoptime.pairing import Group, GroupResult
+from slurm_robust.stoptime.pair_stage import MARGIN_S, PairChannel, PairStage
+from slurm_robust.stoptime.pairing import GroupResult
 from slurm_robust.stoptime.replay_run import ReplayPlace, ReplayRun, ReplaySpec, TestSurroundings
 
 LEAST_BUDGET_S = 20.0
@@ -40,24 +39,14 @@ LOAD_S = 60.0
 """For PyTorch to be loaded, from a slow file system too."""
 GLANCE_S = 10.0
 """The same, where it only tells whether somebody uses the GPUs."""
-PAIR_GPU_S, PAIR_CPU_S = 30.0, 15.0
-"""For one round of pairs: NCCL takes up to ten seconds to connect many GPUs."""
 STEP_S = 30.0
 LEAST_STAGE_S = 8.0
 """With less left of the budget a stage is not begun: that it does not end would say nothing."""
 _SILENT_S = 15.0
 """An agent beats every second; a node that says nothing for so long, while we listen, has left."""
-_MARGIN_S = 6.0
-"""An agent answers so long after its limit at the latest: it kills what hangs first."""
-_ALONE_S = 3.0
-"""Ranks whose partner failed may still say what they saw; then their test is ended."""
 _OF_RANKS = (TestName.PAIRS,)
 """Tests in which NCCL's variables matter."""
 REPEATS = 5
-SLOW_SHARE_GPU, SLOW_SHARE_CPU = 0.5, 0.2
-"""Of the round's median, below which a pair is slow. Processors share their time with all else on a node."""
-_PORTS = range(20_000, 28_000)
-"""First port of a run, below Linux's range for outgoing connections; each group has the next one."""
 
 Progress = Callable[[str], None]
 
@@ -78,6 +67,7 @@ class TestSettings:
         least_gb_per_s: Way of a copy (`h2d`, `d2h`, `d2d`) → the least bandwidth of a healthy GPU; 0 for no limit.
         replay: What the test replay runs.
         eud: Whether NVIDIA's Extended Utility Diagnostics are part of the test within the nodes.
+        layout: Parallel sizes of the job, as far as they are known: alignment makes steps in this shape, too.
     """
 
     __test__ = False
@@ -87,6 +77,7 @@ class TestSettings:
     least_gb_per_s: Mapping[str, float] = field(default_factory=dict)
     replay: ReplaySpec | None = None
     eud: bool = False
+    layout: Mapping[str, int] = field(default_factory=dict)
 
 
 def least_bandwidths(options: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -111,6 +102,7 @@ class TestRun:
     ) -> None:
         budget_s = settings.budget_s
         self._replayed = settings.replay
+        self._shape = tuple(kind for kind in shape_test.KINDS if settings.layout.get(kind, 1) > 1)
         self.nodes = pairing.ordered(target.nodes, settings.switches)
         self.tests = tuple(test for test in TestName if test in tests)
         self.step_ended = False
@@ -204,7 +196,7 @@ class TestRun:
         number = self._send(order, limit_s)
         await self._until(
             lambda: all(node in self._gone or number in self._states[node].answers for node in asked),
-            limit_s + _MARGIN_S,
+            limit_s + MARGIN_S,
         )
         return number
 
@@ -305,57 +297,24 @@ class TestRun:
 
     async def _pairs(self) -> None:
         nodes, troubles = self._able()
-        on_gpus = any(self._states[node].gpus for node in nodes)
-        share, round_s = (SLOW_SHARE_GPU, PAIR_GPU_S) if on_gpus else (SLOW_SHARE_CPU, PAIR_CPU_S)
-        rounds: list[tuple[GroupResult, ...]] = []
-        while groups := pairing.next_round(nodes, rounds):
-            limit_s = self._limit(round_s)
-            if not limit_s:
-                self._ended_early = (
-                    f"the budget of {self._budget_s:g} s was used up after round {len(rounds)} of the pairs"
-                )
-                break
-            self._progress(f"pairs: round {len(rounds) + 1}, {len(groups)} side by side")
-            results = await self._one_round(groups, limit_s, cut=limit_s < round_s)
-            rounds.append(pairing.judge_bandwidth(results, share, rounds))
-            if self._step.ended.is_set():
-                break
+        rounds = await self._rounds(nodes)
         for operation in rounds[0][0].gb_per_s if rounds else ():
             found = [r.gb_per_s[operation] for r in rounds[0] if operation in r.gb_per_s]
             self._bandwidth[operation] = statistics.median(found)
         self._findings += of_pairs(pairing.judge(nodes, rounds))
         self._findings += untested(TestName.PAIRS, troubles)
 
-    async def _one_round(self, groups: Sequence[Group], limit_s: float, *, cut: bool) -> list[GroupResult]:
-        first_port = secrets.choice(_PORTS)
-        shown = [self._shown(group, first_port + number) for number, group in enumerate(groups)]
-        members = [node for group in groups for node in group]
-        number = self._send({"c": "pairs", "groups": shown, "secret": secrets.token_hex(32)}, limit_s)
-        alone_since: dict[Group, float] = {}
-        await self._until(lambda: self._groups_done(groups, number, alone_since), limit_s + _MARGIN_S)
-        answers = {node: self._states[node].answers[number] for node in members if number in self._states[node].answers}
-        return [group_result(group, answers, self._gone, limit_s, cut=cut) for group in groups]
-
-    def _groups_done(self, groups: Sequence[Group], number: int, alone_since: dict[Group, float]) -> bool:
-        """True when nothing more is awaited; ends the test of those whose partner failed or left a moment ago."""
-        done = True
-        for group in groups:
-            waiting = [n for n in group if n not in self._gone and number not in self._states[n].answers]
-            if not waiting:
-                continue
-            done = False
-            if any(n in self._gone or ended_badly(self._states[n].answers.get(number, {})) for n in group):
-                since_s = alone_since.setdefault(group, time.monotonic())
-                if 0 < since_s < time.monotonic() - _ALONE_S:
-                    alone_since[group] = -1.0
-                    self._step.send({"c": "cancel", "id": number, "only": [self._states[n].index for n in waiting]})
-        return done
-
-    def _shown(self, group: Group, port: int) -> list[Any]:
-        """A group as the agents read it: all members use GPUs, or none does."""
-        states = [self._states[node] for node in group]
-        on_gpus = all(state.gpus for state in states)
-        return [port, states[0].host, [[state.index, state.gpus if on_gpus else 0] for state in states]]
+    async def _rounds(self, nodes: list[str], shape: Sequence[str] = ()) -> list[tuple[GroupResult, ...]]:
+        over, tell = self._step.ended.is_set, self._step.send
+        stage = PairStage(
+            PairChannel(self._states, self._gone, self._limit, self._send, tell, self._until, over, self._progress)
+        )
+        rounds = await stage.rounds(nodes, shape)
+        if stage.cut_after is not None:
+            what = "steps in the shape of the job" if shape else "pairs"
+            used_up = f"the budget of {self._budget_s:g} s was used up after round {stage.cut_after} of the {what}"
+            self._ended_early = used_up
+        return rounds
 
     async def _alignment(self) -> None:
         nodes, troubles = self._able()
@@ -378,8 +337,14 @@ class TestRun:
                     errors.append(alignment.StepError(node, device, text))
             if not self._states[node].digests:
                 troubles.setdefault(node, self._gone.get(node, f"no result within {limit_s:.0f} s"))
-        self._findings += of_alignment(alignment.judge(found, errors))
+        verdict = alignment.judge(found, errors)
+        self._findings += of_alignment(verdict)
         self._findings += untested(TestName.ALIGNMENT, troubles)
+        # Who has come to wrong bits alone needs no partner to be found by.
+        sound = [node for node in nodes if node not in troubles and node not in verdict.broken]
+        if self._shape and len(sound) > 1 and not self._step.ended.is_set():
+            rounds = await self._rounds(sound, self._shape)
+            self._findings += of_pairs(pairing.judge(sound, rounds), TestName.ALIGNMENT)
 
     async def _replay(self) -> None:
         if self._replayed is None:

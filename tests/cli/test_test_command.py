@@ -37,6 +37,7 @@ from slurm_robust.stoptime.conclusion import TestReport
         (["--job", "1", "--replay", "./x"], "--replay and its sizes are for the test replay: add --tests replay"),
         (["--job", "1", "--tests", "replay", "--replay", "same"], "only srobust run --robust-replay=same knows"),
         (["--job", "1", "--tests", "replay", "--replay", " "], "--replay: the command is empty"),
+        (["--job", "1", "--tests", "pairs", "--layout", "tp=2"], "--layout is for the tests alignment and replay"),
         (["--job", "1", "--tests", "replay", "--layout", "tp=0"], "--layout: layout: not understood: 'tp=0'"),
     ],
 )

@@ -56,6 +56,17 @@ def test_one_flipped_bit_between_two_nodes_is_their_link(tested: TestedCluster, 
     assert "wrong numbers in all_gather" in report["findings"][0]["reason"]
 
 
+def test_steps_in_the_shape_of_the_job_find_a_link_too(tested: TestedCluster, tmp_path: Path) -> None:
+    """Each device alone comes to the right bits; with `--layout` the link between n3 and n4 fails in alignment."""
+    with LinkProxy(("n3", "n4")) as proxy:
+        python, words = linked_python(tmp_path, proxy), ("-w", "n[1-4]", "--tests", "alignment", "--python")
+        code, report = tested.test(*words, python, "--layout", "tp=2,pp=2,ep=2")
+        assert proxy.relayed >= 2, "they met twice"
+    assert (code, report["failed_nodes"]) == (1, []), report
+    assert [(f["test"], f["kind"], f["nodes"]) for f in report["findings"]] == [("alignment", "link", ["n3", "n4"])]
+    assert "parallel step" in report["findings"][0]["reason"]
+
+
 def test_a_stranger_between_two_ranks_is_no_link(tested: TestedCluster, tmp_path: Path) -> None:
     """It passes on whatever they prove to each other, and flips a bit behind that: their pair did not run."""
     with LinkProxy(("n3", "n4")) as proxy:

@@ -58,6 +58,9 @@ class FakeStep:
             if answer is not None:
                 if order["c"] == "devices":
                     self.tell({"t": "rank", "node": node, "id": order["id"], "device": "cpu", **WELL, **answer})
+                if order["c"] == "step":
+                    same = {"device": "cpu", "hardware": "one", "digests": ["d"] * order["repeats"]}
+                    self.tell({"t": "digests", "node": node, "id": order["id"], **same})
                 self.tell({"t": "result", "node": node, "id": order["id"], **answer})
 
     async def end(self) -> bool:
@@ -66,7 +69,11 @@ class FakeStep:
 
 
 def run_over(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[FakeStep], None], *tests: TestName, budget_s: float = 60.0
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[FakeStep], None],
+    *tests: TestName,
+    budget_s: float = 60.0,
+    layout: dict[str, int] | None = None,
 ) -> tuple[TestReport, FakeStep]:
     """The report of a run over `NODES`, and the step that it used."""
     steps: list[FakeStep] = []
@@ -79,7 +86,8 @@ def run_over(
     monkeypatch.setattr(run_module, "AgentStep", made)
 
     async def whole() -> TestReport:
-        return await TestRun(StepTarget(NODES), tests, TestSettings(budget_s), lambda _: None).run()
+        settings = TestSettings(budget_s, layout=layout or {})
+        return await TestRun(StepTarget(NODES), tests, settings, lambda _: None).run()
 
     return asyncio.run(whole()), steps[0]
 
@@ -90,6 +98,30 @@ def test_healthy_nodes_need_two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (report.verdict, report.bandwidth) == ("passed", {"all_gather": 2.0})
     assert len(step.orders) == 2
     assert len({port for port, _, _ in step.orders[0]["groups"]}) == 3
+
+
+def test_alignment_has_nodes_meet_only_in_the_shapes_of_a_known_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one, and with nothing but data parallelism, each device is tested alone."""
+    for layout in ({}, {"dp": 6, "tp": 1}):
+        report, step = run_over(monkeypatch, lambda _: None, TestName.ALIGNMENT, layout=layout)
+        assert (report.verdict, [order["c"] for order in step.orders]) == ("passed", ["step"])
+    report, step = run_over(monkeypatch, lambda _: None, TestName.ALIGNMENT, layout={"ep": 4, "tp": 2, "dp": 3})
+    assert (report.verdict, report.bandwidth) == ("passed", {})
+    assert [order["shape"] for order in step.orders if order["c"] == "pairs"] == [["tp", "ep"]] * 2
+
+    def broken(step: FakeStep) -> None:
+        def answer(node: str, order: dict[str, Any]) -> dict[str, Any]:
+            groups = [{step.nodes[index] for index, _ in group[2]} for group in order.get("groups", ())]
+            wrong = any({"n2", node} <= group for group in groups)
+            return {**GOOD, "wrong": {"a tensor-parallel step": 7}} if wrong else GOOD
+
+        step.answer = answer
+
+    report, _ = run_over(monkeypatch, broken, TestName.ALIGNMENT, layout={"tp": 2})
+    assert report.failed_nodes == ("n2",)
+    (finding,) = report.findings
+    assert (finding.test, finding.kind) == (TestName.ALIGNMENT, FindingKind.NODE)
+    assert "7 wrong numbers in a tensor-parallel step" in finding.reason
 
 
 def test_a_broken_node_is_named_and_the_node_of_a_used_gpu_is_not_tested(monkeypatch: pytest.MonkeyPatch) -> None:

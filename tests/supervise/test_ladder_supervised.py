@@ -156,12 +156,17 @@ def test_tests_that_pass_are_followed_by_the_same_again(tmp_path: Path) -> None:
 
 
 def test_a_replay_has_its_own_budget_and_names_the_node(tmp_path: Path) -> None:
-    """The rung above the same again, where the tests can replay the training; it finds what the pairs did not."""
+    """The rung above the same again, where the tests can replay the training; it finds what the pairs did not.
+
+    The tests know the job's layout.
+    """
     tests = FakeTests((node_fails("n2", "each group with it fails", TestName.REPLAY),))
-    job = Hangs(tmp_path, tests, hang=2, replay="./small.sh", ladder={"tests": ("pairs",), "budget_s": 30.0})
+    ladder = {"tests": ("pairs",), "budget_s": 30.0}
+    job = Hangs(tmp_path, tests, hang=2, replay="./small.sh", ladder=ladder, layout={"ep": 2})
     assert job.ends() == 0
     assert job.tested == [("pairs",), ("replay",)]
     assert [budget_s for _, _, budget_s in tests.started] == [30.0, 600.0]
+    assert [settings.layout for settings in tests.settings] == [{"ep": 2}] * 2
     spec = tests.settings[1].replay
     assert spec is not None
     assert (spec.group_nodes, spec.tasks, spec.command) == (2, 1, ("/bin/sh", "-c", "./small.sh"))

@@ -153,7 +153,7 @@ def _tests(ctx: click.Context, _: click.Parameter, value: str) -> tuple[TestName
 @click.option(
     "--replay-tasks", type=click.IntRange(1, 1024), metavar="N", help="Ranks of CMD on each node (default: 1)."
 )
-@click.option("--layout", metavar="SIZES", help="tp=2,pp=4: gives the nodes of one group, by the GPUs of a node.")
+@click.option("--layout", metavar="SIZES", help="The job's, tp=2,pp=4: for steps of alignment, and replay's groups.")
 @click.option("--reservation", metavar="NAME", help="Without --job: the reservation that the nodes are in.")
 @click.option("--json", "as_json", is_flag=True, help="The verdict as one JSON object.")
 @click.option("--tell-slurm", is_flag=True, help="With --job: write the verdict into the Comment of that job of yours.")
@@ -182,6 +182,7 @@ def command(
     pairs      all-gather and all-reduce between two nodes: are the data right, and is it fast?
                Members of pairs that fail meet proven nodes, so that a broken link is told from a broken node.
     alignment  one training step of a small model on each device: do all of a kind come to the same bits?
+               With --layout: and in steps between two nodes, in the shape of the job?
     replay     the training, smaller, in groups of nodes, divided in two ways: which node is in both
                that fail? Only where --tests names it. CMD must not save where SROBUST_REPLAY is 1.
 
@@ -222,8 +223,7 @@ def command(
     except SlurmError as error:
         _inconclusive(slurm_words(error))
     target = replace(target, rank_python=python or sys.executable)
-    least = least_bandwidths(config.nodecheck.options)
-    settings = TestSettings(budget_s, topology.read(""), least, spec, eud)
+    settings = TestSettings(budget_s, topology.read(""), least_bandwidths(config.nodecheck.options), spec, eud, sizes)
     run = TestRun(target, tests, settings, partial(click.echo, err=True))
     report = _carried_out(run, client, job_id)
     if tell_slurm and job_id is not None:
@@ -252,10 +252,10 @@ def _checked_sizes(
     tests: tuple[TestName, ...], replay: str | None, given: tuple[int | None, ...], layout: str
 ) -> Sizes:
     """The parallel sizes of `--layout`; refuses what cannot be meant."""
-    if TestName.REPLAY not in tests:
-        if replay is not None or layout or any(given):
-            raise _UsageError("--replay and its sizes are for the test replay: add --tests replay")
-        return {}
+    if TestName.REPLAY not in tests and (replay is not None or any(given)):
+        raise _UsageError("--replay and its sizes are for the test replay: add --tests replay")
+    if layout and {TestName.REPLAY, TestName.ALIGNMENT}.isdisjoint(tests):
+        raise _UsageError("--layout is for the tests alignment and replay: add --tests alignment")
     if replay == SAME:
         raise _UsageError(
             "--replay same: only srobust run --robust-replay=same knows the command of the job's step; type the command"

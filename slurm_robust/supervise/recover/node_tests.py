@@ -84,7 +84,8 @@ class NodeTests:
         budget_s, replay = session.config.ladder.budget_s, None
         if TestName.REPLAY in plan.tests:
             budget_s, replay = session.config.ladder.replay_budget_s, replay_spec(session, attempt)
-        settings = TestSettings(budget_s, switches, least_bandwidths(session.config.nodecheck.options), replay)
+        least = least_bandwidths(session.config.nodecheck.options)
+        settings = TestSettings(budget_s, switches, least, replay, layout=attempt.layout)
         run = self._start(target, plan.tests, settings, self._progress)
         report = await self._awaited(run, attempt, budget_s + _OVERTIME_S)
         self._keep(report)
