@@ -126,3 +126,20 @@ def test_a_controller_that_does_not_answer_is_told_when_it_does(site: Callable[.
     os.kill(pid, signal.SIGCONT)
     wait_until(lambda: s.node("n1").drained, 60, f"drained\n{s.said('n1')}\n{s.daemon()[-2000:]}")
     wait_until(lambda: [j for j in s.client.jobs() if j.restart_count == 1 and str(j.ref.job_id) == job], 30, "back")
+
+
+@pytest.mark.variant
+def test_two_nodes_of_a_leaf_switch_are_drained_as_one_fault(site: Callable[..., Site]) -> None:
+    """Slurm keeps both reasons, which name the switch; one line tells of both."""
+    s = site(nodes=6, daemon=True)
+    wait_until(lambda: "drain-permit" in s.node("n1").comment, 20, "the daemon works")
+    s.cluster.layout.slurm_conf.with_name("topology.conf").write_text("SwitchName=s0 Nodes=n[1-4]\n")
+    no_link = "no link on mlx5_0/1 (DOWN, Disabled)"
+    s.client.drain("n1", f"srobust: {no_link}")
+    marker = fault_marker.FaultMarker(int(time.time()), "port", (), no_link)
+    s.client.set_node_extra("n2", fault_marker.render(marker))
+    reason = f"srobust: {no_link}; look at leaf switch s0 first: n[1-2] failed together"
+    wait_until(lambda: [s.node(name).reason for name in ("n1", "n2")] == [reason] * 2, 40, "both reasons")
+    wait_until(lambda: "nodes.leaf_switch" in s.daemon(), 20, "the line for people")
+    assert s.daemon().count("nodes.leaf_switch") == 1
+    assert s.daemon().count("action.drain:") == 2
