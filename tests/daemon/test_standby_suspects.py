@@ -47,7 +47,7 @@ def test_the_only_standby_node_is_a_suspect_and_waits_for_its_check(made: Make) 
     second = world.slurm.run_job(("n2", "n3"), user="ben").ref.job_id
     left(world, "n1", checks_wait=True)
     world.claim(second, ("n2",))
-    world.run(40)
+    world.run(200)  # longer than `seat.start_timeout_s`
     assert pool(world) == {"n1"}
     assert world.slurm.state.jobs[second].state == "PENDING"
     shown = published(world.daemon)["standby"]
@@ -69,6 +69,20 @@ def test_a_check_that_never_comes_holds_a_job_for_a_while_only(made: Make) -> No
     world.run(20)
     assert world.slurm.state.jobs[second].state == "PENDING"
     world.run(100)
+    assert set(world.slurm.state.jobs[second].nodes) == {"n1", "n3"}
+
+
+def test_where_slurm_refuses_the_check_nothing_waits_for_it(made: Make) -> None:
+    """It could only wait for what cannot come."""
+    world = made(KEPT, 4)
+    second = world.slurm.run_job(("n2", "n3"), user="ben").ref.job_id
+    world.slurm.run_job(("n1",))
+    world.run(30)
+    world.slurm.refuses_jobs = "Invalid account or account/partition combination specified"
+    world.claim(3, ("n1",))
+    world.run(14)
+    world.claim(second, ("n2",))
+    world.run(20)
     assert set(world.slurm.state.jobs[second].nodes) == {"n1", "n3"}
 
 

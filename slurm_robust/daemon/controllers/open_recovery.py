@@ -31,6 +31,8 @@ class OpenRecovery:
     pending_since_s: float = 0.0
     pointed_since_s: float = 0.0
     lost_since_s: float = 0.0
+    awaits_check: bool = False
+    """Its seat awaits a node that is only to be checked first."""
     refusals: int = 0
     retry_at_s: float = 0.0
     finished_at_s: float = 0.0

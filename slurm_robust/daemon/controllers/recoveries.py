@@ -88,9 +88,13 @@ class Recoveries:
         suspected = ledger.suspected(now_s - SUSPECT_S)
         if not suspected or not (config.standby.size and config.standby.check_max_age_h):
             return frozenset(suspected), frozenset()
+        own = self.actor.own_jobs
+        # Where Slurm refuses the daemon's own jobs, no check can come about.
+        there = ((cluster.nodes[n], s) for n, s in suspected.items() if n in cluster.nodes)
+        able = {node.name: s for node, s in there if not own.waits(own.partition(node.partitions))}
         members = in_reservations(cluster.reservations, config.standby.prefix + "-")
         limit_s, known = config.quarantine.claim_limit_s, ledger.standby_checks()
-        return frozenset(suspected), withheld(suspected, known, members=members, now_s=now_s, limit_s=limit_s)
+        return frozenset(suspected), withheld(able, known, members=members, now_s=now_s, limit_s=limit_s)
 
     def of_job(self, job_id: int) -> OpenRecovery | None:
         """The open recovery of a job."""
@@ -183,6 +187,9 @@ class Recoveries:
             if missing(f.recovery, job, view.nodes):
                 spare, awaited = self._spare(f.recovery, job)
                 view = replace(view, spare=spare, awaited=awaited)
+                if f.awaits_check and not awaited:  # only now the job has what it can have: it is given time to start
+                    f.pointed_since_s, view = context.now_s(), replace(view, pointed_s=0.0)
+                f.awaits_check = awaited
             self._stamp(f, view)
             self._bar(f, view)
             step = next_step(f.recovery, view)

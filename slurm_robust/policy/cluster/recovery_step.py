@@ -325,7 +325,7 @@ def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
     held = job.state in HELD or job.reason.startswith(("JobHeld", "launch_failed")) or "held" in job.reason.lower()
     if held:
         return GiveUp("aborted", f"the job is held ({job.reason}): a person releases it (scontrol release)")
-    if view.pointed_s > view.start_timeout_s:
+    if view.pointed_s > view.start_timeout_s and not view.awaited:
         return GiveUp("not_started", f"no start within {view.start_timeout_s:.0f} s; Slurm says: {job.reason}")
     return None
 
