@@ -39,6 +39,18 @@ def load_config(path: str | None) -> Config:
         raise click.ClickException(str(error)) from None
 
 
+def config_to_show(path: str | None) -> Config:
+    """Return the site's configuration; its defaults, with a warning, if it has an error and a daemon is at work."""
+    try:
+        return configuration.load(path)
+    except configuration.ConfigError as error:
+        default = Config()
+        if not (Path(default.daemon.state_dir) / "state.json").exists():
+            raise click.ClickException(str(error)) from None
+        click.echo(f"warning: {error}; what follows is of the daemon, which has its settings of before", err=True)
+        return default
+
+
 def load_state(config: Config) -> dict[str, Any]:
     """The daemon's last snapshot: from its file if that can be read and is fresh, else over HTTP."""
     path = Path(config.daemon.state_dir) / "state.json"

@@ -16,10 +16,12 @@ from helpers import mounted_tmpfs
 from snapshots import published
 
 from slurm_robust.claim import Claim, render
+from slurm_robust.cli import state
 from slurm_robust.cli.commands.incidents import _show, _took, _where_ranks_stood
 from slurm_robust.cli.commands.status import _step
 from slurm_robust.cli.main import cli
-from slurm_robust.config import Config
+from slurm_robust.config import Config, DaemonConfig
+from slurm_robust.config_http import HttpConfig
 from slurm_robust.daemon.api.state_lines import encode
 from slurm_robust.daemon.api.state_snapshot import write
 from slurm_robust.daemon.context import DaemonContext
@@ -185,3 +187,19 @@ def test_a_report_that_is_a_link_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "report.md").symlink_to(tmp_path / "secret.md")
     assert "secret" in _where_ranks_stood(str(tmp_path / "secret.md"))
     assert _where_ranks_stood(str(tmp_path / "report.md")) == ""
+
+
+def test_a_file_with_an_error_hides_no_state(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon goes on with its settings of before, and that is when people look."""
+    known = DaemonConfig(state_dir=str(site.parent / "state"), http=HttpConfig(port=1))
+    monkeypatch.setattr(state, "Config", lambda: Config(daemon=known))
+    site.write_text("mode: perhaps\n")
+    for words in (["status"], ["nodes"], ["standby"], ["incidents"]):
+        done = run(site, *words)
+        assert done.exit_code == 0, done.output
+        assert "robust.yaml" in done.output
+        assert "settings of before" in done.output
+    known = DaemonConfig(state_dir=str(site.parent / "nowhere"))
+    done = run(site, "status")
+    assert done.exit_code == 1
+    assert "perhaps" in done.output

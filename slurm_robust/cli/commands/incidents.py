@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
+from slurm_robust.cli.state import clock, config_to_show, load_state, print_json, source_options
 from slurm_robust.cli.table import paragraph, plain, table
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.config import Config
@@ -47,7 +47,7 @@ def command(incident: str | None, limit: int, html: Path | None, path: str | Non
         _write_folder(Path(str(incident)), html)
         return
     kept = _of_folder(incident) if incident is not None else []
-    incidents = kept or _load(load_config(path))
+    incidents = kept or _load(config_to_show(path))
     if incident is not None and not kept:
         incidents = [i for i in incidents if incident in (i["id"], i["key"], i["job"])]
         if not incidents:

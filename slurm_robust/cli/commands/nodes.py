@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
+from slurm_robust.cli.state import clock, config_to_show, load_state, print_json, source_options
 from slurm_robust.cli.table import table
 from slurm_robust.cli.teaching import SHOWN, lesson
 from slurm_robust.policy.cluster.node_states import NodeState
@@ -49,7 +49,7 @@ _BY = {"foreign": "somebody else", "slurm": "Slurm"}
 @source_options
 def command(state: str | None, room: str | None, path: str | None, as_json: bool) -> None:
     """Show the state of each node, and why."""
-    nodes = load_state(load_config(path))["nodes"]
+    nodes = load_state(config_to_show(path))["nodes"]
     if wanted := state or room:
         nodes = [n for n in nodes if n["node_state"] == wanted]
     if as_json:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
+from slurm_robust.cli.state import clock, config_to_show, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import sentence, table
 from slurm_robust.cli.teaching import SHOWN, lesson
 
@@ -24,7 +24,7 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
     """Show the standby pools: nodes held ready, a pool for each hardware class."""
     if context.invoked_subcommand is not None:
         return
-    pools = load_state(load_config(path))["standby"]
+    pools = load_state(config_to_show(path))["standby"]
     if as_json:
         print_json(pools)
         return

@@ -10,7 +10,7 @@ import click
 from slurm_robust.cli.commands.incidents import why
 from slurm_robust.cli.commands.nodes import repair
 from slurm_robust.cli.commands.standby import tell_suspects
-from slurm_robust.cli.state import clock, load_config, load_state, print_json, source_options
+from slurm_robust.cli.state import clock, config_to_show, load_state, print_json, source_options
 from slurm_robust.cli.table import sentence, table
 from slurm_robust.cli.teaching import SHOWN, lesson
 from slurm_robust.daemon.api.needs import needs
@@ -33,7 +33,7 @@ CLOCKS_DIFFER_S = 5.0
 @source_options
 def command(path: str | None, as_json: bool) -> None:
     """What needs a person now, in the first line; then daemon, nodes by state, supervised jobs, open incidents."""
-    state = load_state(load_config(path))
+    state = load_state(config_to_show(path))
     if as_json:
         print_json(state)
         return
