@@ -99,6 +99,15 @@ class OwnJobsConfig(_Section, frozen=True):
     partition: str = ""
     """Used for nodes that are in it; others, or all where it is empty, are checked in their first partition."""
 
+    def partition_for(self, partitions: Sequence[str]) -> str:
+        """Return the partition for a job on a node of these; empty if it has none."""
+        return self.partition if self.partition in partitions else next(iter(partitions), "")
+
+    def options(self, partitions: Sequence[str]) -> list[str]:
+        """Return what sbatch or srun is told of account, QOS and partition."""
+        asked = {"account": self.account, "qos": self.qos, "partition": self.partition_for(partitions)}
+        return [f"--{name}={value}" for name, value in asked.items() if value]
+
 
 class NodetestConfig(_Section, frozen=True):
     """Suspects and new standby nodes are tested together with another node, once they have passed their full check."""

@@ -37,17 +37,11 @@ class OwnJobs:
 
     def partition(self, partitions: Sequence[str]) -> str:
         """Where a job on a node of these partitions is submitted; empty where it has none."""
-        chosen = self.config.partition
-        return chosen if chosen in partitions else next(iter(partitions), "")
+        return self.config.partition_for(partitions)
 
     def options(self, partitions: Sequence[str]) -> list[str]:
         """What `sbatch` is told of account, QOS and partition."""
-        asked = {
-            "account": self.config.account,
-            "qos": self.config.qos,
-            "partition": self.partition(partitions),
-        }
-        return [f"--{name}={value}" for name, value in asked.items() if value]
+        return self.config.options(partitions)
 
     def waits(self, where: str) -> str:
         """Why nothing is asked of Slurm there now; empty where it may be."""

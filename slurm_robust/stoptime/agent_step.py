@@ -46,6 +46,7 @@ class StepTarget:
         rank_python: The Python that has PyTorch.
         gres: For an allocation of its own: what to ask for on each node, `gpu:8`; empty for nothing.
         reservation: For an allocation of its own: the reservation that the nodes are in, or empty.
+        admission: For an allocation of its own: srun's options of account, QOS and partition.
     """
 
     nodes: tuple[str, ...]
@@ -53,6 +54,7 @@ class StepTarget:
     rank_python: str = sys.executable
     gres: str = ""
     reservation: str = ""
+    admission: tuple[str, ...] = ()
 
 
 def environment(base: dict[str, str]) -> dict[str, str]:
@@ -94,7 +96,7 @@ def argv(target: StepTarget, *, wait_s: float, limit_s: float) -> list[str]:
         where = ["--overlap", f"--jobid={target.job_id}"]
     else:
         minutes = math.ceil(limit_s / 60) + 1
-        where = ["--exclusive", f"--immediate={math.ceil(wait_s)}", f"--time={minutes}"]
+        where = ["--exclusive", f"--immediate={math.ceil(wait_s)}", f"--time={minutes}", *target.admission]
         where += [f"--gres={target.gres}"] if target.gres else []
         where += [f"--reservation={target.reservation}"] if target.reservation else []
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +15,7 @@ from slurm_robust.claim import Claim, render
 from slurm_robust.cli.commands import test as test_module
 from slurm_robust.cli.commands.test import _complete, _gres, _nodes_of_layout, _tell_slurm, _UsageError
 from slurm_robust.cli.main import cli
+from slurm_robust.config import OwnJobsConfig
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.errors import SlurmError
@@ -140,3 +142,22 @@ def test_a_supervisors_claim_is_not_written_over(comment: str, written: int) -> 
     slurm.state.jobs[1] = Job(JobRef(1), "RUNNING", "ann", 1000, "main", comment=comment)
     _tell_slurm(slurm, "1", TestReport(("n1", "n2"), ()))
     assert slurm.state.jobs[1].comment.startswith("srobust-test: ") is bool(written)
+
+
+@pytest.mark.parametrize(
+    ("uid", "own", "asked"),
+    [
+        (0, OwnJobsConfig(account="ops"), ("--account=ops", "--partition=train")),
+        (0, OwnJobsConfig(qos="checks", partition="all"), ("--qos=checks", "--partition=all")),
+        (1000, OwnJobsConfig(account="ops"), ()),
+    ],
+)
+def test_roots_test_runs_as_the_sites_own_jobs(
+    uid: int, own: OwnJobsConfig, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root often has no account that may run there; a user's test is the user's own."""
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    fake = FakeSlurm()
+    for name, partitions in (("n1", ("gpu", "train", "all")), ("n2", ("train", "all"))):
+        fake.state.nodes[name] = replace(fake.state.nodes[name], partitions=partitions)
+    assert test_module._node_target(fake, ("n1", "n2"), None, own).admission == asked

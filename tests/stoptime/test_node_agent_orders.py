@@ -54,8 +54,10 @@ def test_the_step_shares_the_jobs_nodes_or_asks_for_its_own() -> None:
     """Beside a step that has taken everything; or alone on the nodes, with all of their GPUs."""
     inside = argv(StepTarget(("n1", "n2"), 12), wait_s=30, limit_s=120)
     assert {"--overlap", "--jobid=12", "--nodelist=n1,n2", "--no-kill"} <= set(inside)
-    alone = argv(StepTarget(("n1",), gres="gpu:8", reservation="pool"), wait_s=30, limit_s=90)
+    target = StepTarget(("n1",), gres="gpu:8", reservation="pool", admission=("--account=ops",))
+    alone = argv(target, wait_s=30, limit_s=90)
     assert {"--exclusive", "--immediate=30", "--time=3", "--gres=gpu:8", "--reservation=pool"} <= set(alone)
+    assert "--account=ops" in alone
 
 
 def test_the_step_sees_nccls_variables_and_nothing_of_a_job_around_it() -> None:
