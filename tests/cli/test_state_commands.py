@@ -189,6 +189,15 @@ def test_a_report_that_is_a_link_is_not_shown(tmp_path: Path) -> None:
     assert _where_ranks_stood(str(tmp_path / "report.md")) == ""
 
 
+def test_nodes_by_name(site: Path) -> None:
+    """Those that are named, as Slurm writes nodes; a name that nobody knows is an error."""
+    named = json.loads(run(site, "nodes", "n[1-2],n6", "--json").output)
+    assert [node["name"] for node in named] == ["n1", "n2", "n6"]
+    wrong = run(site, "nodes", "n1", "n99")
+    assert (wrong.exit_code, "Slurm knows no node n99" in wrong.output) == (1, True)
+    assert run(site, "nodes", "n[1").exit_code == 2
+
+
 def test_a_file_with_an_error_hides_no_state(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon goes on with its settings of before, and that is when people look."""
     known = DaemonConfig(state_dir=str(site.parent / "state"), http=HttpConfig(port=1))

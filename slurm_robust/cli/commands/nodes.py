@@ -11,6 +11,8 @@ from slurm_robust.cli.table import table
 from slurm_robust.cli.teaching import SHOWN, lesson
 from slurm_robust.policy.cluster.node_states import NodeState
 from slurm_robust.remedy import Remedy
+from slurm_robust.slurm.errors import SlurmParseError
+from slurm_robust.slurm.values import expand
 
 STATES = tuple(state.value for state in NodeState)
 
@@ -39,17 +41,26 @@ _BY = {"foreign": "somebody else", "slurm": "Slurm"}
     epilog=lesson(
         [
             ("srobust nodes", "every node, its state, and why"),
+            ("srobust nodes n[1-3]", "these alone"),
             ("srobust nodes --state drained", "the nodes to repair, with the evidence"),
         ],
         SHOWN,
     ),
 )
+@click.argument("names", nargs=-1, metavar="[NODES]...")
 @click.option("--state", type=click.Choice(STATES), help="Only nodes in this state.")
 @click.option("--room", type=click.Choice(STATES), hidden=True, help="The old name of --state.")
 @source_options
-def command(state: str | None, room: str | None, path: str | None, as_json: bool) -> None:
-    """Show the state of each node, and why."""
+def command(names: tuple[str, ...], state: str | None, room: str | None, path: str | None, as_json: bool) -> None:
+    """Show the state of each node, and why; with NODES (`n[1-3]`), of these alone."""
     nodes = load_state(config_to_show(path))["nodes"]
+    try:
+        asked = expand(",".join(names))
+    except SlurmParseError as error:
+        raise click.UsageError(f"{','.join(names)}: {error}") from None
+    if unknown := set(asked).difference(n["name"] for n in nodes):
+        raise click.ClickException(f"Slurm knows no node {', '.join(sorted(unknown))}: sinfo -N")
+    nodes = [n for n in nodes if not asked or n["name"] in asked]
     if wanted := state or room:
         nodes = [n for n in nodes if n["node_state"] == wanted]
     if as_json:
