@@ -34,7 +34,17 @@ class NotifyTarget(NotifySection, frozen=True):
     sender: Annotated[str, msgspec.Meta(pattern="^($|[A-Za-z0-9._+][A-Za-z0-9._+-]*@[A-Za-z0-9.-]+$)")] = ""
     events: tuple[
         Literal[
-            "breaker", "stop", "drain", "takeover", "blind", "full", "lemon", "storm", "daemon_error", "not_resumed"
+            "breaker",
+            "stop",
+            "hang",
+            "drain",
+            "takeover",
+            "blind",
+            "full",
+            "lemon",
+            "storm",
+            "daemon_error",
+            "not_resumed",
         ],
         ...,
     ] = ()

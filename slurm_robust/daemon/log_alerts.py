@@ -86,6 +86,14 @@ def _vanished(at_s: float, what: str, text: str) -> Alert:
     return Alert(at_s, "not_resumed", f"{what} {text[:80]}", text, done="nothing", command="srobust status")
 
 
+def _hangs(at_s: float, _: str, text: str) -> Alert:
+    key, _, said = text.partition(": ")
+    done, _, since = said.partition(", since ")
+    job = key.partition(".")[0]
+    happened, command = f"Job {job} hangs since {since}", f"srobust incidents {job}"
+    return Alert(at_s, "hang", f"hang {key}", happened, job=job, done=done, command=command)
+
+
 def _stopped(at_s: float, _: str, text: str) -> Alert:
     return _of_incident(at_s, "stop", "was stopped for good", text.replace(STOPPED, "", 1))
 
@@ -98,6 +106,7 @@ _LINES: dict[str, Callable[[float, str, str], Alert | None]] = {
     "nodes.blind": _blind,
     "nodes.full": _full,
     "training.vanished": _vanished,
+    "training.hangs": _hangs,
     "lease.taken": _takeover,
     "lease.lost": _takeover,
     "daemon.error": _error,

@@ -13,7 +13,7 @@ UNWRITABLE = "cannot be written"
 """In the troubles of a daemon that cannot write into its folder, and so does nothing."""
 UNTOLD_S = 3600.0
 """A target of `notify` that has not taken a message for so long needs a person."""
-_LEFT_ALONE = ("observed", "alerted", "refused")
+LEFT_ALONE = ("observed", "alerted", "refused")
 """Outcomes after which nobody acts on a job that still hangs."""
 
 
@@ -95,7 +95,7 @@ def incident_of(job: Mapping[str, Any], incidents: Iterable[Mapping[str, Any]]) 
     """
 
     def order(row: Mapping[str, Any]) -> tuple[bool, bool, bool]:
-        return _under_way(row), row["id"] == job["incident"], row["outcome"] not in _LEFT_ALONE
+        return _under_way(row), row["id"] == job["incident"], row["outcome"] not in LEFT_ALONE
 
     mine = (i for i in incidents if i.get("job") == job.get("job") and job.get("incident"))
     return max((i for i in mine if i.get("id") == job["incident"] or _under_way(i)), key=order, default=None)
@@ -112,7 +112,7 @@ def outcome_of(job: dict[str, Any], state: dict[str, Any]) -> str:
 
 
 def _left_alone(job: dict[str, Any], state: dict[str, Any]) -> bool:
-    return bool(job.get("suspected_at_s")) and outcome_of(job, state) in _LEFT_ALONE
+    return bool(job.get("suspected_at_s")) and outcome_of(job, state) in LEFT_ALONE
 
 
 def _hangs(job: dict[str, Any], state: dict[str, Any], now_s: float) -> str:

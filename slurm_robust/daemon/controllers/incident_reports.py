@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import replace
+from time import gmtime, strftime
 
 from slurm_robust import claim as protocol
 from slurm_robust.claim import Claim, ClaimError
+from slurm_robust.daemon.api.needs import LEFT_ALONE
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import MARK, ClaimIntake
 from slurm_robust.daemon.controllers.incident_rows import incident_key, reached
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.rate_limit import RateLimit
 from slurm_robust.daemon.store.journal import CLOSED, RUNNING, IncidentRow
-from slurm_robust.model import Mode, Plan, Road
+from slurm_robust.model import Mode, Plan, Road, road_words
 from slurm_robust.policy.cluster.recovery_plan import REPORT
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Job
 
 REPORTS, WINDOW_S = 10, 3600.0
 """A job that floods the daemon gets no more rows than that in an hour."""
+HANGS_S = 10.0
+"""A job whose program has ended withdraws its suspicion sooner, or ends."""
 _FINAL = {Road.STOP: "stopped", Road.ALERT_ONLY: "alerted"}
 """Roads after which nothing more happens, and the outcome that they give the incident."""
 
@@ -35,6 +39,9 @@ class IncidentReports:
         self.context, self.intake, self.recoveries = context, intake, recoveries
         self._read: dict[int, tuple[str, int, bool]] = {}
         self._limit = RateLimit(REPORTS, WINDOW_S)
+        self._hanging: dict[str, float] = {}
+        """Incident's key → since when nothing is done about a hang."""
+        self._told: set[str] = set()
 
     def tick(self) -> None:
         """After each reading of the jobs."""
@@ -56,6 +63,7 @@ class IncidentReports:
             except Exception as error:  # noqa: BLE001 (an error with one user's report must not delay the others)
                 self.context.own_error(error, f"job {job.ref.address} of {job.user}: its report is ignored")
         self._close_finished()
+        self._tell_hangs()
 
     def _read_claim(self, job: Job, *, ended: bool) -> None:
         try:
@@ -128,6 +136,40 @@ class IncidentReports:
                 self._close(row, "ended", "the job has ended, and Slurm does not know it any more")
             elif job.state in ENDED:
                 self._close(row, "ended", f"the job ended ({job.state}) before it reported a new step")
+
+    def _tell_hangs(self) -> None:
+        """Tell a person once of each hang that nothing is done about."""
+        hanging, now_s = self._left_alone(), self.context.now_s()
+        self._hanging = {row.key: min(self._hanging.get(row.key, now_s), now_s) for row, _ in hanging}
+        self._told.intersection_update(self._hanging)
+        for row, claim in hanging:
+            if row.key not in self._told and now_s - self._hanging[row.key] >= HANGS_S:
+                self._told.add(row.key)
+                self._tell_hang(row, claim)
+
+    def _left_alone(self) -> list[tuple[IncidentRow, Claim]]:
+        """Running jobs that still suspect a fault, with the incident after which they were left alone."""
+        found, context = [], self.context
+        for job_id, claim in self.intake.supervised.items():
+            job = context.readings.jobs.get(job_id)
+            if not claim.suspected_at_s or not claim.incident or job is None or claim.restart != job.restart_count:
+                continue
+            rows = context.journal.incidents("job_id = ? AND user = ?", (job_id, job.user), 1)
+            if rows and rows[0].incident.id == claim.incident and rows[0].outcome in LEFT_ALONE:
+                found.append((rows[0], claim))
+        return found
+
+    def _tell_hang(self, row: IncidentRow, claim: Claim) -> None:
+        db = self.context.journal.db
+        query = "SELECT 1 FROM events WHERE what = 'training.hangs' AND text LIKE ? || ': %'"
+        if db.execute(query, (row.key,)).fetchone():
+            return  # by the daemon before this one
+        why = {"observed": "mode observe", "refused": "its claim was refused"}.get(row.outcome, "alert only")
+        why += f"; in mode act: {road_words(claim.road)}" if row.outcome == "observed" and claim.road else ""
+        since_s = min(claim.suspected_at_s, claim.progress.get("last") or claim.suspected_at_s)
+        since = strftime("%H:%M:%S UTC", gmtime(max(0.0, min(since_s, self.context.now_s()))))
+        text = f"{row.key}: nothing is done ({why}), since {since}: {claim.why}"
+        self.context.alert("training.hangs", text, key=row.key, user=row.user)
 
     def _close(self, row: IncidentRow, outcome: str, reason: str) -> None:
         self.context.journal.close_incident(row.key, outcome, reason, self.context.now_s())

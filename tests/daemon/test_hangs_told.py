@@ -1,0 +1,96 @@
+"""A job hangs, and nothing is done about it: people are told, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from daemon_world import World
+from fake_slurm import FakeSlurm
+
+from slurm_robust.config import Config
+from slurm_robust.daemon import log_alerts
+
+WHY = "rank 2 on n2 holds the others up"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A job on n1 to n3 that has been listened to."""
+    made = World(tmp_path, FakeSlurm(), Config())
+    made.slurm.run_job(("n1", "n2", "n3"))
+    made.run(6)
+    yield made
+    made.journal.close()
+
+
+def hang(
+    world: World, mode: str = "observe", road: str = "restart_in_place", incident: str = "i1", **more: object
+) -> None:
+    """The job suspects a fault since a minute, and does nothing about it."""
+    said = {
+        "state": "watching",
+        "road": road,
+        "mode": mode,
+        "why": WHY,
+        "suspected_at_s": world.slurm.now_s - 60,
+        **more,
+    }
+    world.claim(1, (), incident, **said)
+
+
+def told(world: World) -> list[str]:
+    """What the log has of hangs."""
+    return [r["text"] for r in world.journal.db.execute("SELECT text FROM events WHERE what = 'training.hangs'")]
+
+
+def test_a_hang_that_is_only_observed_is_told_once(world: World) -> None:
+    """With its time, its culprit and what mode act would do; again only for the next hang, also by the next daemon."""
+    hang(world)
+    world.run(40)
+    (line,) = told(world)
+    alert = log_alerts.alert_of(world.slurm.now_s, "training.hangs", line)
+    assert alert is not None
+    assert (alert.event, alert.severity, alert.job, alert.command) == ("hang", "warning", "1", "srobust incidents 1")
+    assert alert.happened.startswith("Job 1 hangs since ")
+    assert alert.happened.endswith(f" UTC: {WHY}")
+    assert alert.done == "nothing is done (mode observe; in mode act: restart in place)"
+    world.live()
+    world.run(40)
+    assert len(told(world)) == 1
+    world.claim(1, (), "i1", state="watching")
+    world.run(5)
+    hang(world, incident="i2")
+    world.run(40)
+    assert len(told(world)) == 2
+
+
+def test_a_hang_that_nothing_may_be_done_about_is_told(world: World) -> None:
+    """In mode act, too: it is only alerted on."""
+    hang(world, "act", "alert_only")
+    world.run(40)
+    (line,) = told(world)
+    alert = log_alerts.alert_of(world.slurm.now_s, "training.hangs", line)
+    assert alert is not None
+    assert alert.done == "nothing is done (alert only)"
+
+
+@pytest.mark.parametrize("mode", ["observe", "act"])
+def test_what_is_no_hang_is_not_told(world: World, mode: str) -> None:
+    """A crash, after which the job ends; a hang that is over; one that is mended."""
+    hang(world, mode)
+    world.run(3)
+    ended = {"observe": {"state": "done"}, "act": {"times": {"running": world.slurm.now_s}}}[mode]
+    world.claim(1, (), "i1", **{"state": "watching", "road": "restart_in_place", "mode": mode, **ended})
+    world.run(40)
+    assert told(world) == []
+
+
+def test_a_job_that_ends_at_once_is_not_told(world: World) -> None:
+    """Its claim is its last word."""
+    hang(world)
+    world.slurm.state.jobs[1] = replace(world.slurm.state.jobs[1], state="FAILED")
+    world.run(40)
+    assert told(world) == []
