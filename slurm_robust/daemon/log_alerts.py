@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from slurm_robust.daemon.api.needs import UNWRITABLE
 from slurm_robust.model import REASON_PREFIX
 from slurm_robust.notify.alert import Alert
 from slurm_robust.policy.cluster.leaf_faults import MARK
@@ -13,6 +14,8 @@ from slurm_robust.remedy import untagged
 NOT_RESUMED = ("recovery.given_up", "recovery.not_started", "recovery.aborted", "held.too_often")
 STORMS = ("nodes.storm", "nodes.fault_storm")
 STOPPED = "stopped: "
+TROUBLE = "trouble "
+"""How the keys of what keeps the daemon from its work begin."""
 BREAKER_DONE = "nothing is drained or quarantined; jobs still get seats, without their suspects"
 _BY_JOB = re.compile(r"\s*(?:\((?:seen as|since) job [^)]{1,40}\)|\[job \d{1,10}\])")
 BREAKER_COMMAND = "srobust breaker; once the cause is known: srobust breaker reset"
@@ -134,4 +137,10 @@ def breaker_open(at_s: float, why: str) -> Alert:
 def trouble(at_s: float, topic: str, sentence: str) -> Alert:
     """Something keeps the daemon from its work; the sentence ends with the command to type."""
     happened, _, command = sentence.rpartition(": ")
-    return Alert(at_s, "daemon_error", f"trouble {topic}", happened or sentence, command=command)
+    return Alert(at_s, "daemon_error", trouble_key(topic, sentence), happened or sentence, command=command)
+
+
+def trouble_key(topic: str, sentence: str) -> str:
+    """Return the key of a trouble's alert: one for all that fails because the state folder cannot be written."""
+    unwritable = UNWRITABLE in sentence or "disk is full" in sentence
+    return f"{TROUBLE}{'disk' if unwritable else topic}"

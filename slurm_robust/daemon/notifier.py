@@ -66,6 +66,8 @@ class Notifier:
         self._next_at_s = self._start_at_s = self._repeated_at_s = 0.0
         self._wait_s = 1.0
         self._troubled_since_s: dict[str, float] = {}
+        self._over_since_s: dict[str, float] = {}
+        """Alert's key → since when the trouble that people were told of is no more."""
 
     def restart_timers(self) -> None:
         """The clock was set back."""
@@ -73,6 +75,7 @@ class Notifier:
         self._next_at_s = self._start_at_s = self._repeated_at_s = 0.0
         self._handed_over_s = {name: min(at_s, now_s) for name, at_s in self._handed_over_s.items()}
         self._troubled_since_s = {name: min(at_s, now_s) for name, at_s in self._troubled_since_s.items()}
+        self._over_since_s = {key: min(at_s, now_s) for key, at_s in self._over_since_s.items()}
         for state in self._kept.targets.values():
             planner.clock_set_back(state, now_s)
 
@@ -85,7 +88,9 @@ class Notifier:
         for alert in (*self._logged(), *self._lasting(now_s)):
             for target in self.config.targets:
                 planner.arrived(self._kept.targets[target.name], alert, self._rules(target))
+        over = self._over(now_s)
         for state in self._kept.targets.values():
+            planner.ended(state, over, now_s)
             planner.remind(state, now_s)
         self._take_answers(now_s)
         await self._keep_running(now_s)
@@ -146,6 +151,14 @@ class Notifier:
         if found or not troubles:
             self._repeated_at_s = now_s
         return found
+
+    def _over(self, now_s: float) -> list[str]:
+        """Return the keys of the troubles that were told, and have been over for a while."""
+        told = {key for state in self._kept.targets.values() for key in state.repetitions}
+        now = {log_alerts.trouble_key(topic, text) for topic, text in self.context.troubles.items()}
+        over = sorted(key for key in told - now if key.startswith(log_alerts.TROUBLE))
+        self._over_since_s = {key: self._over_since_s.get(key, now_s) for key in over}
+        return [key for key, since_s in self._over_since_s.items() if now_s - since_s >= TROUBLE_S]
 
     # --- the process
 

@@ -7,10 +7,12 @@ summary. Memory is bounded: what is beyond it is only counted, and the next mess
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from slurm_robust.notify.alert import EVENTS, Alert, Delivery, Letter, rank
-from slurm_robust.notify.wording import lasting, letter, over
+from slurm_robust.notify.wording import finished, lasting, letter, over
 from slurm_robust.notify_config import SEVERITIES
 
 HOUR_S, DAY_S = 3600.0, 86400.0
@@ -126,6 +128,13 @@ def remind(state: TargetState, now_s: float) -> None:
             _queue(state, lasting(known.alert, known.times, known.last_at_s - known.first_at_s, now_s))
             known.untold, known.told_at_s = 0, now_s
             known.next_after_s = min(STILL_MAX_S, 2 * known.next_after_s)
+
+
+def ended(state: TargetState, keys: Sequence[str], now_s: float) -> None:
+    """Say once that what was told under these keys is over; nothing of what was not told."""
+    known = [state.repetitions.pop(key).alert for key in keys if key in state.repetitions]
+    if known:
+        _queue(state, finished(known, now_s))
 
 
 def next_letter(state: TargetState, rules: Rules, now_s: float, *, quiet: bool = False) -> Letter | None:

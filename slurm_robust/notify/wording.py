@@ -48,6 +48,13 @@ def over(alert: Alert, untold: int, last_at_s: float) -> Alert:
     return msgspec.structs.replace(alert, happened=text)
 
 
+def finished(alerts: Sequence[Alert], now_s: float) -> Alert:
+    """What kept the daemon from its work is over."""
+    first = alerts[0]
+    text = f"It is over: {'; and '.join(alert.happened for alert in alerts)}"
+    return Alert(now_s, "over", f"over {first.key}", text, command="srobust status")
+
+
 def letter(
     name: str, place: tuple[str, str], alerts: Sequence[Alert], beyond: Mapping[str, int], now_s: float
 ) -> Letter:

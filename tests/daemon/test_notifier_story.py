@@ -49,6 +49,14 @@ async def until(world: World, what: Callable[[], bool], *, seconds: float = 30.0
     raise AssertionError(f"not in {seconds} s: {world.daemon.notifier.shown()}")
 
 
+async def later(world: World, seconds: float) -> None:
+    """Let so much of the daemon's time pass, with a tick every ten seconds."""
+    for _ in range(round(seconds / 10)):
+        world.slurm.pass_s(10)
+        await world.daemon.notifier.tick()
+        await asyncio.sleep(0.02)
+
+
 def test_a_drain_is_told_and_nothing_is_lost(tmp_path: Path, hook: Hook) -> None:
     """A drain; a server that fails; a killed process; a new daemon: each thing is told, once."""
     world = World(tmp_path, FakeSlurm(), config(hook))
@@ -162,6 +170,38 @@ def test_what_lasts_is_told_when_it_has_lasted(tmp_path: Path, hook: Hook) -> No
     assert set(found) == {"breaker", "trouble poll"}
     assert found["trouble poll"].command == "scontrol ping"
     assert found["trouble poll"].happened == "the daemon cannot ask Slurm, and does nothing until it can (no)"
+    world.journal.close()
+
+
+def test_a_full_disk_is_one_message_and_its_end_is_another(tmp_path: Path, hook: Hook) -> None:
+    """Whatever cannot be written because of it; when there is room again, no further alarm, but an all-clear."""
+    world = World(tmp_path, FakeSlurm(), config(hook))
+    world.run(3)
+    context = world.daemon.context
+
+    async def story() -> None:
+        await world.daemon.notifier.tick()
+        context.trouble("state", "the folder /s cannot be written (No space left on device): df -h /s")
+        context.trouble("poll", "the journal /s/j cannot be written (database or disk is full): df -h /s")
+        await later(world, 70)
+        await until(world, lambda: len(hook.got) == 1)
+        context.trouble(
+            "records", "recording fails (OperationalError: database or disk is full): journalctl -u srobustd"
+        )
+        context.trouble("state", "")
+        await later(world, 90)
+        for what in ("poll", "records"):
+            context.trouble(what, "")
+        await until(world, lambda: len(hook.got) == 2)
+        await later(world, 180)
+        await world.daemon.notifier.close()
+
+    asyncio.run(story())
+    first, last = hook.got
+    assert (
+        "critical: the folder /s cannot be written" in first["subject"] or "critical: the journal" in first["subject"]
+    )
+    assert last["subject"].startswith("[srobust/main] info: It is over: the ")
     world.journal.close()
 
 

@@ -17,6 +17,7 @@ from slurm_robust.notify.planner import (
     answered,
     arrived,
     clock_set_back,
+    ended,
     next_letter,
     remind,
 )
@@ -277,3 +278,20 @@ def test_what_never_repeats_is_told_exactly_once(story: list[tuple[str, int, str
         target.step(10 * seconds)
         told = sum(letter.count for _, letter in target.got)
         assert told + target.state.due == sum(1 for what, *_ in story[: number + 1] if what == "happens")
+
+
+def test_the_end_is_told_to_whom_the_beginning_was_told() -> None:
+    """Also where it wants warnings alone; as one message for all that ends together, and a new beginning is new."""
+    told, untold = Target(min_severity="warning"), Target(events=frozenset(["drain"]))
+    for target in (told, untold):
+        target.happens("trouble a", "daemon_error")
+        target.happens("trouble b", "daemon_error")
+        target.run(120)
+        ended(target.state, ["trouble a", "trouble b", "trouble c"], target.now_s)
+        target.run(120)
+        target.happens("trouble a", "daemon_error")
+        target.run(120)
+    assert untold.got == []
+    severities = [(letter.severity, letter.count) for _, letter in told.got]
+    assert severities[-2:] == [("info", 1), ("critical", 1)]
+    assert told.got[-2][1].subject.endswith("It is over: trouble a happened; and trouble b happened")
