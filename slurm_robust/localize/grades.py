@@ -40,6 +40,7 @@ class Ground(enum.Enum):
         Grade.WEAK,
         "a process of one rank stays in D state, and a mount is silent on its node and on others",
     )
+    ALONE = (Grade.WEAK, "a process of a job's only rank stays in D state for two minutes, and nothing of it moves")
     STOPPED = (Grade.WEAK, "a process of the rank is stopped by a signal or frozen; or it is dead and nobody noticed")
     HELD = (
         Grade.WEAK,

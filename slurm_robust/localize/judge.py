@@ -13,6 +13,7 @@ from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.layout import known_groups
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks import merge
+from slurm_robust.localize.votes.alone import judge_alone
 from slurm_robust.localize.votes.dead_mounts_beside import with_dead_mounts
 from slurm_robust.localize.votes.endless_work import judge_endless_work
 from slurm_robust.localize.votes.exits import judge_exits, judge_lost_peers
@@ -46,6 +47,7 @@ VOTES: tuple[Vote, ...] = (
     judge_lost_peers,  # ranks died of a lost peer only: nobody
     judge_never_started,  # ranks that have no process yet, while all others wait in the start-up
     judge_endless_work,  # ranks that compute at one place for long, while all others wait in a collective
+    judge_alone,  # the only rank of a job, in D state
     judge_left_behind,  # the flight recorder: ranks left in what their peers completed: a device, or a link
     judge_recorder_undecided,  # the flight recorder, where it names nobody: why
     judge_ras_undecided,  # NCCL's RAS service, where it names nobody: why

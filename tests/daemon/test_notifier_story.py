@@ -201,7 +201,7 @@ def test_a_full_disk_is_one_message_and_its_end_is_another(tmp_path: Path, hook:
     assert (
         "critical: the folder /s cannot be written" in first["subject"] or "critical: the journal" in first["subject"]
     )
-    assert last["subject"].startswith("[srobust/main] info: It is over: the ")
+    assert last["subject"].startswith("[srobust/main] info: It is over: ")
     world.journal.close()
 
 

@@ -154,6 +154,7 @@ STOPPED = rank(1, process(USER, state="T"))
 HANGS = in_loader(1, process(WORKER_LOCK))
 EVALUATES = rank(0, process(frames(*MAIN, "evaluate /home/u/train.py:44")))
 SILENT = [capture(t, *others(2), missing=["n2"]) for t in (1000.0, 1010.0, 1020.0)]
+ALONE = repeated(rank(0, process(frames(*MAIN, "read /home/u/train.py:9"), state="D")), times=4, every_s=45.0)
 
 Scene = tuple[Evidence, Said]
 RIGHT: dict[str, Scene] = {
@@ -191,6 +192,8 @@ RIGHT: dict[str, Scene] = {
     "judge_never_started": (evidence(*STARTING, nodes=FOUR), names("n3")),
     # It uses a processor in one function for more than a minute, and no recorder was there.
     "judge_endless_work": (computing(), names("n1")),
+    # No other rank waits for it, and the kernel shows that it is held.
+    "judge_alone": (ALONE, names("n0")),
     # All stand at one place, and one has not completed what the others have.
     "judge_left_behind": (replace(repeated(*others()), recorder=left_behind()), names("n3")),
     # The recorders show a circle: where the stacks' waiting seems to end is not the beginning of it.
@@ -242,6 +245,11 @@ WRONG: dict[str, Scene] = {
     "judge_never_started": (evidence(*STARTING, nodes=FOUR, signals=XID), names("n2")),
     # The same: it may compute because its peer's GPU is gone.
     "judge_endless_work": (computing(*XID), names("n2")),
+    # It was held when it was captured, and has raised an error since.
+    "judge_alone": (
+        replace(ALONE, exits=(ended(0, 1, 0, "Traceback (most recent call last):", "ValueError: bad shape"),)),
+        (Conclusion.USER_CODE, ()),
+    ),
     # The link of another node is broken, so that one is left behind.
     "judge_left_behind": (replace(repeated(*others(), signals=XID), recorder=left_behind()), names("n2")),
     # The one that all wait for has left no dump, and its stack tells.

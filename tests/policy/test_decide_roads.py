@@ -8,6 +8,7 @@ import pytest
 from situations import FINISHED, UNDETERMINED, USER_CODE, culprit, situation
 
 from slurm_robust.model import Conclusion, Road, Verdict
+from slurm_robust.policy.job.consequences import Silence
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.eviction import max_evictions, with_dirty
 from slurm_robust.policy.job.situation import JobFacts
@@ -84,6 +85,12 @@ def test_waits_below_the_limit(verdict: Verdict) -> None:
 def test_waiting_says_what_is_wanted() -> None:
     """The alert names the evidence that would let it act."""
     assert "pairwise tests" in decide(situation(UNDETERMINED)).reason
+
+
+def test_waiting_says_when_sure_evidence_is_acted_on() -> None:
+    """It needs nothing more than its patience."""
+    quiet = situation(culprit("n2"), silence=Silence(20.0))
+    assert decide(quiet).reason.endswith("(acted on after 75 s without progress)")
 
 
 def test_what_moves_and_trains_nothing_is_ended_at_the_limit_only() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,18 @@ def test_a_silence_that_ends_is_no_news(tmp_path: Path) -> None:
     assert world.text("cleared") == "training moves again; nothing was done"
     assert world.incidents[0]["outcome"] == "It went on by itself; nothing was done."
     assert parts.attempt.quiet_until_s > world.clock.at_s
+
+
+def test_what_is_waited_for_is_said_again(tmp_path: Path) -> None:
+    """However long nothing changes: at least every 75 s, with how long there has been no progress."""
+    parts = Parts(World(tmp_path, command="python train.py", supervise={"action_limit_s": LIMIT_S}))
+    silent_for(parts, 11.0)
+    asyncio.run(parts.silent())
+    told = [event for event in parts.world.story if event["kind"] == "waiting"]
+    times = [event["at_s"] for event in told]
+    assert all(after - before < 75.0 for before, after in pairwise(times))
+    assert times[-1] - times[0] > LIMIT_S - 90.0
+    assert told[-1]["text"].startswith("no progress for 5")
 
 
 @pytest.mark.parametrize("ending", ["srun", "rank", "launcher"])

@@ -226,6 +226,12 @@ def _all_wait(last: Capture, parts: _Partition) -> Verdict:
     labels = Counter(place.label for place in parts.places.values())
     missing = ("flight recorder or NCCL RAS: who did not join", "pairwise tests of the nodes")
     if len(labels) == 1:
+        if len(last.ranks) == 1:
+            where, unknown = next(iter(labels)), ("progress, or its end",)
+            reason = (
+                f"the only rank stands at {where}: no other waits for it, so its stack shows neither work nor a hang"
+            )
+            return Verdict(Conclusion.UNDETERMINED, reason, missing=unknown)
         reason = f"all ranks wait at the same place ({next(iter(labels))}): stacks cannot show which rank holds them up"
         return Verdict(Conclusion.UNDETERMINED, reason, missing=missing)
     members = {at: name(r for r, p in parts.places.items() if p.label == at) for at, _ in labels.most_common()}
@@ -261,7 +267,7 @@ def _minority(evidence: Evidence, parts: _Partition, gil: frozenset[int]) -> Ver
         surest = max(here, key=lambda r: _trust(*observed[r.rank], parts))
         blocked, still = observed[surest.rank]
         if not _trust(blocked, still, parts)[0]:
-            missing.append(_wanted(_needed(blocked, parts), still))
+            missing.append(still_wanted(_needed(blocked, parts), still))
         confidence = blocked.confidence if still.captures > 1 else min(blocked.confidence, CONFIDENCE_ONE_CAPTURE)
         seen = f"unmoved in {still.captures} captures over {still.span_s:.0f} s" if still.captures > 1 else ""
         ranks = tuple(sorted(r.rank for r in here))
@@ -308,7 +314,8 @@ def _trust(what: Blocking, still: Stillness, parts: _Partition) -> tuple[bool, i
     return needed is not None and needed.met_by(still), still.captures, still.span_s
 
 
-def _wanted(needed: Patience | None, still: Stillness) -> str:
+def still_wanted(needed: Patience | None, still: Stillness) -> str:
+    """Return what is missing until a rank has stood still for long enough."""
     if needed is None:
         return "evidence beyond its stack that it will not continue by itself"
     if still.last is not None and still.last.motion is Motion.UNSURE:

@@ -41,6 +41,7 @@ If the loss is bad, the next attempt also goes back to an earlier checkpoint, wh
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Grade, Plan, Road
@@ -296,6 +297,9 @@ def _in_place(s: Situation, why: str, then: str) -> Plan:
 
 def _missing(s: Situation) -> str:
     missing = s.verdict.missing
+    after_s = consequences.patience_s(s.verdict.grade, s.silence) if s.silence is not None else math.inf
+    if s.verdict.corroborated and math.isfinite(after_s):
+        return f" (acted on after {after_s:.0f} s without progress)"
     return f" (acting needs {'; '.join(missing)}, or the action limit)" if missing else " (or until the action limit)"
 
 

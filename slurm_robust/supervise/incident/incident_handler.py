@@ -40,6 +40,8 @@ _STACKS_S = 1.0
 """For the stacks of a job whose node is left at once."""
 _LOST_LOSS = "loss: not finite"
 """The signature of a training that goes on with a loss of NaN or infinity."""
+_WAITING_AGAIN_S = 60.0
+"""A person who looks into the story sees what is waited for, however long nothing changes."""
 _EARLY_CAPTURES = 7
 _LATER_CAPTURES = 14
 """Captured often for the first half minute, less often for the next two, and then now and then."""
@@ -92,6 +94,7 @@ class IncidentHandler:
         investigation = Investigation(session, attempt, log)
         await investigation.capture()
         last_reason, reported, due_in_s, dead_before = "", False, math.inf, len(attempt.exits)
+        told_s = -math.inf
         while True:
             pause_s = min(_pause_s(investigation.rounds, settings), max(due_in_s, _PAUSE_S))
             if await self._silence_ends(attempt, pause_s, assessment.level, dead_before):
@@ -124,9 +127,10 @@ class IncidentHandler:
                 log.update(outcome="Alert only: nothing was done.")
                 await session.job.report(log.incident, session.config.mode)
             log.save()
-            if order.plan.reason != last_reason:
-                last_reason = order.plan.reason
-                session.folder.log_event("waiting", last_reason, incident=log.incident.id)
+            if order.plan.reason != last_reason or session.clock.monotonic_s() - told_s >= _WAITING_AGAIN_S:
+                last_reason, told_s = order.plan.reason, session.clock.monotonic_s()
+                text = f"no progress for {silent_s:.0f} s; {last_reason}" if silent_s is not None else last_reason
+                session.folder.log_event("waiting", text, incident=log.incident.id)
 
     async def _silence_ends(self, attempt: AttemptState, pause_s: float, level: SilenceLevel, dead_before: int) -> bool:
         """Wait for the next capture; True as soon as the silence ends, by progress or by one more death.
