@@ -215,6 +215,15 @@ def test_cancelled() -> None:
     assert (verdict.conclusion, verdict.suspects, verdict.corroborated) == (Conclusion.NONE, (), False)
 
 
+def test_steps_that_slurm_ends_with_a_lost_node_were_not_cancelled() -> None:
+    """A rank elsewhere got SIGTERM, as from scancel: the sentence names the node that Slurm has lost."""
+    found = judge(
+        evidence(exits=(died(1, 100.0, None, 15),), signals=[signal(SignalKind.NODE_DOWN, "n0")], nodes=NODES)
+    )
+    assert found.conclusion is Conclusion.NONE
+    assert found.reason.endswith("(SIGTERM), since Slurm has lost n0 and ends the job's steps")
+
+
 def test_killed_together() -> None:
     """SIGKILL on every node within a moment: nobody was first."""
     verdict = judge(Evidence(4, NODES, exits=tuple(died(n, 100.0 + n / 10, None, 9) for n in range(4))))

@@ -22,7 +22,7 @@ from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import candidates
-from slurm_robust.policy.cluster.recovery_plan import CLAIM, Recovery, Refusal, plan, plan_late
+from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, Recovery, Refusal, plan, plan_late
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError, SlurmUnavailableError
@@ -46,6 +46,12 @@ def late_claim(job: Job) -> Claim | None:
     restart = claim.restart if claim.state == protocol.STATE_WANTS_REQUEUE else claim.asked
     ended = job.state in ENDED and restart == job.restart_count
     return replace(claim, restart=restart) if 0 <= restart < job.restart_count or ended else None
+
+
+def _brings_back(row: IncidentRow, claim: Claim) -> bool:
+    """Whether the daemon itself has brought the job back from the loss or fault that the claim is about."""
+    done = row.kind in (NODE_LOST, NODE_FAULT) and row.outcome in ("", "running", "resumed")
+    return done and row.recovery is not None and set(claim.evict) <= set(row.recovery.bad)
 
 
 class LateClaims:
@@ -98,9 +104,11 @@ class LateClaims:
             raise
 
     def _weighed(self, job: Job, claim: Claim) -> bool:
-        where = "job_id = ? AND id = ? AND user = ? AND restart = ? AND kind = ?"
-        return bool(
-            self.context.journal.incidents(where, (job.ref.job_id, claim.incident, job.user, claim.restart, CLAIM), 1)
+        rows = self.context.journal.incidents(
+            "job_id = ? AND user = ? AND restart = ?", (job.ref.job_id, job.user, claim.restart)
+        )
+        return any(
+            _brings_back(row, claim) or (row.kind == CLAIM and row.incident.id == claim.incident) for row in rows
         )
 
     async def _weigh(self, job: Job, claim: Claim) -> None:

@@ -84,7 +84,7 @@ def _judged(evidence: Evidence) -> Verdict | None:
     if not roots:
         before = finished_before(evidence)
         left = [e for e, f in causes if f.cause is Cause.FINISHED and e.rank not in before]
-        return _left_early(left, failed) or _no_root(failed)
+        return _left_early(left, failed) or _no_root(failed, evidence)
     early = [(e, f) for e, f in roots if e.at_s <= roots[0][0].at_s + SAME_MOMENT_S]
     for cause in _BY_WORDS:
         chosen = [(e, f) for e, f in early if f.cause is cause]
@@ -180,11 +180,13 @@ def _left_early(left: list[RankExit], failed: _Ends) -> Verdict | None:
     return Verdict(Conclusion.USER_CODE, f"{reason}: {_LEFT_EARLY}")
 
 
-def _no_root(failed: _Ends) -> Verdict | None:
+def _no_root(failed: _Ends, evidence: Evidence) -> Verdict | None:
     if any(f.cause is Cause.PEER_LOST for _, f in failed):
         # All that is known are victims: whoever was lost must show in the captures before.
         return None
     what = f"{name(e.rank for e, _ in failed)} ended from outside ({failed[0][1].detail})"
+    if down := sorted({s.node for s in evidence.node_signals if s.kind is SignalKind.NODE_DOWN and s.node}):
+        return Verdict(Conclusion.NONE, f"{what}, since Slurm has lost {', '.join(down)} and ends the job's steps")
     return Verdict(Conclusion.NONE, f"{what}: the job was cancelled, preempted or out of time")
 
 
