@@ -70,6 +70,8 @@ class Claim:
             claims of older versions have none, and daemons of older versions ignore it.
         asked: The attempt that asked for a requeue and had no answer; -1 for none. Its incident, `evict`, `grade` and
             `why` are repeated, for a daemon that was away. Daemons that do not know the key ignore it.
+        own_mode: The mode in which the job's supervisor began, and which it keeps: `act` or `observe`. Empty in claims
+            of older versions; daemons of older versions ignore it.
     """
 
     state: str
@@ -94,6 +96,7 @@ class Claim:
     progress: Mapping[str, float] = field(default_factory=dict)
     grade: str = ""
     asked: int = -1
+    own_mode: str = ""
 
     def verdict(self, suspects: Sequence[str]) -> Verdict:
         """The verdict that the claim reports, about these of its nodes."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurm_robust.config import Config, NodecheckConfig, SuperviseConfig
@@ -102,6 +102,7 @@ class Session:
     allocation: Allocation = field(init=False)
 
     def __post_init__(self) -> None:
+        self.job.claim = replace(self.job.claim, own_mode=self.config.mode.value)
         self.allocation = Allocation(self.job.nodes)
         self.agents = Agents(
             self.job.job_id,

@@ -13,6 +13,7 @@ from faults_world import Faults, Make
 from snapshots import published
 
 from slurm_robust import watch_marker
+from slurm_robust.claim import Claim, render
 from slurm_robust.cli.main import cli
 from slurm_robust.config import Config
 from slurm_robust.daemon.api.state_lines import encode
@@ -90,3 +91,22 @@ def test_a_snapshot_of_an_older_daemon_is_shown(fault_world: Make, tmp_path: Pat
     result = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "robust.yaml")])
     assert result.exit_code == 0
     assert "mode act   as of" in result.output
+
+
+def test_jobs_that_keep_another_mode_are_named(fault_world: Make, tmp_path: Path) -> None:
+    """A job keeps the mode in which its supervisor began; one of an older version does not say."""
+    w = fault_world()
+    jobs = w.slurm.state.jobs
+    for mode in ("observe", "act", ""):
+        number = w.slurm.run_job((f"n{len(jobs) + 1}",)).ref.job_id
+        jobs[number] = replace(jobs[number], comment=render(Claim("watching", f"line-{number}", own_mode=mode)))
+    w.run(8)
+    shown = published(w.daemon)["jobs"]
+    assert [job["mode"] for job in shown] == ["observe", "act", None]
+    said = status(w, tmp_path)
+    assert f"Job {shown[0]['job']} is in mode observe, in which it began" in said
+    assert "watching, observes" in said
+    w.mode = Mode.OBSERVE
+    w.live()
+    w.run(8)
+    assert f"Job {shown[1]['job']} is in mode act, in which it began" in status(w, tmp_path)

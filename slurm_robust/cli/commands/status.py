@@ -15,7 +15,7 @@ from slurm_robust.cli.table import sentence, table
 from slurm_robust.cli.teaching import SHOWN, lesson
 from slurm_robust.daemon.api.needs import needs
 from slurm_robust.policy.cluster.node_states import LOST_GRES, NodeState
-from slurm_robust.text import duration
+from slurm_robust.text import duration, shortened
 
 CLOCKS_DIFFER_S = 5.0
 
@@ -58,9 +58,7 @@ def command(path: str | None, as_json: bool) -> None:
     mode = state["mode"]
     since = f" since {duration(now_s - state['mode_since_s'])}" if state.get("mode_since_s") else ""
     click.echo(f"cluster {state['cluster']}   mode {mode}{since}   as of {age} ago   breaker {breaker_text}")
-    for other, there in state.get("watch_modes", {}).items():
-        if other != mode:
-            sentence(f"The node watch of {there} is in mode {other}: see mode in robust.yaml there")
+    _who_differs(state)
     from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)
 
     if lost := state.get("lost_gres"):
@@ -100,6 +98,19 @@ def command(path: str | None, as_json: bool) -> None:
     table("Open incidents" if live else "Last incidents", ("opened", "id", "job", "outcome", "reason"), lines)
 
 
+def _who_differs(state: dict[str, Any]) -> None:
+    """Say who is in another mode than the daemon."""
+    mode = state["mode"]
+    for other, there in state.get("watch_modes", {}).items():
+        if other != mode:
+            sentence(f"The node watch of {there} is in mode {other}: see mode in robust.yaml there")
+    if others := [j for j in state["jobs"] if j.get("mode") not in (None, mode)]:
+        names = shortened(", ".join(j["job"] for j in others), 100)
+        who, they = (f"Job {names} is", "it") if len(others) == 1 else (f"{len(others)} jobs ({names}) are", "they")
+        text = "a job keeps its mode, and takes the new one when it is requeued"
+        sentence(f"{who} in mode {others[0]['mode']}, in which {they} began: {text}")
+
+
 def _step(job: dict[str, Any], now_s: float) -> str:
     """The last step that the job has told of, and how long ago it made it."""
     if job["step"] < 0:
@@ -111,8 +122,10 @@ def _step(job: dict[str, Any], now_s: float) -> str:
 def _says(job: dict[str, Any], now_s: float) -> str:
     """What the job reports; a suspicion comes before everything else."""
     if job.get("suspected_at_s") and job["claim"] == "watching":
-        return f"suspects a fault since {duration(max(0.0, now_s - job['suspected_at_s']))}"
-    return {"wants": "asks for a requeue"}.get(job["claim"], str(job["claim"]))
+        since = f"suspects a fault since {duration(max(0.0, now_s - job['suspected_at_s']))}"
+        return f"{since}, observes" if job.get("mode") == "observe" else since
+    says = {"wants": "asks for a requeue"}.get(job["claim"], str(job["claim"]))
+    return f"{says}, observes" if job.get("mode") == "observe" else says
 
 
 def _waits(job: dict[str, Any]) -> str:

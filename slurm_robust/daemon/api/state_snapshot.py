@@ -19,6 +19,7 @@ from slurm_robust.daemon.context import DAY_S
 from slurm_robust.daemon.controllers.claim_intake import MARK
 from slurm_robust.daemon.store.journal import ActionRow, IncidentRow, Journal
 from slurm_robust.daemon.store.seat_bars import SeatBars
+from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.node_states import (
     QUARANTINE_PREFIX,
     Pool,
@@ -261,6 +262,7 @@ def _job(daemon: Daemon, job: Job, claim: Claim) -> dict[str, Any]:
         "restart_count": job.restart_count,
         "started_at_s": job.start_at_s,
         "claim": claim.state,
+        "mode": claim.own_mode if claim.own_mode in (mode.value for mode in Mode) else None,
         "suspected_at_s": claim.suspected_at_s or None,
         "lineage": claim.lineage,
         "step": claim.step_now(job.restart_count),
