@@ -12,7 +12,30 @@ from fake_slurm import FakeSlurm
 
 from slurm_robust.config import Config, parse
 from slurm_robust.daemon.store.journal import CLOSED
+from slurm_robust.model import JobRef
+from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand
+
+
+def test_what_is_given_back_is_done_after_it_was_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call to Slurm takes its time: `srobust incidents` would show a negative one."""
+    world = full(tmp_path, recheck_exit="1:0")
+    slurm, ask = world.slurm, world.slurm.job
+
+    def slowly(ref: JobRef) -> Job | None:
+        slurm.now_s += 0.05
+        return ask(ref)
+
+    monkeypatch.setattr(slurm, "job", slowly)
+    world.claim(1, ("n3",))
+    world.run(300)
+    slurm.resume("n3")
+    world.run(20)
+    rows = [a for row in world.journal.incidents() for a in world.journal.actions(row.key)]
+    lifted = [a for a in rows if a.kind == "lift_exclude" and a.done_at_s]
+    assert lifted
+    assert all(a.done_at_s > (a.called_at_s or 0.0) for a in lifted if a.done_at_s)
+    world.journal.close()
 
 
 @pytest.fixture

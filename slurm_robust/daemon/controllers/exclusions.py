@@ -105,5 +105,5 @@ class Exclusions:
             now_job = await context.call(context.client.job, job.ref)
             self._asked.pop(job.ref.job_id, None)
             if now_job is None or not back & {*expand(now_job.exclude or "")}:
-                context.journal.note_result(row.key, action, now_s)
+                context.journal.note_result(row.key, action, context.now_s())
         self._given_back[job.ref.job_id] = (fit, now_s)
