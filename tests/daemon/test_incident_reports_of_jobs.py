@@ -52,10 +52,11 @@ def test_a_restart_in_place_is_open_then_running_then_resumed(world: World) -> N
     report(world, times={"running": world.slurm.now_s})
     world.run(2)
     assert world.outcomes() == ["running"]
-    report(world, times={"running": world.slurm.now_s, "first_new_step": world.slurm.now_s}, step=31)
+    times = {"running": world.slurm.now_s, "first_new_step": world.slurm.now_s}
+    report(world, times=times, step=31, resume_step=20)
     world.run(2)
     (row,) = world.journal.incidents()
-    assert (row.state, row.outcome, row.reason) == ("closed", "resumed", "step 31 reached")
+    assert (row.state, row.outcome, row.reason) == ("closed", "resumed", "goes on from step 20, step 31 reached")
     assert not [act for act in world.slurm.acts if not act.startswith("comment")]
 
 

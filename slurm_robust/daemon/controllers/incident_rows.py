@@ -58,6 +58,7 @@ def report_folder(job: Job) -> str:
 
 
 def reached(claim: Claim) -> str:
-    """Why an incident is closed when its job makes a new step."""
+    """Why an incident is closed when its job makes a new step: where it went on from, and its highest step so far."""
     step = claim.step_now(claim.restart)
-    return f"step {step} reached" if step >= 0 else "it reached a new step"
+    begun = f"goes on from step {claim.resume_step}, " if claim.resume_step >= 0 else ""
+    return f"{begun}step {step} reached" if step >= 0 else "it reached a new step"
