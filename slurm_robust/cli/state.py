@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from slurm_robust import config as configuration
 from slurm_robust.config import Config
 from slurm_robust.daemon.api.needs import STALE_S, UNWRITABLE
 from slurm_robust.text import duration as duration  # noqa: PLC0414 (the commands find it beside `clock`)
+from slurm_robust.text import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -88,11 +90,29 @@ def load_state(config: Config) -> dict[str, Any]:
         sentence = f"the folder {path.parent} is {full}, and the daemon does nothing that it cannot write down there"
         state["troubles"] = [f"{sentence}: df -h {path.parent}", *state["troubles"]]
     if state.get("hidden"):
-        why = "by daemon.http.hide, or by PrivateData in slurm.conf; on the daemon's machine root sees them"
-        click.echo(f"note: names of {' and '.join(map(str, state['hidden']))} are hidden {why}", err=True)
+        _show_own(state, config)
+        why = "but for your own jobs, by daemon.http.hide or by PrivateData; root sees them on the daemon's machine"
+        click.echo(f"note: names of {' and '.join(map(str, state['hidden']))} are hidden, {why}", err=True)
     if _age_s(state) > STALE_S:
         click.echo(f"warning: this is {duration(_age_s(state))} old: {_why_old(state, path.parent)}", err=True)
     return state
+
+
+def _show_own(state: dict[str, Any], config: Config) -> None:
+    """Fill in the names of the caller's own jobs: Slurm tells them to their owner."""
+    from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (slow to load, and only needed here)
+    from slurm_robust.slurm.factory import connect  # noqa: PLC0415 (the same)
+
+    try:
+        me = getpass.getuser()
+        own = {job.ref.address: printable(job.name) for job in connect(config.slurm).jobs() if job.user == me}
+    except (SlurmError, OSError, KeyError):
+        return  # no Slurm here, or no name for this user: they stay hidden
+    for row in (row for key in ("jobs", "waiting", "incidents") for row in state.get(key, ())):
+        if row.get("job") in own:
+            row["user"] = me
+            if "name" in row:
+                row["name"] = own[row["job"]]
 
 
 def _with_token(url: str, token_file: str) -> urllib.request.Request:
