@@ -1,8 +1,9 @@
-"""The watch marker: a node's own word in its `Extra` field in which mode its node watch is.
+"""The watch marker: a node's own word in its `Extra` field in which mode its node watch is, and of which build.
 
-`[[srobust-watch mode=act]]`. The node watch writes it once, also in observe mode, and again when its mode changes; the
-daemon only reads it, to show in `srobust status` where it differs from its own. It has no time in it: Slurm lists nodes
-that are alike together, and a time of their own would make all of them differ. Standard library only.
+`[[srobust-watch mode=act]] [[srobust-watch-build 3fa2c1d0]]`. The node watch writes it once, also in observe mode, and
+again when its mode or build changes; the daemon only reads it, to show in `srobust status` where it differs from its
+own. It has no time in it: Slurm lists nodes that are alike together, and a time of their own would make all of them
+differ. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import re
 
 _MARKER = re.compile(r"\[\[srobust-watch mode=([a-z]{1,16})\]\]")
+_BUILD = re.compile(r"\[\[srobust-watch-build ([0-9a-z]{1,16})\]\]")
+"""A marker of its own: daemons of older versions read the mode from the other one all the same."""
 _ANY = re.compile(r"\s{0,8}\[\[srobust-watch[^\[\]]{0,1000}\]\]")
 """Also of another version, and one that cannot be read."""
 
@@ -20,11 +23,18 @@ def parse(extra: str) -> str:
     return found[-1] if found else ""
 
 
+def parse_build(extra: str) -> str:
+    """Return the build that the last marker in this text names; empty if there is none. Never raises."""
+    found = _BUILD.findall(extra)
+    return found[-1] if found else ""
+
+
 def without(extra: str) -> str:
     """Return the text without any marker, and with a space for each control character, which Slurm does not take."""
     return "".join(c if c.isprintable() else " " for c in _ANY.sub("", extra)).strip()
 
 
-def render(mode: str, extra: str = "") -> str:
-    """Return the text with this mode's marker in place of every watch marker in it; what else stands there stays."""
-    return f"{without(extra)} [[srobust-watch mode={mode}]]".lstrip()
+def render(mode: str, extra: str = "", build: str = "") -> str:
+    """Return the text with these markers in place of every watch marker in it; what else stands there stays."""
+    marker = f"[[srobust-watch mode={mode}]]" + (f" [[srobust-watch-build {build}]]" if build else "")
+    return f"{without(extra)} {marker}".lstrip()

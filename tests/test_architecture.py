@@ -15,8 +15,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
-BASE = frozenset({"model", "mode", "claim", "config", "config_file", "text", "remedy", "node_findings", "__version__"})
-BASE |= {"plain_pickle", "training_time", "spent_time", "repair_config", "own_folder"}
+BASE = frozenset({"model", "mode", "claim", "config", "config_file", "text", "remedy", "node_findings"})
+BASE |= {"__version__", "build", "plain_pickle", "training_time", "spent_time", "repair_config", "own_folder"}
 VALUES_OF_SLURM = frozenset({"slurm.client", "slurm.values"})
 """Frozen values and arithmetic on node lists: they ask Slurm nothing."""
 
@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset(),
     "model": frozenset({"mode"}),
     "mode": frozenset(),
+    "build": frozenset(),
     "text": frozenset(),
     "plain_pickle": frozenset(),
     "claim": frozenset({"model", "text"}),

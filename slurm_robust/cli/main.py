@@ -77,8 +77,18 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from slurm_robust.build import build  # noqa: PLC0415 (it reads the whole package)
+
+        click.echo(f"srobust, version {__version__}, build {build()}")
+        context.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="srobust")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show version and build."
+)
 def cli() -> None:
     """Training jobs on plain Slurm that survive hangs, crashes and bad nodes.
 

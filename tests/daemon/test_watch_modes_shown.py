@@ -13,6 +13,7 @@ from faults_world import Faults, Make
 from snapshots import published
 
 from slurm_robust import watch_marker
+from slurm_robust.build import build
 from slurm_robust.claim import Claim, render
 from slurm_robust.cli.main import cli
 from slurm_robust.config import Config
@@ -74,7 +75,7 @@ def test_what_is_known_or_a_person_s_is_not_written(fault_world: Make) -> None:
     """No call that changes a node where the marker stands; JSON, by which jobs are scheduled, stays as it is."""
     w = fault_world()
     nodes = w.slurm.state.nodes
-    nodes["n1"] = replace(nodes["n1"], extra=watch_marker.render("act", "rack 7"))
+    nodes["n1"] = replace(nodes["n1"], extra=watch_marker.render("act", "rack 7", build()))
     nodes["n2"] = replace(nodes["n2"], extra=json.dumps({"rack": 7}))
     before = dict(nodes)
     assert [tell(w, name, Mode.ACT) for name in ("n1", "n2")] == ["", ""]
@@ -85,7 +86,7 @@ def test_what_is_known_or_a_person_s_is_not_written(fault_world: Make) -> None:
 def test_a_snapshot_of_an_older_daemon_is_shown(fault_world: Make, tmp_path: Path) -> None:
     """It has neither field."""
     w = fault_world()
-    state = {k: v for k, v in published(w.daemon).items() if k not in ("mode_since_s", "watch_modes")}
+    state = {k: v for k, v in published(w.daemon).items() if k not in ("mode_since_s", "watch_builds", "watch_modes")}
     write(tmp_path, encode(state))
     (tmp_path / "robust.yaml").write_text(f"daemon: {{state_dir: {tmp_path}}}\n")
     result = CliRunner().invoke(cli, ["status", "--config", str(tmp_path / "robust.yaml")])
@@ -110,3 +111,20 @@ def test_jobs_that_keep_another_mode_are_named(fault_world: Make, tmp_path: Path
     w.live()
     w.run(8)
     assert f"Job {shown[1]['job']} is in mode act, in which it began" in status(w, tmp_path)
+
+
+def test_nodes_of_another_build_are_named(fault_world: Make, tmp_path: Path) -> None:
+    """An upgrade that was left half done; a node that says none is of a version before builds."""
+    w = fault_world()
+    assert tell(w, "n1", Mode.ACT) == ""
+    nodes = w.slurm.state.nodes
+    nodes["n2"] = replace(nodes["n2"], extra=watch_marker.render("act", "", "0ld0ld00"))
+    nodes["n3"] = replace(nodes["n3"], extra=watch_marker.render("act"))
+    w.run(8)
+    said = status(w, tmp_path)
+    assert "The node watch of n2 is of build 0ld0ld00, the daemon of" in said
+    assert "node watch of n1" not in said
+    assert tell(w, "n2", Mode.ACT) == tell(w, "n3", Mode.ACT) == ""
+    w.run(8)
+    assert published(w.daemon)["watch_modes"] == {"act": "n[1-3]"}
+    assert "build" not in status(w, tmp_path)

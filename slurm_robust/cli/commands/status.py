@@ -99,11 +99,15 @@ def command(path: str | None, as_json: bool) -> None:
 
 
 def _who_differs(state: dict[str, Any]) -> None:
-    """Say who is in another mode than the daemon."""
+    """Say who is in another mode, or of another build, than the daemon."""
     mode = state["mode"]
     for other, there in state.get("watch_modes", {}).items():
         if other != mode:
             sentence(f"The node watch of {there} is in mode {other}: see mode in robust.yaml there")
+    for made, there in state.get("watch_builds", {}).items():
+        if made != state.get("build"):
+            ours = f"{state['version']} build {state.get('build')}"
+            sentence(f"The node watch of {there} is of build {made}, the daemon of {ours}: finish the upgrade there")
     if others := [j for j in state["jobs"] if j.get("mode") not in (None, mode)]:
         names = shortened(", ".join(j["job"] for j in others), 100)
         who, they = (f"Job {names} is", "it") if len(others) == 1 else (f"{len(others)} jobs ({names}) are", "they")

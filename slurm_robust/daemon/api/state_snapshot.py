@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from slurm_robust import __version__
+from slurm_robust.build import build
 from slurm_robust.claim import Claim
 from slurm_robust.daemon.api.node_rows import AboutNodes, NodeRows
 from slurm_robust.daemon.api.state_lines import Snapshot
@@ -155,9 +156,11 @@ def _state(daemon: Daemon) -> dict[str, Any]:
         "cluster": context.cluster_name,
         "mode": context.mode.value,
         "mode_since_s": round(context.mode_since_s, 3),
+        "watch_builds": {made: fold(names) for made, names in sorted(readings.picture.watch_builds.items())},
         "watch_modes": {mode: fold(names) for mode, names in sorted(readings.picture.watch_modes.items())},
         "lease": daemon.lease.shown(),
         "version": __version__,
+        "build": build(),
         "pid": os.getpid(),
         "account": context.account,
         "private": sorted(context.private),

@@ -274,13 +274,16 @@ def tell_mode(name: str, config: Config, connect: Connect = _connect) -> str:
     Returns:
         Why it could not be written; empty if it stands there, or if the field has JSON, which stays as it is.
     """
+    from slurm_robust.build import build  # noqa: PLC0415 (the prolog does not need it)
+
     end_s = time.monotonic() + config.nodecheck.permit_timeout_s
     try:
         node = connect(_until(config.slurm, end_s)).node(name)
         if node is None:
             return "Slurm does not know this node"
-        text = watch_marker.render(config.mode.value, node.extra)
-        if watch_marker.parse(node.extra) != config.mode.value and not _has_json(node.extra):
+        text = watch_marker.render(config.mode.value, node.extra, build())
+        known = (watch_marker.parse(node.extra), watch_marker.parse_build(node.extra))
+        if known != (config.mode.value, build()) and not _has_json(node.extra):
             connect(_until(config.slurm, end_s)).set_node_extra(name, text)
     except Exception as error:  # noqa: BLE001 (as in `act`)
         return f"Slurm could not be reached ({error})"

@@ -61,6 +61,7 @@ class NodePicture:
         marked: Nodes with a fault marker.
         blind: Nodes with a blind marker, also one that does not hold any more.
         full: Nodes with a marker of full file systems, in the same way.
+        watch_builds: The names of the nodes whose node watch says its build, by that build.
         watch_modes: The names of the nodes whose node watch says its mode, by that mode.
         leased: Nodes whose comment has a daemon's lease; there is one as a rule.
         gres_used: Nodes of whose generic resources some are given to jobs.
@@ -75,6 +76,7 @@ class NodePicture:
     marked: Mapping[str, Node] = field(default_factory=dict)
     blind: Mapping[str, Node] = field(default_factory=dict)
     full: Mapping[str, Node] = field(default_factory=dict)
+    watch_builds: Mapping[str, frozenset[str]] = field(default_factory=dict)
     watch_modes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     leased: Mapping[str, Node] = field(default_factory=dict)
     gres_used: Mapping[str, Node] = field(default_factory=dict)
@@ -112,9 +114,12 @@ def _picture(nodes: Mapping[str, Node]) -> NodePicture:
         return {name: nodes[name] for names in wanted for name in names}
 
     modes: dict[str, set[str]] = {}
+    builds: dict[str, set[str]] = {}
     for node, these in alike:
         if mode := watch_marker.parse(node.extra):
             modes.setdefault(mode, set()).update(these)
+        if made := watch_marker.parse_build(node.extra):
+            builds.setdefault(made, set()).update(these)
     members: dict[str, set[str]] = {}
     for of, names in partitions.items():
         for partition in of:
@@ -128,6 +133,7 @@ def _picture(nodes: Mapping[str, Node]) -> NodePicture:
         marked=those(names for node, names in alike if fault_marker.marked(node.extra)),
         blind=those(names for node, names in alike if blind_marker.marked(node.extra)),
         full=those(names for node, names in alike if blind_marker.marked(node.extra, blind_marker.FULL)),
+        watch_builds={made: frozenset(names) for made, names in builds.items()},
         watch_modes={mode: frozenset(names) for mode, names in modes.items()},
         leased=those(names for node, names in alike if lease_marker.marked(node.comment)),
         gres_used=those(names for node, names in alike if node.gres_used),
