@@ -96,19 +96,19 @@ def read_sources(folder: Path, journal: Mapping[str, Any], page: Path) -> Incide
         problems += read.problems
     except ArchiveError as error:
         problems.append(f"No stacks are shown: {error}")
-    tests = [test for path in sorted(folder.glob("tests-*.json"))[:_MAX_TESTS] for test in _objects(path, problems)]
+    tests = [test for path in sorted(folder.glob("tests-*.json"))[:_MAX_TESTS] for test in json_objects(path, problems)]
     return replace(
         known,
         incident=saved.incident if saved is not None else None,
         evidence=evidence,
-        story=tuple(_objects(folder.parent / "story.jsonl", problems)),
+        story=tuple(json_objects(folder.parent / "story.jsonl", problems)),
         tests=tuple(tests),
         files=tuple(_files(folder, page)),
         problems=tuple(problems),
     )
 
 
-def _objects(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
+def json_objects(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     """The JSON objects in a file: the whole of it is one, or each line."""
     try:
         text = read_own(path, _MAX_BYTES).decode("utf-8", "replace")

@@ -148,6 +148,27 @@ def test_without_slurm_the_folders_here_are_read(tmp_path: Path, monkeypatch: py
     assert "none/squeue" in done.output
 
 
+def test_a_job_that_slurm_has_forgotten_names_its_output_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its story says where its output went; a file of another user's is not read for it."""
+    monkeypatch.chdir(tmp_path)
+    out, lines = tmp_path / "gpt-1234.out", "Traceback (most recent call last):\nKeyError: 'x'\n"
+    out.write_text(lines)
+    folder = tmp_path / "slurm-robust-1234"
+    folder.mkdir()
+    told = {"at_s": 1.0, "kind": "training", "text": "training at step 1", "output": [str(out), "/none"]}
+    (folder / "story.jsonl").write_text(f"no JSON\n{json.dumps(told)}\n")
+    config = tmp_path / "robust.yaml"
+    config.write_text(f"slurm: {{bin_dir: {tmp_path}/none}}\n")
+    done = run("1234", "--config", config)
+    assert done.exit_code == 0, done.output
+    assert f"{out}:2" in done.output
+    if os.geteuid() == 0:
+        os.chown(out, 12345, 12345)
+        assert run("1234", "--config", config).exit_code != 0
+
+
 def test_what_the_job_has_written_into_its_folder_is_no_trusted_text(site: Path, tmp_path: Path) -> None:
     """Garbled files are named, a pipe is not waited for, and nothing reaches the terminal as a command."""
     folder = save_incident(tmp_path / "out" / "slurm-robust-1234", ["KeyError: '\x1b]0;x\x07\x9b'"])

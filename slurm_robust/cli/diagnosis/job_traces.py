@@ -14,11 +14,13 @@ from typing import Any
 from slurm_robust import claim
 from slurm_robust.claim import ClaimError
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_in
+from slurm_robust.cli.incident_files import json_objects
 from slurm_robust.cli.teaching import slurm_words
 from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.output_files import output_patterns
+from slurm_robust.supervise.incident.incident_folder import STORY_FILE
 from slurm_robust.supervise.incident.incident_folder import names as folder_names
 
 _MAX_FILES = 64
@@ -60,6 +62,7 @@ def traces_of(
     wanted = [*(p / f"slurm-robust-{name}" for p in places for name in names), *reports]
     # Others may have had the name before the job; what a stranger has put there is not the job's.
     folders = [one for path in _unique(wanted) for one in folder_names(path) if _is_by(one, job)]
+    files = files or [path for folder in folders for path in _told(folder)][:_MAX_FILES]
     found = {one.folder: one for folder in folders for one in incidents_in(folder)}
     outcomes = {i.get("id"): str(i.get("reason") or "") for i in journal}
     incidents = [_with_outcome(one, outcomes.get(one.id, "")) for one in found.values()]
@@ -96,6 +99,17 @@ def _existing(patterns: Sequence[str], notes: list[str]) -> list[Path]:
             notes.append(f"{glob_text(pattern)}: the job's output by Slurm, not there, or no file that you may read")
         found += here
     return found[:_MAX_FILES]
+
+
+def _told(folder: Path) -> list[Path]:
+    """The output files that the story in a job's folder names last, as far as they are of the folder's owner."""
+    told = [event["output"] for event in json_objects(folder / STORY_FILE, []) if isinstance(event.get("output"), list)]
+    found = []
+    for path in (Path(str(name)) for name in (told[-1] if told else ())):
+        with contextlib.suppress(OSError, ValueError):
+            if path.is_absolute() and path.is_file() and path.stat().st_uid == folder.stat().st_uid:
+                found.append(path)
+    return found
 
 
 def glob_text(pattern: str) -> str:

@@ -45,7 +45,8 @@ class IncidentLog:
         self.set_time("fault", fault_at_s)
         self.set_time("suspected", now_s)
         job.announce_suspicion()
-        self._session.folder.log_event("suspected", text, incident=self.incident.id, **data)
+        output = [str(path) for path in self._session.output_files]
+        self._session.folder.log_event("suspected", text, incident=self.incident.id, output=output, **data)
         return self.incident
 
     def open_update(self, attempt: str, text: str, verdict: Verdict, plan: Plan) -> Incident:
