@@ -98,16 +98,22 @@ def _wrapped(text: str, size: int) -> list[str]:
 
 
 def paragraph(label: str, text: str, *, indent: int = 2, label_wide: int = 11) -> None:
-    """Print `label  text`, the text wrapped beside its label."""
-    lead = " " * indent + label.ljust(label_wide)
+    """Print `label  text`, the text wrapped beside its label; nothing if it is empty."""
+    for line in entry(label, text, indent=indent, label_wide=label_wide):
+        click.echo(line)
+
+
+def entry(label: str, value: object, *, indent: int = 2, label_wide: int = 11) -> list[str]:
+    """Return the lines of `label  value`, the value wrapped beside its label; none if it is empty."""
+    lead = " " * indent + plain(label).ljust(label_wide)
     rest = " " * len(lead)
-    body = plain(text)
+    body = plain(value)
     if not body:
-        return
+        return []
     wrap = textwrap.TextWrapper(
         width(), initial_indent=lead, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
     )
-    click.echo(wrap.fill(body))
+    return wrap.wrap(body)
 
 
 def sentence(text: str) -> None:

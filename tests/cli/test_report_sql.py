@@ -225,3 +225,12 @@ def test_a_time_to_come_ends_now(tmp_path: Path) -> None:
 def test_wrong_usage(call: Call, words: tuple[str, ...]) -> None:
     """Exit code 2, and what to type."""
     assert call("sql", *words, "SELECT 1").exit_code == 2
+
+
+def test_a_row_of_many_columns_is_shown_one_below_the_other(call: Call) -> None:
+    """No line is wider than the terminal, and no value is left out; a few columns stay a table."""
+    done = call("sql", "SELECT a.*, b.* FROM jobs a, jobs b UNION ALL SELECT a.*, b.* FROM jobs a, jobs b")
+    assert max(map(len, done.stdout.splitlines())) <= 200
+    assert "row 2" in done.stdout
+    assert "1:0" in done.stdout
+    assert "row 1" not in call("sql", "SELECT job, state FROM jobs").stdout

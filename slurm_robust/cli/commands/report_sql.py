@@ -17,7 +17,7 @@ import click
 from slurm_robust.cli.csv_output import print_csv
 from slurm_robust.cli.report_source import FactOptions, fact_options, load_facts, show_doubts
 from slurm_robust.cli.state import print_json
-from slurm_robust.cli.table import table
+from slurm_robust.cli.table import bold, entry, render, table, width
 from slurm_robust.cli.teaching import lesson
 from slurm_robust.report import parquet, query, tables
 from slurm_robust.report.facts import Facts
@@ -96,7 +96,17 @@ def _print_rows(answer: QueryAnswer) -> None:
     with contextlib.closing(answer.rows) as taken:
         rows = list(itertools.islice(taken, _SHOWN + 1))
     count = min(len(rows), _SHOWN)
-    table(f"{count} {'row' if count == 1 else 'rows'}", answer.columns, rows[:_SHOWN])
+    title = f"{count} {'row' if count == 1 else 'rows'}"
+    lines = render(answer.columns, rows[:_SHOWN], columns_wide=width()) if rows else ["none"]
+    if max(len(click.unstyle(line)) for line in lines) > width():
+        # More columns than a line holds: one below the other.
+        wide = max(map(len, answer.columns)) + 1
+        lines = []
+        for number, row in enumerate(rows[:_SHOWN], start=1):
+            lines.append(bold(f"row {number}"))
+            for column, value in zip(answer.columns, row, strict=True):
+                lines += entry(column, value, label_wide=wide)
+    click.echo("\n".join([bold(title), *lines]))
     if len(rows) > _SHOWN:
         click.echo(f"There are more than {_SHOWN} rows; all of them: --csv or --json")
 
