@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from slurm_robust.report.facts import ClosedIncident, Facts, NodeDrain, NodeRepa
 from slurm_robust.report.sources.wording import examples, utc
 from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import expand
+from slurm_robust.training_time import LEFT_ALONE
 
 _BAD_ROW = (ValueError, KeyError, TypeError, AttributeError, SlurmParseError)  # msgspec's errors are ValueErrors
 _OVERLAPS = "opened_at_s < :to_s AND (closed_at_s IS NULL OR closed_at_s >= :from_s)"
@@ -129,7 +131,7 @@ class _JournalReading:
                 bad.append(str(key))
         if bad:
             self._doubts.append(f"{len(bad)} incidents of the journal cannot be read ({examples(bad)}); left out.")
-        return tuple(found)
+        return _once(found)
 
     def _actions(self) -> tuple[TakenAction, ...]:
         mine = f"incident IN (SELECT key FROM incidents WHERE {_OVERLAPS})"  # noqa: S608 (a constant)
@@ -179,6 +181,20 @@ def _since_the_last(table: str, name: str) -> str:
     """Rows of the time, and of each name the last one before it, which held when the time began."""
     before = f"SELECT {name}, max(at_s) FROM {table} WHERE at_s <= :from_s GROUP BY {name}"  # noqa: S608 (our own names)
     return f"at_s < :to_s AND (at_s >= :from_s OR ({name}, at_s) IN ({before})) ORDER BY at_s"
+
+
+def _once(incidents: Sequence[ClosedIncident]) -> tuple[ClosedIncident, ...]:
+    """The incidents, by time; a report that the same incident of the same attempt followed up is superseded.
+
+    A job reports that it only alerts, and asks for a requeue later: two rows of one stop.
+    """
+    last = {(row.job_id, row.attempt, row.id): row.key for row in incidents}
+
+    def followed_up(row: ClosedIncident) -> bool:
+        is_report = row.kind == "report" and row.outcome in LEFT_ALONE
+        return is_report and last[row.job_id, row.attempt, row.id] != row.key
+
+    return tuple(replace(row, outcome="superseded") if followed_up(row) else row for row in incidents)
 
 
 def _incident(row: IncidentRow) -> ClosedIncident:

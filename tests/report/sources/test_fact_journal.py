@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 from fact_worlds import BEGIN_S, DAY_S, add_attempt, incident_row, journal_with
 
 from slurm_robust.daemon.store.node_ledger import NodeLedger
+from slurm_robust.report.figures.failures import is_failure
 from slurm_robust.report.sources import journal as source
 
 NOW_S = BEGIN_S + DAY_S
@@ -56,6 +58,22 @@ def test_only_what_overlaps_with_the_time(tmp_path: Path) -> None:
     assert [attempt.times.end_at_s for attempt in facts.attempts] == [None]
     assert [pool.wanted for pool in facts.pools] == [2, 3]
     assert {action.incident for action in facts.actions} == {"k.open"}
+
+
+def test_a_stop_that_was_alerted_and_then_claimed_is_one_failure(tmp_path: Path) -> None:
+    """One incident of one attempt, in two rows: the last of them says what came of it. Another incident is another."""
+    first, other = (
+        replace(incident_row(name, at_s), key=f"k.{name}.alert_only", kind="report", outcome="alerted")
+        for name, at_s in (("a", BEGIN_S + 100), ("b", BEGIN_S + 900))
+    )
+    journal = journal_with(tmp_path, [first, incident_row("a", BEGIN_S + 400), other])
+    journal.close()
+    rows = source.read(tmp_path, BEGIN_S, NOW_S, NOW_S).incidents
+    assert [(row.key, row.outcome == "superseded", is_failure(row)) for row in rows] == [
+        ("k.a.alert_only", True, False),
+        ("k.a", False, True),
+        ("k.b.alert_only", False, True),
+    ]
 
 
 def test_drains_for_nothing(tmp_path: Path) -> None:
