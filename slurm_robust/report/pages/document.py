@@ -103,7 +103,7 @@ def table_box(table: FigureTable, name: str) -> Markup:
     rows = (
         element("tr", joined((_cell(v, c) for v, c in zip(row, table.columns, strict=True)), "")) for row in table.rows
     )
-    caption = element("caption", table.caption, id=f"{name}-caption")
+    caption = element("caption", element("span", table.caption), id=f"{name}-caption")
     whole = element("table", caption, element("thead", element("tr", head)), element("tbody", joined(rows)))
     box = element("div", whole, class_="table", role="region", tabindex=0, aria_labelledby=f"{name}-caption")
     return joined([box, element("p", table.left_out, class_="about")] if table.left_out else [box])

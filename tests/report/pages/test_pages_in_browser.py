@@ -108,6 +108,22 @@ def test_a_screen_reader_finds_its_way(browser: Browser, files: dict[str, str], 
     page.close()
 
 
+def test_a_phone_shows_captions_whole(browser: Browser, files: dict[str, str]) -> None:
+    """A table may be wider than the phone and is scrolled in its box; its caption is read without that, and after."""
+    page = browser.open(files["month"], width=390, height=844)
+    cut = """[...document.querySelectorAll(".table")].filter((box) => {
+      box.scrollLeft = 60;
+      const seen = box.getBoundingClientRect(), caption = box.querySelector("caption");
+      if (!caption || !seen.width) return false;
+      const range = document.createRange();
+      range.selectNodeContents(caption);
+      return [...range.getClientRects()].some((r) => r.right > seen.right + 1 || r.left < seen.left - 1);
+    }).map((box) => box.querySelector("caption").textContent)"""
+    assert page.evaluate("document.querySelectorAll('.table caption').length") > 5
+    assert page.evaluate(cut) == []
+    page.close()
+
+
 def test_tables_can_be_sorted_and_copied(browser: Browser, files: dict[str, str]) -> None:
     """By a click on a heading; what is copied are the numbers themselves, and no formula of a spreadsheet."""
     page = browser.open(files["month"])
