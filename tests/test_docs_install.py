@@ -63,7 +63,7 @@ def test_each_role_has_a_block_of_lines() -> None:
     assert replaced.index("cp -a /var/lib/slurm_robust /var/lib/slurm_robust.before") < replaced.index(daemon[0])
     assert [line for line in node if "pip install" in line or "install -D -m 755" in line] == nodes[:3]
     training = blocks("docs/engineer.md", "Step 0: the package in your training's environment")
-    assert training[0] == ["pip install .", "pip install --no-deps . && pip install msgspec xxhash"]
+    assert training[0] == ["pip install .", "pip install --no-deps . && pip install msgspec numpy xxhash"]
 
 
 @pytest.mark.variant

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from slurm_robust.cli.state import load_config, load_state, print_json, source_options
+from slurm_robust.cli.state import config_to_show, load_state, print_json, source_options
 from slurm_robust.cli.teaching import SHOWN, lesson
 
 _EXAMPLES = (
@@ -36,7 +36,7 @@ def show(path: str | None, as_json: bool) -> None:
 
 
 def _show(path: str | None, as_json: bool) -> None:
-    config = load_config(path)
+    config = config_to_show(path)
     breaker = load_state(config)["breaker"]
     limits = config.breaker
     if as_json:
@@ -62,7 +62,7 @@ def reset(path: str | None, user: str) -> None:
     from slurm_robust.daemon.store.journal import FILE_NAME, Journal  # noqa: PLC0415 (the same)
     from slurm_robust.daemon.store.schema import JournalError  # noqa: PLC0415 (the same)
 
-    state_dir = Path(load_config(path).daemon.state_dir)
+    state_dir = Path(config_to_show(path).daemon.state_dir)
     # A journal that does not exist is not created: no daemon would read the reset.
     try:
         (state_dir / FILE_NAME).stat()

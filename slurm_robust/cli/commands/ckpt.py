@@ -148,6 +148,7 @@ def list_(directory: Path, as_json: bool) -> None:
         return
     if not found:
         where = f"; {out.where_to_look(directory)}" if out.is_one_checkpoint(directory) else ""
+        where = where or ("" if directory.exists() else "; there is no such folder")
         out.print_line(f"{directory}: no checkpoints{where}")
         return
     out.print_table(found)

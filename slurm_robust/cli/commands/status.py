@@ -46,7 +46,7 @@ def command(path: str | None, as_json: bool) -> None:
     breaker = state["breaker"]
     breaker_text = f"open: {breaker['why']} (reset it with: srobust breaker reset)" if breaker["open"] else "closed"
     if not breaker["open"] and breaker.get("out"):
-        breaker_text += f", {breaker['out']} nodes out ({breaker['quarantined']} in quarantine)"
+        breaker_text += f", {breaker['out']} out of service ({breaker['quarantined']} in quarantine)"
     age_s = now_s - state["at_s"]
     age = duration(max(0.0, age_s))
     if age_s <= -CLOCKS_DIFFER_S:

@@ -83,9 +83,7 @@ class StatePublisher:
         except OSError as error:
             context.alert("state.unwritable", f"{self.state_dir}: {error}", key="state")
             where = f"the folder {self.state_dir} cannot be written ({error.strerror})"
-            context.trouble(
-                "state", f"{where}, so no plan can be written down and nothing is done: df -h {self.state_dir}"
-            )
+            context.trouble("state", f"{where}, so nothing new is planned: df -h {self.state_dir}")
             return snapshot._replace(state={**snapshot.state, "troubles": list(context.troubles.values())})
         context.trouble("state", "")
         self._is_written = True

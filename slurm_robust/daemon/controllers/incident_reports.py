@@ -131,7 +131,7 @@ class IncidentReports:
             if later:
                 # Newest first: the one that followed this is the last.
                 name = later[-1].incident.id
-                self._close(row, "superseded", f"no new step came before the job's next incident ({name})")
+                self._close(row, "superseded", f"the job's next incident ({name}) came before a new step was told")
             elif job is None or job.user != row.user:
                 self._close(row, "ended", "the job has ended, and Slurm does not know it any more")
             elif job.state in ENDED:
