@@ -33,6 +33,8 @@ class OpenRecovery:
     lost_since_s: float = 0.0
     awaits_check: bool = False
     """Its seat awaits a node that is only to be checked first."""
+    left: bool = False
+    """Its job was taken out of the seat, and was not let in since."""
     refusals: int = 0
     retry_at_s: float = 0.0
     finished_at_s: float = 0.0
@@ -138,6 +140,7 @@ class OpenRecovery:
             now_s=now_s,
             others=tuple(o for o in context.readings.jobs_in(self.recovery.seat) if o.ref.job_id != self.row.job_id),
             hidden=self._hidden(context),
+            left=self.left,
             takers=len(self.takers),
         )
 

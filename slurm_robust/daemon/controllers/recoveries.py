@@ -248,8 +248,8 @@ class Recoveries:
             self.breaker.count_drains()
 
     async def _perform(self, f: OpenRecovery, step: Do) -> None:
-        ledger, name, now_s = self.breaker.ledger, step.action.target, self.context.now_s()
-        survivor = step.action.kind is ActionKind.SET_DOWN and name not in f.recovery.bad
+        ledger, name, now_s, r = self.breaker.ledger, step.action.target, self.context.now_s(), f.recovery
+        survivor = step.action.kind is ActionKind.SET_DOWN and name not in r.bad
         if survivor:
             # Written down first: the quarantine resumes what was set DOWN, once it responds and has passed its check.
             why = f"set DOWN: {step.action.reason}"
@@ -270,6 +270,8 @@ class Recoveries:
                 f.retry_at_s = self.context.now_s() + min(30.0, float(f.refusals))
             raise
         f.refusals = 0
+        if step.action.kind in (ActionKind.LEAVE_SEAT, ActionKind.POINT_JOB_AT_SEAT) and not of_another(r, step):
+            f.left = step.action.kind is ActionKind.LEAVE_SEAT
 
     def _bar(self, f: OpenRecovery, view: View) -> None:
         """A user whose other job has started in a seat makes no claims for a day."""

@@ -50,6 +50,9 @@ ENDS_SOON_S = 90.0
 GIVE_UP_AFTER_S = 3600.0
 STAYS_UP_AFTER_DOWN_S = 15.0
 """A job still running this long after its node went DOWN was submitted with --no-kill."""
+MOST_RESTARTS = 4
+"""A job that was requeued so often within one recovery is not started in its seat again: one requeue is the recovery's,
+and a prolog that fails on a standby node may make another."""
 SOON_S, LATER_S = 1, 121
 """When a job that is requeued may start: in the next second, which credentials need; where it has to wait longer, or to
 be let into its seat, after Slurm's own delay, which is shortened as soon as the wait is over."""
@@ -227,7 +230,8 @@ def _tidy(r: Recovery, view: View) -> Step | None:
     if not r.seat:
         return None
     if view.job is not None and view.job.state not in ENDED and in_seat(r, view.job):
-        return _do(r, ActionKind.LEAVE_SEAT)
+        closed = _closed(r, view, view.job) if view.left else None
+        return closed or _do(r, ActionKind.LEAVE_SEAT)
     if r.seat not in view.reservations:
         return None
     return _others_out(r, view) if view.others else _do(r, ActionKind.DELETE_SEAT)
@@ -235,15 +239,22 @@ def _tidy(r: Recovery, view: View) -> Step | None:
 
 def _others_out(r: Recovery, view: View) -> Step:
     """Take the other jobs out of the seat: Slurm deletes no reservation that a job stands in."""
-    # First it is closed: their user submits faster than they are taken out. Its end is set once.
-    if view.reservations[r.seat].end_at_s - view.now_s > ENDS_SOON_S:
-        why = f"job {view.others[0].ref.address} is in it: it is closed, and ends within a minute"
-        return Do(Action(ActionKind.DELETE_SEAT, r.seat, why, {"close": True}))
+    if closed := _closed(r, view, view.others[0]):
+        return closed
     if (other := next((o.ref for o in view.others if not o.hetjob_id), None)) is not None:
         rest = other.array_job_id is not None and other.array_task_id is None
         args = {"reservation": "", **({"rest": True} if rest else {})}
         return Do(Action(ActionKind.LEAVE_SEAT, other.address, f"{r.seat} is another job's", args))
     return KeepWaiting(f"{r.seat} ends within a minute: no part of a het job can be taken out")
+
+
+def _closed(r: Recovery, view: View, job: Job) -> Do | None:
+    """Close the seat, once, before jobs are taken out: their user puts them in faster, also the seat's own."""
+    seat = view.reservations.get(r.seat)
+    if seat is None or seat.end_at_s - view.now_s <= ENDS_SOON_S:
+        return None
+    why = f"job {job.ref.address} is in it: it is closed, and ends within a minute"
+    return Do(Action(ActionKind.DELETE_SEAT, r.seat, why, {"close": True}))
 
 
 def of_another(r: Recovery, step: Do) -> bool:
@@ -332,6 +343,8 @@ def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
 
 def _requeued_by_others(r: Recovery, view: View) -> str:
     """Why the job's requeue is not this recovery's; empty where it is."""
+    if view.job is not None and view.job.restart_count > r.restart + MOST_RESTARTS:
+        return f"the job was requeued {view.job.restart_count - r.restart} times since"
     if r.requeued:
         again = view.job is not None and view.job.restart_count > r.restart + 1
         return "the job was requeued once more, and not by itself" if again else ""

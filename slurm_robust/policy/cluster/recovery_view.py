@@ -44,6 +44,7 @@ class View:
         others: Other jobs that wait or are there with the seat as their reservation.
         hidden: Other jobs of the user that began on the seat's nodes after it was opened, and that nothing else led
             there: a job that has started in it can leave its reservation at once, or name another one of its user's.
+        left: The job was taken out of its seat, and was not let in since: in it again, it was put there by its user.
         takers: How many other jobs of the user came to nodes beyond the plan while these were being added.
         spare: Nodes that could be added to a seat that has too few, best first; empty where it has enough.
         awaited: Another such node is only at its full check, or waits for it.
@@ -71,6 +72,7 @@ class View:
     now_s: float = 0.0
     others: tuple[Job, ...] = ()
     hidden: tuple[Job, ...] = ()
+    left: bool = False
     takers: int = 0
     spare: tuple[str, ...] = ()
     awaited: bool = False
