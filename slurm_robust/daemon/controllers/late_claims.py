@@ -148,14 +148,15 @@ class LateClaims:
         await intake.actor.perform(row.key, Action(ActionKind.ANSWER, job.ref.address, decision.reason, answer))
 
     def _plan(self, job: Job, attempt: Job, claim: Claim) -> Recovery | Refusal:
-        """A seat for a job that waits; for one that runs again or has ended, only the suspects' check."""
+        """A seat for a job that waits, for as many nodes as it had; otherwise only the suspects' check."""
         context, now_s = self.context, self.context.now_s()
         why = f"{claim.why or 'the job asked to be requeued'}; nobody answered its claim in time"
         request = self.intake.request(attempt, claim, why)
         # The job's own requeue has excluded its suspects: that was no choice of the user's.
         request = replace(request, earlier=request.earlier | frozenset(claim.evict))
         cluster = self.recoveries.cluster_for(job)
-        if job.state != "PENDING":
+        # Its user can make a waiting job larger, which must not give it nodes before all who wait for them.
+        if job.state != "PENDING" or job.num_nodes > len(attempt.nodes):
             return plan_late(replace(request, suspects_to=request.suspects_to and "quarantine"), cluster)
         # Other jobs may have taken its nodes since, or somebody has reserved them.
         waits = replace(attempt, nodes=(), start_at_s=int(now_s))
