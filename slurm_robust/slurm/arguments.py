@@ -42,7 +42,9 @@ node_list = _matching(r"(?!(?i:all)\Z)[A-Za-z0-9](?:[A-Za-z0-9._,\[\]-]*[A-Za-z0
 node = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", "not one node's name")
 """Exactly one node."""
 name = _matching(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", "not a plain name")
-"""A reservation's or user's name."""
+"""A reservation's name."""
+_user = _matching(r"[A-Za-z0-9_][A-Za-z0-9._@+\\-]{0,254}", "not a user's name")
+"""Also as directories give them: `ann@example.org`, `EXAMPLE\\ann`."""
 step = _matching(r"[0-9]{1,10}", "not a step number")
 """A numbered step; the batch and extern steps are never signalled."""
 _flag = _matching(r"[A-Z][A-Z_]{0,39}", "not a reservation flag")
@@ -55,8 +57,8 @@ def node_list_or_none(text: str) -> str:
 
 
 def names(texts: Iterable[str]) -> str:
-    """Names, joined by commas; at least one."""
-    joined = ",".join(name(text) for text in texts)
+    """Names of users, joined by commas; at least one."""
+    joined = ",".join(_user(text) for text in texts)
     if not joined:
         raise _refuse("an empty list of names", "")
     return joined

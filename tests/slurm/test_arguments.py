@@ -39,6 +39,12 @@ def test_a_reason_is_one_line_of_ours(text: str) -> None:
         assert arguments.reason(f"srobust: {text}") == f"srobust: {text}"
 
 
+@pytest.mark.parametrize("name", ["ann", "ann.b-1", "ann@corp.example", "CORP\\ann", "CORP+ann"])
+def test_users_are_named_as_directories_name_them(name: str) -> None:
+    """A seat is opened for the user of its job, whose name may have the directory's domain in it."""
+    assert arguments.names([name]) == name
+
+
 @pytest.mark.parametrize(("said", "name"), [("KILL", "KILL"), ("sigterm", "TERM"), ("9", "9"), ("SIGUSR1", "USR1")])
 def test_signals(said: str, name: str) -> None:
     """By name, with SIG or without, or by number."""
