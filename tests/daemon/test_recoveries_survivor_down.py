@@ -1,4 +1,4 @@
-"""A survivor that falls silent while its job ends."""
+"""Nodes that are in service, and hold up the end of a job that is brought back: its survivors, and suspects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import Config
+from slurm_robust.config import Config, parse
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 
 
@@ -66,3 +66,23 @@ def test_survivor_that_stays_silent_is_drained(world: World) -> None:
     assert world.slurm.state.jobs[1].state == "RUNNING"
     assert "does not respond" in world.slurm.state.nodes["n1"].reason
     assert not NodeLedger(world.journal).quarantines()
+
+
+def test_a_suspect_that_is_kept_in_service_is_not_set_down_since_its_job_ends_slowly(tmp_path: Path) -> None:
+    """Its user can see to that, for `KillWait`. What is stuck for longer is set DOWN, checked, and brought back."""
+    world = World(tmp_path, FakeSlurm(), parse("quarantine: {max_per_user_hour: 0}"))
+    slurm = world.slurm
+    slurm.run_job(("n1", "n2"))
+    world.run(6)
+    slurm.stuck.add("n2")
+    world.claim(1, ("n2",))
+    world.run(40)
+    assert slurm.state.jobs[1].completing
+    assert "set_down n2" not in slurm.acts
+    world.run(15)
+    assert slurm.acts.count("set_down n2") == 1
+    world.run(60)
+    assert slurm.state.jobs[1].state == "RUNNING"
+    assert slurm.state.nodes["n2"].usable
+    assert not NodeLedger(world.journal).quarantines()
+    world.journal.close()

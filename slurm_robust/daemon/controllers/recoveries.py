@@ -17,7 +17,7 @@ from slurm_robust.daemon.store.node_ledger import Quarantine
 from slurm_robust.daemon.store.seat_bars import SeatBars
 from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import Cluster, candidates, in_reservations
-from slurm_robust.policy.cluster.recovery_plan import Recovery
+from slurm_robust.policy.cluster.recovery_plan import NODE_LOST, Recovery
 from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, Step, next_step, of_another
 from slurm_robust.policy.cluster.recovery_view import View, entered, forgotten, missing, shown
 from slurm_robust.policy.cluster.standby_health import SUSPECT_S, withheld
@@ -249,8 +249,10 @@ class Recoveries:
 
     async def _perform(self, f: OpenRecovery, step: Do) -> None:
         ledger, name, now_s, r = self.breaker.ledger, step.action.target, self.context.now_s(), f.recovery
-        survivor = step.action.kind is ActionKind.SET_DOWN and name not in r.bad
-        if survivor:
+        cared_for = {q.node for q in ledger.quarantines()} | ({*r.bad} if r.kind == NODE_LOST else set())
+        cared_for |= {a.target for a in r.actions if a.kind is ActionKind.DRAIN}
+        nobodys = step.action.kind is ActionKind.SET_DOWN and name not in cared_for
+        if nobodys:
             # Written down first: the quarantine resumes what was set DOWN, once it responds and has passed its check.
             why = f"set DOWN: {step.action.reason}"
             row = f.row
@@ -260,7 +262,7 @@ class Recoveries:
         except SlurmRefusedError as error:
             if step.action.kind is ActionKind.DELETE_SEAT:
                 await self.context.read_jobs()  # another job has come into it
-            if survivor:
+            if nobodys:
                 ledger.leave(name)
             f.refusals += 1
             f.retry_at_s = self.context.now_s() + 0.2 * f.refusals

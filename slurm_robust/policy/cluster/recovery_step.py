@@ -43,7 +43,7 @@ HELD_UP_AFTER_S = 1.5
 """A suspect that alone delays the job's end this long, after all survivors have ended it, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
 """The same for a survivor that fell silent, and where no survivor shows how long a job's end takes on this site: it
-covers Slurm's default KillWait (30 s) and an epilog."""
+covers Slurm's default KillWait (30 s) and an epilog. So it is, too, where the suspect was kept in service."""
 RENEW_BELOW_S = 60.0
 """A seat that is still needed is renewed when less than this is left of it, or than a third where it is short."""
 ENDS_SOON_S = 90.0
@@ -285,8 +285,10 @@ def _while_completing(r: Recovery, view: View, job: Job) -> Step:
         if node is None or foreign(node) or node.state == "DOWN" or name in view.occupied or not view.may_take_out:
             continue
         silent = "NOT_RESPONDING" in node.flags
-        # A survivor may only be restarting its slurmd, and be back within seconds.
-        soon = name in r.bad and (r.kept or silent)
+        # A survivor may only be restarting its slurmd, and be back within seconds. And a job that makes its own end
+        # slow takes no suspect out that the bounds on claims keep in service.
+        out = node.drained or name in view.in_quarantine
+        soon = name in r.bad and (silent or (r.kept and out))
         limit_s = HELD_UP_AFTER_S if soon else HELD_UP_BY_ALL_AFTER_S
         if view.alone_s >= limit_s and r.kind != OWNER:
             reason = f"{REASON_PREFIX} held up the end of job {r.job.address} for {view.completing_s:.0f} s"
