@@ -71,11 +71,14 @@ def held(world: World) -> set[str]:
     return {name for nodes in kept for name in expand(nodes)}
 
 
-def test_the_suspect_is_checked_and_the_job_gets_the_standby_node(made: Make) -> None:
+@pytest.mark.parametrize("partition", ["main", "other,main"])
+def test_the_suspect_is_checked_and_the_job_gets_the_standby_node(made: Make, partition: str) -> None:
     """74 s without a daemon: the one that starts takes the claim up, and does not wait for Slurm's own 121 s."""
     world = made()
     number = watched(world)
     requeues_itself(world, number, ("n2",))
+    jobs = world.slurm.state.jobs
+    jobs[number] = replace(jobs[number], partition=partition)
     assert world.slurm.state.jobs[number].state == "PENDING"
     world.live()
     world.run(12)

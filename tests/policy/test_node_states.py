@@ -8,17 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.config import StandbyConfig
+from slurm_robust.config import Config, StandbyConfig
+from slurm_robust.model import JobRef
 from slurm_robust.policy.cluster.node_states import (
+    Cluster,
     HardwareClass,
     PoolRules,
+    candidates,
     class_of,
     foreign,
     idle,
     lost_gres,
     plan_pools,
 )
-from slurm_robust.slurm.client import Node, Reservation
+from slurm_robust.slurm.client import Job, Node, Reservation
 
 NODES = {f"n{i}": Node(f"n{i}", "IDLE", partitions=("main", "all"), gres="gpu:a100:8(S:0-1)") for i in range(1, 7)}
 
@@ -111,3 +114,23 @@ def test_a_node_whose_gres_slurm_lost_is_no_place_to_go() -> None:
     busy = replace(leaking, name="n2", state="MIXED")
     ending = replace(leaking, name="n3", flags=frozenset({"COMPLETING"}))
     assert lost_gres([leaking, busy, ending, replace(leaking, name="n4", gres_used=0)]) == ("n1",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "lost", "found"),
+    [
+        ("main", ["n1", "n2"], ["n5", "n6"]),
+        ("main,all", ["n1", "n2"], ["n5", "n6"]),
+        ("other,main", ["n1", "n2"], ["n5", "n6"]),
+        ("other,all", ["n1", "n4"], ["n2", "n3", "n5", "n6"]),
+        ("other,all", ["n4"], ["n3"]),
+    ],
+)
+def test_a_job_that_waits_for_several_partitions_gets_nodes_of_one(
+    asked: str, lost: list[str], found: list[str]
+) -> None:
+    """Slurm shows all that it may run in as soon as it waits, and starts it in one of them only."""
+    nodes = {**NODES, **{n: replace(NODES[n], partitions=("other", "all")) for n in ("n3", "n4")}}
+    job = Job(JobRef(1), "PENDING", "ann", 1000, asked, num_nodes=2, exclude=",".join(lost))
+    taken = replace(job, ref=JobRef(2), state="RUNNING", nodes=("n2",) if "main" in asked else ())
+    assert candidates(job, lost, Cluster(nodes, (taken,), ()), Config(), 1e9) == found

@@ -163,7 +163,8 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
     """Nodes that can replace the lost: standby first, then idle unreserved ones; of the same hardware class.
 
     Standby nodes that passed their full check come first; suspects, and at the very end nodes that a reservation needs
-    before `until_s`, come last.
+    before `until_s`, come last. A job that waits may name several partitions, and runs in one: here in the first that
+    has all of the lost.
     """
     held = cluster.reservations
     prefixes = (config.seat.prefix, QUARANTINE_PREFIX, PAIR_PREFIX)
@@ -172,13 +173,16 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
     others = in_reservations(r for r in held if not r.name.startswith(OURS) and r.start_at_s <= until_s)
     reserved = in_reservations(r for r in held if r.name != job.reservation)
     busy = busy_nodes(cluster.jobs)
-    kinds = {class_of(cluster.nodes[n], job.partition) for n in lost if n in cluster.nodes}
+    gone = [cluster.nodes[n] for n in lost if n in cluster.nodes]
+    named = job.partition.split(",")
+    partition = next((p for p in named if all(p in node.partitions for node in gone)), named[0])
+    kinds = {class_of(node, partition) for node in gone}
     not_these = {*job.nodes, *ours_taken, *expand(job.exclude or ""), *busy, *cluster.withheld}
     out: list[tuple[bool, bool, bool, bool, str]] = []
     for node in cluster.nodes.values():
-        if node.name in not_these or job.partition not in node.partitions or not idle(node):
+        if node.name in not_these or partition not in node.partitions or not idle(node):
             continue
-        if kinds and class_of(node, job.partition) not in kinds:
+        if kinds and class_of(node, partition) not in kinds:
             continue
         if node.name in pools or (node.name not in reserved and "RESERVED" not in node.flags):
             last = (node.name in others, node.name in cluster.suspected)
