@@ -148,7 +148,7 @@ def in_slurms_time(words: Iterable[str], ahead_s: int) -> list[str]:
 _UPDATES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "req_nodes": ("ReqNodeList", node_list_or_none),
     "exclude": ("ExcNodeList", node_list_or_none),
-    "reservation": ("ReservationName", lambda text: name(text) if text else ""),
+    "reservation": ("ReservationName", lambda text: ",".join(name(one) for one in text.split(",")) if text else ""),
     "time_limit_min": ("TimeLimit", minutes),
     "comment": ("Comment", free_text),
     "admin_comment": ("AdminComment", free_text),

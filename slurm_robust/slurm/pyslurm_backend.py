@@ -40,7 +40,7 @@ _CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "admin_comment": ("admin_comment", arguments.free_text),
     "exclude": ("excluded_nodes", lambda text: [arguments.node_list(text)]),
     "req_nodes": ("required_nodes", lambda text: [arguments.node_list(text)]),
-    "reservation": ("reservations", lambda text: [arguments.name(text)]),
+    "reservation": ("reservations", lambda text: [arguments.name(one) for one in text.split(",")]),
     "start_now": ("begin_time", lambda now: "now" if now else None),
     "time_limit_min": ("time_limit", arguments.minutes),
 }

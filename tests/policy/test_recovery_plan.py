@@ -251,3 +251,11 @@ def test_no_plan_and_no_step_touches_what_a_person_did(evict: set[str], states: 
     step = next_step(made, view)
     if isinstance(step, Do) and step.action.kind is ActionKind.SET_DOWN:
         assert step.action.target not in theirs
+
+
+def test_a_job_may_have_several_reservations_of_its_own() -> None:
+    """Slurm shows them as they were named: their nodes can replace a suspect, and the job gets all of them back."""
+    own = Reservation("b", "n[3-4]", ("ann",), frozenset(("IGNORE_JOBS",)), int(NOW_S) + 1800, int(NOW_S) + 90000)
+    down = {name: node(name, state="DOWN") for name in ("n5", "n6")}
+    made = planned(job(reservation="a,b,srobust-seat-9"), ("n2",), cluster(own, **down))
+    assert (made.own_reservation, made.time_limit_min, made.standby) == ("a,b", 180, ("n4",))

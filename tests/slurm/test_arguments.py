@@ -45,6 +45,14 @@ def test_users_are_named_as_directories_name_them(name: str) -> None:
     assert arguments.names([name]) == name
 
 
+def test_a_job_may_be_given_several_reservations() -> None:
+    """Each is a plain name; an empty text takes the job out of all."""
+    assert arguments.update_words({"reservation": "a,b"}) == ["ReservationName=a,b"]
+    assert arguments.update_words({"reservation": ""}) == ["ReservationName="]
+    with pytest.raises(SlurmRefusedError):
+        arguments.update_words({"reservation": "a,b c"})
+
+
 @pytest.mark.parametrize(("said", "name"), [("KILL", "KILL"), ("sigterm", "TERM"), ("9", "9"), ("SIGUSR1", "USR1")])
 def test_signals(said: str, name: str) -> None:
     """By name, with SIG or without, or by number."""

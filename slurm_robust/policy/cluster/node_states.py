@@ -171,7 +171,7 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
     ours_taken = {name for prefix in prefixes for name in in_reservations(held, prefix)}
     pools = in_reservations(held, config.standby.prefix)
     others = in_reservations(r for r in held if not r.name.startswith(OURS) and r.start_at_s <= until_s)
-    reserved = in_reservations(r for r in held if r.name != job.reservation)
+    reserved = in_reservations(r for r in held if r.name not in job.reservation.split(","))
     busy = busy_nodes(cluster.jobs)
     gone = [cluster.nodes[n] for n in lost if n in cluster.nodes]
     named = job.partition.split(",")

@@ -266,7 +266,7 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
         open_until_s=_open_until_s(left_s, coming, now_s),
         exclude=merge(excluded, bad),
         own_exclude=own,
-        own_reservation="" if job.reservation.startswith(OURS) else job.reservation,
+        own_reservation=",".join(name for name in job.reservation.split(",") if not name.startswith(OURS)),
         time_limit_min=limit_min,
         reason=reason,
         requeued=request.requeued,
@@ -329,7 +329,7 @@ def _next_window(
         for r in reservations
         if r.start_at_s > now_s
         and not r.name.startswith(OURS)
-        and r.name != job.reservation
+        and r.name not in job.reservation.split(",")
         and set(expand(r.nodes)) & set(nodes)
     ]
     return min(coming, key=lambda r: r.start_at_s, default=None)
