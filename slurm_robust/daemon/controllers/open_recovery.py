@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, answer_to, parse
 from slurm_robust.daemon.context import DaemonContext
@@ -45,11 +44,6 @@ class OpenRecovery:
     """From its last look to the next one."""
     before: frozenset[tuple[int, int]] = frozenset()
     """Other jobs of its user, each with its restarts, that were there when the seat was last seen closed."""
-    seat_read_at_s: float = 0.0
-    added_at_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Nodes that its seat has beyond the plan: when each was last seen outside, and first seen there."""
-    takers: frozenset[int] = frozenset()
-    """Other jobs of its user that came to such a node between these times: through the seat, or just before."""
     job: Job | None = None
     """As it was seen last, without what always changes."""
     broken: str = ""
@@ -141,16 +135,12 @@ class OpenRecovery:
             others=tuple(o for o in context.readings.jobs_in(self.recovery.seat) if o.ref.job_id != self.row.job_id),
             hidden=self._hidden(context),
             left=self.left,
-            takers=len(self.takers),
         )
 
     def _hidden(self, context: DaemonContext) -> tuple[Job, ...]:
         """Jobs of the user that can only have come through the open seat, though they do not say so any more."""
         r, readings = self.recovery, context.readings
-        seat, at_s = readings.reservations.get(r.seat), readings.reservations_at_s
-        added = {*expand(seat.nodes if seat else "")}.difference(r.seat_nodes)
-        self.added_at_s = {n: self.added_at_s.get(n, (self.seat_read_at_s, at_s)) for n in added}
-        self.seat_read_at_s = at_s
+        seat = readings.reservations.get(r.seat)
         if seat is None:
             return ()
         own = [j for j in readings.there_of(r.user) if j.ref.job_id != self.row.job_id]
@@ -160,19 +150,12 @@ class OpenRecovery:
             return ()
         points = (a for a in context.journal.actions(self.row.key) if a.kind == ActionKind.POINT_JOB_AT_SEAT.value)
         opened_s = max((a.called_at_s or 0.0 for a in points), default=0.0)
-        since_s = max(seat.start_at_s + 1, int(opened_s))  # not in the second in which it was made
-        found: list[Job] = []
-        for job in own:
-            if job.start_at_s < since_s or (job.ref.job_id, job.restart_count) in self.before:
-                continue
-            on = {*r.seat_nodes, *added}.intersection(job.nodes)
-            on -= _by_another_way(job, context) if on else on
-            at = [(int(before_s), int(seen_s)) for before_s, seen_s in (self.added_at_s[n] for n in on & added)]
-            if any(before_s <= job.start_at_s <= seen_s for before_s, seen_s in at):
-                self.takers |= {job.ref.job_id}
-            if on - added or any(job.start_at_s > seen_s for _, seen_s in at):
-                found.append(job)
-        return tuple(found)
+        since_s = int(opened_s)
+        if since_s >= seat.start_at_s:
+            # Not in the second in which it was made; the jobs are read again after it was made anew.
+            since_s = max(seat.start_at_s + 1, since_s)
+        late = [j for j in own if j.start_at_s >= since_s and (j.ref.job_id, j.restart_count) not in self.before]
+        return tuple(j for j in late if {*expand(seat.nodes)}.intersection(j.nodes) - _by_another_way(j, context))
 
 
 def _by_another_way(job: Job, context: DaemonContext) -> frozenset[str]:

@@ -239,9 +239,9 @@ class Recoveries:
         reserve = (ActionKind.QUARANTINE, ActionKind.CREATE_SEAT, ActionKind.POINT_JOB_AT_SEAT, ActionKind.DELETE_SEAT)
         if kind in reserve:
             await self.context.read_reservations()
-        beyond = kind is ActionKind.CREATE_SEAT and step.action not in f.recovery.actions
-        if beyond or of_another(f.recovery, step):
-            await self.context.read_jobs()  # one may have come to a node just before that was added
+        again = step.action not in f.recovery.actions or ActionKind.POINT_JOB_AT_SEAT in f.called(self.context)
+        if (kind is ActionKind.CREATE_SEAT and again) or of_another(f.recovery, step):
+            await self.context.read_jobs()  # one may have come to a node just before the seat did
         if kind in (ActionKind.DRAIN, ActionKind.SET_DOWN):
             await self.context.read_nodes()
             # The next recovery of this poll must see it.

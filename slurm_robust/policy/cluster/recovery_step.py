@@ -119,8 +119,6 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
     again = job.state in RUNS and job.restart_count > r.restart
     if not again and (taken := entered(r, view)):
         return GiveUp("aborted", f"job {taken[0].ref.address} has started in its seat")
-    if not again and view.takers > 1:  # the first may have been there just before the node was
-        return GiveUp("aborted", "other jobs of its user take the nodes that are added to its seat")
     if view.age_s > GIVE_UP_AFTER_S:
         return GiveUp("aborted", f"not back after {GIVE_UP_AFTER_S / 60:.0f} min")
     if job.completing or job.state == "COMPLETING":
@@ -220,9 +218,14 @@ def _seat(r: Recovery, view: View) -> Step | None:
 
 
 def _close(r: Recovery, view: View) -> Step | None:
-    """Take a seat away that was opened in vain, since the job needs more nodes, or that ends; a closed one follows."""
+    """Take a seat away that was opened in vain, since the job needs more or other nodes, or that ends.
+
+    A closed one follows. No node is added to an open one: a job of the user that came just before would look like one
+    that came through it.
+    """
     seat = view.reservations.get(r.seat)
-    return _tidy(r, view) if ending(seat) or (opened(seat) and not suffices(r, view)) else None
+    in_vain = opened(seat) and not (suffices(r, view) and holds(r, view))
+    return _tidy(r, view) if ending(seat) or in_vain else None
 
 
 def _tidy(r: Recovery, view: View) -> Step | None:

@@ -45,7 +45,6 @@ class View:
         hidden: Other jobs of the user that began on the seat's nodes after it was opened, and that nothing else led
             there: a job that has started in it can leave its reservation at once, or name another one of its user's.
         left: The job was taken out of its seat, and was not let in since: in it again, it was put there by its user.
-        takers: How many other jobs of the user came to nodes beyond the plan while these were being added.
         spare: Nodes that could be added to a seat that has too few, best first; empty where it has enough.
         awaited: Another such node is only at its full check, or waits for it.
     """
@@ -73,7 +72,6 @@ class View:
     others: tuple[Job, ...] = ()
     hidden: tuple[Job, ...] = ()
     left: bool = False
-    takers: int = 0
     spare: tuple[str, ...] = ()
     awaited: bool = False
 
