@@ -221,7 +221,8 @@ class Recoveries:
         until_s, cluster, readings = r.open_until_s or math.inf, self.cluster_for(job), self.context.readings
         every = replace(cluster, withheld=frozenset())
         free = candidates(job, [*r.seat_nodes, *r.bad], every, self.context.config, until_s)
-        here = {n for n in readings.at_check & readings.nodes.keys() if {*job.partition.split(",")} & {*readings.nodes[n].partitions}}
+        named, nodes = job.partition.split(","), readings.nodes
+        here = {n for n in readings.at_check & nodes.keys() if not {*named}.isdisjoint(nodes[n].partitions)}
         awaited = cluster.withheld & ({*free} | here) - {*expand(job.exclude or "")}
         return tuple(n for n in free if n not in cluster.withheld), bool(awaited)
 
