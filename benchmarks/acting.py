@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from slurm_robust.config import SuperviseConfig
-from slurm_robust.model import Conclusion, Verdict
+from slurm_robust.config.site import SuperviseConfig
+from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.policy.job.consequences import Pauses, Silence, patience_s
 
 

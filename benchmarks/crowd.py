@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.supervisor import POLL_S
 from slurm_robust.supervise.watch.agents import Agents

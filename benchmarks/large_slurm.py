@@ -16,8 +16,8 @@ from typing import Any
 
 from lib import first_job_id, wait_for
 
-from slurm_robust.claim import Claim, render
 from slurm_robust.devcluster.cluster import DevCluster, Spec
+from slurm_robust.marks.claim import Claim, render
 
 REAL_NODES = 4
 START_S = 300.0

@@ -30,7 +30,7 @@ from real.stage import Outcome, Stage
 from real.under_slurm import SlurmStage, bring_up
 from rich.console import Console
 
-from slurm_robust.model import Grade
+from slurm_robust.core.model import Grade
 
 StageOf = Callable[[Case], Stage | SlurmStage]
 OUTCOMES = ("exact", "rightly none", "missed", "wrong")

@@ -19,7 +19,7 @@ from typing import Any
 
 from lib import wait_for
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.supervise.agent.messages import TakeCapture
 from slurm_robust.supervise.watch.fleet import Fleet

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 from lib import ROOT, wait_for
 
-from slurm_robust import node_findings
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks import node_findings
+from slurm_robust.marks.node_findings import NodeFinding
 
 sys.path.append(str(ROOT / "tests"))
 

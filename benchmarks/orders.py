@@ -18,9 +18,9 @@ from lib import spread, wait_for
 from roads import Setting
 from training import Competitor
 
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
+from slurm_robust.core.model import JobRef
 from slurm_robust.devcluster.cluster import DevCluster
-from slurm_robust.model import JobRef
 from slurm_robust.policy.cluster.recovery_plan import SEAT_FLAGS
 from slurm_robust.policy.cluster.recovery_step import LATER_S, SOON_S
 from slurm_robust.slurm.commands import CommandClient

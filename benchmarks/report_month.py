@@ -14,13 +14,13 @@ from pathlib import Path
 
 from simulated_month import BEGIN_S, DAY_S, Truth, simulated_month
 
+from slurm_robust.core.model import Attempt, Conclusion, Incident, JobRef, Plan, Road, Suspect, Verdict
+from slurm_robust.core.training_time import Spent
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.journal import IncidentRow, Journal
-from slurm_robust.model import Attempt, Conclusion, Incident, JobRef, Plan, Road, Suspect, Verdict
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.report.facts import ClosedIncident, Facts, RanJob
 from slurm_robust.slurm.values import fold
-from slurm_robust.training_time import Spent
 
 SEPARATOR = "\x1f"
 """Between fields in the files; the stand-in puts in the one that it is asked for."""

@@ -22,9 +22,9 @@ from campaign.score import Answer
 from campaign.slow import BLAMELESS, CLASSES, SlowCase, make_case
 from rich.console import Console
 
+from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.slow.judge import judge_timings
 from slurm_robust.localize.slow.timings import StepTimings
-from slurm_robust.model import Conclusion, Verdict
 
 REPORTED_FROM = 100_000
 QUICK_CASES, QUICK_RANKS = 4, 64

@@ -20,7 +20,7 @@ from types import FrameType
 from quickstart_screen import BOLD, Screen
 from quickstart_story import ACTS, ASTRAY, POLL_S, Event, Story
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.devcluster.cluster import DevCluster, DevClusterError, Spec
 
 EXAMPLES = Path(__file__).resolve().parent

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
+from slurm_robust.core.model import Grade
 from slurm_robust.localize.grades import Ground
-from slurm_robust.model import Grade
 from slurm_robust.policy.job.consequences import CONSEQUENCES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "localization.md"

@@ -10,11 +10,11 @@ import msgspec
 from localize.localize_scenes import ALL_REDUCE, BACKWARD, WORKER_LOCK, in_loader, process, rank, waiting
 from simulated_month import simulated_month
 
+from slurm_robust.core.model import Conclusion, Incident, Plan, Road, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.localize import circumstances
 from slurm_robust.localize.circumstances import SavedRound
 from slurm_robust.localize.evidence import Evidence, RankCapture, RankExit
 from slurm_robust.localize.stacks.archive import NodeArchive, encode
-from slurm_robust.model import Conclusion, Incident, Plan, Road, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import figures_of
 from slurm_robust.report.pages.assemble import report_view

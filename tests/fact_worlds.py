@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurm_robust.core.model import Action, ActionKind, Attempt, Conclusion, Incident, JobRef, Suspect, Verdict
 from slurm_robust.daemon.store.journal import CLOSED, IncidentRow, Journal
-from slurm_robust.model import Action, ActionKind, Attempt, Conclusion, Incident, JobRef, Suspect, Verdict
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.slurm.client import PastRun
 from slurm_robust.slurm.errors import SlurmError

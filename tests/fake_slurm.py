@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.policy.cluster.node_picture import line_of
 from slurm_robust.policy.cluster.pair_test import PairReport, PairResult
 from slurm_robust.slurm.client import Job, JobChanges, JobPlacement, Node, NodeLine, NodeListing, PastRun, Reservation

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
+from slurm_robust.core.model import Attempt
+from slurm_robust.core.training_time import Spent, TrainingAttempt
 from slurm_robust.daemon.store.attempt_ledger import ClusterSize, PoolSize, SupervisedAttempt
-from slurm_robust.model import Attempt
 from slurm_robust.report.facts import ClosedIncident, Facts, NodeDrain, NodeStrike, RanJob
-from slurm_robust.training_time import Spent, TrainingAttempt
 
 BEGIN_S = 1772323200.0
 """2026-03-01 00:00 UTC."""

@@ -15,44 +15,25 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "slurm_robust"
-BASE = frozenset({"model", "mode", "claim", "config", "config_file", "text", "remedy", "node_findings"})
-BASE |= {"__version__", "build", "plain_pickle", "training_time", "spent_time", "repair_config", "own_folder"}
+BASE = frozenset({"core", "config", "wire", "marks.claim", "marks.node_findings", "marks.remedy", "__version__"})
+"""The shelves at the bottom: nouns, settings, how strangers' files are read, and the marks that all parts speak of."""
+NODES_OWN = frozenset({"marks.blind_marker", "marks.fault_marker", "marks.watch_marker"})
+"""What nodes say of themselves in `Extra`."""
 VALUES_OF_SLURM = frozenset({"slurm.client", "slurm.values"})
 """Frozen values and arithmetic on node lists: they ask Slurm nothing."""
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": frozenset(),
-    "model": frozenset({"mode"}),
-    "mode": frozenset(),
-    "build": frozenset(),
-    "text": frozenset(),
-    "plain_pickle": frozenset(),
-    "claim": frozenset({"model", "text"}),
-    "drain_permit": frozenset(),
-    "remedy": frozenset({"text"}),
-    "fault_marker": frozenset({"node_findings"}),
-    "blind_marker": frozenset({"fault_marker"}),
-    "watch_marker": frozenset(),
-    "lease_marker": frozenset(),
+    "core": frozenset(),
+    "wire": frozenset(),
+    "config": frozenset({"core.mode"}),
+    "marks": frozenset({"core"}),
     "progress": frozenset(),
-    "spent_time": frozenset(),
-    "training_time": frozenset({"spent_time"}),
-    "node_findings": frozenset(),
-    "own_folder": frozenset(),
-    "config": frozenset(
-        {"mode", "yaml_lines", "config_file", "config_http", "config_supervise", "notify_config", "report_config"}
-    )
-    | {"repair_config"},
-    "repair_config": frozenset(),
-    "notify_config": frozenset(),
-    "report_config": frozenset(),
     # It knows nothing of the daemon, nor of Slurm: its process has no right to either.
-    "notify": frozenset({"config", "notify_config", "text", "mode"}),
-    "config_http": frozenset(),
-    "config_supervise": frozenset(),
-    "config_file": frozenset(),
-    "yaml_lines": frozenset(),
-    "policy": BASE | VALUES_OF_SLURM | {"blind_marker", "fault_marker", "lease_marker", "watch_marker"},
+    "notify": frozenset({"config", "core.text", "core.mode"}),
+    "policy": BASE
+    | VALUES_OF_SLURM
+    | {"marks.blind_marker", "marks.fault_marker", "marks.lease_marker", "marks.watch_marker"},
     "diagnose": BASE,
     "hint": BASE | {"diagnose"},
     "localize": BASE | {"diagnose"},
@@ -60,26 +41,41 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "checkpoint": BASE,
     # Where there is no daemon, prolog and health check keep its breaker's bounds themselves.
     # The service that watches a node: its judgement is that of the node checks.
-    "nodewatch": BASE | {"fault_marker", "nodecheck"},
+    "nodewatch": BASE | {"marks.fault_marker", "nodecheck"},
     "nodecheck": BASE
-    | {"blind_marker", "drain_permit", "fault_marker", "slurm", "policy.cluster.breaker", "watch_marker"},
+    | {
+        "marks.blind_marker",
+        "marks.drain_permit",
+        "marks.fault_marker",
+        "slurm",
+        "policy.cluster.breaker",
+        "marks.watch_marker",
+    },
     # What agents send of kernel logs is judged as the service would: by that, and by no catalogue of its own.
     "supervise": BASE
     | {"progress", "slurm", "diagnose", "localize", "policy", "checkpoint", "stoptime"}
     | {"nodewatch.sent_records", "nodecheck.engine.registry"},
     "daemon": BASE
-    | {"blind_marker", "drain_permit", "fault_marker", "lease_marker", "slurm", "policy", "notify", "notify_config"}
-    | {"watch_marker"},
+    | {
+        "marks.blind_marker",
+        "marks.drain_permit",
+        "marks.fault_marker",
+        "marks.lease_marker",
+        "slurm",
+        "policy",
+        "notify",
+    }
+    | {"marks.watch_marker"},
     "stoptime": BASE | {"slurm", "nodecheck.nvml.left_behind"},
     # Of the daemon, only how its journal is read.
     "report": BASE
     | {"slurm", "diagnose", "localize", "policy"}
     | {f"daemon.store.{name}" for name in ("attempt_ledger", "drain_history", "journal", "schema")},
     "devcluster": BASE,
-    "doctor": BASE | {"notify_config", "slurm.admission"},
+    "doctor": BASE | {"slurm.admission"},
     "cli": frozenset({*BASE, "progress", "slurm", "nodecheck", "supervise", "localize", "checkpoint", "policy"})
     | {"diagnose", "hint", "nodewatch", "daemon", "stoptime", "devcluster", "doctor", "report"}
-    | {"notify", "notify_config"},
+    | {"notify"},
 }
 """Part of the package → other parts, or single modules of them, that it may import. Nothing imports `cli`."""
 
@@ -101,12 +97,13 @@ CALENDAR = frozenset({"time.gmtime", "time.strftime"})
 """Arithmetic on a time that is given to them; they read no clock."""
 AGENT = (
     *sorted((PACKAGE / "supervise" / "agent").glob("*.py")),
-    *(PACKAGE / f"{name}.py" for name in ("progress", "node_findings", "plain_pickle")),
+    *(PACKAGE / f"{name}.py" for name in ("progress", "marks/node_findings", "wire/plain_pickle")),
 )
 HEAVY = ("torch", "numpy", "aiohttp", "rich", "pyslurm", "prometheus_client", "asyncio")
 
 LOADED_BEFORE_SRUN = frozenset(
-    {"slurm_robust." + name for name in ("cli", "cli.entry", "cli.run_step", "config_file", "mode", "own_folder")}
+    {"slurm_robust." + name for name in ("cli", "cli.entry", "cli.run_step", "config", "config.file")}
+    | {"slurm_robust." + name for name in ("core", "core.mode", "wire", "wire.own_folder")}
     | {"slurm_robust.supervise"}
     | {"slurm_robust.supervise." + name for name in ("agent", "agent.clock", "agent.procfs", "incident", "launch")}
     | {"slurm_robust.supervise." + name for name in ("incident.incident_folder", "job_ref")}
@@ -274,7 +271,7 @@ def test_the_values_of_slurm_ask_slurm_nothing() -> None:
         path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
         names = {dotted.split(".")[0] for _, dotted in imports(path)}
         assert not names & ACTING, f"{module}: {sorted(names & ACTING)}"
-        assert {own(d) for _, d in imports(path)} <= {None, "model", "slurm.errors", *VALUES_OF_SLURM}, module
+        assert {own(d) for _, d in imports(path)} <= {None, "core.model", "slurm.errors", *VALUES_OF_SLURM}, module
 
 
 @pytest.mark.parametrize("path", AGENT, ids=name_of)
@@ -290,7 +287,9 @@ def test_agent_and_progress_are_the_standard_library_and_each_other(path: Path) 
             assert module in names, f"{path.name}:{line}: {dotted}"
 
 
-@pytest.mark.parametrize("folder", [PACKAGE, PACKAGE / "supervise", PACKAGE / "supervise" / "agent"])
+@pytest.mark.parametrize(
+    "folder", [PACKAGE, *(PACKAGE / name for name in ("marks", "wire", "supervise", "supervise/agent"))]
+)
 def test_the_folders_above_the_agent_load_nothing(folder: Path) -> None:
     """Importing the agent runs these files too."""
     assert [d for _, d in imports(folder / "__init__.py") if d != "__future__.annotations"] == []
@@ -334,10 +333,10 @@ def test_a_check_loads_nothing_heavy(start: str, tmp_path: Path) -> None:
 def test_srun_starts_before_anything_heavy_is_loaded(site: str | None, tmp_path: Path) -> None:
     """`srobust run`, up to the moment at which it forks srun: what is loaded until then, the training waits for."""
     start = f"""
-import os, slurm_robust.config_file
+import os, slurm_robust.config.file
 from pathlib import Path
 from slurm_robust.supervise.launch import srun_process
-slurm_robust.config_file.DEFAULT_PATH = Path({str(tmp_path / "robust.yaml")!r})
+slurm_robust.config.file.DEFAULT_PATH = Path({str(tmp_path / "robust.yaml")!r})
 srun_process.start = lambda *_: os.write(1, b"forks\\n") and sys.exit(0)
 sys.argv = ["srobust", "run", "--robust-folder={tmp_path}", "-n2", "python", "train.py"]
 from slurm_robust.cli.entry import main
@@ -348,10 +347,10 @@ main()
     modules = loaded_by(start, SLURM_JOB_ID="5", SLURM_CLUSTER_NAME=f"test-{tmp_path.name}-{os.getpid()}")
     assert heavy(modules) == set()
     ours = {m for m in modules if m.startswith("slurm_robust.")}
-    sections = ("config_http", "config_supervise", "notify_config", "repair_config", "report_config")
-    read = {f"slurm_robust.{name}" for name in ("config", *sections, "yaml_lines")}
+    sections = ("http", "supervise", "notify", "repair", "report")
+    read = {f"slurm_robust.config.{name}" for name in ("site", *sections, "yaml_lines")}
     assert ours - read == LOADED_BEFORE_SRUN
-    late = {"click", "dataclasses", "inspect", "queue", "regex", "psutil", "ClusterShell", "slurm_robust.model"}
+    late = {"click", "dataclasses", "inspect", "queue", "regex", "psutil", "ClusterShell", "slurm_robust.core.model"}
     if site is None:
         assert modules & (late | {"yaml", "msgspec"}) == set()
     else:

@@ -31,8 +31,8 @@ BORDER_READERS: dict[str, set[str]] = {
         "checkpoint/saving/rank/save_plan.py",
         "checkpoint/saving/restart/loading.py",
         "checkpoint/saving/shared/file_layout.py",
-        "plain_pickle.py",
         "supervise/agent/recorder.py",
+        "wire/plain_pickle.py",
     },
     "decompresses": {
         "checkpoint/formats/torchfile.py",
@@ -49,12 +49,12 @@ BORDER_READERS: dict[str, set[str]] = {
         "supervise/launch/attempt_settings.py",
     },
     "reads YAML": {
-        "config.py",
+        "config/site.py",
+        "config/yaml_lines.py",
         "devcluster/conf.py",
         "diagnose/rulebook.py",
         "hint/proposal.py",
         "supervise/watch/log_shapes.py",
-        "yaml_lines.py",
     },
     "answers connections": {
         "checkpoint/saving/backup/receiver.py",

@@ -20,9 +20,9 @@ from documents import (
 
 from slurm_robust import checkpoint
 from slurm_robust.cli.main import cli
+from slurm_robust.core.model import TIME_KEYS, ActionKind, Incident, Road
 from slurm_robust.daemon.api.metrics import metrics
 from slurm_robust.localize.stacks import blocking
-from slurm_robust.model import TIME_KEYS, ActionKind, Incident, Road
 from slurm_robust.policy.job.code_versions import PendingCode
 from slurm_robust.supervise.versions.changes import CodeChanges
 from slurm_robust.supervise.versions.version_folder import CodeVersion

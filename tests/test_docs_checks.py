@@ -12,9 +12,9 @@ from documents import (
     typed,
 )
 
+from slurm_robust.marks.remedy import Remedy
 from slurm_robust.nodecheck.catalogue import kernel_patterns
 from slurm_robust.nodecheck.engine import registry
-from slurm_robust.remedy import Remedy
 
 
 def test_numbers_of_checks_are_the_registrys() -> None:

@@ -24,7 +24,7 @@ from documents import (
 )
 
 from slurm_robust.cli.main import COMMANDS
-from slurm_robust.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE
+from slurm_robust.core.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE
 from slurm_robust.supervise.launch import options
 
 

@@ -19,7 +19,8 @@ from documents import (
     text_of,
 )
 
-from slurm_robust import checkpoint, config
+from slurm_robust import checkpoint
+from slurm_robust.config import site as config
 
 
 def documented_keys() -> dict[str, tuple[str, str, str]]:

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from documents import ROOT, text_of
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.localize.grades import Ground
 from slurm_robust.policy.job.consequences import CONSEQUENCES
 

@@ -88,7 +88,7 @@ def test_a_node_and_a_daemon_installed_by_the_documents(tmp_path: Path) -> None:
     assert lacking == []
     clean.type(watch[0], *(line for line in watch if line.startswith("srobust nodewatch")))
     # An upgrade replaces every file, also where the version is the same.
-    old = next((clean.root / "opt/slurm_robust/lib").glob("python3*/site-packages/slurm_robust/text.py"))
+    old = next((clean.root / "opt/slurm_robust/lib").glob("python3*/site-packages/slurm_robust/core/text.py"))
     old.write_text("raise ImportError('old')\n")
     (clean.root / "usr/share/slurm_robust/prolog/srobust-prolog").write_text("old")
     *_, upgrade = blocks("docs/operations.md", "Upgrade")

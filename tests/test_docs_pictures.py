@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 from documents import ROOT, text_of
 
-from slurm_robust.model import TIME_KEYS
+from slurm_robust.core.model import TIME_KEYS
 
 PICTURES = ROOT / "docs" / "pictures"
 

@@ -14,7 +14,7 @@ from documents import (
 )
 
 from slurm_robust.cli.main import COMMANDS
-from slurm_robust.config_supervise import SuperviseConfig
+from slurm_robust.config.supervise import SuperviseConfig
 from slurm_robust.nodecheck.engine import registry
 from slurm_robust.nodewatch import nvml_watch, polls
 from slurm_robust.policy.job import decide

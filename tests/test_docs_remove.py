@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PATH = re.compile(r"(?<![\w./~])(/(?:opt|usr|etc|run|var)/[\w./@+-]*\w/?)")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from slurm_robust.core.model import Road, road_words
 from slurm_robust.daemon.api.dashboard.incident import _step
-from slurm_robust.model import Road, road_words
 
 
 @pytest.mark.parametrize("road", list(Road))

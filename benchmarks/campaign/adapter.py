@@ -9,6 +9,7 @@ from typing import Any
 from campaign.cases import Case
 from campaign.node_reports import NodeReport
 from campaign.scene import ProcessView, RankView, RecorderView, Scene, ThreadView
+from slurm_robust.core.model import Conclusion, Signal, SignalKind, Verdict
 from slurm_robust.localize import judge as judging
 from slurm_robust.localize.evidence import (
     Capture,
@@ -21,7 +22,6 @@ from slurm_robust.localize.evidence import (
     StackFrame,
 )
 from slurm_robust.localize.recorder.dump import Operation, ProcessGroup, RankDump
-from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 
 SITE = "/opt/env/lib/python3.11/site-packages/"
 STD = "/usr/lib/python3.11/"

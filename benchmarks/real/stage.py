@@ -21,10 +21,10 @@ from typing import Any
 import slurm_robust
 from real.cases import Case
 from real.transport import Transport
-from slurm_robust.claim import STATE_WATCHING, Claim
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import Conclusion, Incident, JobRef, Verdict
 from slurm_robust.localize.evidence import RankExit
-from slurm_robust.model import Conclusion, Incident, JobRef, Verdict
+from slurm_robust.marks.claim import STATE_WATCHING, Claim
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.agent import messages, wire
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder

@@ -16,8 +16,8 @@ from typing import Any
 from real.cases import Case
 from real.stage import CAPTURES, RANK, ROOT, STRIKES_WITHIN_S, Outcome, outcome_of
 from real.transport import Transport
+from slurm_robust.core.model import Conclusion, Incident, Verdict
 from slurm_robust.devcluster.cluster import DevCluster, Spec
-from slurm_robust.model import Conclusion, Incident, Verdict
 from slurm_robust.slurm.values import expand
 from slurm_robust.supervise.incident.incident_folder import STORY_FILE
 from slurm_robust.supervise.incident.incident_log import load

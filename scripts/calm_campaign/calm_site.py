@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import spank_build
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 
 _OF_THE_MACHINE: Final = frozenset({"tick_s", "capture_timeout_s", "kill_clean_timeout_s", "report_interval_s"}) | {

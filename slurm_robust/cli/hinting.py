@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from slurm_robust import config as configuration
-from slurm_robust.config import LlmConfig
+from slurm_robust.config import site as configuration
+from slurm_robust.config.site import LlmConfig
 from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.diagnose.resembling import Resemblance
 from slurm_robust.diagnose.root import Diagnosis

@@ -17,10 +17,10 @@ from typing import Any
 from urllib.parse import quote
 
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_in, read_incident
+from slurm_robust.core.model import Incident
 from slurm_robust.localize.evidence_folder import read_folder
 from slurm_robust.localize.own_file import read_own
 from slurm_robust.localize.stacks.archive import ArchiveError
-from slurm_robust.model import Incident
 from slurm_robust.report.pages.incident_assemble import IncidentSources
 from slurm_robust.report.pages.incident_view import LinkedFile
 

@@ -79,7 +79,7 @@ class LazyGroup(click.Group):
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from slurm_robust.build import build  # noqa: PLC0415 (it reads the whole package)
+        from slurm_robust.core.build import build  # noqa: PLC0415 (it reads the whole package)
 
         click.echo(f"srobust, version {__version__}, build {build()}")
         context.exit()

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_robust import config_file
+from slurm_robust.config import file as config_file
 from slurm_robust.supervise.launch import early_launch, options, srun_command, srun_process
 
 if TYPE_CHECKING:
-    from slurm_robust.config import Config
+    from slurm_robust.config.site import Config
     from slurm_robust.supervise.launch.early_launch import EarlySrun
     from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 
@@ -85,7 +85,7 @@ def _config(named: str) -> tuple[Config | None, str, bool]:
     """
     if config_file.find(named) is None:
         return None, "", True
-    from slurm_robust import config as site  # noqa: PLC0415 (srun waits for it, where there is a file)
+    from slurm_robust.config import site  # noqa: PLC0415 (srun waits for it, where there is a file)
 
     try:
         return site.load(named), "", True

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from slurm_robust.cli.teaching import slurm_words
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.daemon.store.schema import JournalError

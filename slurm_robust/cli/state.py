@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 import click
 
-from slurm_robust import config as configuration
-from slurm_robust.config import Config
+from slurm_robust.config import site as configuration
+from slurm_robust.config.site import Config
+from slurm_robust.core.text import duration as duration  # noqa: PLC0414 (the commands find it beside `clock`)
+from slurm_robust.core.text import printable
 from slurm_robust.daemon.api.needs import STALE_S, UNWRITABLE
-from slurm_robust.text import duration as duration  # noqa: PLC0414 (the commands find it beside `clock`)
-from slurm_robust.text import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 

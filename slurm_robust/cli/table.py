@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import click
 
-from slurm_robust.text import printable
+from slurm_robust.core.text import printable
 
 WIDTH = 100
 """Columns if the output is not a terminal (a file, a pipe, a mail)."""

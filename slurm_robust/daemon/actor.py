@@ -15,17 +15,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-from slurm_robust.claim import ClaimAnswer, ClaimError, render, split
+from slurm_robust.core.model import Action, ActionKind, JobRef
+from slurm_robust.core.text import shortened
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.lease import Lease
 from slurm_robust.daemon.own_jobs import RESERVATIONS, OwnJobs
 from slurm_robust.daemon.site_command import run_command
-from slurm_robust.model import Action, ActionKind, JobRef
+from slurm_robust.marks.claim import ClaimAnswer, ClaimError, render, split
+from slurm_robust.marks.remedy import untagged
 from slurm_robust.policy.cluster.launch_failed import launch_failed
 from slurm_robust.policy.cluster.recovery_plan import MAX_DRAIN_REASON_CHARS, QUARANTINE_FLAGS, SEAT_FLAGS
-from slurm_robust.remedy import untagged
 from slurm_robust.slurm.errors import SlurmError, SlurmNotFoundError, SlurmRefusedError
-from slurm_robust.text import shortened
 
 CRASH_VARIABLE = "SROBUST_DAEMON_CRASH_AFTER"
 """For drills and tests: a number n or an action's kind. The daemon kills itself with SIGKILL right after its n-th

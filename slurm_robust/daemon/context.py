@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import Mode
+from slurm_robust.core.text import printable
 from slurm_robust.daemon.rate_limit import RateLimit
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.node_picture import NodePicture, difference, updated, whole
 from slurm_robust.policy.cluster.node_states import Cluster, is_there
 from slurm_robust.slurm.client import Job, Node, Reservation, SlurmClient
@@ -27,7 +28,6 @@ from slurm_robust.slurm.errors import (
     SlurmTimeoutError,
     SlurmUnavailableError,
 )
-from slurm_robust.text import printable
 
 P = ParamSpec("P")
 T = TypeVar("T")

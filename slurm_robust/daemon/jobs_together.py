@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from slurm_robust.core.model import JobRef
 from slurm_robust.daemon.context import DaemonContext
-from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError
 

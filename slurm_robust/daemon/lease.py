@@ -14,12 +14,12 @@ import platform
 import secrets
 from collections.abc import AsyncIterator
 
+from slurm_robust.core.model import Mode
+from slurm_robust.core.text import printable
 from slurm_robust.daemon.context import DaemonContext
-from slurm_robust.lease_marker import LeaseMarker, parse, render, word
-from slurm_robust.model import Mode
+from slurm_robust.marks.lease_marker import LeaseMarker, parse, render, word
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError, SlurmNotFoundError, SlurmTimeoutError, SlurmUnavailableError
-from slurm_robust.text import printable
 
 LOOK_S, LATE_S = 1.5, 7.0
 """How often one that stands by looks, and one that acts, where no reading of the nodes has shown the lease anyway."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from slurm_robust.core.model import REASON_PREFIX
 from slurm_robust.daemon.api.needs import UNWRITABLE
-from slurm_robust.model import REASON_PREFIX
+from slurm_robust.marks.remedy import untagged
 from slurm_robust.notify.alert import Alert
 from slurm_robust.policy.cluster.leaf_faults import MARK
-from slurm_robust.remedy import untagged
 
 NOT_RESUMED = ("recovery.given_up", "recovery.not_started", "recovery.aborted", "held.too_often")
 STORMS = ("nodes.storm", "nodes.fault_storm")

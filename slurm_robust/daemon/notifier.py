@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
+from slurm_robust.config.notify import NotifyTarget
 from slurm_robust.daemon import children, log_alerts
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.notify import planner
 from slurm_robust.notify.alert import EVENTS, Alert, Delivery, OutletSettings
 from slurm_robust.notify.planner import Rules, TargetState
 from slurm_robust.notify.quiet_hours import is_quiet, zone_of
-from slurm_robust.notify_config import NotifyTarget
 
 KEY = "notify"
 EVERY_S = 1.0

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from slurm_robust.core.text import printable
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmRefusedError
-from slurm_robust.text import printable
 
 FIRST_S, LONGEST_S = 30.0, 600.0
 """The first wait after a refusal, which doubles with each further one, and the longest."""

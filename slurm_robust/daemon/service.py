@@ -11,7 +11,7 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import Protocol
 
-from slurm_robust.blind_marker import FULL
+from slurm_robust.core.text import printable
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.api.effective_time import EffectiveTimes
 from slurm_robust.daemon.context import DAY_S, DaemonContext
@@ -44,10 +44,10 @@ from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.daemon.store.pair_ledger import PairLedger
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.daemon.totals import Totals
+from slurm_robust.marks.blind_marker import FULL
 from slurm_robust.policy.cluster.recovery_step import credential_pause_s
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.parse import as_of_s, cluster_name, min_job_age_s, private_data
-from slurm_robust.text import printable
 
 BUSY_INTERVAL_S = 0.1
 """Between two polls while a recovery is open."""

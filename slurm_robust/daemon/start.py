@@ -10,14 +10,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from slurm_robust.config import Config, ConfigError
+from slurm_robust.config.site import Config, ConfigError
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.api.report_pages import ReportPages
 from slurm_robust.daemon.api.state_publisher import StatePublisher
 from slurm_robust.daemon.api.state_snapshot import Snapshots
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.model import Mode
 from slurm_robust.slurm.errors import SlurmMissingError
 from slurm_robust.slurm.factory import connect
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_robust import config
+from slurm_robust.config import site as config
 from slurm_robust.devcluster import accounting, conf, files, machine, members, process, record
 from slurm_robust.devcluster.process import Command, CommandOptions, run
 from slurm_robust.devcluster.record import ClusterRecord

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from slurm_robust.core.model import Signal, SignalKind
+from slurm_robust.core.text import shortened
 from slurm_robust.diagnose.findings import matcher
 from slurm_robust.diagnose.root import Diagnosis
 from slurm_robust.diagnose.taxonomy import Blame
-from slurm_robust.model import Signal, SignalKind
-from slurm_robust.node_findings import NOTE, NOW
-from slurm_robust.text import shortened
+from slurm_robust.marks.node_findings import NOTE, NOW
 
 WITHIN_S = 60.0
 _CUDA_ERROR = "cuda_error"

@@ -11,9 +11,9 @@ from typing import Any
 import regex
 import yaml
 
+from slurm_robust.core.text import joined
 from slurm_robust.diagnose.log.lines import read_regular
 from slurm_robust.diagnose.taxonomy import AboutNode, Blame, Category, Urgency
-from slurm_robust.text import joined
 
 FOLDER = Path(__file__).with_name("rules")
 CATEGORIES = "categories.yaml"

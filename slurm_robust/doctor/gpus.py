@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm_robust.config import NodetestConfig
+from slurm_robust.config.site import NodetestConfig
 from slurm_robust.doctor.advice import Advice, Severity
 from slurm_robust.doctor.machine import PYTHON, settings_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from slurm_robust.config import OwnJobsConfig
+from slurm_robust.config.site import OwnJobsConfig
 from slurm_robust.doctor.advice import Advice, Severity
 from slurm_robust.doctor.settings import Settings, words
 from slurm_robust.slurm.admission import Association, PartitionRules

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE
 from slurm_robust.doctor.advice import Advice, Severity
-from slurm_robust.model import EXIT_REQUEUE_WANTED, EXIT_STOPPED_FOR_GOOD, EXIT_USAGE
 
 Settings = Mapping[str, str]
 

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_robust import config as configuration
-from slurm_robust.config import Config
+from slurm_robust.config import site as configuration
+from slurm_robust.config.site import Config
+from slurm_robust.core.mode import Mode
 from slurm_robust.doctor.advice import Advice, Severity
 from slurm_robust.doctor.machine import ENV_FILE, settings_of
-from slurm_robust.mode import Mode
 
 FRESH_S = 30.0
 """An older snapshot says nothing of a daemon that runs."""

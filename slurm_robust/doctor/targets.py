@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from slurm_robust.config import Config
+from slurm_robust.config.notify import NotifyTarget
+from slurm_robust.config.site import Config
 from slurm_robust.doctor.advice import Advice, Severity
-from slurm_robust.notify_config import NotifyTarget
 
 CONNECT_S, ALL_S = 4.0, 6.0
 """For one connection; and for all targets together, since a name service may not answer at all."""

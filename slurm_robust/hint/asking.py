@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from slurm_robust.config import LlmConfig
+from slurm_robust.config.site import LlmConfig
+from slurm_robust.core.text import joined
 from slurm_robust.diagnose.root import Diagnosis
 from slurm_robust.diagnose.taxonomy import Category
 from slurm_robust.hint.client import Endpoint, ask
@@ -14,7 +15,6 @@ from slurm_robust.hint.errors import HintError
 from slurm_robust.hint.page import LogPage
 from slurm_robust.hint.prompt import question, request_body, schema
 from slurm_robust.hint.vote import Hint, HintSample, read_answer, vote
-from slurm_robust.text import joined
 
 _NOT_KNOWN = frozenset({"runtime", "unknown"})
 

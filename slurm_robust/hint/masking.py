@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 
-from slurm_robust.text import shortened
+from slurm_robust.core.text import shortened
 
 _PLACEHOLDERS = frozenset({"secret", "key", "email", "ip", "mac", "host", "path", "name"})
 _TELLING_WORD = (

@@ -10,10 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm_robust.core.text import shortened
 from slurm_robust.diagnose.taxonomy import Category
 from slurm_robust.hint.masking import mask
 from slurm_robust.hint.page import LogPage
-from slurm_robust.text import shortened
 
 ABSTAIN = "unknown"
 _NO_ANSWER = frozenset({"runtime", ABSTAIN})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slurm_robust.core.model import Verdict
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.layout import known_groups
 from slurm_robust.localize.ranks import unfold
 from slurm_robust.localize.stacks import merge
 from slurm_robust.localize.votes.flight_recorder import where_waiting_ends
 from slurm_robust.localize.votes.group import odd_ranks
-from slurm_robust.model import Verdict
 
 MINORITY = 0.25
 """A class of stacks with fewer than this share of the ranks stands apart."""

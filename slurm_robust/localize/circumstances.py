@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from slurm_robust.core.model import Signal, SignalKind
 from slurm_robust.localize.dead_mounts import DeadMount
 from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RaisedException, RankCapture, RankExit
 from slurm_robust.localize.ranks import fold, unfold
-from slurm_robust.model import Signal, SignalKind
 
 CIRCUMSTANCES_FILE = "circumstances.json"
 VERSION = 1

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slurm_robust.core.model import Signal
 from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.localize.dead_mounts import DeadMount
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.slow.timings import StepTimings
-from slurm_robust.model import Signal
 
 
 @dataclass(frozen=True)

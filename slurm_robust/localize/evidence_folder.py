@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slurm_robust.core.text import NODE_NAME
 from slurm_robust.localize import circumstances, ras
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, Circumstances, CircumstancesError
 from slurm_robust.localize.evidence import CapturedProcess, Evidence, RankCapture
@@ -21,7 +22,6 @@ from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import DumpPairs
 from slurm_robust.localize.stacks import pyspy
 from slurm_robust.localize.stacks.archive import MAX_FILE_BYTES, ArchiveError, NodeArchive, decode, rounds
-from slurm_robust.text import NODE_NAME
 
 MAX_FILES = 65536
 

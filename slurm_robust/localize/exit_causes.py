@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from signal import Signals
 
+from slurm_robust.core.model import SignalKind
 from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
 from slurm_robust.diagnose.root import diagnose
 from slurm_robust.diagnose.signature import signature
 from slurm_robust.diagnose.taxonomy import AboutNode, Blame
 from slurm_robust.localize.evidence import Evidence, RaisedException, RankExit
 from slurm_robust.localize.stacks.process_tree import rank_frames, shuts_down
-from slurm_robust.model import SignalKind
 
 
 class Cause(enum.Enum):

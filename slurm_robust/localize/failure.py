@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from slurm_robust.core.model import Conclusion, Failure, FailureCause, SignalKind, Verdict
 from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.diagnose.node_faults import blames_node
 from slurm_robust.diagnose.signature import signature
@@ -12,7 +13,6 @@ from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, known_ends, path_of, root_of_all
 from slurm_robust.localize.stacks.process_tree import rank_place
 from slurm_robust.localize.votes.exits import ROOTS
-from slurm_robust.model import Conclusion, Failure, FailureCause, SignalKind, Verdict
 
 DISK_FULL = "died: disk full"
 _LINE_CHARS = 400

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from slurm_robust.model import Grade
+from slurm_robust.core.model import Grade
 
 
 class Ground(enum.Enum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.layout import known_groups
 from slurm_robust.localize.ranks import name
@@ -31,7 +32,6 @@ from slurm_robust.localize.votes.recorder_with_stacks import (
     judge_recorder_undecided,
     judge_stops_with_recorder,
 )
-from slurm_robust.model import Conclusion, Verdict
 
 Vote = Callable[[Evidence], Verdict | None]
 VOTES: tuple[Vote, ...] = (

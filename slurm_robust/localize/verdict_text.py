@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from slurm_robust.core.model import Conclusion, Grade, Verdict
 from slurm_robust.localize.ranks import name, unfold
-from slurm_robust.model import Conclusion, Grade, Verdict
 
 _HEADLINES = {
     Conclusion.CULPRIT: "culprit",

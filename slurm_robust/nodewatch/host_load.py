@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from slurm_robust.core.text import printable
 from slurm_robust.nodecheck.engine import registry
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.finding import Finding
 from slurm_robust.nodecheck.sources import job_cgroups, processes, small_files
 from slurm_robust.nodecheck.sources.processes import NodeProcess
 from slurm_robust.nodewatch.verdicts import to_json
-from slurm_robust.text import printable
 
 _CPU, _MEMORY = "host_cpu", "host_memory"
 _LEAST_CPUS, _LEAST_SHARE = 1.0, 0.05

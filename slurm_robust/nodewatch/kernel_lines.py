@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodecheck.catalogue import remedies, sxids
 from slurm_robust.nodecheck.catalogue.xids import XidGrade
 from slurm_robust.nodecheck.engine import registry

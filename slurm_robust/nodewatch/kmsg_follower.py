@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodecheck.sources.kmsg import KernelLog
 from slurm_robust.nodewatch.kernel_lines import KernelLines
 from slurm_robust.nodewatch.moment import Moment

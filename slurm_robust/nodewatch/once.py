@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_robust import node_findings
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks import node_findings
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodecheck.engine import runner
 from slurm_robust.nodecheck.engine.choices import Choices
 from slurm_robust.nodecheck.engine.context import Context

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_robust import node_findings
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks import node_findings
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodecheck.engine.finding import shorten
 from slurm_robust.nodewatch.urgency import IF_REPEATED, NOTE
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.sources.kmsg import KernelLog
 from slurm_robust.nodecheck.sources.kmsg_line import parse

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from slurm_robust import node_findings
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks import node_findings
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodecheck import state_folder
 from slurm_robust.nodecheck.engine import check_state, registry
 from slurm_robust.nodecheck.engine.choices import Choices

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slurm_robust.fault_marker import MAX_AGE_S, FaultMarker
-from slurm_robust.node_findings import about_gpus
+from slurm_robust.marks.fault_marker import MAX_AGE_S, FaultMarker
+from slurm_robust.marks.node_findings import about_gpus
+from slurm_robust.marks.remedy import Remedy
 from slurm_robust.nodecheck.catalogue import remedies
 from slurm_robust.nodecheck.engine.finding import shorten
 from slurm_robust.nodewatch.child import ChildSource, Message, Send
@@ -21,10 +22,9 @@ from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import Say, Seen
 from slurm_robust.nodewatch.source import NEVER_S
 from slurm_robust.nodewatch.urgency import NOW
-from slurm_robust.remedy import Remedy
 
 if TYPE_CHECKING:
-    from slurm_robust.config import Config
+    from slurm_robust.config.site import Config
 
 NAME = "slurm"
 GAP_S, LONGEST_GAP_S = 2.0, 60.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from slurm_robust.node_findings import URGENCIES
+from slurm_robust.marks.node_findings import URGENCIES
 from slurm_robust.nodecheck.catalogue import xids
 from slurm_robust.nodecheck.catalogue.xids import FaultSource, XidGrade
 from slurm_robust.nodecheck.engine.finding import Status

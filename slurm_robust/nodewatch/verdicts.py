@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodecheck.catalogue import remedies
 from slurm_robust.nodecheck.checks.gpu.xid import gpu_name
 from slurm_robust.nodecheck.engine import history

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from slurm_robust.notify_config import SEVERITIES
+from slurm_robust.config.notify import SEVERITIES
 
 EVENTS: dict[str, tuple[str, str]] = {
     "breaker": ("critical", "the breaker is open"),

@@ -22,9 +22,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from slurm_robust.config.notify import NotifyTarget
 from slurm_robust.notify.alert import Alert, Delivery, Letter
 from slurm_robust.notify.wording import plain
-from slurm_robust.notify_config import NotifyTarget
 
 TIMEOUT_S = 20.0
 MAIL_TIMEOUT_S = 60.0

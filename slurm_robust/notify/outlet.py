@@ -16,9 +16,9 @@ from typing import BinaryIO
 import aiohttp
 import msgspec
 
+from slurm_robust.config.notify import NotifyConfig
 from slurm_robust.notify.alert import Delivery, Letter, OutletSettings
 from slurm_robust.notify.delivery import Address, deliver, rehearse
-from slurm_robust.notify_config import NotifyConfig
 
 LINE_LIMIT_BYTES = 1024 * 1024
 AT_ONCE = 32

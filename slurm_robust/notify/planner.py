@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slurm_robust.config.notify import SEVERITIES
 from slurm_robust.notify.alert import EVENTS, Alert, Delivery, Letter, rank
 from slurm_robust.notify.wording import finished, lasting, letter, over
-from slurm_robust.notify_config import SEVERITIES
 
 HOUR_S, DAY_S = 3600.0, 86400.0
 GATHER_S = 60.0

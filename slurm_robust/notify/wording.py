@@ -11,8 +11,8 @@ from time import gmtime, strftime
 
 import msgspec
 
+from slurm_robust.core.text import shortened
 from slurm_robust.notify.alert import EVENTS, Alert, Letter, rank
-from slurm_robust.text import shortened
 
 MAX_LISTED = 20
 SENTENCE_CHARS, FIELD_CHARS = 500, 200

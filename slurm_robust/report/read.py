@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slurm_robust.core.spent_time import CLOCKS_S
 from slurm_robust.daemon.store.attempt_ledger import SupervisedAttempt
 from slurm_robust.report.facts import ClosedIncident, Facts, RanJob
 from slurm_robust.report.sources import accounting, causes, doubts, folders, journal
 from slurm_robust.report.sources.accounting import AccountingClient
-from slurm_robust.spent_time import CLOCKS_S
 
 
 @dataclass(frozen=True)

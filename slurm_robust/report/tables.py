@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from slurm_robust.core.model import TIME_KEYS
+from slurm_robust.core.training_time import TrainingAttempt
 from slurm_robust.daemon.store import attempt_ledger
-from slurm_robust.model import TIME_KEYS
 from slurm_robust.report import facts as rows
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.table_texts import MEANINGS, VIEWS
-from slurm_robust.training_time import TrainingAttempt
 
 STAMPS = ("accepted", *TIME_KEYS[:-1], "first_step", TIME_KEYS[-1])
 """Keys of an incident's times; each is a column of its own, `fault_at_s`."""

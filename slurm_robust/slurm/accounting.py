@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm import parse
 from slurm_robust.slurm.client import Job, PastRun
 from slurm_robust.slurm.errors import SlurmError, SlurmParseError

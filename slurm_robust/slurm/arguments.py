@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from slurm_robust.model import REASON_PREFIX
+from slurm_robust.core.model import REASON_PREFIX
 from slurm_robust.slurm.errors import SlurmRefusedError
 
 if TYPE_CHECKING:
-    from slurm_robust.model import JobRef
+    from slurm_robust.core.model import JobRef
     from slurm_robust.slurm.client import Job, JobPlacement
 
 

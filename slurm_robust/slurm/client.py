@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

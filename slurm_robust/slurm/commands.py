@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_robust.config import SlurmConfig
-from slurm_robust.model import JobRef
+from slurm_robust.config.site import SlurmConfig
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm import accounting, arguments, job_gpus, node_listing, parse, process, values
 from slurm_robust.slurm.client import (
     Job,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
 
 if TYPE_CHECKING:
     from slurm_robust.slurm.commands import CommandClient

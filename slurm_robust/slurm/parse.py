@@ -13,7 +13,7 @@ from itertools import pairwise
 from sys import intern
 from typing import Any
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.unread import check, read_one

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from slurm_robust.config import SlurmConfig
-from slurm_robust.model import JobRef
+from slurm_robust.config.site import SlurmConfig
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm import arguments
 from slurm_robust.slurm.client import Job, JobChanges, Node, Reservation, same
 from slurm_robust.slurm.commands import CommandClient

@@ -16,7 +16,7 @@ from typing import IO, Any, TypeVar
 
 import msgspec
 
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
 from slurm_robust.slurm import errors, process
 from slurm_robust.slurm.pyslurm_messages import Broken, Reply, Request, Unable
 

@@ -7,7 +7,7 @@ import pwd
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.pyslurm_messages import Unable
 from slurm_robust.slurm.unread import UNREADABLE

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_robust.model import Signal, SignalKind, TestName
+from slurm_robust.core.model import Signal, SignalKind, TestName
 from slurm_robust.stoptime.alignment import AlignmentVerdict
 from slurm_robust.stoptime.pairing import PairVerdict
 from slurm_robust.stoptime.replay_groups import ReplayVerdict

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_robust.model import TestName
+from slurm_robust.core.model import TestName
 from slurm_robust.stoptime import in_node, node_tools
 from slurm_robust.stoptime.agent_state import AgentState
 from slurm_robust.stoptime.conclusion import FindingKind, TestFinding, count_of, untested

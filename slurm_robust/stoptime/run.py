@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_robust.model import TestName
+from slurm_robust.core.model import TestName
 from slurm_robust.stoptime import alignment, pairing, shape_test
 from slurm_robust.stoptime.agent_state import AgentState
 from slurm_robust.stoptime.agent_step import AgentStep, StepTarget

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_robust import config as site
-from slurm_robust.model import JobRef, Mode
+from slurm_robust.config import site
+from slurm_robust.core.model import JobRef, Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise import job

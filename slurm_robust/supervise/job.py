@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from slurm_robust import claim
-from slurm_robust.claim import Claim, ClaimError
-from slurm_robust.model import Attempt, Incident, JobRef, Mode, Road
+from slurm_robust.core.model import Attempt, Incident, JobRef, Mode, Road
+from slurm_robust.marks import claim
+from slurm_robust.marks.claim import Claim, ClaimError
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.agent import procfs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slurm_robust.model import Failure, Plan, Verdict
+from slurm_robust.core.model import Failure, Plan, Verdict
 from slurm_robust.policy.job.situation import Situation
 
 

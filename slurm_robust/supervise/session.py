@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from slurm_robust.config import Config, NodecheckConfig, SuperviseConfig
+from slurm_robust.config.site import Config, NodecheckConfig, SuperviseConfig
+from slurm_robust.core.model import Mode
 from slurm_robust.diagnose.findings import Matcher
-from slurm_robust.model import Mode
 from slurm_robust.supervise.agent.messages import FromAgent, KernelRecords, NodeFindings
 from slurm_robust.supervise.agent.node_ring import NodeFiles
 from slurm_robust.supervise.clock import Clock

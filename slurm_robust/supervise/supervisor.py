@@ -10,8 +10,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from slurm_robust import claim
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Grade, Road
+from slurm_robust.core.model import EXIT_STOPPED_FOR_GOOD, Grade, Road
+from slurm_robust.marks import claim
 from slurm_robust.policy.job.consequences import Silence, due
 from slurm_robust.stoptime.run import TestRun
 from slurm_robust.supervise.incident.decider import Decider

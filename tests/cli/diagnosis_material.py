@@ -10,9 +10,9 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from slurm_robust.cli.commands.diagnose import command
+from slurm_robust.core.model import Conclusion, Incident, Plan, Road, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.localize.circumstances import encode
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.model import Conclusion, Incident, Plan, Road, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.supervise.incident.incident_log import to_json
 
 AT_S = 1795228470.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_robust.cli.commands.doctor import _own_jobs
-from slurm_robust.config import Config, DaemonConfig
+from slurm_robust.config.site import Config, DaemonConfig
 from slurm_robust.doctor.advice import Severity
 
 

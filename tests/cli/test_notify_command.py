@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from webhook_server import mail_program, serving
 
 from slurm_robust.cli.main import cli
-from slurm_robust.config import ConfigError, parse
+from slurm_robust.config.site import ConfigError, parse
 
 
 def test_each_target_says_what_came_back(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from llm_server import answers, serving
 
 from slurm_robust.cli.diagnosis.past import journal_incidents, past_incidents
 from slurm_robust.cli.diagnosis.saved_incidents import incidents_in
-from slurm_robust.config import Config, parse
+from slurm_robust.config.site import Config, parse
+from slurm_robust.core.model import Attempt, Conclusion, Incident, Plan, Road, Suspect, Verdict
 from slurm_robust.daemon.store.journal import CLOSED, IncidentRow, Journal
 from slurm_robust.diagnose.findings import findings
 from slurm_robust.diagnose.signature import signature
-from slurm_robust.model import Attempt, Conclusion, Incident, Plan, Road, Suspect, Verdict
 
 
 def site(tmp_path: Path) -> Config:

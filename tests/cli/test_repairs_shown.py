@@ -12,13 +12,13 @@ from snapshots import published
 
 from slurm_robust.cli.commands.nodes import repair
 from slurm_robust.cli.main import cli
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.api.state_lines import encode
 from slurm_robust.daemon.api.state_snapshot import write
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.model import Mode
 
 
 def test_a_repair_under_way_is_shown_with_its_try(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from helpers import wait_until
 from other_user import needs_root
 
 import slurm_robust
+from slurm_robust.core.model import JobRef
 from slurm_robust.devcluster.cluster import DevCluster, Spec
-from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.watch.live_stacks import LiveStacksError, account_for
 from slurm_robust.supervise.watch.watch_step import as_account

@@ -15,20 +15,20 @@ from fake_slurm import FakeSlurm
 from helpers import mounted_tmpfs
 from snapshots import published
 
-from slurm_robust.claim import Claim, render
 from slurm_robust.cli import state
 from slurm_robust.cli.commands.incidents import _show, _took, _where_ranks_stood
 from slurm_robust.cli.commands.status import _step
 from slurm_robust.cli.main import cli
-from slurm_robust.config import Config, DaemonConfig
-from slurm_robust.config_http import HttpConfig
+from slurm_robust.config.http import HttpConfig
+from slurm_robust.config.site import Config, DaemonConfig
+from slurm_robust.core.model import Mode
+from slurm_robust.core.text import duration
 from slurm_robust.daemon.api.state_lines import encode
 from slurm_robust.daemon.api.state_snapshot import write
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.model import Mode
-from slurm_robust.text import duration
+from slurm_robust.marks.claim import Claim, render
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def srun_of(tmp_path: Path, *words: str, site: str, **env: str) -> subprocess.Co
     (tmp_path / "srun").write_text('#!/bin/sh\necho "srun $*${SROBUST_MODE:+ ($SROBUST_MODE)}"\n')
     (tmp_path / "srun").chmod(0o755)
     (tmp_path / "robust.yaml").write_text(site)
-    start = f"import slurm_robust.config_file as c; c.DEFAULT_PATH = c.Path({str(tmp_path / 'robust.yaml')!r})"
+    start = f"import slurm_robust.config.file as c; c.DEFAULT_PATH = c.Path({str(tmp_path / 'robust.yaml')!r})"
     start += "; from slurm_robust.cli.main import main; main()"
     return subprocess.run(
         [sys.executable, "-c", start, "run", *words],

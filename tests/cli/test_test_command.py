@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 from fake_slurm import FakeSlurm
 
-from slurm_robust.claim import Claim, render
 from slurm_robust.cli.commands import test as test_module
 from slurm_robust.cli.commands.test import _complete, _gres, _nodes_of_layout, _tell_slurm, _UsageError
 from slurm_robust.cli.main import cli
-from slurm_robust.config import OwnJobsConfig
-from slurm_robust.model import JobRef
+from slurm_robust.config.site import OwnJobsConfig
+from slurm_robust.core.model import JobRef
+from slurm_robust.marks.claim import Claim, render
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.stoptime.conclusion import TestReport

@@ -162,7 +162,7 @@ def test_a_folder_that_others_can_write_is_not_used(running: Site) -> None:
 BECOMES = """
 import os
 from slurm_robust.cli.commands import update
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.client import Job
 update._become(Job(JobRef(1), "RUNNING", "nobody", {uid}, "main"))
 print(os.getuid(), os.geteuid(), os.getgid() != 0, 0 in os.getgroups(), os.environ["HOME"])

@@ -10,9 +10,9 @@ from daemon_scene import Scene
 from fake_slurm import FakeSlurm
 from faults_world import WIDE, Faults, Make
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import Mode
 from slurm_robust.devcluster.cluster import DevCluster, Spec
-from slurm_robust.model import Mode
 
 
 @pytest.fixture(scope="session")

@@ -18,17 +18,17 @@ from typing import Any
 import yaml
 from helpers import wait_until
 
-from slurm_robust.claim import Claim, parse, render
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
+from slurm_robust.core.model import JobRef
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.devcluster.cluster import DevCluster
-from slurm_robust.model import JobRef
+from slurm_robust.marks.claim import Claim, parse, render
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.commands import CommandClient
 
 WRAPPER = """
 import json, os, signal, subprocess, sys, time
-from slurm_robust.claim import Claim, parse, render
+from slurm_robust.marks.claim import Claim, parse, render
 from slurm_robust.slurm.commands import CommandClient
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

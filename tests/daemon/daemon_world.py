@@ -11,13 +11,13 @@ from typing import TypeVar
 
 from fake_slurm import FakeSlurm
 
-from slurm_robust.claim import Claim, render
-from slurm_robust.config import Config, parse
+from slurm_robust.config.site import Config, parse
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.actor import CrashPoint
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.model import Mode
+from slurm_robust.marks.claim import Claim, render
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from daemon_world import World
 
-from slurm_robust.fault_marker import FaultMarker, render
+from slurm_robust.marks.fault_marker import FaultMarker, render
 
 WIDE = "breaker: {max_partition_share: 0.5}\ndaemon: {protect: all}\n"
 XID = "XID 79 on GPU 0"

@@ -11,7 +11,7 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 
 import slurm_robust
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
 from slurm_robust.daemon.actor import STANDING
 from slurm_robust.slurm.client import SlurmClient
 

@@ -12,9 +12,9 @@ import pytest
 from fake_gpus import compile_fake
 from helpers import wait_until
 
-from slurm_robust import blind_marker
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
 from slurm_robust.devcluster.cluster import DevCluster, Spec
+from slurm_robust.marks import blind_marker
 from slurm_robust.slurm.commands import CommandClient
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120), pytest.mark.variant]

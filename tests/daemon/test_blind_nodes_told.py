@@ -7,11 +7,11 @@ from dataclasses import replace
 from faults_world import Faults, Make
 from snapshots import published
 
-from slurm_robust import blind_marker
-from slurm_robust.blind_marker import BlindMarker
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.api import metrics
 from slurm_robust.daemon.api.needs import needs
-from slurm_robust.model import Mode
+from slurm_robust.marks import blind_marker
+from slurm_robust.marks.blind_marker import BlindMarker
 
 WHY = "the package nvidia-ml-py is not installed"
 

@@ -9,7 +9,7 @@ import pytest
 from daemon_world import World, held, worlds
 from snapshots import published
 
-from slurm_robust.claim import parse_answer
+from slurm_robust.marks.claim import parse_answer
 
 Make = Callable[..., World]
 

@@ -9,8 +9,8 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.claim import parse_answer
-from slurm_robust.config import Config, parse
+from slurm_robust.config.site import Config, parse
+from slurm_robust.marks.claim import parse_answer
 from slurm_robust.slurm.values import expand
 
 

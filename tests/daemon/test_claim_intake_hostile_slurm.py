@@ -10,7 +10,7 @@ import pytest
 from daemon_scene import Scene
 from helpers import wait_until
 
-from slurm_robust.claim import Claim, parse_answer, render
+from slurm_robust.marks.claim import Claim, parse_answer, render
 
 pytestmark = pytest.mark.slurm
 

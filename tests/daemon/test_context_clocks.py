@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.model import Mode
 
 
 class Host:

@@ -12,7 +12,7 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
 from slurm_robust.daemon.context import MAX_NAMED, WHOLE_AFTER_S
 from slurm_robust.slurm.client import Node, NodeListing
 from slurm_robust.slurm.errors import SlurmParseError

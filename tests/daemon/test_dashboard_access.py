@@ -12,7 +12,7 @@ import pytest
 from dashboard_server import NOW_S, Served, serving
 from snapshots import stormy
 
-from slurm_robust.config import ConfigError, parse
+from slurm_robust.config.site import ConfigError, parse
 from slurm_robust.daemon.api.dashboard.access import Access, AccessError, Asked, networks, read_token
 from slurm_robust.daemon.api.dashboard.hiding import Hiding
 from slurm_robust.daemon.api.http import metrics

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from slurm_robust.core.model import Action, ActionKind
 from slurm_robust.daemon.store.drain_history import PastDrain, past_drains
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
-from slurm_robust.model import Action, ActionKind
+from slurm_robust.marks.remedy import Remedy
 from slurm_robust.policy.cluster.repair import RepairTry
-from slurm_robust.remedy import Remedy
 from slurm_robust.report.sources.journal import read
 
 

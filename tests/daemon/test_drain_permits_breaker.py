@@ -10,7 +10,7 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import Config, parse
+from slurm_robust.config.site import Config, parse
 from slurm_robust.daemon.controllers.breaker import request_reset
 
 

@@ -10,9 +10,9 @@ import pytest
 from daemon_world import KilledError, World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import Config, parse
+from slurm_robust.config.site import Config, parse
+from slurm_robust.core.model import JobRef
 from slurm_robust.daemon.store.journal import CLOSED
-from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand
 

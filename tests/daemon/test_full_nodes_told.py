@@ -7,12 +7,12 @@ from dataclasses import replace
 from faults_world import Faults, Make
 from snapshots import published
 
-from slurm_robust import blind_marker
-from slurm_robust.blind_marker import FULL, BlindMarker
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.api import metrics
 from slurm_robust.daemon.api.needs import needs
 from slurm_robust.daemon.log_alerts import alert_of
-from slurm_robust.model import Mode
+from slurm_robust.marks import blind_marker
+from slurm_robust.marks.blind_marker import FULL, BlindMarker
 
 
 def fill(w: Faults, *names: str) -> None:

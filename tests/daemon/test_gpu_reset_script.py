@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from helpers import wait_until
 
+from slurm_robust.config.repair import RepairConfig
+from slurm_robust.core.model import Action, ActionKind
 from slurm_robust.daemon.controllers.full_check import after
 from slurm_robust.daemon.controllers.gpu_reset import STOPPED_FILE, prelude
-from slurm_robust.model import Action, ActionKind
+from slurm_robust.marks.remedy import Remedy
 from slurm_robust.policy.cluster.repair import RepairTry
-from slurm_robust.remedy import Remedy
-from slurm_robust.repair_config import RepairConfig
 
 CHECK = "#!/bin/sh\nexec echo checked\n"
 UNITS = ("srobust-nodewatch", "nvidia-dcgm")

@@ -10,7 +10,7 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
 from slurm_robust.daemon import log_alerts
 
 WHY = "rank 2 on n2 holds the others up"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from daemon_scene import Scene
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm import values
 
 pytestmark = [

@@ -22,13 +22,13 @@ from fake_slurm import FakeSlurm
 from helpers import wait_until
 from snapshots import stormy
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.api.metrics import metrics
 from slurm_robust.daemon.api.state_lines import Snapshot, encode
 from slurm_robust.daemon.api.state_publisher import StatePublisher
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.model import Mode
 
 SNAPSHOT = {
     "at_s": 100.0,

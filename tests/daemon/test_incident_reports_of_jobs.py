@@ -11,7 +11,7 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 from snapshots import published
 
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
 from slurm_robust.daemon.api.state_snapshot import show_incident
 from slurm_robust.daemon.controllers.incident_reports import REPORTS
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from slurm_robust.core.training_time import Stop
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.journal import FILE_NAME, Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.daemon.store.pair_ledger import PairLedger
 from slurm_robust.daemon.store.schema import MIGRATIONS
 from slurm_robust.policy.cluster.strikes import Strike, by_user
-from slurm_robust.training_time import Stop
 
 VERSION = 4
 """The last one without users."""

@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.daemon.store.journal import CLOSED, FILE_NAME, IncidentRow, Journal
-from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
-from slurm_robust.daemon.store.schema import MIGRATIONS, JournalError
-from slurm_robust.model import (
+from slurm_robust.core.model import (
     Action,
     ActionKind,
     Attempt,
@@ -24,6 +21,9 @@ from slurm_robust.model import (
     Suspect,
     Verdict,
 )
+from slurm_robust.daemon.store.journal import CLOSED, FILE_NAME, IncidentRow, Journal
+from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
+from slurm_robust.daemon.store.schema import MIGRATIONS, JournalError
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, Recovery
 from slurm_robust.policy.cluster.recovery_step import GiveUp
 from slurm_robust.policy.cluster.strikes import counted

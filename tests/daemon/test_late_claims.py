@@ -13,10 +13,10 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 from snapshots import published
 
-from slurm_robust.claim import Claim, parse_answer, render
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import JobRef, Mode
 from slurm_robust.daemon.api.needs import needs
-from slurm_robust.model import JobRef, Mode
+from slurm_robust.marks.claim import Claim, parse_answer, render
 from slurm_robust.slurm.client import PastRun
 from slurm_robust.slurm.values import expand
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from daemon_world import World, worlds
 
-from slurm_robust.claim import Claim, render
+from slurm_robust.marks.claim import Claim, render
 from slurm_robust.slurm.client import Job
 
 

@@ -10,9 +10,9 @@ import pytest
 from daemon_world import World, held
 from fake_slurm import FakeSlurm
 
-from slurm_robust.claim import Claim, render
-from slurm_robust.config import parse
-from slurm_robust.model import JobRef
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import JobRef
+from slurm_robust.marks.claim import Claim, render
 
 
 @pytest.fixture

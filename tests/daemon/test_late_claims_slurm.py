@@ -8,8 +8,8 @@ import pytest
 from daemon_scene import Scene
 from helpers import wait_until
 
-from slurm_robust.claim import parse
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
+from slurm_robust.marks.claim import parse
 
 pytestmark = [pytest.mark.slurm, pytest.mark.begin_early]
 

@@ -10,8 +10,8 @@ import pytest
 from daemon_world import World
 from fake_slurm import REQUEUE_DELAY_S, FakeSlurm
 
-from slurm_robust.config import Config
-from slurm_robust.model import Mode
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import Mode
 
 
 @pytest.fixture

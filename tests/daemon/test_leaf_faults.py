@@ -9,7 +9,7 @@ import pytest
 from faults_world import Faults, Make
 
 from slurm_robust.daemon.log_alerts import alert_of
-from slurm_robust.fault_marker import FaultMarker, render
+from slurm_robust.marks.fault_marker import FaultMarker, render
 
 TREE = "SwitchName=s0 Nodes=n[1-4]\nSwitchName=s1 Nodes=n[5-12]\nSwitchName=top Switches=s[0-1]\n"
 FIRST = "look at leaf switch s0 first: n[1-2] failed together"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon import log_alerts
 from slurm_robust.daemon.api.metrics import metrics
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.lease import SURELY_S, UNANSWERED_S, VALID_S, Lease, StandingByError
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.model import Mode
 from slurm_robust.slurm.errors import SlurmParseError, SlurmRefusedError, SlurmUnavailableError
 
 

@@ -11,9 +11,9 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.controllers.breaker import OPEN_KEY
-from slurm_robust.model import Mode
 
 DAY_S = 86400.0
 ACT = "lemons: {act: true}\nnodetest: {tests: []}\n"

@@ -11,10 +11,10 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 from snapshots import published
 
-from slurm_robust.claim import Claim, render
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
 from slurm_robust.daemon import log_alerts
 from slurm_robust.daemon.api.needs import needs
+from slurm_robust.marks.claim import Claim, render
 from slurm_robust.slurm.client import PastRun
 from slurm_robust.slurm.errors import SlurmRefusedError
 

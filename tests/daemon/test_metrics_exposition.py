@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from promtool import promtool
 from snapshots import published
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
 from slurm_robust.daemon.api.metrics import MAX_JOBS, METRICS, metrics, table
 
 ROOT = Path(__file__).resolve().parents[2]

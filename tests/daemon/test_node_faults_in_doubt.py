@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from faults_world import WIDE, XID, Faults, Make
 
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.controllers.breaker import OPEN_KEY, request_reset
-from slurm_robust.model import Mode
 from slurm_robust.slurm.client import Job
 
 GPUS = "gpu:h100:8"

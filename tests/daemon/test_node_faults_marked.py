@@ -10,9 +10,9 @@ from daemon_world import Dies
 from faults_world import WIDE, XID, Make
 from snapshots import published
 
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.controllers.breaker import OPEN_KEY, request_reset
-from slurm_robust.fault_marker import FaultMarker, render
-from slurm_robust.model import Mode
+from slurm_robust.marks.fault_marker import FaultMarker, render
 from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT
 from slurm_robust.slurm.errors import SlurmRefusedError
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from helpers import wait_until
 
-from slurm_robust import fault_marker, watch_marker
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
 from slurm_robust.devcluster.cluster import DevCluster, Spec
+from slurm_robust.marks import fault_marker, watch_marker
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.commands import CommandClient
 

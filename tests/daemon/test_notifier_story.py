@@ -13,7 +13,7 @@ from fake_slurm import FakeSlurm
 from snapshots import published
 from webhook_server import Hook, serving
 
-from slurm_robust.config import Config, parse
+from slurm_robust.config.site import Config, parse
 from slurm_robust.daemon import log_alerts
 from slurm_robust.daemon.notifier import KEY, Notifier
 

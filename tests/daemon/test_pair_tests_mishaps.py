@@ -10,7 +10,7 @@ import pytest
 from daemon_world import World
 from fake_slurm import PAIR_TEST, FakeSlurm
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.policy.cluster.pair_test import PairReport
 from slurm_robust.slurm.client import Reservation

@@ -12,7 +12,7 @@ from snapshots import published
 
 from slurm_robust.cli.commands.nodes import strikes
 from slurm_robust.cli.main import cli
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
 from slurm_robust.daemon.api.state_lines import encode
 from slurm_robust.daemon.api.state_snapshot import write
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine

@@ -10,12 +10,12 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.claim import Claim, render
-from slurm_robust.config import Config, parse
+from slurm_robust.config.site import Config, parse
+from slurm_robust.core.model import Attempt, Incident
 from slurm_robust.daemon.controllers.breaker import request_reset
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
-from slurm_robust.model import Attempt, Incident
+from slurm_robust.marks.claim import Claim, render
 from slurm_robust.policy.cluster.recovery_plan import NODE_LOST
 
 DAY_S = 86400.0

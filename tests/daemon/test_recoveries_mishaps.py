@@ -13,10 +13,10 @@ from fake_slurm import FakeSlurm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_robust.claim import Claim, parse_answer, render
-from slurm_robust.config import Config, parse
+from slurm_robust.config.site import Config, parse
+from slurm_robust.core.model import JobRef
 from slurm_robust.daemon.store.node_ledger import NodeLedger
-from slurm_robust.model import JobRef
+from slurm_robust.marks.claim import Claim, parse_answer, render
 from slurm_robust.slurm.client import JobPlacement, Reservation
 from slurm_robust.slurm.errors import SlurmTimeoutError
 

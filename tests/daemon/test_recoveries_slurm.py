@@ -10,10 +10,10 @@ import pytest
 from daemon_scene import Scene
 from helpers import wait_until
 
-from slurm_robust.claim import Claim, parse_answer, split
 from slurm_robust.daemon.controllers.breaker import request_reset
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
+from slurm_robust.marks.claim import Claim, parse_answer, split
 from slurm_robust.slurm.client import Node
 
 pytestmark = pytest.mark.slurm

@@ -12,10 +12,10 @@ from daemon_world import Dies, World
 from fake_slurm import FakeSlurm
 from snapshots import published
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
-from slurm_robust.fault_marker import FaultMarker, render
-from slurm_robust.model import Mode
+from slurm_robust.marks.fault_marker import FaultMarker, render
 from slurm_robust.policy.cluster.repair import RepairTry
 
 LOST = "srobust: XID 79 (GPU has fallen off the bus) on GPU 0000:9b:00 [repair reboot]"

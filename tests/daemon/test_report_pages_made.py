@@ -16,13 +16,13 @@ from fake_slurm import FakeSlurm
 from snapshots import healthy
 
 from slurm_robust.cli.commands.report import command as real_report
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.api import report_pages
 from slurm_robust.daemon.api.dashboard.report_files import PAGES, policy
 from slurm_robust.daemon.api.report_pages import ReportPages
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.model import Mode
 
 # Its priority is lowered once it runs: on a busy machine it may be faster.
 WRITES = """

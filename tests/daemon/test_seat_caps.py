@@ -10,10 +10,10 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 from snapshots import published
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import Attempt, Incident
 from slurm_robust.daemon.api.needs import needs
 from slurm_robust.daemon.store.journal import IncidentRow
-from slurm_robust.model import Attempt, Incident
 
 CAPS = "seat: {max_per_user_day: 3, max_per_job_day: 100}"
 

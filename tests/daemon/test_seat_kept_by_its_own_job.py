@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from daemon_world import World, worlds
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.client import Job, JobChanges
 from slurm_robust.slurm.errors import SlurmRefusedError
 

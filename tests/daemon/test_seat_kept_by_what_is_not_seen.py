@@ -9,7 +9,7 @@ from typing import Any
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
 from slurm_robust.slurm.errors import SlurmRefusedError
 
 

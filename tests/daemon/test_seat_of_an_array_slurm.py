@@ -10,8 +10,8 @@ import pytest
 from daemon_scene import Scene
 from helpers import wait_until
 
-from slurm_robust.claim import Claim
 from slurm_robust.devcluster.cluster import DevCluster, Spec
+from slurm_robust.marks.claim import Claim
 
 pytestmark = [pytest.mark.slurm, pytest.mark.variant]  # half a minute
 RESERVED = {"n2": "the suspect in quarantine", "n5": "a standby node", "n6": "in the site's own reservation"}

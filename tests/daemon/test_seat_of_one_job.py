@@ -11,10 +11,10 @@ import pytest
 from daemon_world import World, worlds
 from snapshots import published
 
-from slurm_robust.claim import parse_answer
+from slurm_robust.core.model import JobRef
 from slurm_robust.daemon.api.needs import needs
 from slurm_robust.daemon.controllers.breaker import request_admit
-from slurm_robust.model import JobRef
+from slurm_robust.marks.claim import parse_answer
 from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.values import expand
 

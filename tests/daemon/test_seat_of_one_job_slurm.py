@@ -12,8 +12,8 @@ import pytest
 from daemon_scene import Scene
 from helpers import wait_until
 
-from slurm_robust.claim import Claim
 from slurm_robust.devcluster.cluster import DevCluster, Spec
+from slurm_robust.marks.claim import Claim
 from slurm_robust.slurm.client import Reservation
 
 pytestmark = [pytest.mark.slurm, pytest.mark.variant]  # twenty seconds; test_seat_of_one_job.py has the rules by itself

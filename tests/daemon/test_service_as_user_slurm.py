@@ -12,16 +12,16 @@ import pytest
 from daemon_scene import Scene
 from helpers import wait_until
 
-from slurm_robust.claim import Claim
+from slurm_robust.marks.claim import Claim
 
 pytestmark = pytest.mark.slurm
 
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from slurm_robust import config
+from slurm_robust.config import site as config
 from slurm_robust.daemon.start import run
-from slurm_robust.model import Mode
+from slurm_robust.core.model import Mode
 
 def settings():
     return config.load(sys.argv[1]), Mode.ACT

@@ -10,7 +10,7 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
 from slurm_robust.slurm import values
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import Config, StandbyConfig
+from slurm_robust.config.site import Config, StandbyConfig
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, PoolSize
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.slurm.values import gpu_count

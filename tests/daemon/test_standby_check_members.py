@@ -11,7 +11,7 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 from snapshots import published
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
 from slurm_robust.slurm.values import expand
 
 

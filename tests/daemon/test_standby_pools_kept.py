@@ -7,7 +7,7 @@ from pathlib import Path
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
 
 
 def test_standby_pool_is_kept(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 from snapshots import published
 
-from slurm_robust.config import StandbyConfig, parse
+from slurm_robust.config.site import StandbyConfig, parse
 from slurm_robust.policy.cluster.node_states import HardwareClass, PoolRules
 from slurm_robust.slurm.values import expand
 

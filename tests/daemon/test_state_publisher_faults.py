@@ -14,7 +14,7 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 from snapshots import published
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
 from slurm_robust.daemon.api import node_rows
 from slurm_robust.daemon.api.state_lines import CHANGED_NODES
 from slurm_robust.daemon.api.state_publisher import StatePublisher

@@ -13,7 +13,7 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 from snapshots import published
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
 from slurm_robust.daemon.api.state_lines import encode
 from slurm_robust.daemon.api.state_publisher import REPEAT_S, StatePublisher
 from slurm_robust.daemon.api.state_snapshot import FILE_NAME, Snapshots

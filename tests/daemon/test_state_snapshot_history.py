@@ -12,7 +12,7 @@ from fake_slurm import FakeSlurm
 from snapshots import published
 
 from slurm_robust.cli.commands.incidents import _outcome
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
 from slurm_robust.daemon.api.state_snapshot import show_incident
 from slurm_robust.daemon.store.journal import IncidentRow
 

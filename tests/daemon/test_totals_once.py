@@ -11,7 +11,7 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
 from slurm_robust.daemon.counted import BUCKETS_S
 from slurm_robust.daemon.store.journal import FILE_NAME, Journal
 from slurm_robust.daemon.store.schema import MIGRATIONS

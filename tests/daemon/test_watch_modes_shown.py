@@ -12,14 +12,14 @@ from click.testing import CliRunner
 from faults_world import Faults, Make
 from snapshots import published
 
-from slurm_robust import watch_marker
-from slurm_robust.build import build
-from slurm_robust.claim import Claim, render
 from slurm_robust.cli.main import cli
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
+from slurm_robust.core.build import build
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.api.state_lines import encode
 from slurm_robust.daemon.api.state_snapshot import write
-from slurm_robust.model import Mode
+from slurm_robust.marks import watch_marker
+from slurm_robust.marks.claim import Claim, render
 from slurm_robust.nodecheck.stages import gate
 
 

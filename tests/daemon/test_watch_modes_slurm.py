@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from helpers import wait_until
 
-from slurm_robust import watch_marker
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
 from slurm_robust.devcluster.cluster import DevCluster, Spec
+from slurm_robust.marks import watch_marker
 from slurm_robust.slurm.commands import CommandClient
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(200), pytest.mark.variant]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from helpers import wait_until
 
-from slurm_robust import node_findings
 from slurm_robust.devcluster.cluster import DevCluster, Spec
+from slurm_robust.marks import node_findings
 
 pytestmark = pytest.mark.slurm
 

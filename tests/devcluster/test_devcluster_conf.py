@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust import config
+from slurm_robust.config import site as config
 from slurm_robust.devcluster import conf, files
 from slurm_robust.devcluster.conf import Settings
 from slurm_robust.devcluster.spec import ClusterPaths, DevClusterError, Spec

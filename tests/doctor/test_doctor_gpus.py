@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_robust.cli.main import cli
-from slurm_robust.config import NodetestConfig
+from slurm_robust.config.site import NodetestConfig
 from slurm_robust.doctor import gpus
 from slurm_robust.doctor.advice import Advice, Severity
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.config import OwnJobsConfig
+from slurm_robust.config.site import OwnJobsConfig
 from slurm_robust.doctor.advice import Severity
 from slurm_robust.doctor.own_jobs import enforced, judge
 from slurm_robust.slurm.admission import Association, PartitionRules, parse_associations, parse_partitions

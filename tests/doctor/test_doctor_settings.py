@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust import config as configuration
+from slurm_robust.config import site as configuration
 from slurm_robust.doctor import settings
 from slurm_robust.doctor.advice import Severity
 

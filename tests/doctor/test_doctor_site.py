@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slurm_robust.config import Config, NodecheckConfig, StandbyConfig, parse
+from slurm_robust.config.site import Config, NodecheckConfig, StandbyConfig, parse
+from slurm_robust.core.model import Mode
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.doctor import settings, site
 from slurm_robust.doctor.advice import Advice, Severity
-from slurm_robust.model import Mode
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="files of others can only be made by root")
 

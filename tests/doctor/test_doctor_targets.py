@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slurm_robust.config import Config, parse
+from slurm_robust.config.site import Config, parse
 from slurm_robust.doctor import targets
 from slurm_robust.doctor.advice import Severity
 

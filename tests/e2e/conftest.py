@@ -18,11 +18,11 @@ import pytest
 from helpers import quick_torch, wait_until
 from spank_build import build, line
 
-from slurm_robust import config
+from slurm_robust.config import site as config
+from slurm_robust.core.model import JobRef
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger, SupervisedAttempt
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.devcluster.cluster import DevCluster, Spec
-from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.factory import connect
 

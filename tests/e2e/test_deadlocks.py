@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Submit  # type: ignore[import-not-found]
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.devcluster.cluster import DevCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(300)]

@@ -10,8 +10,8 @@ import pytest
 from conftest import Submit, Training  # type: ignore[import-not-found]
 from helpers import wait_until
 
+from slurm_robust.core.training_time import Stop, divided, spent
 from slurm_robust.devcluster.cluster import DevCluster
-from slurm_robust.training_time import Stop, divided, spent
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
 Cluster = Callable[..., DevCluster]

@@ -12,9 +12,10 @@ import pytest
 from conftest import Submit, Training  # type: ignore[import-not-found]
 from helpers import wait_until
 
-from slurm_robust import config, node_findings
+from slurm_robust.config import site as config
 from slurm_robust.devcluster.cluster import DevCluster
-from slurm_robust.node_findings import NodeFinding, encode
+from slurm_robust.marks import node_findings
+from slurm_robust.marks.node_findings import NodeFinding, encode
 from slurm_robust.policy.job.node_faults import MILD_MOVES, ONE_EVENT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]

@@ -10,8 +10,8 @@ import pytest
 from conftest import Submit  # type: ignore[import-not-found]
 from helpers import wait_until
 
-from slurm_robust import fault_marker
 from slurm_robust.devcluster.cluster import DevCluster
+from slurm_robust.marks import fault_marker
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(240)]
 

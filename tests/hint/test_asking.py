@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler
 
 from llm_server import LlmServer, answers, completes, sends, serving
 
-from slurm_robust.config import LlmConfig
+from slurm_robust.config.site import LlmConfig
 from slurm_robust.diagnose.findings import findings
 from slurm_robust.diagnose.root import diagnose
 from slurm_robust.diagnose.rulebook import shipped

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from slurm_robust.core.model import Conclusion, Signal, SignalKind, Verdict
 from slurm_robust.localize.evidence import (
     Capture,
     CapturedProcess,
@@ -17,7 +18,6 @@ from slurm_robust.localize.evidence import (
     StackFrame,
 )
 from slurm_robust.localize.stacks.archive import NodeArchive, encode
-from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 
 SITE = "/opt/env/lib/python3.11/site-packages/"
 STD = "/usr/lib/python3.11/"

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from localize_scenes import ALL_REDUCE, SAVE, USER, process, rank, repeated, waiting
 
+from slurm_robust.core.model import Conclusion, Grade
 from slurm_robust.localize.dead_mounts import DeadMount
 from slurm_robust.localize.evidence import Evidence, RankCapture, StackFrame
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Grade
 
 
 def in_the_kernel(stack: tuple[StackFrame, ...] = USER, bytes_: int = 1000) -> RankCapture:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from parallel_scenes import BYTEROBUST, TENSOR_GATHER, evidence_of, job, without_layout
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
 from slurm_robust.localize.apart import Apart, standing_apart
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Suspect, Verdict
 
 OPEN = Verdict(Conclusion.UNDETERMINED, "nothing names a node")
 

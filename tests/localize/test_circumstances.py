@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from localize_scenes import capture, evidence, rank, signal, waiting
 
 from slurm_robust.cli.commands.localize import command
+from slurm_robust.core.model import Conclusion, SignalKind
 from slurm_robust.localize.circumstances import (
     CIRCUMSTANCES_FILE,
     CircumstancesError,
@@ -24,7 +25,6 @@ from slurm_robust.localize.evidence_folder import read_folder
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.stacks import archive
 from slurm_robust.localize.stacks.archive import NodeArchive
-from slurm_robust.model import Conclusion, SignalKind
 
 NODES = {n: f"n{n}" for n in range(4)}
 LOST = ("RuntimeError: Connection closed by peer [10.0.0.1]:41234",)

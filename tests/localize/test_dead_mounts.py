@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from localize_scenes import SAVE, USER, process, rank, repeated, waiting
 
+from slurm_robust.core.model import Grade
 from slurm_robust.localize import circumstances
 from slurm_robust.localize.dead_mounts import DeadMount, MountView, dead_mounts
 from slurm_robust.localize.evidence import Evidence, StackFrame
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Grade
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ from localize_scenes import (
 )
 from recorder_dumps import WORLD, dump, entry
 
+from slurm_robust.core.model import Conclusion, Grade
 from slurm_robust.localize.evidence import CapturedThread, Evidence, RankCapture
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Grade
 
 OPTIMIZER = frames(*MAIN, "Adam.step torch/optim/adam.py:223", "_single_tensor_adam torch/optim/adam.py:421")
 DRIVER = frames(*MAIN, "_lazy_init torch/cuda/__init__.py:319")

@@ -6,10 +6,10 @@ import pytest
 from exit_scenes import GLOO_LOST, GLOO_SIZES, NCCL_TIMEOUT, NODES, PORT_TAKEN, chain, died, raised
 from localize_scenes import capture, evidence, process, rank, signal, waiting
 
+from slurm_robust.core.model import Conclusion, Grade, SignalKind
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, exit_causes
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Grade, SignalKind
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from localize_scenes import (
     waiting,
 )
 
+from slurm_robust.core.model import Conclusion, SignalKind
 from slurm_robust.localize.evidence import Evidence, RaisedException, RankExit
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, SignalKind
 
 
 def at(exception: str, at_s: float = 98.0) -> dict[int, RaisedException]:

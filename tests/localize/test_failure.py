@@ -1,10 +1,10 @@
 import pytest
 from localize_scenes import WORKER_LOCK, capture, evidence, in_loader, process, rank, repeated, waiting
 
+from slurm_robust.core.model import Failure, FailureCause
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.failure import DISK_FULL, disk_path, failure_of
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Failure, FailureCause
 
 
 def test_a_hang_is_named_by_its_place() -> None:

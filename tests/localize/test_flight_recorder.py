@@ -16,11 +16,11 @@ from localize_scenes import capture, evidence, waiting
 from recorder_dumps import TENSOR, WORLD, dump, entry, plain
 
 from slurm_robust.cli.commands.localize import command
+from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.evidence import RankCapture
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump, read_dumps
 from slurm_robust.localize.votes.flight_recorder import judge_dumps
-from slurm_robust.model import Conclusion, Verdict
 
 REAL = Path(__file__).resolve().parents[3] / "shared/data/flight_recorder"
 FOUR = {WORLD: [0, 1, 2, 3]}

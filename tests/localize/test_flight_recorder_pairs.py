@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from recorder_dumps import WORLD, dump, entry, plain
 
+from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.recorder.align import align
 from slurm_robust.localize.recorder.dump import RankDump, read_dump
 from slurm_robust.localize.votes.flight_recorder import judge_dumps
-from slurm_robust.model import Conclusion, Verdict
 from slurm_robust.supervise.agent.recorder import MAX_EXCHANGES, reduced
 
 NODES = {r: f"n{r}" for r in range(16)}

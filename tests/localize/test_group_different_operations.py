@@ -17,10 +17,10 @@ from parallel_scenes import (
     job,
 )
 
+from slurm_robust.core.model import Conclusion
 from slurm_robust.localize.evidence import Evidence, RankCapture, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.votes.group import judge_groups
-from slurm_robust.model import Conclusion
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.situation import Situation
 

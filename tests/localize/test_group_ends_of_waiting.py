@@ -19,10 +19,10 @@ from parallel_scenes import (
     without_layout,
 )
 
+from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.evidence import Evidence, RankCapture, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.votes.group import CONFIDENCE_BESIDE, judge_groups
-from slurm_robust.model import Conclusion, Verdict
 
 
 def said(evidence: Evidence) -> Verdict:

@@ -25,9 +25,9 @@ from localize_scenes import (
     with_peers,
 )
 
+from slurm_robust.core.model import Conclusion, Grade, Signal, SignalKind
 from slurm_robust.localize.evidence import Evidence, RankCapture, RankExit
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Grade, Signal, SignalKind
 
 
 def test_loader_deadlock_twice() -> None:

@@ -30,13 +30,13 @@ from localize_scenes import (
 from parallel_scenes import BYTEROBUST, ORDER, SIZES, evidence_of, job
 from recorder_dumps import TENSOR, WORLD, dump, entry
 
+from slurm_robust.core.model import Conclusion, Signal, SignalKind, Verdict
 from slurm_robust.localize import judge as judging
 from slurm_robust.localize.evidence import Evidence, RankCapture, RankExit
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.layout import fit, groups_of
 from slurm_robust.localize.ras import CommunicatorMember, Lag, RasView
 from slurm_robust.localize.recorder.dump import ProcessGroup, RankDump
-from slurm_robust.model import Conclusion, Signal, SignalKind, Verdict
 
 FOUR = {n: f"n{n}" for n in range(4)}
 LOST = ("RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:41234",)

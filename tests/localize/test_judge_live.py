@@ -16,12 +16,12 @@ import psutil
 import pytest
 from helpers import quick_torch, wait_until
 
+from slurm_robust.core.model import Conclusion
 from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.process_tree import loaders, rank_place
 from slurm_robust.localize.stacks.pyspy import PySpyDumpError, parse
-from slurm_robust.model import Conclusion
 
 pytestmark = [
     pytest.mark.skipif(

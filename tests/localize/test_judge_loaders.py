@@ -18,10 +18,10 @@ from localize_scenes import (
     with_peers,
 )
 
+from slurm_robust.core.model import Failure, Plan, Road, SignalKind
 from slurm_robust.localize.evidence import CapturedProcess, Evidence
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Failure, Plan, Road, SignalKind
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.situation import Situation
 

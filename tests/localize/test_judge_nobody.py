@@ -21,9 +21,9 @@ from localize_scenes import (
     with_peers,
 )
 
+from slurm_robust.core.model import Conclusion, Grade
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Grade
 
 
 def test_all_in_the_same_collective() -> None:

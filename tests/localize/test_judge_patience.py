@@ -31,9 +31,9 @@ from localize_scenes import (
     with_peers,
 )
 
+from slurm_robust.core.model import Conclusion, Grade
 from slurm_robust.localize.evidence import CapturedProcess, CapturedThread, Evidence, RankCapture, StackFrame
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Grade
 
 
 def _unmoved(suspect: RankCapture, minutes: int = 10) -> Evidence:

@@ -25,9 +25,9 @@ from localize_scenes import (
     with_peers,
 )
 
+from slurm_robust.core.model import Conclusion, SignalKind
 from slurm_robust.localize.evidence import Evidence, RankCapture
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, SignalKind
 
 
 def test_common_synchronisation_point_names_nobody() -> None:

@@ -16,9 +16,9 @@ from localize_scenes import (
     waiting,
 )
 
+from slurm_robust.core.model import Conclusion, SignalKind
 from slurm_robust.localize.evidence import RankCapture, RankExit
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, SignalKind
 
 
 def test_more_outside_than_wait_all_on_one_node() -> None:

@@ -9,13 +9,13 @@ import pytest
 from localize_scenes import ALL_REDUCE, EVALUATE, MAIN, USER, capture, evidence, frames, process, rank, signal, waiting
 from recorder_dumps import WORLD, dump, entry
 
+from slurm_robust.core.model import Conclusion, Grade, SignalKind
 from slurm_robust.localize.apart import standing_apart
 from slurm_robust.localize.evidence import Evidence, RankCapture
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.ras import CommunicatorMember, RasView
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.votes.flight_recorder import judge_dumps
-from slurm_robust.model import Conclusion, Grade, SignalKind
 
 FOUR = {WORLD: [0, 1, 2, 3]}
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from localize_scenes import ALL_REDUCE, IMPORT, USER, capture, evidence, frames, process, rank, signal
 
+from slurm_robust.core.model import Conclusion, Grade, SignalKind
 from slurm_robust.localize.evidence import Evidence, RankExit, StackFrame
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Grade, SignalKind
 
 RENDEZVOUS = frames(
     "main /home/u/train.py:9",

@@ -27,11 +27,11 @@ from localize_scenes import (
 )
 from recorder_dumps import WORLD, dump, entry
 
+from slurm_robust.core.model import Conclusion, Grade
 from slurm_robust.localize.evidence import CapturedThread, Evidence, Progress, RankCapture, RankExit
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump
 from slurm_robust.localize.votes.nobody_works import TRAFFIC_BYTES_PER_S, nobody_works
-from slurm_robust.model import Conclusion, Grade
 
 Look = Callable[[float], RankCapture]
 FOUR = {WORLD: [0, 1, 2, 3]}

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from localize_scenes import ALL_REDUCE, USER, WORKER_LOCK, capture, evidence, frames, in_loader, process, rank, signal
 
+from slurm_robust.core.model import Conclusion, SignalKind
 from slurm_robust.localize.evidence import CapturedThread, Evidence, RankCapture
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.stacks import motion
 from slurm_robust.localize.stacks.place import place_of
-from slurm_robust.model import Conclusion, SignalKind
 
 HOLDER = frames("run threading.py:982", "publish /home/u/native_metrics.py:58")
 DISPATCH = frames(

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from parallel_scenes import BYTEROBUST, evidence_of, job
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
+from slurm_robust.core.model import Grade, Plan, Road, TestName
 from slurm_robust.localize.apart import standing_apart
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Grade, Plan, Road, TestName
 from slurm_robust.policy.job.consequences import Pauses, Silence
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.ladder import LadderOptions, Rung

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from localize_scenes import ALL_REDUCE, capture, evidence, process, rank, repeated, waiting
 
+from slurm_robust.core.model import Conclusion, Grade
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.ras import CommunicatorMember, Lag, RasError, RasView, read, read_json, read_text
 from slurm_robust.localize.votes.nccl_ras import judge_ras
-from slurm_robust.model import Conclusion, Grade
 
 NODES = {n: f"n{n}" for n in range(4)}
 PIDS = {100 + n: (n,) for n in range(4)}

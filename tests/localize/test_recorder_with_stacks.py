@@ -25,10 +25,10 @@ from localize_scenes import (
 )
 from recorder_dumps import TENSOR, WORLD, dump, entry
 
+from slurm_robust.core.model import Grade
 from slurm_robust.localize.evidence import Evidence, RankCapture, RankExit, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump
-from slurm_robust.model import Grade
 
 COMPILE = frames("main /home/u/train.py:57", "_compile torch/_dynamo/convert_frame.py:1052")
 FOUR = {WORLD: [0, 1, 2, 3]}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from localize_scenes import BARRIER, EVALUATE, USER, capture, process, rank, waiting
 
+from slurm_robust.core.model import Conclusion
 from slurm_robust.localize.evidence import Capture, Evidence
 from slurm_robust.localize.slow.rounds import judge_repeated, judge_rounds
-from slurm_robust.model import Conclusion
 
 NODES = {number: f"n{number // 2}" for number in range(8)}
 

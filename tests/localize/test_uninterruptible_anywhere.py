@@ -8,9 +8,9 @@ import pytest
 from localize_scenes import ALL_REDUCE, IMPORT, MAIN, SAVE, USER, frames, in_loader, process, rank, repeated, waiting
 from recorder_dumps import WORLD, dump, entry
 
+from slurm_robust.core.model import Conclusion, Grade
 from slurm_robust.localize.evidence import Evidence, RankCapture, StackFrame
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Grade
 
 
 def stuck(number: int, stack: tuple[object, ...] = SAVE, phase: str = "train") -> RankCapture:

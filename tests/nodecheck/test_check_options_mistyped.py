@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.config import ConfigError, parse
+from slurm_robust.config.site import ConfigError, parse
 from slurm_robust.nodecheck.engine import registry
 from slurm_robust.nodecheck.stages.command import EXIT_FIT, EXIT_USAGE, main
 

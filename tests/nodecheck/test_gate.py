@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slurm_robust.config import BreakerConfig, Config, NodecheckConfig, SlurmConfig
-from slurm_robust.model import Mode
+from slurm_robust.config.site import BreakerConfig, Config, NodecheckConfig, SlurmConfig
+from slurm_robust.core.model import Mode
 from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status
 from slurm_robust.nodecheck.stages import gate
 from slurm_robust.slurm.client import Node

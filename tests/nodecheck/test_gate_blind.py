@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from slurm_robust import blind_marker
-from slurm_robust.config import Config, SlurmConfig
-from slurm_robust.model import Mode
+from slurm_robust.config.site import Config, SlurmConfig
+from slurm_robust.core.model import Mode
+from slurm_robust.marks import blind_marker
 from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status
 from slurm_robust.nodecheck.stages import gate, stage_run
 from slurm_robust.slurm.client import Node

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from slurm_robust import fault_marker
-from slurm_robust.config import BreakerConfig, Config, NodecheckConfig, SlurmConfig
-from slurm_robust.fault_marker import FaultMarker
-from slurm_robust.model import Mode
+from slurm_robust.config.site import BreakerConfig, Config, NodecheckConfig, SlurmConfig
+from slurm_robust.core.model import Mode
+from slurm_robust.marks import fault_marker
+from slurm_robust.marks.fault_marker import FaultMarker
 from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result
 from slurm_robust.nodecheck.stages import gate
 from slurm_robust.slurm.client import Node

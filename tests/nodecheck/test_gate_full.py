@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from helpers import mounted_tmpfs
 
-from slurm_robust import blind_marker
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.marks import blind_marker
 from slurm_robust.nodecheck.checks.host import filesystem
 from slurm_robust.nodecheck.stages import gate, stage_run
 from slurm_robust.slurm.client import Node

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.model import Mode
+from slurm_robust.core.model import Mode
+from slurm_robust.marks.remedy import Remedy, remedy_of
 from slurm_robust.nodecheck.catalogue.remedies import BY_FINDING, of_event, of_report
 from slurm_robust.nodecheck.checks import gpu
 from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result
 from slurm_robust.nodecheck.engine.registry import get
 from slurm_robust.nodecheck.stages.gate import comment_of, decide
-from slurm_robust.remedy import Remedy, remedy_of
 from slurm_robust.slurm.client import Node
 
 CHECKS = Path(gpu.__file__).parent

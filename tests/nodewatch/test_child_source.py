@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from helpers import wait_until
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodewatch.child import ChildSource, Message, Send
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import Seen

@@ -16,7 +16,7 @@ import pytest
 from helpers import wait_until
 from watch_helpers import XID_79, RunningService
 
-from slurm_robust import node_findings
+from slurm_robust.marks import node_findings
 
 Watch = Callable[..., RunningService]
 _DISK = "nvme nvme{}: Disabling device after reset failure: -19"

@@ -9,7 +9,7 @@ import pytest
 from helpers import wait_until
 from watch_helpers import RunningService
 
-from slurm_robust import node_findings
+from slurm_robust.marks import node_findings
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodewatch import polls
 

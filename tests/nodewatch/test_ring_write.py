@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from watch_helpers import OWNERS
 
-from slurm_robust import node_findings
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks import node_findings
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodewatch.ring import WRITE_S, FindingRing, Seen
 
 BOOT = "b"

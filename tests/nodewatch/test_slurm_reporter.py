@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from helpers import wait_until
 
-from slurm_robust.config import Config, parse
-from slurm_robust.fault_marker import FaultMarker
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.config.site import Config, parse
+from slurm_robust.marks.fault_marker import FaultMarker
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import Say, Seen
 from slurm_robust.nodewatch.slurm_reporter import GAP_S, SlurmReporter, UnfitNode, lacking, marker_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.node_findings import URGENCIES
+from slurm_robust.marks.node_findings import URGENCIES
 from slurm_robust.nodecheck.catalogue import kernel_patterns, sxids, xids
 from slurm_robust.nodecheck.catalogue.xids import XidGrade
 from slurm_robust.nodecheck.checks.network import nic_log

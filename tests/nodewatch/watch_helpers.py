@@ -11,8 +11,8 @@ from pathlib import Path
 
 from helpers import wait_until
 
-from slurm_robust import node_findings
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks import node_findings
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodewatch.gpu_numbers import GpuNumbers, driver_numbers
 from slurm_robust.nodewatch.kernel_lines import KernelLines

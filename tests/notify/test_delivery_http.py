@@ -11,11 +11,11 @@ import msgspec
 import pytest
 from webhook_server import Hook, certificate_of, serving
 
+from slurm_robust.config.notify import NotifyTarget
 from slurm_robust.notify import delivery
 from slurm_robust.notify.alert import Alert, Delivery, Letter
 from slurm_robust.notify.delivery import Address, deliver, read_secret
 from slurm_robust.notify.wording import letter
-from slurm_robust.notify_config import NotifyTarget
 
 HOSTILE = Alert(5.0, "stop", "k", "Job 7 <!channel> *x* \u202eevil\x1b[31m\r\nBcc: a@b & <http://evil|click>", job="7")
 

@@ -10,8 +10,8 @@ import pytest
 from test_delivery_http import HOSTILE, sent
 from webhook_server import mail_program
 
+from slurm_robust.config.notify import NotifyTarget
 from slurm_robust.notify import delivery
-from slurm_robust.notify_config import NotifyTarget
 
 OPS = NotifyTarget(name="t", kind="email", to=("ops@example.org", "root"))
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from webhook_server import mail_program, serving
 
-from slurm_robust.config import NotifyConfig
+from slurm_robust.config.site import NotifyConfig
 from slurm_robust.notify.alert import OutletSettings
 from slurm_robust.notify.wording import trial
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from situations import UNDETERMINED
 
-from slurm_robust.model import Failure, FailureCause, Plan, Road, TestName
+from slurm_robust.core.model import Failure, FailureCause, Plan, Road, TestName
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.climb import after_plan
 from slurm_robust.policy.job.code_versions import CodeState

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from slurm_robust.model import Conclusion, Failure, FailureCause, Plan, Road, Suspect, TestName, Verdict
+from slurm_robust.core.model import Conclusion, Failure, FailureCause, Plan, Road, Suspect, TestName, Verdict
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.climb import after_plan, symptom
 from slurm_robust.policy.job.code_versions import CodeState

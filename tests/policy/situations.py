@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_robust.model import Conclusion, Grade, Road, Suspect, Verdict
+from slurm_robust.core.model import Conclusion, Grade, Road, Suspect, Verdict
 from slurm_robust.policy.job.situation import Situation
 
 NODES = tuple(f"n{n}" for n in range(1, 6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from situations import FINISHED, UNDETERMINED, USER_CODE, culprit, situation
 
-from slurm_robust.model import Road, Verdict
+from slurm_robust.core.model import Road, Verdict
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.decide import decide
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.config import BreakerConfig
+from slurm_robust.config.site import BreakerConfig
 from slurm_robust.policy.cluster.breaker import Drain, headroom, over_limit
 
 HUNDRED = {"main": frozenset(f"n{i}" for i in range(100))}

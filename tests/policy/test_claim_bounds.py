@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.config import BreakerConfig
+from slurm_robust.config.site import BreakerConfig
 from slurm_robust.policy.cluster.breaker import (
     CLAIM_WINDOW_S,
     ClaimBounds,

@@ -22,7 +22,7 @@ from ladder_situations import (
 )
 from situations import UNDETERMINED, USER_CODE, culprit
 
-from slurm_robust.model import Road
+from slurm_robust.core.model import Road
 from slurm_robust.policy.job.code_versions import CodeState, PendingCode
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.ladder import Rung

@@ -8,7 +8,7 @@ import pytest
 from ladder_situations import CRASH, HANG, NAN, crash, hang
 from situations import FINISHED, UNDETERMINED, USER_CODE, culprit
 
-from slurm_robust.model import Failure, FailureCause, Road
+from slurm_robust.core.model import Failure, FailureCause, Road
 from slurm_robust.policy.job.climb import symptom
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.ladder import Symptom

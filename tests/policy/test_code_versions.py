@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.model import Conclusion, Failure, FailureCause, Road, Verdict
+from slurm_robust.core.model import Conclusion, Failure, FailureCause, Road, Verdict
 from slurm_robust.policy.job.code_versions import TRIAL_S, CodeState, PendingCode, after_failure, due
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.situation import JobFacts, Situation

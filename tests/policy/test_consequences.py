@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import culprit, situation
 
-from slurm_robust.config import SuperviseConfig
-from slurm_robust.model import Conclusion, Grade, Road, TestName, Verdict
+from slurm_robust.config.site import SuperviseConfig
+from slurm_robust.core.model import Conclusion, Grade, Road, TestName, Verdict
 from slurm_robust.policy.job.consequences import (
     CONSEQUENCES,
     FIRST_STEP,

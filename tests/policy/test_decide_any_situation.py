@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import NODES, REQUEUES
 
-from slurm_robust.model import Conclusion, Failure, FailureCause, Grade, Mode, Road, Suspect, Verdict
+from slurm_robust.core.model import Conclusion, Failure, FailureCause, Grade, Mode, Road, Suspect, Verdict
 from slurm_robust.policy.job.consequences import FIRST_STEP, Pauses, Silence
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.eviction import max_evictions

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from situations import FINISHED, UNDETERMINED, USER_CODE, culprit, situation
 
-from slurm_robust.model import Conclusion, Road, Verdict
+from slurm_robust.core.model import Conclusion, Road, Verdict
 from slurm_robust.policy.job.consequences import Silence
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.eviction import max_evictions, with_dirty

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from ladder_training import MOST_INCIDENTS, Training
 
-from slurm_robust.model import Road
+from slurm_robust.core.model import Road
 from slurm_robust.policy.job.ladder import Rung
 
 HISTORIES = 10_000

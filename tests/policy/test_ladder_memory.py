@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 from ladder_situations import IN_NODE, after_tests, hang
 
-from slurm_robust.config import LadderConfig
-from slurm_robust.model import Plan, Road, TestName
+from slurm_robust.config.site import LadderConfig
+from slurm_robust.core.model import Plan, Road, TestName
 from slurm_robust.policy.job.climb import after_plan, history
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.ladder import DAY_S, LadderMemory, LadderOptions, Rung, Symptom, TestOutcome

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.policy.cluster.launch_failed import launch_failed, refused_by
 from slurm_robust.slurm.client import Job, Node
 

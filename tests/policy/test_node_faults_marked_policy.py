@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.config import BreakerConfig
-from slurm_robust.fault_marker import CLOCKS_DIFFER_S, FaultMarker
-from slurm_robust.model import JobRef
+from slurm_robust.config.site import BreakerConfig
+from slurm_robust.core.model import JobRef
+from slurm_robust.marks.fault_marker import CLOCKS_DIFFER_S, FaultMarker
 from slurm_robust.policy.cluster.node_faults import (
     GATHER_MORE_S,
     GATHER_S,

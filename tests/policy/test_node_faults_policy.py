@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import NODES, UNDETERMINED, USER_CODE, culprit, situation
 
-from slurm_robust.model import Conclusion, Failure, FailureCause, Road, Signal, SignalKind, Verdict
+from slurm_robust.core.model import Conclusion, Failure, FailureCause, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.eviction import max_evictions
 from slurm_robust.policy.job.node_faults import (

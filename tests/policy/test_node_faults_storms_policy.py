@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import NODES
 
-from slurm_robust.model import Signal, SignalKind
+from slurm_robust.core.model import Signal, SignalKind
 from slurm_robust.policy.job.eviction import max_evictions
 from slurm_robust.policy.job.node_faults import AT_ONCE_S, FaultMove, weigh
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.config import Config, StandbyConfig
-from slurm_robust.model import JobRef
+from slurm_robust.config.site import Config, StandbyConfig
+from slurm_robust.core.model import JobRef
 from slurm_robust.policy.cluster.node_states import (
     Cluster,
     HardwareClass,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import REQUEUES, UNDETERMINED, situation
 
-from slurm_robust.model import Failure, FailureCause, Road
+from slurm_robust.core.model import Failure, FailureCause, Road
 from slurm_robust.policy.job import outage
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.situation import JobFacts, Situation

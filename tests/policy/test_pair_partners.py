@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.config import Config
-from slurm_robust.model import JobRef
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import JobRef
 from slurm_robust.policy.cluster.node_states import Cluster
 from slurm_robust.policy.cluster.pair_partners import PARTNER_WAIT_S, company, in_spare_pools, pairs_due
 from slurm_robust.policy.cluster.pair_test import Company

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.claim import Claim
-from slurm_robust.config import Config, parse
-from slurm_robust.model import Action, ActionKind, JobRef, Road
+from slurm_robust.config.site import Config, parse
+from slurm_robust.core.model import Action, ActionKind, JobRef, Road
+from slurm_robust.marks.claim import Claim
 from slurm_robust.policy.cluster.node_states import Cluster
 from slurm_robust.policy.cluster.recovery_plan import (
     CLAIM,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.model import Action, ActionKind, JobRef
+from slurm_robust.core.model import Action, ActionKind, JobRef
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, Recovery
 from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, KeepWaiting, next_step
 from slurm_robust.policy.cluster.recovery_view import TRIED_S, View, fit_again, shown, wanted

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurm_robust.model import Action, ActionKind, JobRef
+from slurm_robust.core.model import Action, ActionKind, JobRef
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_LOST, OWNER, Recovery
 from slurm_robust.policy.cluster.recovery_step import LATER_S, SOON_S, Do, GiveUp, KeepWaiting, Step, next_step
 from slurm_robust.policy.cluster.recovery_view import View, outside, shown

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_robust.config.repair import RepairConfig
+from slurm_robust.marks.remedy import Remedy, remedy_of
 from slurm_robust.policy.cluster.repair import (
     TRIED,
     RepairStep,
@@ -17,8 +19,6 @@ from slurm_robust.policy.cluster.repair import (
     next_move,
     prospect,
 )
-from slurm_robust.remedy import Remedy, remedy_of
-from slurm_robust.repair_config import RepairConfig
 from slurm_robust.slurm.client import Node
 
 NOW_S = 1_000_000.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from situations import UNDETERMINED, culprit, situation
 
-from slurm_robust.model import Failure, FailureCause, Road
+from slurm_robust.core.model import Failure, FailureCause, Road
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.repeats import alike, unrelated
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from situations import situation
 
+from slurm_robust.core.model import Conclusion, Failure, Grade, Road, Verdict
 from slurm_robust.localize.evidence import (
     Capture,
     CapturedProcess,
@@ -20,7 +21,6 @@ from slurm_robust.localize.evidence import (
 )
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Failure, Grade, Road, Verdict
 from slurm_robust.policy.job.consequences import Silence
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.ladder import LadderOptions

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import hung_rank
 
-from slurm_robust.spent_time import Spent
+from slurm_robust.core.spent_time import Spent
 
 RANK = (
     hung_rank.SOURCE

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from slurm_robust.core.training_time import TrainingAttempt
 from slurm_robust.daemon.store.attempt_ledger import SupervisedAttempt
 from slurm_robust.report.facts import ClosedIncident, Facts, NodeDrain, RanJob
-from slurm_robust.training_time import TrainingAttempt
 
 DAY_S, HOUR_S = 86400.0, 3600.0
 NOW_S = 30 * DAY_S

@@ -25,7 +25,8 @@ from day_acts import AWAY, CRASH, HANG, LOST, PROGRAM, STEADY, TWICE, UNFIT, Act
 from day_truth import RANK, TrainingTruth, truth_of
 from helpers import wait_until
 
-from slurm_robust import config
+from slurm_robust.config import site as config
+from slurm_robust.core.spent_time import Spent
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures, figures_of
@@ -33,7 +34,6 @@ from slurm_robust.report.figures.failures import is_failure
 from slurm_robust.report.figures.trainings import was_stopped
 from slurm_robust.report.read import FactSources, read_facts
 from slurm_robust.slurm.factory import connect
-from slurm_robust.spent_time import Spent
 
 TOLERANCE_S = 2.0
 """Slurm's begin and end of a job are whole seconds; the daemon learns of a training's end when it looks."""
@@ -192,7 +192,7 @@ class Day:
 
     def job(self, job_id: int) -> Any:
         """The job as Slurm shows it."""
-        from slurm_robust.model import JobRef  # noqa: PLC0415
+        from slurm_robust.core.model import JobRef  # noqa: PLC0415
 
         return self.client.job(JobRef(job_id))
 

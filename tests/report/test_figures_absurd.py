@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_rows import DAY_S, NOW_S, attempt_row, drain_row, facts_of, incident_row, job_row
 
+from slurm_robust.core.model import TIME_KEYS
 from slurm_robust.daemon.store.attempt_ledger import ClusterSize, PoolSize
-from slurm_robust.model import TIME_KEYS
 from slurm_robust.report.characterise.characterisation import characterise
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import figures_of

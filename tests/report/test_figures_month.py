@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from simulated_month import Truth, simulated_month
 
+from slurm_robust.core.training_time import Spent
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures, figures_of
 from slurm_robust.report.figures.ettr import LOST
 from slurm_robust.report.figures.expected import measured_alike
-from slurm_robust.training_time import Spent
 
 SEEDS = (1, 2, 3)
 SeenMonth = tuple[Figures, Facts, Truth]

@@ -8,12 +8,12 @@ import pytest
 from report_rows import DAY_S, HOUR_S, NOW_S, attempt_row, drain_row, facts_of, incident_row, job_row
 from simulated_month import simulated_month
 
+from slurm_robust.core.spent_time import Spent
 from slurm_robust.daemon.store.attempt_ledger import ClusterSize, PoolSize
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import figures_of
 from slurm_robust.report.figures.ettr import ettr_series
 from slurm_robust.report.figures.trainings import trainings_of
-from slurm_robust.spent_time import Spent
 
 
 def test_no_facts_at_all() -> None:

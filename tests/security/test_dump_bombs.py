@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from slurm_robust.checkpoint.formats import torchfile
 from slurm_robust.localize.recorder import dump as recorder_dump
-from slurm_robust.plain_pickle import MAX_DEPTH, BoundedUnpickler, written_size
+from slurm_robust.wire.plain_pickle import MAX_DEPTH, BoundedUnpickler, written_size
 
 LIMIT_BYTES = 1 << 30
 READERS = {

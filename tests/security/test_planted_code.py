@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from other_user import ATTACKER, VICTIM, access_list, as_user, home_of, needs_root, shared_folder
 
-from slurm_robust import own_folder
 from slurm_robust.supervise.versions.snapshot import Limits, SnapshotError
 from slurm_robust.supervise.versions.version_folder import Origin, VersionFolder
+from slurm_robust.wire import own_folder
 
 pytestmark = needs_root
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from slurm_robust.cli.commands.diagnose import command as diagnose
 from slurm_robust.cli.table import plain
+from slurm_robust.core.text import printable
 from slurm_robust.diagnose.log.lines import read_regular
-from slurm_robust.text import printable
 
 ACTING = "\x07\x08\x1b\x7f\x85\x90\x9b\u061c\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ufeff"
 

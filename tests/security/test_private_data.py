@@ -14,7 +14,8 @@ from dashboard_server import NOW_S, serving
 from fake_slurm import FakeSlurm
 from snapshots import stormy
 
-from slurm_robust.config import parse
+from slurm_robust.config.site import parse
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.api.dashboard.access import Access
 from slurm_robust.daemon.api.report_pages import ReportPages
 from slurm_robust.daemon.api.state_lines import Snapshot
@@ -22,7 +23,6 @@ from slurm_robust.daemon.api.state_publisher import PAGES_FOLDER, StatePublisher
 from slurm_robust.daemon.api.state_snapshot import FILE_NAME
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.model import Mode
 from slurm_robust.slurm.parse import parse_settings, private_data
 
 STRANGER = 61234

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from other_user import ATTACKER, acting_as, as_user, home_of, needs_root
 
-from slurm_robust import own_folder
 from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
+from slurm_robust.wire import own_folder
 
 pytestmark = needs_root
 VICTIM = 60000 + os.getpid() % 4000

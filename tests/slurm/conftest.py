@@ -14,7 +14,7 @@ from helpers import wait_until
 from pyslurm_world import World
 from slurm_helpers import Jobs
 
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
 from slurm_robust.devcluster.cluster import DevCluster
 from slurm_robust.devcluster.spec import Spec
 from slurm_robust.slurm.client import SlurmClient

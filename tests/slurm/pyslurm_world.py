@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
 from slurm_robust.slurm.pyslurm_backend import PyslurmClient
 
 SHAPES = Path(__file__).with_name("pyslurm_shapes")

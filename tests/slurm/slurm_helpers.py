@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from helpers import wait_until
 
+from slurm_robust.core.model import JobRef
 from slurm_robust.devcluster.cluster import DevCluster
-from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import Job, SlurmClient
 
 SLEEPER = "#!/bin/sh\nexec sleep 300\n"

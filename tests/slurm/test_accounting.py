@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
 from slurm_robust.slurm import accounting, values
 from slurm_robust.slurm.client import PastRun
 from slurm_robust.slurm.commands import CommandClient

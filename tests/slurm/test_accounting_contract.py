@@ -10,7 +10,7 @@ import pytest
 from accounting_tools import need_accounting
 from helpers import wait_until
 
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.slurm.client import PastRun, SlurmClient
 from slurm_robust.slurm.errors import SlurmError

@@ -13,11 +13,11 @@ import pytest
 from helpers import wait_until
 from slurm_helpers import Jobs
 
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
+from slurm_robust.core.model import JobRef
 from slurm_robust.devcluster import machine
 from slurm_robust.devcluster.cluster import DevCluster
-from slurm_robust.fault_marker import FaultMarker, parse, render
-from slurm_robust.model import JobRef
+from slurm_robust.marks.fault_marker import FaultMarker, parse, render
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign
 from slurm_robust.slurm.client import Node, Reservation, SlurmClient
 from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, SlurmTimeoutError, SlurmUnavailableError
@@ -245,8 +245,8 @@ def test_a_drain_shows_with_its_reason(client: SlurmClient) -> None:
 
 AS_USER = """
 import json, sys
-from slurm_robust.config import SlurmConfig
-from slurm_robust.model import JobRef
+from slurm_robust.config.site import SlurmConfig
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.factory import connect
 import msgspec
 client = connect(msgspec.convert(json.loads(sys.argv[1]), SlurmConfig))

@@ -10,8 +10,8 @@ import pytest
 from helpers import wait_until
 from slurm_helpers import Jobs
 
+from slurm_robust.core.model import JobRef
 from slurm_robust.devcluster.cluster import DevCluster
-from slurm_robust.model import JobRef
 from slurm_robust.slurm.client import SlurmClient
 from slurm_robust.slurm.errors import SlurmError, SlurmNotFoundError, SlurmRefusedError
 from slurm_robust.slurm.values import expand

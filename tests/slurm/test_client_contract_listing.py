@@ -6,9 +6,9 @@ import pytest
 from helpers import wait_until
 from slurm_helpers import Jobs
 
+from slurm_robust.core.model import JobRef
 from slurm_robust.devcluster.cluster import DevCluster
-from slurm_robust.fault_marker import FaultMarker, render
-from slurm_robust.model import JobRef
+from slurm_robust.marks.fault_marker import FaultMarker, render
 from slurm_robust.policy.cluster.node_picture import line_of
 from slurm_robust.slurm.client import NodeListing, SlurmClient
 from slurm_robust.slurm.errors import SlurmNotFoundError

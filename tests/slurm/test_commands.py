@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from helpers import wait_until
 
-from slurm_robust.config import SlurmConfig
-from slurm_robust.model import JobRef
+from slurm_robust.config.site import SlurmConfig
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.commands import CommandClient
 from slurm_robust.slurm.errors import (
     SlurmError,

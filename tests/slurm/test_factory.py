@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
 from slurm_robust.slurm.commands import CommandClient
 from slurm_robust.slurm.factory import connect
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.output_files import expanded, output_patterns
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm import job_gpus, parse
 from slurm_robust.slurm.errors import SlurmParseError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers import wait_until
 
-from slurm_robust.config import SlurmConfig
+from slurm_robust.config.site import SlurmConfig
 from slurm_robust.slurm.client import Reservation
 from slurm_robust.slurm.errors import (
     SlurmError,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from pyslurm_world import OLD, World
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.client import NodeLine, Reservation, SlurmClient
 from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmParseError
 from slurm_robust.slurm.pyslurm_backend import PyslurmClient

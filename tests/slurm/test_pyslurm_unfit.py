@@ -7,8 +7,8 @@ import re
 import pytest
 from pyslurm_world import NEW, SHAPES, World
 
-from slurm_robust.config import Config, SlurmConfig
-from slurm_robust.model import JobRef
+from slurm_robust.config.site import Config, SlurmConfig
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.errors import SlurmUnavailableError
 from slurm_robust.supervise.__main__ import read_job
 

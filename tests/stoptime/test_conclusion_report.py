@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.model import SignalKind, TestName
+from slurm_robust.core.model import SignalKind, TestName
 from slurm_robust.stoptime.alignment import AlignmentVerdict
 from slurm_robust.stoptime.conclusion import TestReport, of_alignment, of_pairs, untested
 from slurm_robust.stoptime.pairing import PairVerdict

@@ -11,8 +11,8 @@ import pytest
 from helpers import wait_until
 from stoptime_cluster import TestedCluster
 
+from slurm_robust.core.model import TestName
 from slurm_robust.devcluster.cluster import DevCluster, Spec
-from slurm_robust.model import TestName
 from slurm_robust.stoptime.agent_step import StepTarget
 from slurm_robust.stoptime.replay_run import ReplaySpec, by_option
 from slurm_robust.stoptime.run import TestRun, TestSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slurm_robust.model import TestName
+from slurm_robust.core.model import TestName
 from slurm_robust.stoptime import run as run_module
 from slurm_robust.stoptime.agent_step import StepTarget
 from slurm_robust.stoptime.conclusion import FindingKind, TestReport

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from slurm_robust.model import TestName
+from slurm_robust.core.model import TestName
 from slurm_robust.stoptime.agent_step import StepTarget
 from slurm_robust.stoptime.conclusion import FindingKind, StageTime, TestFinding, TestReport
 from slurm_robust.stoptime.run import Progress, TestSettings

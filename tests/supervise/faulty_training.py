@@ -10,7 +10,7 @@ from typing import Any
 from supervised import World
 
 from slurm_robust import checkpoint
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.supervisor import Supervisor
 

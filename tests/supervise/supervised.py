@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 from fake_slurm import FakeSlurm
 
-from slurm_robust.claim import STATE_WATCHING, Claim
-from slurm_robust.config import Config
-from slurm_robust.model import Mode
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import Mode
+from slurm_robust.marks.claim import STATE_WATCHING, Claim
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.agent.warm_messages import AskWarm, WarmAnswer

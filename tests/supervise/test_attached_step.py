@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 from helpers import wait_until
 
-from slurm_robust.claim import Claim
 from slurm_robust.cli.commands import attach
 from slurm_robust.cli.main import cli
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
+from slurm_robust.marks.claim import Claim
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.agent.ranks import ProcessFinder, Target
 from slurm_robust.supervise.job import SupervisedJob

@@ -8,7 +8,7 @@ import pytest
 from supervised import FakeClock
 from torchrun_attempt import attempt_of, finds, loses, prints, with_ranks
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.suspicion import SilenceLevel

@@ -9,10 +9,10 @@ from supervised import FakeClock
 from torchrun_attempt import attempt_of, prints
 from torchrun_output import DEVICE, LOST, OOM, RECORDED, table
 
+from slurm_robust.core.model import Conclusion, Failure, FailureCause, Verdict
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.failure import failure_of
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion, Failure, FailureCause, Verdict
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 
 

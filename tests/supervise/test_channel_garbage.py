@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from supervised import World
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent import messages as m
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.agent.packing import pack

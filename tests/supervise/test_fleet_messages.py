@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from slurm_robust import config
+from slurm_robust.config import site as config
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.watch.fleet import Fleet
 from slurm_robust.supervise.watch.suspicion import SilenceLevel, assess

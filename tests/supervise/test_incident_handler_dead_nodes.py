@@ -9,7 +9,7 @@ from pathlib import Path
 from handler_parts import Parts
 from supervised import World
 
-from slurm_robust.model import Signal, SignalKind
+from slurm_robust.core.model import Signal, SignalKind
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.incident.dead_nodes import find_dead_nodes, lost_nodes

@@ -10,8 +10,8 @@ import pytest
 from handler_parts import Parts
 from supervised import World
 
-from slurm_robust.config import Config, DiagnoseConfig
-from slurm_robust.model import Mode, Road, SignalKind
+from slurm_robust.config.site import Config, DiagnoseConfig
+from slurm_robust.core.model import Mode, Road, SignalKind
 from slurm_robust.supervise.incident.incident_log import page
 from slurm_robust.supervise.outcome import ExecutePlan, Exit
 

@@ -10,8 +10,8 @@ import pytest
 from handler_parts import Parts
 from supervised import World, in_d_state
 
-from slurm_robust.config import Config
-from slurm_robust.model import Mode, Road, Signal, SignalKind
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import Mode, Road, Signal, SignalKind
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.launch.attached_step import AttachedStep
 from slurm_robust.supervise.outcome import ExecutePlan, Exit

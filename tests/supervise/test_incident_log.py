@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from supervised import World
 
-from slurm_robust.model import Conclusion, Incident, Plan, Road, Signal, SignalKind, Suspect, Verdict
+from slurm_robust.core.model import Conclusion, Incident, Plan, Road, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.incident import incident_log
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder

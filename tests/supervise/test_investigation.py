@@ -18,9 +18,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "localize"))
 from recorder_dumps import entry, plain  # type: ignore[import-not-found]
 from supervised import FakeAgents, World
 
+from slurm_robust.core.model import Conclusion
 from slurm_robust.localize.evidence_folder import read_folder
 from slurm_robust.localize.judge import judge
-from slurm_robust.model import Conclusion
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.messages import TakeCapture, from_agent
 from slurm_robust.supervise.agent.mount_messages import CheckMounts, MountsChecked

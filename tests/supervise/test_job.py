@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 
-from slurm_robust.claim import Claim, parse, render
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
+from slurm_robust.marks.claim import Claim, parse, render
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 from slurm_robust.supervise.job import SupervisedJob, read

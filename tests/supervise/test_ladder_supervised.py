@@ -13,8 +13,8 @@ from fake_tests import FakeTests, node_fails
 from supervised import World
 
 from slurm_robust import checkpoint
-from slurm_robust.config import Config
-from slurm_robust.model import TestName
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import TestName
 from slurm_robust.supervise import supervisor
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.recover import lineage_store

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.claim import STATE_WANTS_REQUEUE, STATE_WATCHING, Claim
-from slurm_robust.model import Failure, FailureCause
+from slurm_robust.core.model import Failure, FailureCause
+from slurm_robust.marks.claim import STATE_WANTS_REQUEUE, STATE_WATCHING, Claim
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.launch import run_place
 from slurm_robust.supervise.recover import lineage_store

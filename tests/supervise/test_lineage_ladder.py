@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_robust.claim import STATE_WANTS_REQUEUE, STATE_WATCHING, Claim
-from slurm_robust.model import Failure, FailureCause, Plan, Road, TestName
+from slurm_robust.core.model import Failure, FailureCause, Plan, Road, TestName
+from slurm_robust.marks.claim import STATE_WANTS_REQUEUE, STATE_WATCHING, Claim
 from slurm_robust.policy.job.ladder import LadderMemory, Rung, Symptom, TestOutcome
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.recover import lineage_store

@@ -14,9 +14,9 @@ from slurm_robust import checkpoint
 from slurm_robust.checkpoint import HealthLog
 from slurm_robust.checkpoint.health import health_log, rollback, rollback_log
 from slurm_robust.checkpoint.health.loss_health import HealthLimits
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import Mode
 from slurm_robust.localize.evidence import RankExit
-from slurm_robust.model import Mode
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.watch import losses as losses_module

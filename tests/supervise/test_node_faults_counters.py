@@ -6,7 +6,7 @@ from pathlib import Path
 
 from faulty_training import Training
 
-from slurm_robust.model import Failure, FailureCause
+from slurm_robust.core.model import Failure, FailureCause
 from slurm_robust.supervise.recover import lineage_store
 from slurm_robust.supervise.recover.lineage import Lineage, LineageMemory, Tally
 

@@ -8,8 +8,8 @@ import pytest
 from faulty_training import NODES
 from supervised import World
 
-from slurm_robust.config import NodecheckConfig
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.config.site import NodecheckConfig
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent.messages import NodeFindings, PortTraffic
 from slurm_robust.supervise.session import node_files
 

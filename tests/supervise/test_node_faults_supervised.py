@@ -13,10 +13,10 @@ import pytest
 from faulty_training import NODES, Training
 from supervised import World
 
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import Mode, Signal
 from slurm_robust.localize.evidence import RankExit
-from slurm_robust.model import Mode, Signal
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.policy.job.node_faults import FaultMemory, FaultMove
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import NodeFindings

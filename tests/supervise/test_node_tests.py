@@ -11,7 +11,7 @@ import pytest
 from fake_tests import FakeTests, node_fails
 from supervised import World
 
-from slurm_robust.model import Plan, Road, SignalKind, TestName
+from slurm_robust.core.model import Plan, Road, SignalKind, TestName
 from slurm_robust.policy.job.ladder import TestOutcome
 from slurm_robust.stoptime.conclusion import FindingKind, TestFinding
 from slurm_robust.stoptime.run import TestRunError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_robust import config
-from slurm_robust.model import Mode
+from slurm_robust.config import site as config
+from slurm_robust.core.model import Mode
 from slurm_robust.supervise.launch import options
 from slurm_robust.supervise.launch.srun_command import UsageError
 

@@ -12,8 +12,8 @@ from handler_parts import Parts
 from supervised import World
 
 from slurm_robust import checkpoint
-from slurm_robust.claim import STATE_DONE, STATE_WANTS_REQUEUE
-from slurm_robust.model import Conclusion, Failure, Plan, Road, Suspect, Verdict
+from slurm_robust.core.model import Conclusion, Failure, Plan, Road, Suspect, Verdict
+from slurm_robust.marks.claim import STATE_DONE, STATE_WANTS_REQUEUE
 from slurm_robust.supervise.agent.messages import CleanUp
 from slurm_robust.supervise.launch import resume_points
 from slurm_robust.supervise.launch.attached_step import AttachedStep

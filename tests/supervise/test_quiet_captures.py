@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import supervised
 
+from slurm_robust.core.model import Conclusion, Grade, JobRef, SignalKind, Verdict
 from slurm_robust.localize.evidence import Capture
-from slurm_robust.model import Conclusion, Grade, JobRef, SignalKind, Verdict
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.recover.attempt_start import AttemptStart

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from helpers import wait_until
 
-from slurm_robust.claim import ClaimAnswer
-from slurm_robust.config import SlurmConfig
-from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
+from slurm_robust.config.site import SlurmConfig
+from slurm_robust.core.model import EXIT_REQUEUE_WANTED, JobRef
+from slurm_robust.marks.claim import ClaimAnswer
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from supervised import FakeAgents, World
 
-from slurm_robust.claim import ClaimAnswer, parse, render
-from slurm_robust.model import Conclusion, Incident, Plan, Road, Verdict
+from slurm_robust.core.model import Conclusion, Incident, Plan, Road, Verdict
+from slurm_robust.marks.claim import ClaimAnswer, parse, render
 from slurm_robust.policy.job.ladder import Rung
 from slurm_robust.slurm.errors import SlurmRefusedError, SlurmTimeoutError
 from slurm_robust.supervise.agent import messages

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from supervised import World
 
-from slurm_robust.claim import STATE_DONE, Claim
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD
+from slurm_robust.core.model import EXIT_STOPPED_FOR_GOOD
+from slurm_robust.marks.claim import STATE_DONE, Claim
 from slurm_robust.supervise.launch.messages import StartedEarly
 from slurm_robust.supervise.supervisor import Supervisor
 

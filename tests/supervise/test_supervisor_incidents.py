@@ -11,9 +11,9 @@ import pytest
 from supervised import World, in_d_state
 
 from slurm_robust import checkpoint
-from slurm_robust.claim import STATE_DONE, STATE_WANTS_REQUEUE, Claim
-from slurm_robust.config import Config
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Mode
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import EXIT_STOPPED_FOR_GOOD, Mode
+from slurm_robust.marks.claim import STATE_DONE, STATE_WANTS_REQUEUE, Claim
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.launch.user_end import Received
 from slurm_robust.supervise.recover import lineage_store

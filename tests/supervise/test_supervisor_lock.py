@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust import own_folder
 from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
+from slurm_robust.wire import own_folder
 
 
 @pytest.fixture

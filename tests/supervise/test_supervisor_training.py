@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from supervised import World
 
-from slurm_robust.claim import STATE_DONE
+from slurm_robust.marks.claim import STATE_DONE
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.supervisor import Supervisor
 

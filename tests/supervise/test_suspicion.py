@@ -7,7 +7,7 @@ import time
 import msgspec
 import pytest
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.supervise.watch.suspicion import LogLines, RankProgress, SilenceLevel, StepTimes, assess
 
 CONFIG = SuperviseConfig()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.model import Conclusion, TestName, Verdict
+from slurm_robust.core.model import Conclusion, TestName, Verdict
 from slurm_robust.stoptime.conclusion import FindingKind, TestFinding, TestReport
 from slurm_robust.supervise.recover.test_results import outcome_of, verdict_after
 

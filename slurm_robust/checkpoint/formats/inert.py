@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from slurm_robust.checkpoint.formats import names
-from slurm_robust.plain_pickle import BoundedUnpickler
+from slurm_robust.wire.plain_pickle import BoundedUnpickler
 
 MALFORMED = (
     pickle.UnpicklingError,

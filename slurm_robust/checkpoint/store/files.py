@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from slurm_robust import own_folder
+from slurm_robust.wire import own_folder
 
 # Half a MiB stays in the core's own cache between the copy and the digest: 2 GB in 0.136 s where `cat` took 0.123 s and
 # a mapping 0.26 s. Reading also turns a bad sector into an error; under a mapping it would kill the rank with SIGBUS.

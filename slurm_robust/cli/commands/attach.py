@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from slurm_robust import config as site
 from slurm_robust.cli.teaching import fail, failing, lesson, not_running
-from slurm_robust.model import JobRef, Mode
+from slurm_robust.config import site
+from slurm_robust.core.model import JobRef, Mode
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise import job
 from slurm_robust.supervise.incident import incident_folder

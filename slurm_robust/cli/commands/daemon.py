@@ -13,9 +13,9 @@ from typing import Any
 
 import click
 
-from slurm_robust import config as configuration
 from slurm_robust.cli.teaching import lesson
-from slurm_robust.model import Mode
+from slurm_robust.config import site as configuration
+from slurm_robust.core.model import Mode
 
 
 def _start_logging(level: str) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from slurm_robust import config as configuration
 from slurm_robust.cli.commands import diagnose_rules
 from slurm_robust.cli.commands.diagnose_rules import book_of
 from slurm_robust.cli.diagnosis.past import incidents_beside, journal_incidents, newest_of, past_incidents
@@ -19,7 +18,8 @@ from slurm_robust.cli.diagnosis.shown import as_json, as_text
 from slurm_robust.cli.diagnosis.subject import NothingLeftError, Subject, subject_of
 from slurm_robust.cli.hinting import hint_text, hinting_for
 from slurm_robust.cli.teaching import failing, lesson
-from slurm_robust.config import Config
+from slurm_robust.config import site as configuration
+from slurm_robust.config.site import Config
 from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.diagnose.log.compress import compress
 from slurm_robust.diagnose.log.render import DEFAULT_BYTES, render

@@ -18,7 +18,7 @@ from slurm_robust.cli.state import load_config, print_json
 from slurm_robust.cli.teaching import lesson
 
 if TYPE_CHECKING:
-    from slurm_robust.config import Config
+    from slurm_robust.config.site import Config
     from slurm_robust.doctor.advice import Advice
     from slurm_robust.slurm.commands import CommandClient
     from slurm_robust.slurm.in_use import BackEnd
@@ -89,8 +89,8 @@ def _findings(
     config: Config, path: str | None, said: dict[str, str], client: CommandClient, about: BackEnd
 ) -> list[Advice]:
     """Return all findings; `said` is slurm.conf as Slurm runs it, empty if it was not asked."""
-    from slurm_robust import config as configuration  # noqa: PLC0415 (loaded for this command only)
-    from slurm_robust import config_file  # noqa: PLC0415 (the same)
+    from slurm_robust.config import file as config_file  # noqa: PLC0415 (the same)
+    from slurm_robust.config import site as configuration  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.doctor import backend, gpus, machine, plugin, settings, site, targets  # noqa: PLC0415 (the same)
     from slurm_robust.doctor.advice import Advice, Severity  # noqa: PLC0415 (the same)
 

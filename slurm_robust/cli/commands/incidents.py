@@ -11,10 +11,10 @@ import click
 from slurm_robust.cli.state import clock, config_to_show, load_state, print_json, source_options
 from slurm_robust.cli.table import paragraph, plain, table
 from slurm_robust.cli.teaching import lesson
-from slurm_robust.config import Config
-from slurm_robust.model import TIME_KEYS, road_words
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import TIME_KEYS, road_words
+from slurm_robust.core.text import duration, first_sentence
 from slurm_robust.policy.cluster.stage_times import back_s
-from slurm_robust.text import duration, first_sentence
 
 _REPORT_MAX_BYTES = 8 << 20
 

@@ -11,6 +11,7 @@ import click
 
 from slurm_robust.cli.page_file import write_page
 from slurm_robust.cli.teaching import lesson
+from slurm_robust.core.model import EXIT_USAGE
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.evidence_folder import Saved, read_folder
 from slurm_robust.localize.layout import LayoutError, fit, parse
@@ -22,7 +23,6 @@ from slurm_robust.localize.stacks.archive import ArchiveError
 from slurm_robust.localize.stacks.flame_graph import render_svg
 from slurm_robust.localize.stacks.merge import render_tree, tree_json
 from slurm_robust.localize.verdict_text import to_json, to_text
-from slurm_robust.model import EXIT_USAGE
 
 
 @click.command(

@@ -9,8 +9,8 @@ import click
 from slurm_robust.cli.state import clock, config_to_show, load_state, print_json, source_options
 from slurm_robust.cli.table import table
 from slurm_robust.cli.teaching import SHOWN, lesson
+from slurm_robust.marks.remedy import Remedy
 from slurm_robust.policy.cluster.node_states import NodeState
-from slurm_robust.remedy import Remedy
 from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import expand
 

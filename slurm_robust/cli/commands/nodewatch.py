@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from slurm_robust import config as configuration
-from slurm_robust import config_file
 from slurm_robust.cli.teaching import lesson
-from slurm_robust.model import Mode
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.config import file as config_file
+from slurm_robust.config import site as configuration
+from slurm_robust.core.model import Mode
+from slurm_robust.marks.node_findings import NodeFinding
 
 if TYPE_CHECKING:
-    from slurm_robust.config import Config
+    from slurm_robust.config.site import Config
     from slurm_robust.nodecheck.engine.choices import Choices
     from slurm_robust.nodecheck.engine.context import Context
     from slurm_robust.nodewatch.service import Show

@@ -14,8 +14,8 @@ import msgspec
 
 from slurm_robust.cli.state import load_config, print_json
 from slurm_robust.cli.teaching import lesson
-from slurm_robust.config import Config
-from slurm_robust.notify_config import NotifyTarget
+from slurm_robust.config.notify import NotifyTarget
+from slurm_robust.config.site import Config
 
 TIMEOUT_S = 120.0
 """Longer than any try may take."""

@@ -16,15 +16,15 @@ from pathlib import Path
 import click
 import msgspec
 
-from slurm_robust import config as site
 from slurm_robust.cli.teaching import fail, failing, lesson, not_running
+from slurm_robust.config import site
+from slurm_robust.core.model import JobRef
 from slurm_robust.localize.evidence import Capture, Evidence
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.slow.rounds import judge_repeated
 from slurm_robust.localize.stacks.merge import render_tree
 from slurm_robust.localize.stacks.motion import Motion, stillness
 from slurm_robust.localize.verdict_text import to_json, to_text
-from slurm_robust.model import JobRef
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.incident.investigation import merge

@@ -13,9 +13,9 @@ from slurm_robust.cli.commands.standby import tell_suspects
 from slurm_robust.cli.state import clock, config_to_show, load_state, print_json, source_options
 from slurm_robust.cli.table import sentence, table
 from slurm_robust.cli.teaching import SHOWN, lesson
+from slurm_robust.core.text import duration, shortened
 from slurm_robust.daemon.api.needs import needs
 from slurm_robust.policy.cluster.node_states import LOST_GRES, NodeState
-from slurm_robust.text import duration, shortened
 
 CLOCKS_DIFFER_S = 5.0
 

@@ -19,13 +19,13 @@ from typing import NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from slurm_robust import claim
-from slurm_robust import config as site
 from slurm_robust.cli import table
 from slurm_robust.cli.teaching import lesson, not_running, own_job, slurm_words
+from slurm_robust.config import site
+from slurm_robust.core.model import EXIT_USAGE, JobRef, TestName
 from slurm_robust.localize.layout import LayoutError
 from slurm_robust.localize.layout import parse as parse_layout
-from slurm_robust.model import EXIT_USAGE, JobRef, TestName
+from slurm_robust.marks import claim
 from slurm_robust.policy.cluster.pair_test import PairReport
 from slurm_robust.slurm import topology
 from slurm_robust.slurm.client import Node, SlurmClient

@@ -16,11 +16,12 @@ from typing import NoReturn, get_args
 import click
 import msgspec
 
-from slurm_robust import config as site
 from slurm_robust.cli.state import clock
 from slurm_robust.cli.table import plain, sentence, table
 from slurm_robust.cli.teaching import fail, failing, lesson, not_running
-from slurm_robust.model import JobRef
+from slurm_robust.config import site
+from slurm_robust.core.model import JobRef
+from slurm_robust.core.text import duration
 from slurm_robust.policy.job.code_versions import When
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.factory import connect
@@ -37,7 +38,6 @@ from slurm_robust.supervise.versions.version_folder import (
     VersionFolder,
     not_part,
 )
-from slurm_robust.text import duration
 
 _REFUSED = 1
 _ANSWER_S = 15.0

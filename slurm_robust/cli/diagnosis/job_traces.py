@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from slurm_robust import claim
-from slurm_robust.claim import ClaimError
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_in
 from slurm_robust.cli.incident_files import json_objects
 from slurm_robust.cli.teaching import slurm_words
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
+from slurm_robust.marks import claim
+from slurm_robust.marks.claim import ClaimError
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.output_files import output_patterns

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, cause_of, incidents_in, read_incident
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
+from slurm_robust.core.text import shortened
 from slurm_robust.diagnose.resembling import PastIncident
-from slurm_robust.text import shortened
 
 _MAX_INCIDENTS = 1000
 _MAX_REPORTS = 200

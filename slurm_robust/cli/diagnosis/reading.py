@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident
 from slurm_robust.cli.diagnosis.subject import Subject
+from slurm_robust.core.model import Conclusion, Signal
 from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
 from slurm_robust.diagnose.large_files import scan
 from slurm_robust.diagnose.lines import unlabelled
@@ -20,7 +21,6 @@ from slurm_robust.diagnose.node_faults import with_node_fault
 from slurm_robust.diagnose.root import Diagnosis, diagnose, without_root
 from slurm_robust.diagnose.taxonomy import Blame
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE
-from slurm_robust.model import Conclusion, Signal
 
 MOST_BYTES = 64 << 20
 """Of a file that has no size (a pipe)."""

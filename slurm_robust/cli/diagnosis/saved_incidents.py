@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
+from slurm_robust.core.model import Incident, Signal
 from slurm_robust.localize import circumstances
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, Circumstances, CircumstancesError
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.own_file import read_own
-from slurm_robust.model import Incident, Signal
 
 INCIDENT_FILE = "incident.json"
 _MAX_BYTES = 64 << 20

@@ -10,12 +10,12 @@ from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident
 from slurm_robust.cli.diagnosis.subject import Subject
 from slurm_robust.cli.state import clock
 from slurm_robust.cli.table import plain
+from slurm_robust.core.model import road_words
+from slurm_robust.core.text import first_sentence
 from slurm_robust.diagnose.findings import LogFinding
 from slurm_robust.diagnose.resembling import Resemblance
 from slurm_robust.diagnose.root import Diagnosis
 from slurm_robust.diagnose.signature import signature
-from slurm_robust.model import road_words
-from slurm_robust.text import first_sentence
 
 _MAX_SHOWN = 6
 _MAX_INCIDENTS = 3

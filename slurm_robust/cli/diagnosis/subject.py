@@ -12,7 +12,7 @@ import click
 
 from slurm_robust.cli.diagnosis.job_traces import JobTraces, traces_of
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_in, read_incident
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.client import SlurmClient
 
 _INCIDENT = re.compile(r"(?P<job>\d{1,10}(?:_\d{1,10})?(?:_\d{1,4})?)-r\d{1,6}-\d{9,11}")

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from slurm_robust.text import printable
+from slurm_robust.core.text import printable
 
 QUIET_S = 60.0
 WAIT_MAX = 1024

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_robust import claim as protocol
-from slurm_robust.claim import Claim, ClaimError
+from slurm_robust.core.training_time import Stop, TrainingAttempt, divided, ettr, spent, within
 from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.trainings import Trainings
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
+from slurm_robust.marks import claim as protocol
+from slurm_robust.marks.claim import Claim, ClaimError
 from slurm_robust.slurm.client import Job
-from slurm_robust.training_time import Stop, TrainingAttempt, divided, ettr, spent, within
 
 HOUR_S = 3600.0
 AGAIN_S = 30.0

@@ -16,8 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from slurm_robust.core.model import TIME_KEYS
 from slurm_robust.daemon.counted import SEPARATOR, from_nothing
-from slurm_robust.model import TIME_KEYS
 from slurm_robust.policy.cluster.node_states import NodeState
 
 MAX_JOBS = 500

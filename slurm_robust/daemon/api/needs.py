@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurm_robust.text import duration, shortened
+from slurm_robust.core.text import duration, shortened
 
 STALE_S = 30.0
 """A snapshot that is older than this is not the daemon's state any more."""

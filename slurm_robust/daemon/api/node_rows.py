@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
-from slurm_robust import fault_marker
 from slurm_robust.daemon.api.state_lines import encode
 from slurm_robust.daemon.store.node_ledger import Quarantine
+from slurm_robust.marks import fault_marker
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, state_of
 from slurm_robust.policy.cluster.strikes import Strike, by_user, counted
 from slurm_robust.slurm.client import Node

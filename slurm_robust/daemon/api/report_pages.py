@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from slurm_robust.core.text import printable
 from slurm_robust.daemon.api.dashboard.report_files import PAGES
 from slurm_robust.daemon.api.state_publisher import PAGES_FOLDER
 from slurm_robust.daemon.context import DaemonContext
-from slurm_robust.text import printable
 
 SINCE = {"day.html": "1d", "week.html": "7d", "month.html": "30d"}
 """Page → how far back it goes, as `srobust report --since` takes it."""

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from slurm_robust import __version__
-from slurm_robust.build import build
-from slurm_robust.claim import Claim
+from slurm_robust.core.build import build
+from slurm_robust.core.model import Mode
+from slurm_robust.core.text import printable
 from slurm_robust.daemon.api.node_rows import AboutNodes, NodeRows
 from slurm_robust.daemon.api.state_lines import Snapshot
 from slurm_robust.daemon.context import DAY_S
 from slurm_robust.daemon.controllers.claim_intake import MARK
 from slurm_robust.daemon.store.journal import ActionRow, IncidentRow, Journal
 from slurm_robust.daemon.store.seat_bars import SeatBars
-from slurm_robust.model import Mode
+from slurm_robust.marks.claim import Claim
 from slurm_robust.policy.cluster.node_states import (
     QUARANTINE_PREFIX,
     Pool,
@@ -31,7 +32,6 @@ from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT, NODE_LOST
 from slurm_robust.policy.cluster.standby_health import SUSPECT_S, doubted
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand, fold
-from slurm_robust.text import printable
 
 if TYPE_CHECKING:
     from slurm_robust.daemon.service import Daemon

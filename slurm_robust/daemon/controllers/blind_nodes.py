@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from slurm_robust import blind_marker
-from slurm_robust.blind_marker import BLIND, FULL
+from slurm_robust.core.text import shortened
 from slurm_robust.daemon.context import DaemonContext
+from slurm_robust.marks import blind_marker
+from slurm_robust.marks.blind_marker import BLIND, FULL
 from slurm_robust.slurm.values import fold
-from slurm_robust.text import shortened
 
 _LINE = {BLIND: "nodes.blind", FULL: "nodes.full"}
 _ONE = {BLIND: "cannot check its GPUs", FULL: "has a full file system"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from slurm_robust.core.text import shortened
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger
@@ -19,7 +20,6 @@ from slurm_robust.policy.cluster.breaker import (
     over_limit,
 )
 from slurm_robust.slurm.client import Node
-from slurm_robust.text import shortened
 
 T = TypeVar("T")
 

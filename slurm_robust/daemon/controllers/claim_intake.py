@@ -18,9 +18,8 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass, replace
 
-from slurm_robust import claim as protocol
-from slurm_robust import drain_permit
-from slurm_robust.claim import Claim, ClaimError
+from slurm_robust.core.model import TIME_KEYS, Action, ActionKind, Mode
+from slurm_robust.core.text import shortened
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
@@ -30,7 +29,9 @@ from slurm_robust.daemon.jobs_together import JobsTogether
 from slurm_robust.daemon.rate_limit import RateLimit
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
-from slurm_robust.model import TIME_KEYS, Action, ActionKind, Mode
+from slurm_robust.marks import claim as protocol
+from slurm_robust.marks import drain_permit
+from slurm_robust.marks.claim import Claim, ClaimError
 from slurm_robust.policy.cluster.breaker import ClaimedSuspects, kept_in_service
 from slurm_robust.policy.cluster.recovery_plan import (
     CLAIM,
@@ -47,7 +48,6 @@ from slurm_robust.policy.cluster.recovery_plan import (
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import fold
-from slurm_robust.text import shortened
 
 MARK = "[[srobust:"
 YIELD_S = 6.0

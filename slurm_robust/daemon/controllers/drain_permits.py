@@ -5,14 +5,14 @@ They are renewed only while the breaker is closed and plans are carried out; whe
 
 from __future__ import annotations
 
+from slurm_robust.core.model import Action, ActionKind
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
-from slurm_robust.drain_permit import parse, render_permit
-from slurm_robust.model import Action, ActionKind
+from slurm_robust.marks.drain_permit import parse, render_permit
+from slurm_robust.marks.remedy import Remedy
 from slurm_robust.policy.cluster.node_picture import NodePicture
-from slurm_robust.remedy import Remedy
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import fold
 

@@ -5,13 +5,13 @@ It also knows which waiting jobs leave nodes out: nothing else shows why such a 
 
 from __future__ import annotations
 
-from slurm_robust import claim as protocol
-from slurm_robust.claim import ClaimError
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import IncidentRow
 from slurm_robust.daemon.store.node_ledger import NodeLedger
+from slurm_robust.marks import claim as protocol
+from slurm_robust.marks.claim import ClaimError
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_step import lift
 from slurm_robust.policy.cluster.recovery_view import fit_again

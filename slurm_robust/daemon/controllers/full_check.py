@@ -8,15 +8,15 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from slurm_robust.core.model import REASON_PREFIX, Action, ActionKind
+from slurm_robust.core.text import printable
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.own_jobs import NEVER_STARTS, OwnJobs
-from slurm_robust.model import REASON_PREFIX, Action, ActionKind
+from slurm_robust.marks.remedy import remedy_of, tagged
 from slurm_robust.policy.cluster.recovery_step import ENDED
-from slurm_robust.remedy import remedy_of, tagged
 from slurm_robust.slurm.client import Job, Node
-from slurm_robust.text import printable
 
 HELD = frozenset(("RESV_DEL_HOLD", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED"))
 """States of a check that nobody but the daemon would end: its reservation was deleted, for example."""

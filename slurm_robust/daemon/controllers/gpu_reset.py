@@ -10,9 +10,9 @@ from __future__ import annotations
 import shlex
 import sys
 
+from slurm_robust.config.repair import RepairConfig
+from slurm_robust.marks.remedy import Remedy
 from slurm_robust.policy.cluster.repair import RepairTry
-from slurm_robust.remedy import Remedy
-from slurm_robust.repair_config import RepairConfig
 
 RESET_TIMEOUT_S = 300
 STOPPED_FILE = "/run/slurm_robust/stopped_for_reset"

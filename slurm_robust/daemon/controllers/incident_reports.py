@@ -10,8 +10,7 @@ import sqlite3
 from dataclasses import replace
 from time import gmtime, strftime
 
-from slurm_robust import claim as protocol
-from slurm_robust.claim import Claim, ClaimError
+from slurm_robust.core.model import Mode, Plan, Road, road_words
 from slurm_robust.daemon.api.needs import LEFT_ALONE
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import MARK, ClaimIntake
@@ -19,7 +18,8 @@ from slurm_robust.daemon.controllers.incident_rows import incident_key, reached
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.rate_limit import RateLimit
 from slurm_robust.daemon.store.journal import CLOSED, RUNNING, IncidentRow
-from slurm_robust.model import Mode, Plan, Road, road_words
+from slurm_robust.marks import claim as protocol
+from slurm_robust.marks.claim import Claim, ClaimError
 from slurm_robust.policy.cluster.recovery_plan import REPORT
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Job

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from slurm_robust.claim import Claim
+from slurm_robust.core.model import Attempt, Incident, Verdict
+from slurm_robust.core.text import printable
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import IncidentRow
-from slurm_robust.model import Attempt, Incident, Verdict
+from slurm_robust.marks.claim import Claim
 from slurm_robust.policy.cluster.recovery_plan import NODE_LOST, Recovery, Refusal
 from slurm_robust.slurm.client import Job
-from slurm_robust.text import printable
 
 
 def incident_key(job: Job, incident: str) -> str:

@@ -12,15 +12,15 @@ import math
 import sqlite3
 from dataclasses import replace
 
-from slurm_robust import claim as protocol
-from slurm_robust.claim import Claim, ClaimError
+from slurm_robust.core.model import Action, ActionKind
 from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import MARK, ClaimIntake
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.rate_limit import RateLimit
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow
-from slurm_robust.model import Action, ActionKind
+from slurm_robust.marks import claim as protocol
+from slurm_robust.marks.claim import Claim, ClaimError
 from slurm_robust.policy.cluster.node_states import candidates
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, Recovery, Refusal, plan, plan_late
 from slurm_robust.policy.cluster.recovery_step import ENDED

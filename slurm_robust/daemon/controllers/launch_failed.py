@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from slurm_robust.core.model import Action, ActionKind
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.node_ledger import NodeLedger
-from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.launch_failed import launch_failed, refused_by
 from slurm_robust.slurm.client import Job, Node
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 
+from slurm_robust.core.model import Action, ActionKind
+from slurm_robust.core.text import shortened
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.node_ledger import NodeLedger
-from slurm_robust.model import Action, ActionKind
+from slurm_robust.marks.remedy import remedy_of
 from slurm_robust.policy.cluster.leaf_faults import MARK, TOGETHER_S, LeafFault, lost_network, together
 from slurm_robust.policy.cluster.node_states import drained_by_us
-from slurm_robust.remedy import remedy_of
 from slurm_robust.slurm import topology
-from slurm_robust.text import shortened
 
 SETTLES_S = 3.0
 """An alert waits until no further node has come for so long."""

@@ -18,12 +18,12 @@ import tempfile
 from collections.abc import Sequence
 from typing import IO
 
+from slurm_robust.core.text import printable
 from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.policy.cluster.lemon_choice import NamedLemon, choose, named_lemons
 from slurm_robust.policy.cluster.node_states import PAIR_PREFIX, QUARANTINE_PREFIX, in_reservations
-from slurm_robust.text import printable
 
 FIRST_AFTER_S = 300.0
 """A daemon that starts has better things to do."""

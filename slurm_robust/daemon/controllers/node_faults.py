@@ -11,16 +11,18 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from slurm_robust import fault_marker
+from slurm_robust.core.model import REASON_PREFIX, Action, ActionKind, SignalKind
+from slurm_robust.core.text import shortened
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers import full_check, unasked
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.incident_rows import incident_key
 from slurm_robust.daemon.controllers.node_failures import NodeFailures
-from slurm_robust.fault_marker import FaultMarker
-from slurm_robust.model import REASON_PREFIX, Action, ActionKind, SignalKind
-from slurm_robust.node_findings import about_rdma
+from slurm_robust.marks import fault_marker
+from slurm_robust.marks.fault_marker import FaultMarker
+from slurm_robust.marks.node_findings import about_rdma
+from slurm_robust.marks.remedy import named, tagged
 from slurm_robust.policy.cluster.node_faults import (
     GATHER_MORE_S,
     GATHER_S,
@@ -39,12 +41,10 @@ from slurm_robust.policy.cluster.node_faults import (
 )
 from slurm_robust.policy.cluster.node_states import foreign
 from slurm_robust.policy.cluster.recovery_plan import MAX_DRAIN_REASON_CHARS, NODE_FAULT
-from slurm_robust.remedy import named, tagged
 from slurm_robust.slurm import topology
 from slurm_robust.slurm.client import Job, Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import fold
-from slurm_robust.text import shortened
 
 STORM_KEY = "fault_storm"
 JOBS_AGE_S = 0.5

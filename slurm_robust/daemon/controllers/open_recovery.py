@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from slurm_robust.claim import STATE_WANTS_REQUEUE, ClaimError, answer_to, parse
+from slurm_robust.core.model import ActionKind, Incident
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.store.journal import IncidentRow
-from slurm_robust.model import ActionKind, Incident
+from slurm_robust.marks.claim import STATE_WANTS_REQUEUE, ClaimError, answer_to, parse
 from slurm_robust.policy.cluster.node_states import in_reservations
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_view import View, opened

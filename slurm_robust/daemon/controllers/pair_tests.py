@@ -11,14 +11,15 @@ import shlex
 import sys
 from dataclasses import replace
 
-from slurm_robust.config import NodetestConfig
+from slurm_robust.config.site import NodetestConfig
+from slurm_robust.core.model import Action, ActionKind
+from slurm_robust.core.text import printable
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers import full_check
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.pair_ledger import PairLedger
-from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import PAIR_PREFIX, idle, in_reservations
 from slurm_robust.policy.cluster.pair_partners import shared_partitions
 from slurm_robust.policy.cluster.pair_test import (
@@ -33,7 +34,6 @@ from slurm_robust.policy.cluster.pair_test import (
 )
 from slurm_robust.slurm.errors import SlurmRefusedError
 from slurm_robust.slurm.values import fold
-from slurm_robust.text import printable
 
 JOB_NAME = "srobust-pair-test"
 START_S = 60.0

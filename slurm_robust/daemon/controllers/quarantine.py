@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 
+from slurm_robust.core.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers import full_check, gpu_reset
@@ -17,14 +18,13 @@ from slurm_robust.daemon.controllers.pair_tests import PairTests
 from slurm_robust.daemon.controllers.proof import Proof
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
-from slurm_robust.model import REASON_PREFIX, Action, ActionKind
+from slurm_robust.marks.remedy import remedy_of, tagged, untagged
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, quarantine_name
 from slurm_robust.policy.cluster.pair_test import OutOfService
 from slurm_robust.policy.cluster.recovery_plan import RECHECK_REASON
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.policy.cluster.repair import REASON_MAX_CHARS
 from slurm_robust.policy.cluster.strikes import counted, drain_reason, held_back
-from slurm_robust.remedy import remedy_of, tagged, untagged
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 

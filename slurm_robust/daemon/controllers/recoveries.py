@@ -6,6 +6,7 @@ import math
 import sqlite3
 from dataclasses import replace
 
+from slurm_robust.core.model import Action, ActionKind
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
@@ -15,7 +16,6 @@ from slurm_robust.daemon.jobs_together import JobsTogether
 from slurm_robust.daemon.store.journal import OPEN, RUNNING, ActionRow, IncidentRow
 from slurm_robust.daemon.store.node_ledger import Quarantine
 from slurm_robust.daemon.store.seat_bars import SeatBars
-from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import Cluster, candidates, in_reservations
 from slurm_robust.policy.cluster.recovery_plan import NODE_LOST, Recovery
 from slurm_robust.policy.cluster.recovery_step import Do, Finish, GiveUp, Step, next_step, of_another

@@ -10,13 +10,14 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 
+from slurm_robust.core.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
-from slurm_robust.drain_permit import parse
-from slurm_robust.model import REASON_PREFIX, Action, ActionKind
+from slurm_robust.marks.drain_permit import parse
+from slurm_robust.marks.remedy import Remedy
 from slurm_robust.policy.cluster.node_states import drained_by_us, quarantine_name
 from slurm_robust.policy.cluster.repair import (
     Move,
@@ -28,7 +29,6 @@ from slurm_robust.policy.cluster.repair import (
     next_move,
     prospect,
 )
-from slurm_robust.remedy import Remedy
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import nothing

@@ -5,13 +5,13 @@ A member that joined or booted is then tested with another one, before it counts
 
 from __future__ import annotations
 
+from slurm_robust.core.model import Action, ActionKind
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers import full_check
 from slurm_robust.daemon.controllers.breaker import Breaker
 from slurm_robust.daemon.controllers.pair_tests import PairTests
 from slurm_robust.daemon.store.node_ledger import NodeLedger
-from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import in_reservations
 from slurm_robust.policy.cluster.pair_partners import pairs_due
 from slurm_robust.policy.cluster.standby_health import SUSPECT_S, StandbyCheck, doubted, due

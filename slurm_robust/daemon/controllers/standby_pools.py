@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
+from slurm_robust.core.model import Action, ActionKind
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.standby_sizes import StandbySizes
 from slurm_robust.daemon.store.node_ledger import NodeLedger
-from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_picture import NodePicture
 from slurm_robust.policy.cluster.node_states import OURS, Pool, PoolRules, plan_pools
 from slurm_robust.policy.cluster.standby_health import SUSPECT_S, doubted

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
+from slurm_robust.core.model import Action, ActionKind
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.daemon.store.pair_ledger import PairLedger
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
-from slurm_robust.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import PAIR_PREFIX, QUARANTINE_PREFIX, quarantine_name
 from slurm_robust.slurm.errors import SlurmError
 

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from slurm_robust import claim as protocol
-from slurm_robust.claim import Claim, ClaimError
+from slurm_robust.core.training_time import TrainingAttempt
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
 from slurm_robust.daemon.store.attempt_ledger import DONE, VANISHED, AttemptLedger, SupervisedAttempt
+from slurm_robust.marks import claim as protocol
+from slurm_robust.marks.claim import Claim, ClaimError
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import gpu_count
-from slurm_robust.training_time import TrainingAttempt
 
 WRITE_EVERY_S = 60.0
 """What only grows (the last step, when the job was last seen) is written this often."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from slurm_robust.core.model import Conclusion, Grade, Suspect, Verdict
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
 from slurm_robust.daemon.controllers.incident_rows import incident_key, new_row
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import IncidentRow
-from slurm_robust.model import Conclusion, Grade, Suspect, Verdict
+from slurm_robust.marks.remedy import Remedy
 from slurm_robust.policy.cluster.recovery_plan import Recovery, RecoveryRequest, Refusal, plan
-from slurm_robust.remedy import Remedy
 from slurm_robust.slurm.client import Job
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from slurm_robust.core.training_time import LEFT_ALONE, Stop, TrainingAttempt
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import expand, fold
-from slurm_robust.training_time import LEFT_ALONE, Stop, TrainingAttempt
 
 SINCE_VERSION = 6
 """Of the journal: the first one with these tables."""

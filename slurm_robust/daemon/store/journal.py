@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from slurm_robust.core.model import Action, Attempt, Conclusion, Incident, Mode, Plan, Road, Suspect, Verdict
 from slurm_robust.daemon.store.schema import JournalError, migrate
-from slurm_robust.model import Action, Attempt, Conclusion, Incident, Mode, Plan, Road, Suspect, Verdict
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_step import GiveUp
 

@@ -7,9 +7,9 @@ import math
 import sqlite3
 from dataclasses import dataclass
 
+from slurm_robust.core.model import Mode
 from slurm_robust.daemon.store.drain_history import past_drains
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.model import Mode
 from slurm_robust.policy.cluster.breaker import ClaimedNode, Drain, TakenOut
 from slurm_robust.policy.cluster.recovery_plan import CLAIM
 from slurm_robust.policy.cluster.standby_health import StandbyCheck, Suspicion

@@ -6,8 +6,8 @@ import sqlite3
 from dataclasses import fields, replace
 
 from slurm_robust.daemon.store.journal import Journal
+from slurm_robust.marks.remedy import Remedy
 from slurm_robust.policy.cluster.repair import RepairTry
-from slurm_robust.remedy import Remedy
 
 _COLUMNS = ", ".join(f.name for f in fields(RepairTry))
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from time import gmtime, strftime
 
+from slurm_robust.core.text import printable, shortened
 from slurm_robust.diagnose.log.page import Page, PageEntry, PageTraceback, Place, SpeakerLines
-from slurm_robust.text import printable, shortened
 
 DEFAULT_BYTES = 16 << 10
 _ERROR = re.compile(r"(?i)error|exception|fatal|fail|abort|killed|panic|critical|traceback|signal|cancelled|corrupt")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from slurm_robust.localize.ranks import strays
-from slurm_robust.plain_pickle import BoundedUnpickler, written_size
+from slurm_robust.wire.plain_pickle import BoundedUnpickler, written_size
 
 MAX_DUMP_BYTES = 256 << 20
 """A ring of 20,000 entries with stacks is some 40 MB."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.slow.effects import usable_steps
 from slurm_robust.localize.slow.outliers import MIN_STEPS
 from slurm_robust.localize.slow.peers import Peers, peers_of
 from slurm_robust.localize.slow.robust_statistics import Floats, Places, middle
 from slurm_robust.localize.slow.timings import StepTimings
-from slurm_robust.model import Conclusion, Verdict
 
 _ROW_SHARE = 0.5
 """A rank with fewer than this share of the steps of the rank with the most is left out."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.slow.timings import StepTimings
-from slurm_robust.model import Conclusion, Verdict
 
 
 def judge_timings(

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
+from slurm_robust.core.text import joined
 from slurm_robust.localize.evidence import Capture, Evidence, StackFrame
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.layout import Groups, known_groups
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place
-from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import joined
 
 MIN_ROUNDS = 3
 """Fewer cannot distinguish a pause from slowness."""

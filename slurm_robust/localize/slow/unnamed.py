@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.model import Conclusion, Verdict
+from slurm_robust.core.model import Conclusion, Verdict
 
 UNNAMED = "ranks are slow, and no machine is known to be the slow one"
 """The detail of such a verdict."""

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
+from slurm_robust.core.text import joined
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.slow import wording
 from slurm_robust.localize.slow.case import Case, make_case
@@ -15,8 +17,6 @@ from slurm_robust.localize.slow.effects import Comparison, by_role, by_twins
 from slurm_robust.localize.slow.outliers import MIN_STEPS, Outlier, bursts, sharp, steady
 from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.localize.slow.unnamed import UNNAMED
-from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import joined
 
 CONFIDENCE_STEADY = 0.9
 CONFIDENCE_BURSTS = 0.75

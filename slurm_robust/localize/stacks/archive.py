@@ -28,10 +28,10 @@ from typing import Annotated
 
 import msgspec
 
+from slurm_robust.core.text import NODE_NAME
 from slurm_robust.localize.evidence import Capture, CapturedProcess, CapturedThread, Progress, RankCapture, StackFrame
 from slurm_robust.localize.recorder.dump import RankDump, RecorderDumpError, read_dump
 from slurm_robust.localize.stacks import pyspy
-from slurm_robust.text import NODE_NAME
 
 VERSION = 1
 MAX_FILE_BYTES = 64 * 2**20

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from slurm_robust.core.model import StackClass
 from slurm_robust.localize import ranks as rank_sets
 from slurm_robust.localize.evidence import Capture, CapturedProcess, StackFrame
 from slurm_robust.localize.stacks.frames import by_identity, labels, main_thread, own_frames
 from slurm_robust.localize.stacks.known_names import WaitsOn
 from slurm_robust.localize.stacks.place import place_of
 from slurm_robust.localize.stacks.process_tree import ProcessRole, rank_process, role_of
-from slurm_robust.model import StackClass
 
 _STATES = {"T": "stopped", "t": "held by a debugger", "D": "uninterruptible (D)", "Z": "zombie", "X": "dead"}
 _Labels = tuple[tuple[str, ...], tuple[str, ...]]

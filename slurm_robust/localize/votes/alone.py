@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.ranks import name
@@ -9,7 +10,6 @@ from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE, SLOW, 
 from slurm_robust.localize.stacks.motion import stillness
 from slurm_robust.localize.stacks.process_tree import uninterruptible
 from slurm_robust.localize.votes.outside_collective import still_wanted
-from slurm_robust.model import Conclusion, Suspect, Verdict
 
 
 def judge_alone(evidence: Evidence) -> Verdict | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.evidence import RankCapture
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import Blocking
 from slurm_robust.localize.stacks.motion import Motion, Stillness
 from slurm_robust.localize.stacks.place import StackPlace
 from slurm_robust.localize.votes.held_ranks import GIL_CAPTURES
-from slurm_robust.model import Conclusion, Verdict
 
 Observation = tuple[Blocking, Stillness]
 """What holds a rank, and for how long it has stood still."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
+from slurm_robust.core.text import joined
 from slurm_robust.localize.dead_mounts import DeadMount
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.stacks.process_tree import uninterruptible
-from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import joined
 
 
 def with_dead_mounts(verdict: Verdict, evidence: Evidence) -> Verdict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
 from slurm_robust.localize.grades import Ground, weakest
 from slurm_robust.localize.ranks import name
@@ -16,7 +17,6 @@ from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.motion import Stillness, standing
 from slurm_robust.localize.stacks.process_tree import rank_place, rank_process, stopped
 from slurm_robust.localize.votes.outside_collective import others_wait
-from slurm_robust.model import Conclusion, Suspect, Verdict
 
 ENDLESS = Patience(3, 60.0)
 """Longer than a step of nearly all trainings takes; one that keeps the GIL for `LIKELY` is no usual step."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from slurm_robust.core.model import Conclusion, Signal, SignalKind, Suspect, Verdict
+from slurm_robust.core.text import joined
 from slurm_robust.diagnose.node_faults import blames_node, fault_beside
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, hardware_line, in_words, known_ends
@@ -13,9 +15,7 @@ from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import SURE
 from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.localize.votes.progress import SAME_MOMENT_S, finished_before
-from slurm_robust.model import Conclusion, Signal, SignalKind, Suspect, Verdict
-from slurm_robust.node_findings import NOW
-from slurm_robust.text import joined
+from slurm_robust.marks.node_findings import NOW
 
 CLEAR_LEAD_S = 1.0
 """Two polls of an agent."""

@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
+from slurm_robust.core.text import joined, shortened
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.recorder.align import Alignment, Hold, Mismatch, align
 from slurm_robust.localize.recorder.dump import Operation, RankDump
-from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import joined, shortened
 
 CONFIDENCE_STUCK = 0.9
 """Its peers began what its own device never began."""

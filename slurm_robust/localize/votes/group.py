@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
+from slurm_robust.core.text import joined, shortened
 from slurm_robust.localize.evidence import Capture, Evidence
 from slurm_robust.localize.layout import Groups, ParallelGroup, known_groups
 from slurm_robust.localize.ranks import name
@@ -19,8 +21,6 @@ from slurm_robust.localize.stacks.motion import BUSY_SHARE, moving
 from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place, rank_process
 from slurm_robust.localize.votes.group_scopes import scope_of
 from slurm_robust.localize.votes.wait_graph import MixedGroup, WaitGraph, WaitSink
-from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import joined, shortened
 
 CONFIDENCE_SINK = 0.5
 """Shared by the nodes of the group in which the waiting ends."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
+from slurm_robust.core.text import joined
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.ras import CommunicatorMember, Lag, RasView
-from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import joined
 
 CONFIDENCE_DEAD = 0.9
 CONFIDENCE_SILENT = 0.8

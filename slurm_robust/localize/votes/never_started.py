@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
+from slurm_robust.core.text import joined
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
 from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.ranks import name
@@ -16,8 +18,6 @@ from slurm_robust.localize.stacks.frames import short_file
 from slurm_robust.localize.stacks.known_names import Kind
 from slurm_robust.localize.stacks.motion import moving
 from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place
-from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import joined
 
 CONFIDENCE = 0.7
 

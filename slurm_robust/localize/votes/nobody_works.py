@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
+from slurm_robust.core.model import Conclusion, Grade, Verdict
 from slurm_robust.localize.evidence import Capture, CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.ranks import name
@@ -19,7 +20,6 @@ from slurm_robust.localize.stacks.known_names import Kind, WaitsOn
 from slurm_robust.localize.stacks.motion import BUSY_SHARE, Motion, compare, traffic_bytes_per_s
 from slurm_robust.localize.stacks.process_tree import gil_holder, rank_place, rank_process, stopped, watched
 from slurm_robust.localize.votes.progress import finished_before
-from slurm_robust.model import Conclusion, Grade, Verdict
 
 TRAFFIC_BYTES_PER_S = 65_536.0
 """What a rank sends and receives beyond this is data. Heartbeats and logs stay far below, and networks far above."""

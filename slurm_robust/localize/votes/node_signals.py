@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from slurm_robust.core.model import Conclusion, Signal, SignalKind, Suspect, Verdict
+from slurm_robust.core.text import joined, shortened
 from slurm_robust.diagnose.node_faults import blames_node
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.exit_causes import Cause, known_ends
@@ -14,9 +16,7 @@ from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE, SURE
 from slurm_robust.localize.stacks.motion import busy_waiting, moving
 from slurm_robust.localize.votes.held_ranks import gone_for_good
 from slurm_robust.localize.votes.outside_collective import others_wait
-from slurm_robust.model import Conclusion, Signal, SignalKind, Suspect, Verdict
-from slurm_robust.node_findings import NOW
-from slurm_robust.text import joined, shortened
+from slurm_robust.marks.node_findings import NOW
 
 CONFIDENCE_SILENT = 0.95
 """Slurm, or two rounds of silence, say that the node is gone."""

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
+from slurm_robust.core.text import joined
 from slurm_robust.diagnose.node_faults import blames_node
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
 from slurm_robust.localize.grades import Ground, weakest
@@ -27,8 +29,6 @@ from slurm_robust.localize.stacks.process_tree import rank_place, rank_process
 from slurm_robust.localize.votes.busy_ranks import Observation, verdict_at_work, verdict_unsure
 from slurm_robust.localize.votes.held_ranks import gil_held, gone_for_good, in_lock, seen_held
 from slurm_robust.localize.votes.progress import left_behind
-from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import joined
 
 MAX_UNSEEN_SHARE = 0.1
 """More ranks than this without a stack: one of them may be the source, so nothing is corroborated."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
+from slurm_robust.core.text import joined
 from slurm_robust.localize.evidence import Capture, Evidence
 from slurm_robust.localize.ranks import name
-from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import joined
 
 SAME_MOMENT_S = 5.0
 """Closer moments are not ordered: agents poll twice a second, clocks differ, and lines are read when they come."""

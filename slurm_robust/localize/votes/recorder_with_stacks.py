@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from slurm_robust.core.model import Conclusion, Grade, Suspect, Verdict
+from slurm_robust.core.text import joined
 from slurm_robust.localize.evidence import Evidence, RankCapture, StackFrame
 from slurm_robust.localize.grades import Ground, at_least, weakest
 from slurm_robust.localize.recorder.dump import HOST_BACKENDS
@@ -26,8 +28,6 @@ from slurm_robust.localize.votes.nobody_works import recorder_stands
 from slurm_robust.localize.votes.node_signals import judge_faults
 from slurm_robust.localize.votes.outside_collective import judge_outside, judge_waiting
 from slurm_robust.localize.votes.stopped import judge_stops
-from slurm_robust.model import Conclusion, Grade, Suspect, Verdict
-from slurm_robust.text import joined
 
 MAX_CONFIDENCE = 0.97
 """Two witnesses are not certainty: both may see the victim of a third."""

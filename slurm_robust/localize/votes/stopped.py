@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
+from slurm_robust.core.text import joined
 from slurm_robust.localize.evidence import Evidence, RankCapture
 from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import CONFIDENCE_ONE_CAPTURE, SURE, blocking
 from slurm_robust.localize.stacks.process_tree import stopped
-from slurm_robust.model import Conclusion, Suspect, Verdict
-from slurm_robust.text import joined
 
 
 def judge_stops(evidence: Evidence) -> Verdict | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from slurm_robust.marks.remedy import Remedy
 from slurm_robust.nodecheck.catalogue import sxids, xids
 from slurm_robust.nodecheck.catalogue.xids import Act
 from slurm_robust.nodecheck.engine.finding import NodeReport, Result, Status
-from slurm_robust.remedy import Remedy
 
 _RESET, _REBOOT = Remedy.GPU_RESET, Remedy.REBOOT
 

@@ -17,7 +17,7 @@ from slurm_robust.nodecheck.engine import check_state, isolate
 from slurm_robust.nodecheck.engine.context import Context, job_gpus_of, job_instances_of, job_of
 
 if TYPE_CHECKING:
-    from slurm_robust.config import Config
+    from slurm_robust.config.site import Config
 
 NAME = "choices"
 _READ_S = 5.0
@@ -120,7 +120,7 @@ def read(path: str) -> Config:
         ConfigRejected: as `load`.
     """
     need_packages()
-    from slurm_robust.config import Config, ConfigError, parse  # noqa: PLC0415 (only where nothing is kept)
+    from slurm_robust.config.site import Config, ConfigError, parse  # noqa: PLC0415 (only where nothing is kept)
 
     if path == state_folder.DEFAULT_CONFIG and state_folder.identity(path) == "none":
         return Config()

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slurm_robust.core.text import NODE_NAME
 from slurm_robust.nodecheck import state_folder
-from slurm_robust.text import NODE_NAME
 
 STAGES = ("prolog", "epilog", "periodic", "full")
 _GPU_IDS = re.compile(r"\d{1,3}(?:,\d{1,3}){0,127}\Z")

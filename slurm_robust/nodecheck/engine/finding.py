@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_robust.text import shortened
+from slurm_robust.core.text import shortened
 
 SENTENCE_MAX_CHARS = 200
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_robust import config
+from slurm_robust.config import site as config
 from slurm_robust.nodecheck.engine import choices
 from slurm_robust.nodecheck.engine.context import Context, node_name
 from slurm_robust.nodecheck.nvml.session import NvmlSession, of

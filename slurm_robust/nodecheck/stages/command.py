@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from slurm_robust import config as configuration
-from slurm_robust.config import Config, ConfigError
+from slurm_robust.config import site as configuration
+from slurm_robust.config.site import Config, ConfigError
+from slurm_robust.core.text import NODE_NAME
 from slurm_robust.nodecheck.engine import choices, registry, runner
 from slurm_robust.nodecheck.engine.context import STAGES, Context, node_name
 from slurm_robust.nodecheck.engine.finding import Fitness, NodeReport, Status
 from slurm_robust.nodecheck.engine.isolate import no_progress
 from slurm_robust.nodecheck.nvml import profiles
-from slurm_robust.text import NODE_NAME
 
 EXIT_FIT, EXIT_UNFIT, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
 _ORDER = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS, Status.SKIP)

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from slurm_robust import blind_marker, fault_marker, watch_marker
-from slurm_robust.blind_marker import BlindMarker
-from slurm_robust.config import BreakerConfig, Config, SlurmConfig
-from slurm_robust.drain_permit import of_daemon, parse
-from slurm_robust.fault_marker import FaultMarker
-from slurm_robust.model import REASON_PREFIX, JobRef, Mode, job_tag
+from slurm_robust.config.site import BreakerConfig, Config, SlurmConfig
+from slurm_robust.core.model import REASON_PREFIX, JobRef, Mode, job_tag
+from slurm_robust.marks import blind_marker, fault_marker, watch_marker
+from slurm_robust.marks.blind_marker import BlindMarker
+from slurm_robust.marks.drain_permit import of_daemon, parse
+from slurm_robust.marks.fault_marker import FaultMarker
+from slurm_robust.marks.remedy import tagged
 from slurm_robust.nodecheck.catalogue import remedies
 from slurm_robust.nodecheck.engine.finding import SENTENCE_MAX_CHARS, Fitness, NodeReport, shorten
 from slurm_robust.policy.cluster.breaker import Drain, over_limit
-from slurm_robust.remedy import tagged
 from slurm_robust.slurm.client import Node, SlurmClient
 
 SLURM_CALLS: Mapping[str, str] = {
@@ -274,7 +274,7 @@ def tell_mode(name: str, config: Config, connect: Connect = _connect) -> str:
     Returns:
         Why it could not be written; empty if it stands there, or if the field has JSON, which stays as it is.
     """
-    from slurm_robust.build import build  # noqa: PLC0415 (the prolog does not need it)
+    from slurm_robust.core.build import build  # noqa: PLC0415 (the prolog does not need it)
 
     end_s = time.monotonic() + config.nodecheck.permit_timeout_s
     try:

@@ -175,7 +175,7 @@ def _tell_news(node: str, told: tuple[Path, str], reason: str | None, config: st
 
     `told`: the folder and name of what was told last.
     """
-    from slurm_robust import blind_marker  # noqa: PLC0415 (no prolog needs it)
+    from slurm_robust.marks import blind_marker  # noqa: PLC0415 (no prolog needs it)
 
     cache_dir, name = told
     kept, now_s = check_state.load(cache_dir, name), uptime_s()

@@ -14,8 +14,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_robust.config import BreakerConfig
-from slurm_robust.text import shortened
+from slurm_robust.config.site import BreakerConfig
+from slurm_robust.core.text import shortened
 
 ALWAYS_ALLOWED = 2
 """So many nodes of a partition may be out, however small the partition is."""

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slurm_robust import fault_marker
-from slurm_robust.node_findings import about_rdma
+from slurm_robust.core.text import shortened
+from slurm_robust.marks import fault_marker
+from slurm_robust.marks.node_findings import about_rdma
 from slurm_robust.policy.cluster.node_picture import silent
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.values import fold
-from slurm_robust.text import shortened
 
 TOGETHER_S = 60.0
 """Nodes that lose the network within this time belong together."""

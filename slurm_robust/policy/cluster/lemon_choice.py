@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
+from slurm_robust.core.text import shortened
 from slurm_robust.policy.cluster.node_states import idle
 from slurm_robust.slurm.client import Node
-from slurm_robust.text import shortened
 
 MAX_CHANCE = 0.001
 MIN_FAILURES = 3.0

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from slurm_robust.config import BreakerConfig
-from slurm_robust.fault_marker import CLOCKS_DIFFER_S, FaultMarker
-from slurm_robust.node_findings import about_rdma
+from slurm_robust.config.site import BreakerConfig
+from slurm_robust.marks.fault_marker import CLOCKS_DIFFER_S, FaultMarker
+from slurm_robust.marks.node_findings import about_rdma
 from slurm_robust.policy.cluster.breaker import allowed_out
 from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Job, Node

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from slurm_robust import blind_marker, fault_marker, lease_marker, watch_marker
+from slurm_robust.marks import blind_marker, fault_marker, lease_marker, watch_marker
 from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Node, NodeLine, NodeListing
 from slurm_robust.slurm.values import listed_state

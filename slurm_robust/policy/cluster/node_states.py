@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
-from slurm_robust.config import Config, StandbyConfig
-from slurm_robust.model import REASON_PREFIX
+from slurm_robust.config.site import Config, StandbyConfig
+from slurm_robust.core.model import REASON_PREFIX
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.values import expand, fold
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_robust.config import Config
+from slurm_robust.config.site import Config
 from slurm_robust.policy.cluster.node_states import (
     QUARANTINE_PREFIX,
     Cluster,

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from slurm_robust.model import TestName
-from slurm_robust.text import shortened
+from slurm_robust.core.model import TestName
+from slurm_robust.core.text import shortened
 
 MARK = "srobust-test: "
 """How the Comment of a job begins that tells the daemon of its test."""

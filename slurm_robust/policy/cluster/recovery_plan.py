@@ -10,9 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from slurm_robust.claim import Claim
-from slurm_robust.config import Config
-from slurm_robust.model import REASON_PREFIX, Action, ActionKind, JobRef, Plan, Road
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import REASON_PREFIX, Action, ActionKind, JobRef, Plan, Road
+from slurm_robust.core.text import first_sentence, shortened
+from slurm_robust.marks.claim import Claim
+from slurm_robust.marks.remedy import Remedy, tagged
 from slurm_robust.policy.cluster.node_states import (
     OURS,
     QUARANTINE_PREFIX,
@@ -23,10 +25,8 @@ from slurm_robust.policy.cluster.node_states import (
     merge,
     quarantine_name,
 )
-from slurm_robust.remedy import Remedy, tagged
 from slurm_robust.slurm.client import Job, Reservation
 from slurm_robust.slurm.values import expand, fold
-from slurm_robust.text import first_sentence, shortened
 
 SEAT_FLAGS = ("IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 """Not FLEX: a user's jobs in such a seat, which overlaps others, could start on nodes of any reservation."""

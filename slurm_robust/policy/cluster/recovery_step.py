@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from slurm_robust.model import REASON_PREFIX, Action, ActionKind
+from slurm_robust.core.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.cluster.launch_failed import refused_by
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, quarantine_name
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, OWNER, Recovery

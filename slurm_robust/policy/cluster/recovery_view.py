@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from slurm_robust.model import Action, ActionKind
+from slurm_robust.core.model import Action, ActionKind
 from slurm_robust.policy.cluster.node_states import OURS, in_reservations, is_there, quarantine_name
 from slurm_robust.policy.cluster.recovery_plan import OWNER, Recovery
 from slurm_robust.slurm.client import Job, Node, Reservation

@@ -15,10 +15,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_robust.model import REASON_PREFIX
+from slurm_robust.config.repair import RepairConfig
+from slurm_robust.core.model import REASON_PREFIX
+from slurm_robust.marks.remedy import Remedy, remedy_of, tagged, untagged
 from slurm_robust.policy.cluster.node_states import drained_by_us, foreign
-from slurm_robust.remedy import Remedy, remedy_of, tagged, untagged
-from slurm_robust.repair_config import RepairConfig
 from slurm_robust.slurm.client import Node
 
 DAY_S = 86400.0

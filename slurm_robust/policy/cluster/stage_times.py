@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slurm_robust.model import TIME_KEYS
+from slurm_robust.core.model import TIME_KEYS
 
 STAGES = (*TIME_KEYS[: TIME_KEYS.index("decided") + 1], "accepted", *TIME_KEYS[TIME_KEYS.index("decided") + 1 :])
 """The stamps in their order; `accepted` is the daemon's own decision."""

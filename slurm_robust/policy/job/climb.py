@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_robust.model import Conclusion, Failure, FailureCause, Plan, Road
+from slurm_robust.core.model import Conclusion, Failure, FailureCause, Plan, Road
+from slurm_robust.core.text import shortened
 from slurm_robust.policy.job import code_versions
 from slurm_robust.policy.job.eviction import (
     by_evidence,
@@ -24,7 +25,6 @@ from slurm_robust.policy.job.eviction import (
 from slurm_robust.policy.job.ladder import LadderMemory, Rung, Symptom, TestOutcome, joined_names
 from slurm_robust.policy.job.open_rungs import TABLE, OpenRung, group_to_leave, higher, open_now, standing_apart
 from slurm_robust.policy.job.situation import Situation
-from slurm_robust.text import shortened
 
 _UNEXPLAINED = (FailureCause.EITHER, FailureCause.WORDS)
 _OF_NODES = (

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from slurm_robust.model import Failure, FailureCause
+from slurm_robust.core.model import Failure, FailureCause
 
 When = Literal["now", "next-checkpoint", "next-failure"]
 TRIAL_S = 3600.0

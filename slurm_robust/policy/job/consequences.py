@@ -14,8 +14,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from slurm_robust.config import SuperviseConfig
-from slurm_robust.model import Grade
+from slurm_robust.config.site import SuperviseConfig
+from slurm_robust.core.model import Grade
 
 FIRST_STEP = "startup"
 """The kind of the pause before the first step. The other kinds are the phases that `slurm_robust.progress` knows."""

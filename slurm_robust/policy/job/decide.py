@@ -44,7 +44,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Grade, Plan, Road
+from slurm_robust.core.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Grade, Plan, Road
 from slurm_robust.policy.job import climb, code_versions, consequences, outage, repeats
 from slurm_robust.policy.job.eviction import (
     alert_only,

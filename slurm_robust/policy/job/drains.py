@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from slurm_robust.model import REASON_PREFIX
-from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, NOTE
+from slurm_robust.core.model import REASON_PREFIX
+from slurm_robust.marks.node_findings import AT_NEXT_CHECKPOINT, NOTE
 from slurm_robust.slurm.client import Node
 
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^(),]*)?:(\d{1,9})(?=\(|,|$)")

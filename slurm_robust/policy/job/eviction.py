@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Plan, Road
+from slurm_robust.core.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Plan, Road
+from slurm_robust.core.text import joined, shortened
 from slurm_robust.policy.job import repeats, tested
 from slurm_robust.policy.job.consequences import may_evict
 from slurm_robust.policy.job.situation import Situation
-from slurm_robust.text import joined, shortened
 
 _SURE = 0.7
 """Of a hang: with less, a node is not left because the same was seen there before."""

@@ -6,9 +6,9 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from slurm_robust.config import LadderConfig
-from slurm_robust.model import Plan, Road, TestName
-from slurm_robust.text import joined
+from slurm_robust.config.site import LadderConfig
+from slurm_robust.core.model import Plan, Road, TestName
+from slurm_robust.core.text import joined
 
 DAY_S = 86400.0
 _MAX_LEFT = 200

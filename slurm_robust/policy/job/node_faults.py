@@ -23,8 +23,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from slurm_robust.model import Failure, FailureCause, Signal, SignalKind
-from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, NOTE, NOW, about_rdma
+from slurm_robust.core.model import Failure, FailureCause, Signal, SignalKind
+from slurm_robust.marks.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, NOTE, NOW, about_rdma
 from slurm_robust.policy.job.eviction import max_evictions
 from slurm_robust.policy.job.situation import NODE_REPORT
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from slurm_robust.model import TestName
+from slurm_robust.core.model import TestName
 from slurm_robust.policy.job import code_versions
 from slurm_robust.policy.job.eviction import leave, max_evictions
 from slurm_robust.policy.job.ladder import LadderMemory, Rung, Symptom

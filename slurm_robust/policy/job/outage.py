@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_robust.model import Failure, FailureCause
+from slurm_robust.core.model import Failure, FailureCause
 
 FIRST_PAUSE_S = 5.0
 MAX_PAUSE_S = 300.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurm_robust.model import Failure, FailureCause
+from slurm_robust.core.model import Failure, FailureCause
 
 _VARIED = ("cuda_error",)
 """Categories of which one broken device gives another message each time."""

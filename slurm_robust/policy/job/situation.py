@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_robust.model import Failure, Mode, Verdict
+from slurm_robust.core.model import Failure, Mode, Verdict
 from slurm_robust.policy.job import repeats
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.code_versions import CodeState

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_robust.core.spent_time import Spent, spent
 from slurm_robust.report.figures.trainings import Training, unit_of
-from slurm_robust.spent_time import Spent, spent
 
 HOUR_S = 3600.0
 MAX_POINTS = 500

@@ -14,12 +14,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slurm_robust.core.spent_time import Spent
 from slurm_robust.policy.cluster.failure_rate import FailureRate
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.ettr import TimeShares, time_of, time_of_all
 from slurm_robust.report.figures.reliability import reliability
 from slurm_robust.report.figures.trainings import Training
-from slurm_robust.spent_time import Spent
 
 DAY_S = 86400.0
 _OUT_OF_SERVICE = (Spent.DETECTION, Spent.DIAGNOSIS, Spent.RESTART)

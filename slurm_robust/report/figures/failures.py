@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from slurm_robust.model import Attempt
+from slurm_robust.core.model import Attempt
 from slurm_robust.report.facts import ClosedIncident, Facts, NodeDrain
 from slurm_robust.report.figures.trainings import was_stopped
 

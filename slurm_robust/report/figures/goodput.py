@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slurm_robust.core.spent_time import Spent
 from slurm_robust.daemon.store.attempt_ledger import ClusterSize
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.trainings import GPU, NODE, Training, unit_of
-from slurm_robust.spent_time import Spent
 
 HOUR_S = 3600.0
 

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from slurm_robust.core.model import Attempt
 from slurm_robust.daemon.store.attempt_ledger import PoolSize
-from slurm_robust.model import Attempt
 from slurm_robust.report.facts import ClosedIncident, Facts
 from slurm_robust.report.figures.failures import is_failure
 from slurm_robust.report.figures.reliability import time_back_s

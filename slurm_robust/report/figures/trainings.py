@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from slurm_robust.core.spent_time import Span, within
+from slurm_robust.core.training_time import LEFT_ALONE, Stop, divided
 from slurm_robust.daemon.store.attempt_ledger import SupervisedAttempt
 from slurm_robust.report.facts import ClosedIncident, Facts
-from slurm_robust.spent_time import Span, within
-from slurm_robust.training_time import LEFT_ALONE, Stop, divided
 
 NOT_STOPPED = frozenset({"came_back", "went_on"})
 """Outcomes of incidents after which the training went on by itself: it was not stopped."""

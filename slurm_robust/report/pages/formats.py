@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from time import gmtime, strftime
 
+from slurm_robust.core.text import duration
 from slurm_robust.report.pages.view import Cell, Unit
-from slurm_robust.text import duration
 
 UNKNOWN = "–"
 _AFTER = {Unit.HOURS: " h", Unit.GPU_HOURS: " GPU h", Unit.NODE_HOURS: " node h"}

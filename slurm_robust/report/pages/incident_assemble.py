@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from slurm_robust.core.model import Incident, Plan, Verdict
+from slurm_robust.core.text import duration
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.ranks import name as ranks_named
-from slurm_robust.model import Incident, Plan, Verdict
 from slurm_robust.report.pages.formats import count
 from slurm_robust.report.pages.incident_view import IncidentStage, IncidentView, LinkedFile
 from slurm_robust.report.pages.rank_rows import rank_rows, shown_capture
 from slurm_robust.report.pages.view import BigNumber, Cell, FigureTable, TableColumn, Unit
-from slurm_robust.text import duration
 
 STAGES = {
     "suspected": "until it was suspected",

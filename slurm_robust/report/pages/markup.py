@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from slurm_robust.text import shortened
+from slurm_robust.core.text import shortened
 
 MAX_TEXT_CHARS = 2000
 """Of one text from outside: a name of a megabyte is cut, and says so by its ellipsis."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slurm_robust.core.training_time import LEFT_ALONE
 from slurm_robust.daemon.store.attempt_ledger import ClusterSize, PoolSize, SupervisedAttempt, attempt_of
 from slurm_robust.daemon.store.drain_history import DrainJudge
 from slurm_robust.daemon.store.journal import FILE_NAME, IncidentRow, Journal
@@ -19,7 +20,6 @@ from slurm_robust.report.facts import ClosedIncident, Facts, NodeDrain, NodeRepa
 from slurm_robust.report.sources.wording import examples, utc
 from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import expand
-from slurm_robust.training_time import LEFT_ALONE
 
 _BAD_ROW = (ValueError, KeyError, TypeError, AttributeError, SlurmParseError)  # msgspec's errors are ValueErrors
 _OVERLAPS = "opened_at_s < :to_s AND (closed_at_s IS NULL OR closed_at_s >= :from_s)"

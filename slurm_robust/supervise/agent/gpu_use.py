@@ -13,7 +13,7 @@ import os
 import re
 from typing import Iterable, Mapping, NamedTuple
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.agent.gpu_minors import DRIVER, GpuMinors
 from slurm_robust.supervise.agent.ranks import Rank, identity

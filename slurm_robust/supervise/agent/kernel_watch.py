@@ -11,7 +11,7 @@ import re
 import stat
 from typing import Iterable, NamedTuple
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.agent.gpu_minors import gpu_address

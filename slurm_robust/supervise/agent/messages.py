@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Mapping, NamedTuple, Union
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent import values
 from slurm_robust.supervise.agent.codec import Codec
 from slurm_robust.supervise.agent.mount_messages import CheckMounts, MountsChecked

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Iterable, NamedTuple
 
-from slurm_robust import node_findings
-from slurm_robust.node_findings import NodeFinding, UntrustedRingError
+from slurm_robust.marks import node_findings
+from slurm_robust.marks.node_findings import NodeFinding, UntrustedRingError
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.agent.gpu_use import GpuUse

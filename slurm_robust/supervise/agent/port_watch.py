@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Mapping, Sequence
 
-from slurm_robust.node_findings import IF_REPEATED, NOTE, NodeFinding
+from slurm_robust.marks.node_findings import IF_REPEATED, NOTE, NodeFinding
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.agent.rdma_ports import CLASS, Port, PortReader

@@ -19,9 +19,9 @@ import subprocess
 import sys
 from typing import IO, Any, NamedTuple
 
-from slurm_robust.plain_pickle import written_size
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.agent.ranks import StepProcess
+from slurm_robust.wire.plain_pickle import written_size
 
 MAX_FILE_BYTES = 64 << 20
 MAX_SENT_BYTES = 256 << 10

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from slurm_robust import node_findings
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks import node_findings
+from slurm_robust.marks.node_findings import NodeFinding
 
 _MOST = 2**63
 _MOST_S = 1e11

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 
-from slurm_robust.model import Signal, SignalKind
+from slurm_robust.core.model import Signal, SignalKind
 from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.session import Session

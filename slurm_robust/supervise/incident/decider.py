@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from slurm_robust.model import Mode, Plan, Road, Verdict, road_words
+from slurm_robust.core.model import Mode, Plan, Road, Verdict, road_words
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.policy.job.consequences import Silence
 from slurm_robust.policy.job.decide import decide

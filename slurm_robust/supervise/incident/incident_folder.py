@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_robust import own_folder
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.wire import own_folder
 
 STORY_FILE = "story.jsonl"
 _MAX_READ = 64 << 20

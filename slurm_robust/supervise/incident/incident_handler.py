@@ -9,11 +9,11 @@ import asyncio
 import math
 from signal import SIGKILL, SIGTERM
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
+from slurm_robust.core.model import Conclusion, Failure, Grade, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.diagnose.findings import matcher_with
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.votes.node_signals import name_reported
-from slurm_robust.model import Conclusion, Failure, Grade, Plan, Road, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.consequences import patience_s
 from slurm_robust.policy.job.node_faults import failure_of, settle_s
 from slurm_robust.supervise.incident.dead_nodes import find_dead_nodes

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from slurm_robust.model import TIME_KEYS, Incident, Plan, Signal, Verdict
+from slurm_robust.core.model import TIME_KEYS, Incident, Plan, Signal, Verdict
 from slurm_robust.supervise.session import Session
 
 _WINDOW_S = 3600.0

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from slurm_robust.core.model import Conclusion, Failure, Signal, SignalKind, Verdict
 from slurm_robust.localize import circumstances, ras
 from slurm_robust.localize.apart import Apart, standing_apart
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, SavedRound, saved_round, unseen_rank
@@ -22,7 +23,6 @@ from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import DumpPairs, RankDump
 from slurm_robust.localize.stacks import archive
 from slurm_robust.localize.stacks.merge import render_tree
-from slurm_robust.model import Conclusion, Failure, Signal, SignalKind, Verdict
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.mount_messages import CheckMounts
 from slurm_robust.supervise.incident.incident_log import IncidentLog

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from slurm_robust.core.model import Failure, Verdict
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.failure import DISK_FULL, disk_path
-from slurm_robust.model import Failure, Verdict
 from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.situation import JobFacts, Situation
 from slurm_robust.supervise.incident import full_disk

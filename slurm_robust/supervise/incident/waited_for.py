@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
+from slurm_robust.core.model import Grade
 from slurm_robust.localize.evidence import Capture, Evidence, RankExit
 from slurm_robust.localize.stacks.blocking import LIKELY, SURE
 from slurm_robust.localize.stacks.motion import moving, spinning, stillness
 from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.localize.votes.waiting_at_rest import resting_s, with_traffic
-from slurm_robust.model import Grade
 from slurm_robust.policy.job.consequences import PATIENT_PHASES, Silence, patience_s
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.fleet import RankInfo

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from slurm_robust.mode import Mode
+from slurm_robust.core.mode import Mode
 from slurm_robust.supervise.agent.clock import CLOCK
 from slurm_robust.supervise.incident import incident_folder
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
@@ -31,7 +31,7 @@ from slurm_robust.supervise.launch.srun_command import SrunCommand, first_launch
 from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 
 if TYPE_CHECKING:
-    from slurm_robust.config import Config
+    from slurm_robust.config.site import Config
 
 DEFAULT_MODE = Mode.OBSERVE
 DEFAULT_LAUNCHES_PER_HOUR = 30
@@ -183,8 +183,8 @@ def _ask_slurm(ref: JobIds, config: Config | None) -> tuple[list[Path], Path] | 
     """The job's output file and working directory, where our own output goes through a pipe or to a terminal."""
     import msgspec  # noqa: PLC0415 (seldom needed, and srun waits for it)
 
-    from slurm_robust.config import SlurmConfig  # noqa: PLC0415
-    from slurm_robust.model import JobRef  # noqa: PLC0415
+    from slurm_robust.config.site import SlurmConfig  # noqa: PLC0415
+    from slurm_robust.core.model import JobRef  # noqa: PLC0415
     from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415
     from slurm_robust.slurm.factory import connect  # noqa: PLC0415
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from slurm_robust.mode import Mode
+from slurm_robust.core.mode import Mode
 from slurm_robust.supervise.launch.srun_command import UsageError
 
 if TYPE_CHECKING:
-    from slurm_robust.config import Config
+    from slurm_robust.config.site import Config
 
 USAGE = """\
 usage: srobust run [srun options] [--robust[=on|observe|off]] [--robust-…=…] [--] CMD [ARG…]

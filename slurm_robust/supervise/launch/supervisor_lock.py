@@ -7,8 +7,8 @@ import fcntl
 import os
 import re
 
-from slurm_robust import own_folder
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
+from slurm_robust.wire import own_folder
 
 _LATE = 8
 """With more supervisors than this behind the first one, some count as none."""

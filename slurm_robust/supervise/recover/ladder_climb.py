@@ -5,7 +5,7 @@ The rung is remembered before the tests begin: a supervisor that is killed in th
 
 from __future__ import annotations
 
-from slurm_robust.model import Road
+from slurm_robust.core.model import Road
 from slurm_robust.policy.job.ladder import TestOutcome
 from slurm_robust.supervise.incident.decider import Decider
 from slurm_robust.supervise.outcome import ExecutePlan, Outcome

@@ -9,8 +9,8 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from slurm_robust.claim import Claim
-from slurm_robust.model import Failure, FailureCause
+from slurm_robust.core.model import Failure, FailureCause
+from slurm_robust.marks.claim import Claim
 from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.consequences import Pauses
 from slurm_robust.policy.job.ladder import LadderMemory

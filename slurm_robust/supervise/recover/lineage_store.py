@@ -17,8 +17,8 @@ from dataclasses import replace
 
 import msgspec
 
-from slurm_robust.claim import Claim
-from slurm_robust.model import EXIT_STOPPED_FOR_GOOD, Grade, Road
+from slurm_robust.core.model import EXIT_STOPPED_FOR_GOOD, Grade, Road
+from slurm_robust.marks.claim import Claim
 from slurm_robust.policy.job import climb
 from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.consequences import Pauses

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from slurm_robust.model import Plan, TestName
+from slurm_robust.core.model import Plan, TestName
 from slurm_robust.policy.job.ladder import TestOutcome
 from slurm_robust.slurm import topology
 from slurm_robust.slurm.errors import SlurmError

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_robust import claim
-from slurm_robust.model import Plan, Road
+from slurm_robust.core.model import Plan, Road
+from slurm_robust.core.text import shortened
+from slurm_robust.marks import claim
 from slurm_robust.policy.job.eviction import with_dirty
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.launch import resume_points
@@ -19,7 +20,6 @@ from slurm_robust.supervise.versions.code_keeper import CodeKeeper
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.fault_watch import nodes_in_use
 from slurm_robust.supervise.watch.losses import Losses
-from slurm_robust.text import shortened
 
 _FOLLOW_S = 5.0
 _POLL_S = 0.1

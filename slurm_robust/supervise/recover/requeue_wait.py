@@ -17,9 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_robust.claim import ClaimAnswer, answer_to
-from slurm_robust.config import SlurmConfig
-from slurm_robust.model import EXIT_REQUEUE_WANTED, JobRef
+from slurm_robust.config.site import SlurmConfig
+from slurm_robust.core.model import EXIT_REQUEUE_WANTED, JobRef
+from slurm_robust.marks.claim import ClaimAnswer, answer_to
 from slurm_robust.slurm.client import SlurmClient
 from slurm_robust.slurm.commands import CommandClient
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError

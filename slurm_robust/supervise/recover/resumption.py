@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_robust import claim
-from slurm_robust.mode import Mode
+from slurm_robust.core.mode import Mode
+from slurm_robust.marks import claim
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.recover.lineage_store import LineageStore

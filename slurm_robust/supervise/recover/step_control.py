@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slurm_robust import claim
-from slurm_robust.model import EXIT_REQUEUE_WANTED, Grade, Incident, Plan, Road, Verdict
+from slurm_robust.core.model import EXIT_REQUEUE_WANTED, Grade, Incident, Plan, Road, Verdict
+from slurm_robust.marks import claim
 from slurm_robust.policy.job.ladder import Rung
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.agent import messages

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from slurm_robust.model import Conclusion, Grade, Plan, Suspect, Verdict
+from slurm_robust.core.model import Conclusion, Grade, Plan, Suspect, Verdict
+from slurm_robust.core.text import joined
 from slurm_robust.policy.job.ladder import TestOutcome
 from slurm_robust.stoptime.conclusion import FindingKind, TestReport
-from slurm_robust.text import joined
 
 CONFIDENCE = 0.95
 """Of a node that fails a test whose partners passed: it fails again where it is tested again."""

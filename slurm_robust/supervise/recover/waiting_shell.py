@@ -18,7 +18,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from slurm_robust.model import EXIT_REQUEUE_WANTED
+from slurm_robust.core.model import EXIT_REQUEUE_WANTED
 from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.agent.clock import CLOCK
 

@@ -11,8 +11,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_robust import own_folder
-from slurm_robust.model import Conclusion, Failure, Plan, Road, Verdict
+from slurm_robust.core.model import Conclusion, Failure, Plan, Road, Verdict
 from slurm_robust.policy.job import code_versions
 from slurm_robust.policy.job.code_versions import CodeState, PendingCode
 from slurm_robust.supervise.incident.incident_log import IncidentLog
@@ -34,6 +33,7 @@ from slurm_robust.supervise.versions.version_folder import (
 )
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.newest_checkpoint import NewestCheckpoint
+from slurm_robust.wire import own_folder
 
 _SNAPSHOT_S = 60.0
 _LOOK_S = 1.0

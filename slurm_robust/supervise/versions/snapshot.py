@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from slurm_robust.core.text import shortened
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.versions import selection
 from slurm_robust.supervise.versions.selection import Selection
-from slurm_robust.text import shortened
 
 _FICLONE = 0x40049409
 """The ioctl that has a new file share the blocks of another one until either is written to."""

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_robust import own_folder
+from slurm_robust.core.text import shortened
 from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.versions import changes, selection, snapshot
 from slurm_robust.supervise.versions.changes import CodeChanges
 from slurm_robust.supervise.versions.snapshot import FolderChangedError, Limits, SnapshotError
-from slurm_robust.text import shortened
+from slurm_robust.wire import own_folder
 
 FOLDER = "code"
 _MAX_NUMBER = 9999

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from slurm_robust import claim
+from slurm_robust.marks import claim
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from msgspec import structs
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
+from slurm_robust.core.model import Signal, SignalKind
 from slurm_robust.localize.evidence import RaisedException, RankExit
-from slurm_robust.model import Signal, SignalKind
 from slurm_robust.policy.job.consequences import FIRST_STEP, PATIENT_PHASES, Pauses, learnt_limit_s
 from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.clock import Clock

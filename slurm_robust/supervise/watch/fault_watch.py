@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from slurm_robust.model import Signal
+from slurm_robust.core.model import Signal
+from slurm_robust.core.text import joined, shortened
 from slurm_robust.policy.job.node_faults import fault_text
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.newest_checkpoint import NewestCheckpoint
-from slurm_robust.text import joined, shortened
 
 
 @dataclass(frozen=True)

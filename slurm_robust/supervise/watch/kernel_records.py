@@ -9,8 +9,8 @@ import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from slurm_robust.config import NodecheckConfig
-from slurm_robust.node_findings import NOW
+from slurm_robust.config.site import NodecheckConfig
+from slurm_robust.marks.node_findings import NOW
 from slurm_robust.supervise.agent.messages import MAX_RECORD_CHARS, MAX_RECORDS, KernelRecords, NodeFindings
 
 if TYPE_CHECKING:

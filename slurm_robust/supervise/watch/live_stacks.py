@@ -7,7 +7,7 @@ import pwd
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.agent.messages import TakeCapture
 from slurm_robust.supervise.clock import CLOCK

@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_robust.model import Signal, SignalKind
-from slurm_robust.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, MAX_FINDINGS, NOTE, NOW, NodeFinding
+from slurm_robust.core.model import Signal, SignalKind
+from slurm_robust.core.text import shortened
+from slurm_robust.marks.node_findings import AT_NEXT_CHECKPOINT, IF_REPEATED, MAX_FINDINGS, NOTE, NOW, NodeFinding
 from slurm_robust.policy.job import node_faults as policy
 from slurm_robust.policy.job.drains import drained, urgency_of_drain
 from slurm_robust.policy.job.node_faults import FaultMemory, FaultMove, FaultyNodes
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder
-from slurm_robust.text import shortened
 
 _MOST = 1024
 """Signals of an attempt: a flood must not fill the memory."""

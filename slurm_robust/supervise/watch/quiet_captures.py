@@ -9,10 +9,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from slurm_robust.core.model import Conclusion, Grade, Signal, SignalKind, Verdict
+from slurm_robust.core.text import shortened
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.votes.waiting_at_rest import resting_s
-from slurm_robust.model import Conclusion, Grade, Signal, SignalKind, Verdict
 from slurm_robust.policy.job.consequences import Silence, patience_s
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
@@ -20,7 +21,6 @@ from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.dead_ranks import CAPTURES_AFTER_S, next_capture_in_s
 from slurm_robust.supervise.watch.traffic import SILENT_S as TRAFFIC_SILENT_S
-from slurm_robust.text import shortened
 
 _CAPTURES_AFTER_FINISHED = 6
 """Ranks that are known to have finished are given this many captures: no rank is at fault, and nothing is urgent."""

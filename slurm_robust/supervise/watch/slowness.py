@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 
+from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.slow.judge import judge_timings
 from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.localize.slow.timings_file import packed
 from slurm_robust.localize.slow.unnamed import slow_but_unnamed
-from slurm_robust.model import Conclusion, Verdict
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from slurm_robust.config import SuperviseConfig
+from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.supervise.agent.stopped_messages import ContinueRank, RankContinued
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.fleet import Fleet, RankInfo

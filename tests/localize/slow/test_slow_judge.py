@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from slow_tables import table
 
+from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.slow.judge import judge_timings
-from slurm_robust.model import Conclusion, Verdict
 
 DP16 = {"dp": 16}
 PIPELINE = {"tp": 2, "pp": 4, "dp": 4}

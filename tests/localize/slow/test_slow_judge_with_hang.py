@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from slow_tables import table
 
 from slurm_robust.cli.commands.localize import command
+from slurm_robust.core.model import Conclusion, Suspect, Verdict
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.slow.judge import judge_slowness, weigh, with_timings
-from slurm_robust.model import Conclusion, Suspect, Verdict
 
 SLOW = Verdict(Conclusion.CULPRIT, "rank 3 on n1 computes longer", (Suspect("n1", (3,), 0.9, "slow"),))
 HUNG = Verdict(Conclusion.CULPRIT, "rank 5 on n2 is stopped", (Suspect("n2", (5,), 0.9, "stopped"),))

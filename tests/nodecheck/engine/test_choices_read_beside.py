@@ -59,7 +59,7 @@ def test_a_cold_prolog_loads_no_parser_and_no_sockets(site: Path) -> None:
         f"import sys; sys.path.append({str(HOME)!r})\n"
         "from slurm_robust.nodecheck.stages.fast_path import main\n"
         f"code = main('prolog', {str(site)!r})\n"
-        "heavy = {'yaml', 'msgspec', 'socket', 'slurm_robust.model', 'slurm_robust.config', 'pynvml'}\n"
+        "heavy = {'yaml', 'msgspec', 'socket', 'slurm_robust.core.model', 'slurm_robust.config.site', 'pynvml'}\n"
         "print(code, sorted(heavy & set(sys.modules)))"
     )
     env = {"SLURMD_NODENAME": "n1", "PATH": os.environ["PATH"]}

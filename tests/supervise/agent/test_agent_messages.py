@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent import messages as m
 from slurm_robust.supervise.agent.mount_messages import CheckMounts, MountsChecked
 from slurm_robust.supervise.agent.packing import pack

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers import wait_until
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent import gpu_use as gpu_use_module
 from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.gpu_use import GpuUse

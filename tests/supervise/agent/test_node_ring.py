@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from agent_stage import AgentStage
 
-from slurm_robust import node_findings
-from slurm_robust.node_findings import NodeFinding, encode
+from slurm_robust.marks import node_findings
+from slurm_robust.marks.node_findings import NodeFinding, encode
 from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.messages import FromAgent, NodeFindings, RankFound
 from slurm_robust.supervise.agent.node_ring import NodeRing

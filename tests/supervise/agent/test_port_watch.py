@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import wait_until
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent import rdma_ports
 from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.messages import FromAgent, NodeFindings, PortTraffic, encode, from_agent

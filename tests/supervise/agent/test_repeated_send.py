@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from supervised import World
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent import messages as m
 from slurm_robust.supervise.agent.clock import SystemClock
 from slurm_robust.supervise.agent.repeated_send import AGAIN_S, RepeatedSend

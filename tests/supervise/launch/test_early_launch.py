@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust import model
 from slurm_robust.checkpoint import save
 from slurm_robust.checkpoint.health import rollback_log
 from slurm_robust.cli import run_step
-from slurm_robust.config import Config, SuperviseConfig
-from slurm_robust.mode import Mode
+from slurm_robust.config.site import Config, SuperviseConfig
+from slurm_robust.core import model
+from slurm_robust.core.mode import Mode
 from slurm_robust.supervise import job_ref
 from slurm_robust.supervise.job import ref_from_environment
 from slurm_robust.supervise.launch import attempt_settings, early_launch, options, resume_points, srun_process

@@ -13,8 +13,8 @@ import pytest
 from supervised import World
 
 from slurm_robust import checkpoint
-from slurm_robust.config import Config
-from slurm_robust.model import Mode
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import Mode
 from slurm_robust.policy.job.code_versions import TRIAL_S, CodeState
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.supervisor import Supervisor

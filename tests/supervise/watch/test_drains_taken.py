@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from supervised import World
 
-from slurm_robust.model import JobRef, Signal, SignalKind
+from slurm_robust.core.model import JobRef, Signal, SignalKind
 from slurm_robust.slurm.errors import SlurmUnavailableError
 from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.watch import drain_watch

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from supervised import World
 
-from slurm_robust.config import NodecheckConfig
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.config.site import NodecheckConfig
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent.messages import KernelRecords, from_agent
 from slurm_robust.supervise.watch.kernel_records import KernelRecordJudge
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from supervised import World
 
-from slurm_robust.model import Signal, SignalKind
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.core.model import Signal, SignalKind
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.policy.job.node_faults import MILD_WITHIN_S, FaultMemory, FaultMove, belongs
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.incident.incident_folder import IncidentFolder

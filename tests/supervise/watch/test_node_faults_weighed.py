@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from supervised import World
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.policy.job import node_faults as policy
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.watch.node_faults import NodeFaults

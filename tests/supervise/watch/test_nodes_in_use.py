@@ -6,7 +6,7 @@ from pathlib import Path
 
 from supervised import World
 
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent.messages import NodeFindings
 from slurm_robust.supervise.watch.fault_watch import nodes_in_use
 

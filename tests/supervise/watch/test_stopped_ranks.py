@@ -10,9 +10,9 @@ import pytest
 from handler_parts import Parts
 from supervised import WAITS, World
 
-from slurm_robust.config import Config
-from slurm_robust.model import Mode
-from slurm_robust.node_findings import NodeFinding
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import Mode
+from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent.messages import NodeFindings, RankState
 from slurm_robust.supervise.agent.stopped_messages import ContinueRank, RankContinued
 from slurm_robust.supervise.recover.attempt_start import AttemptStart

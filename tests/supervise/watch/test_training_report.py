@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from supervised import World
 
-from slurm_robust import claim
-from slurm_robust.claim import Claim
+from slurm_robust.marks import claim
+from slurm_robust.marks.claim import Claim
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.recover.lineage_store import LineageStore

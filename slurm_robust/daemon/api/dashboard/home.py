@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm_robust.core.text import NODE_NAME
+from slurm_robust.core.training_time import Spent
 from slurm_robust.daemon.api.dashboard import nodes as squares
 from slurm_robust.daemon.api.dashboard.incident import badge, card, headline
 from slurm_robust.daemon.api.dashboard.pieces import (
@@ -27,8 +29,6 @@ from slurm_robust.daemon.api.dashboard.stages import back_after, is_open
 from slurm_robust.daemon.api.dashboard.tree import Board, Element, Piece, Section, element
 from slurm_robust.daemon.api.needs import incident_of, needs
 from slurm_robust.slurm.values import fold
-from slurm_robust.text import NODE_NAME
-from slurm_robust.training_time import Spent
 
 DRAINS_MAX = 50
 TOGETHER_S = 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slurm_robust.core.text import first_sentence
 from slurm_robust.daemon.api.dashboard.pieces import (
     DASH,
     Row,
@@ -16,7 +17,6 @@ from slurm_robust.daemon.api.dashboard.pieces import (
 )
 from slurm_robust.daemon.api.dashboard.stages import NAMES, is_open, short, stage_list, stamps
 from slurm_robust.daemon.api.dashboard.tree import Board, Element, Section, element
-from slurm_robust.text import first_sentence
 
 ACTIONS_ON_CARD = 4
 GOOD = frozenset({"running", "resumed", "went_on", "came_back", "ended"})

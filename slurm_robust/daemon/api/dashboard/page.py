@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from slurm_robust.core.text import duration
 from slurm_robust.daemon.api.dashboard.pieces import local_date
 from slurm_robust.daemon.api.dashboard.tree import Board, Section, visible
 from slurm_robust.daemon.api.needs import STALE_S
-from slurm_robust.text import duration
 
 _START = "systemctl status srobustd"
 TRAININGS = ("job", "user", "nodes", "step", "s/step", "ETTR 1 h", "ETTR", "time went into", "says")

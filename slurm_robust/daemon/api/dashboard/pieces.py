@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from slurm_robust.core.text import duration
 from slurm_robust.daemon.api.dashboard.tree import Element, Piece, element
-from slurm_robust.text import duration
 
 DASH = "–"
 Row = Mapping[str, Any]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from slurm_robust.core.text import duration
 from slurm_robust.daemon.api.dashboard.pieces import Row, local_date, local_time
 from slurm_robust.daemon.api.dashboard.tree import Element, element
 from slurm_robust.policy.cluster.stage_times import back_s
-from slurm_robust.text import duration
 
 NAMES = {
     "fault": "last progress",

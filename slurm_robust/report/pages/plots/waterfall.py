@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from slurm_robust.core.text import duration
 from slurm_robust.report.pages.incident_view import IncidentStage
 from slurm_robust.report.pages.markup import Markup
 from slurm_robust.report.pages.plots.axes import AxisScale, ticks
 from slurm_robust.report.pages.plots.canvas import CHAR_PX, Canvas, fitted
 from slurm_robust.report.pages.view import Unit
-from slurm_robust.text import duration
 
 _LABEL_PX = 200
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from slurm_robust.core.text import shortened
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.pages.view import Cell, FigureTable, TableColumn
-from slurm_robust.text import shortened
 
 MAX_TABLE_ROWS = 200
 """More is for tools: --json and `srobust report sql` have all."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
+from slurm_robust.core.text import shortened
 from slurm_robust.diagnose.rulebook import shipped
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures
@@ -23,7 +24,6 @@ from slurm_robust.report.pages.view import (
     TableColumn,
     Unit,
 )
-from slurm_robust.text import shortened
 
 BLAMES = (
     PlotSeries("node", "a node"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slurm_robust.core.text import duration
 from slurm_robust.policy.cluster.failure_rate import FailureRate
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.reliability import ReliabilityRow
@@ -15,7 +16,6 @@ from slurm_robust.report.pages.view import (
     TableColumn,
     Unit,
 )
-from slurm_robust.text import duration
 
 _HOUR_S = 3600.0
 COLUMNS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_robust.model import Road
+from slurm_robust.core.model import Road
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.restarts import STAGES
 from slurm_robust.report.pages.formats import count, shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slurm_robust.core.training_time import Spent
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures
 from slurm_robust.report.figures.ettr import LOST, ettr_series
@@ -19,7 +20,6 @@ from slurm_robust.report.pages.view import (
     TableColumn,
     Unit,
 )
-from slurm_robust.training_time import Spent
 
 WORDS = {
     Spent.PRODUCTIVE: "new steps",

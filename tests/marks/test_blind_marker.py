@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust import fault_marker
-from slurm_robust.blind_marker import MAX_AGE_S, BlindMarker, believed, marked, parse, render, without
-from slurm_robust.fault_marker import FaultMarker
+from slurm_robust.marks import fault_marker
+from slurm_robust.marks.blind_marker import MAX_AGE_S, BlindMarker, believed, marked, parse, render, without
+from slurm_robust.marks.fault_marker import FaultMarker
 
 MARKER = BlindMarker(1_790_000_000, "the package nvidia-ml-py is not installed")
 TEXT = "[[srobust-blind v=1 at=1790000000 : the package nvidia-ml-py is not installed]]"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from slurm_robust.node_findings import about_gpus
+from slurm_robust.marks.node_findings import about_gpus
 
 MAX_AGE_S = 3600.0
 """An older marker is not acted on: whoever ran on the node then has ended, or goes on in spite of it."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust import config, config_file
+from slurm_robust.config import file as config_file
+from slurm_robust.config import site as config
 
 
 def test_a_folder_that_may_not_be_looked_into_is_a_file_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

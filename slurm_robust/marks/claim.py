@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from slurm_robust.model import Conclusion, Grade, Plan, Road, Suspect, Verdict
-from slurm_robust.text import NODE_NAME, shortened
+from slurm_robust.core.model import Conclusion, Grade, Plan, Road, Suspect, Verdict
+from slurm_robust.core.text import NODE_NAME, shortened
 
 PROTOCOL_VERSION = 1
 COMMENT_MAX_BYTES = 1024

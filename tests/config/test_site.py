@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust import config
-from slurm_robust.model import Mode
+from slurm_robust.config import site as config
+from slurm_robust.core.model import Mode
 
 
 def test_nothing_configured_observes() -> None:

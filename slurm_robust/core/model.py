@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_robust.mode import Mode as Mode  # noqa: PLC0414 (users of the six nouns find it among them)
+from slurm_robust.core.mode import Mode as Mode  # noqa: PLC0414 (users of the six nouns find it among them)
 
 EXIT_REQUEUE_WANTED = 75
 """`srobust run`: a requeue was wanted and nobody came (sysexits' EX_TEMPFAIL)."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_robust import blind_marker, fault_marker, watch_marker
-from slurm_robust.blind_marker import BlindMarker
-from slurm_robust.fault_marker import FaultMarker
+from slurm_robust.marks import blind_marker, fault_marker, watch_marker
+from slurm_robust.marks.blind_marker import BlindMarker
+from slurm_robust.marks.fault_marker import FaultMarker
 
 
 def test_it_stands_beside_what_others_write() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from slurm_robust import __version__, build
+from slurm_robust import __version__
 from slurm_robust.cli.main import cli
+from slurm_robust.core import build
 
-PACKAGE = Path(build.__file__).parent
+PACKAGE = Path(build.__file__).parents[1]
 
 
 def test_it_is_that_of_the_files(tmp_path: Path) -> None:
@@ -18,7 +19,7 @@ def test_it_is_that_of_the_files(tmp_path: Path) -> None:
     copy = shutil.copytree(PACKAGE, tmp_path / "slurm_robust", ignore=shutil.ignore_patterns("__pycache__"))
     assert build.of(copy) == build.of(PACKAGE) == build.build()
     assert len(build.build()) == 8
-    with (copy / "mode.py").open("a") as file:
+    with (copy / "progress.py").open("a") as file:
         file.write("\n")
     assert build.of(copy) != build.build()
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust import claim
-from slurm_robust.claim import Claim, ClaimAnswer, ClaimError
-from slurm_robust.model import Grade, JobRef
+from slurm_robust.core.model import Grade, JobRef
+from slurm_robust.marks import claim
+from slurm_robust.marks.claim import Claim, ClaimAnswer, ClaimError
 
 WORDS = st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=300).filter(
     lambda t: "[[srobust:" not in t

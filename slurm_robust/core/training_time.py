@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from slurm_robust.spent_time import CLOCKS_S, RunningSteps, Timeline
-from slurm_robust.spent_time import Span as Span  # noqa: PLC0414 (users of the facts find these among them)
-from slurm_robust.spent_time import Spent as Spent  # noqa: PLC0414
-from slurm_robust.spent_time import ettr as ettr  # noqa: PLC0414
-from slurm_robust.spent_time import spent as spent  # noqa: PLC0414
-from slurm_robust.spent_time import within as within  # noqa: PLC0414
+from slurm_robust.core.spent_time import CLOCKS_S, RunningSteps, Timeline
+from slurm_robust.core.spent_time import Span as Span  # noqa: PLC0414 (users of the facts find these among them)
+from slurm_robust.core.spent_time import Spent as Spent  # noqa: PLC0414
+from slurm_robust.core.spent_time import ettr as ettr  # noqa: PLC0414
+from slurm_robust.core.spent_time import spent as spent  # noqa: PLC0414
+from slurm_robust.core.spent_time import within as within  # noqa: PLC0414
 
 LONG_START_S = 3600.0
 """A training that runs, and has never made a step, is starting for so long at most; then nobody knows what it does."""

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.model import TIME_KEYS
-from slurm_robust.training_time import Span, Spent, Stop, TrainingAttempt, divided, ettr, spent, within
+from slurm_robust.core.model import TIME_KEYS
+from slurm_robust.core.training_time import Span, Spent, Stop, TrainingAttempt, divided, ettr, spent, within
 
 T0 = 1_700_000_000.0
 """When the first attempt could have started."""

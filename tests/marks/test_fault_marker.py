@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.fault_marker import (
+from slurm_robust.marks.fault_marker import (
     CLOCKS_DIFFER_S,
     MAX_AGE_S,
     MAX_SENTENCE_CHARS,

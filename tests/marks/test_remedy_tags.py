@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.remedy import Remedy, remedy_of, tag, tagged, untagged
+from slurm_robust.marks.remedy import Remedy, remedy_of, tag, tagged, untagged
 
 
 @given(st.text(max_size=400), st.none() | st.sampled_from(Remedy), st.integers(60, 200))

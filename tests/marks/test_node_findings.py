@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.node_findings import (
+from slurm_robust.marks.node_findings import (
     FILE_NAME,
     MAX_BYTES,
     MAX_FINDINGS,

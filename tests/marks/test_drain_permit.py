@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.drain_permit import MAX_PERMIT_S, DrainPermit, of_daemon, parse, render_permit
+from slurm_robust.marks.drain_permit import MAX_PERMIT_S, DrainPermit, of_daemon, parse, render_permit
 
 NOW_S = 1_763_686_000.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.drain_permit import parse as permit_of
-from slurm_robust.drain_permit import render_permit
-from slurm_robust.lease_marker import LeaseMarker, marked, parse, render, word
+from slurm_robust.marks.drain_permit import parse as permit_of
+from slurm_robust.marks.drain_permit import render_permit
+from slurm_robust.marks.lease_marker import LeaseMarker, marked, parse, render, word
 
 MINE = LeaseMarker("ctl1.example", "9f3c")
 

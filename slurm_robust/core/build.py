@@ -27,4 +27,4 @@ def of(package: Path) -> str:
 @functools.lru_cache(maxsize=1)
 def build() -> str:
     """Return the build that this process runs, as it was when this was first asked; about 50 ms of work."""
-    return of(Path(__file__).parent)
+    return of(Path(__file__).parents[1])

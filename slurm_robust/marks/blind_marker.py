@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from slurm_robust.fault_marker import CLOCKS_DIFFER_S
+from slurm_robust.marks.fault_marker import CLOCKS_DIFFER_S
 
 RENEWED_S = 6 * 3600.0
 """A node that is still blind says it again after so long."""

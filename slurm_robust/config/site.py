@@ -15,14 +15,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 import yaml
 
-from slurm_robust.config_file import find
-from slurm_robust.config_http import HttpConfig
-from slurm_robust.config_supervise import SuperviseConfig as SuperviseConfig  # noqa: PLC0414 (its users find it here)
-from slurm_robust.mode import Mode
-from slurm_robust.notify_config import NotifyConfig
-from slurm_robust.repair_config import RepairConfig
-from slurm_robust.report_config import ReportConfig
-from slurm_robust.yaml_lines import line_of
+from slurm_robust.config.file import find
+from slurm_robust.config.http import HttpConfig
+from slurm_robust.config.notify import NotifyConfig
+from slurm_robust.config.repair import RepairConfig
+from slurm_robust.config.report import ReportConfig
+from slurm_robust.config.supervise import SuperviseConfig as SuperviseConfig  # noqa: PLC0414 (its users find it here)
+from slurm_robust.config.yaml_lines import line_of
+from slurm_robust.core.mode import Mode
 
 RENAMED = {
     "nodecheck.leave_timeout_s": "nodecheck.permit_timeout_s",

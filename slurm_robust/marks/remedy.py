@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import re
 
-from slurm_robust.text import shortened
+from slurm_robust.core.text import shortened
 
 
 class Remedy(str, enum.Enum):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.text import ELLIPSIS, first_sentence, joined, shortened
+from slurm_robust.core.text import ELLIPSIS, first_sentence, joined, shortened
 
 
 @pytest.mark.parametrize(

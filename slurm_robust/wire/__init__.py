@@ -1,0 +1,1 @@
+"""How are files and messages read that somebody else could have written?"""
