@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from slurm_robust.marks import field_text
 from slurm_robust.marks.fault_marker import CLOCKS_DIFFER_S
 
 RENEWED_S = 6 * 3600.0
@@ -23,8 +24,7 @@ MAX_REASON_CHARS = 160
 BLIND, FULL = "blind", "full"
 """The kinds of marker: the GPUs cannot be seen; a file system is full."""
 _MARKER = {k: re.compile(rf"\[\[srobust-{k} v=1 at=([0-9]{{1,12}}) : ([^\[\]]{{1,200}})\]\]") for k in (BLIND, FULL)}
-_ANY = {k: re.compile(rf"\s{{0,8}}\[\[srobust-{k}[^\[\]]{{0,1000}}\]\]") for k in (BLIND, FULL)}
-"""Also of another version, and one that cannot be read."""
+_ANY = {k: field_text.marker(k) for k in (BLIND, FULL)}
 
 
 class BlindMarker(NamedTuple):
@@ -37,7 +37,7 @@ class BlindMarker(NamedTuple):
 def parse(extra: str, kind: str = BLIND) -> BlindMarker | None:
     """Return the last marker of this kind in this text; None if there is none that can be read. Never raises."""
     found = _MARKER[kind].findall(extra)
-    return BlindMarker(int(found[-1][0]), _plain(found[-1][1])) if found else None
+    return BlindMarker(int(found[-1][0]), field_text.sentence(found[-1][1], MAX_REASON_CHARS)) if found else None
 
 
 def marked(extra: str, kind: str = BLIND) -> bool:
@@ -46,14 +46,14 @@ def marked(extra: str, kind: str = BLIND) -> bool:
 
 
 def without(extra: str, kind: str = BLIND) -> str:
-    """Return the text without markers of this kind, and with a space for each control character (Slurm takes none)."""
-    return "".join(c if c.isprintable() else " " for c in _ANY[kind].sub("", extra)).strip()
+    """Return the text without markers of this kind, as Slurm takes it."""
+    return field_text.without(_ANY[kind], extra)
 
 
 def render(marker: BlindMarker, extra: str = "", kind: str = BLIND) -> str:
     """Return the text with this marker in place of every one of its kind in it; what else stands there stays."""
     at_s = min(max(int(marker.at_s), 0), 999_999_999_999)
-    reason = _plain(marker.reason) or "unknown"
+    reason = field_text.sentence(marker.reason, MAX_REASON_CHARS) or "unknown"
     return f"{without(extra, kind)} [[srobust-{kind} v=1 at={at_s} : {reason}]]".lstrip()
 
 
@@ -66,9 +66,3 @@ def says_as_much(there: BlindMarker, new: BlindMarker | None, now_s: float, boot
     """Return True if the marker that is there has the reason of the new one, and it is no time to renew it."""
     same = new is not None and new.reason == there.reason
     return same and 0 <= now_s - there.at_s < RENEWED_S and believed(there, now_s, boot_at_s)
-
-
-def _plain(text: str) -> str:
-    """Return one line of printable ASCII without brackets, within the bound."""
-    line = "".join(c if c.isascii() and c.isprintable() else "?" for c in " ".join(text.split()))
-    return line.replace("[", "(").replace("]", ")")[:MAX_REASON_CHARS].strip()

@@ -7,7 +7,7 @@ the daemon reads it with the nodes and removes it once that fault is dealt with.
 go on, only the node is to be drained. It stands in `Extra`, not in `Comment`,
 because the daemon writes the comments of many nodes at once (the drain permits), and would overwrite a marker that it
 has not read yet. What a person wrote there stays. Only root and Slurm's operators can write the field. Standard library
-and `node_findings` only; nothing here acts.
+and `marks` only; nothing here acts.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from slurm_robust.marks import field_text
 from slurm_robust.marks.node_findings import about_gpus
 
 MAX_AGE_S = 3600.0
@@ -28,8 +29,7 @@ _MARKER = re.compile(
     r"\[\[srobust-fault v=1 at=([0-9]{1,12}) kind=([a-z0-9_]{1,32})"
     r"(?: gpus=([0-9]{1,4}(?:,[0-9]{1,4}){0,63}))?(?: repair=([a-z_]{1,20}))?( jobs=stay)? : ([^\[\]]{1,200})\]\]"
 )
-_ANY = re.compile(r"\s{0,8}\[\[srobust-fault[^\[\]]{0,1000}\]\]")
-"""Also of another version, and one that cannot be read."""
+_ANY = field_text.marker("fault")
 
 
 class FaultMarker(NamedTuple):
@@ -64,7 +64,7 @@ def parse(extra: str) -> FaultMarker | None:
         return None
     at, kind, gpus, remedy, stay, sentence = found[-1]
     numbers = tuple(int(gpu) for gpu in gpus.split(",") if gpu)
-    return FaultMarker(int(at), kind, numbers, _plain(sentence), remedy, bool(stay))
+    return FaultMarker(int(at), kind, numbers, field_text.sentence(sentence, MAX_SENTENCE_CHARS), remedy, bool(stay))
 
 
 def marked(extra: str) -> bool:
@@ -73,8 +73,8 @@ def marked(extra: str) -> bool:
 
 
 def without(extra: str) -> str:
-    """The text without any marker, and with a space for each control character: Slurm takes no line that has one."""
-    return "".join(c if c.isprintable() else " " for c in _ANY.sub("", extra)).strip()
+    """Return the text without any fault marker, as Slurm takes it."""
+    return field_text.without(_ANY, extra)
 
 
 def render(marker: FaultMarker, extra: str = "") -> str:
@@ -87,7 +87,7 @@ def render(marker: FaultMarker, extra: str = "") -> str:
     named += f" repair={remedy}" if remedy else ""
     named += " jobs=stay" if marker.spares_jobs else ""
     at_s = min(max(int(marker.at_s), 0), 999_999_999_999)
-    sentence = _plain(marker.sentence) or "a fault"
+    sentence = field_text.sentence(marker.sentence, MAX_SENTENCE_CHARS) or "a fault"
     return f"{without(extra)} [[srobust-fault v=1 at={at_s} kind={kind}{named} : {sentence}]]".lstrip()
 
 
@@ -113,9 +113,3 @@ def fresh(marker: FaultMarker, now_s: float, boot_at_s: float, seen_s: float) ->
     One of the future comes from a clock that is ahead: its age counts from `seen_s`, when it was seen first.
     """
     return now_s - min(marker.at_s, seen_s) <= MAX_AGE_S and marker.at_s >= boot_at_s - CLOCKS_DIFFER_S
-
-
-def _plain(text: str) -> str:
-    """One line of printable ASCII without brackets, within the bound."""
-    line = "".join(c if c.isascii() and c.isprintable() else "?" for c in " ".join(text.split()))
-    return line.replace("[", "(").replace("]", ")")[:MAX_SENTENCE_CHARS].strip()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from slurm_robust.marks import field_text
+
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
 _MARKER = re.compile(rf"\[\[srobust-lease v=1 of=({_WORD}) id=({_WORD})(?: asked=({_WORD}))?\]\]")
-_ANY = re.compile(r"\s{0,8}\[\[srobust-lease[^\[\]]{0,1000}\]\]")
-"""Also of another version, and one that cannot be read."""
+_ANY = field_text.marker("lease")
 
 
 class LeaseMarker(NamedTuple):
@@ -42,7 +43,7 @@ def marked(comment: str) -> bool:
 def render(marker: LeaseMarker, comment: str = "") -> str:
     """Return the text with this marker in place of every lease in it; what else stands there stays."""
     asked = f" asked={marker.asked}" if marker.asked else ""
-    return f"{_ANY.sub('', comment).strip()} [[srobust-lease v=1 of={marker.host} id={marker.id}{asked}]]".lstrip()
+    return f"{field_text.without(_ANY, comment)} [[srobust-lease v=1 of={marker.host} id={marker.id}{asked}]]".lstrip()
 
 
 def word(text: str) -> str:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 
+from slurm_robust.marks import field_text
+
 _MARKER = re.compile(r"\[\[srobust-watch mode=([a-z]{1,16})\]\]")
 _BUILD = re.compile(r"\[\[srobust-watch-build ([0-9a-z]{1,16})\]\]")
 """A marker of its own: daemons of older versions read the mode from the other one all the same."""
-_ANY = re.compile(r"\s{0,8}\[\[srobust-watch[^\[\]]{0,1000}\]\]")
-"""Also of another version, and one that cannot be read."""
+_ANY = field_text.marker("watch")
 
 
 def parse(extra: str) -> str:
@@ -30,8 +31,8 @@ def parse_build(extra: str) -> str:
 
 
 def without(extra: str) -> str:
-    """Return the text without any marker, and with a space for each control character, which Slurm does not take."""
-    return "".join(c if c.isprintable() else " " for c in _ANY.sub("", extra)).strip()
+    """Return the text without any watch marker, as Slurm takes it."""
+    return field_text.without(_ANY, extra)
 
 
 def render(mode: str, extra: str = "", build: str = "") -> str:
