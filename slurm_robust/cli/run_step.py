@@ -85,8 +85,10 @@ def _config(named: str) -> tuple[Config | None, str, bool]:
     """
     if config_file.find(named) is None:
         return None, "", True
-    from slurm_robust.config import site  # noqa: PLC0415 (srun waits for it, where there is a file)
-
+    try:
+        from slurm_robust.config import site  # noqa: PLC0415 (srun waits for it, where there is a file)
+    except ImportError as error:
+        return None, f"this installation is not whole ({error})", True
     try:
         return site.load(named), "", True
     except site.ConfigError as error:
