@@ -10,6 +10,8 @@ from typing import NoReturn
 
 import click
 
+from slurm_robust.core.model import JobRef
+from slurm_robust.slurm.client import SlurmClient
 from slurm_robust.slurm.errors import SlurmError, SlurmUnavailableError
 
 SHOWN = ((0, "shown"), (1, "the daemon's state cannot be read; the message says what to check"), (2, "wrong usage"))
@@ -78,3 +80,12 @@ def own_job() -> str | None:
         return None
     click.echo(f"of job {job}, in which this was typed (SLURM_JOB_ID)", err=True)
     return job
+
+
+def why_waits(client: SlurmClient, job: str) -> str:
+    """Return Slurm's reason why this job waits, to stand behind a sentence; empty if it has none."""
+    try:
+        found = client.job(JobRef.parse(job))
+    except SlurmError:
+        return ""
+    return f" ({found.reason})" if found is not None and found.reason not in ("", "None") else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from slurm_robust.config.site import OwnJobsConfig
 from slurm_robust.doctor.advice import Advice, Severity
@@ -26,16 +27,23 @@ def judge(
     partitions: Sequence[PartitionRules],
     associations: Sequence[Association] | None,
     tried: Mapping[str, str],
+    *,
+    standby: Sequence[str] = (),
 ) -> list[Advice]:
     """Findings about the jobs of the daemon's user in these partitions.
 
-    `associations` is None where Slurm enforces none; `tried` has what `sbatch --test-only` said, by partition.
+    `associations` is None where Slurm enforces none; `tried` has what `sbatch --test-only` said, by partition. What is
+    wrong in a partition other than those of the standby pools is advice: perhaps nobody trains there.
     """
     if associations is not None and not associations:
         account = next((min(p.accounts) for p in partitions if p.accounts), config.account or "ACCOUNT")
         sentence = f"Slurm's accounting has no association for {user}: it refuses the daemon's reservations and jobs"
         return [Advice(Severity.WRONG, ABOUT, sentence, f"sacctmgr add user {user} account={account}")]
-    found = [_partition(config, user, p, associations, tried.get(p.name, "")) for p in partitions]
+    found = []
+    for p in partitions:
+        advice = _partition(config, user, p, associations, tried.get(p.name, ""))
+        elsewhere = bool(standby) and p.name not in standby and advice.level is Severity.WRONG
+        found.append(replace(advice, level=Severity.ADVICE) if elsewhere else advice)
     wrong = [advice for advice in found if advice.level is not Severity.OK]
     if not wrong and found:
         names = ", ".join(p.name for p in partitions)

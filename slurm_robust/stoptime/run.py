@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import statistics
 import time
 from collections import defaultdict
@@ -98,7 +99,12 @@ class TestRun:
     __test__ = False
 
     def __init__(
-        self, target: StepTarget, tests: Sequence[TestName], settings: TestSettings, progress: Progress
+        self,
+        target: StepTarget,
+        tests: Sequence[TestName],
+        settings: TestSettings,
+        progress: Progress,
+        why_waits: Callable[[str], str] = lambda _: "",
     ) -> None:
         budget_s = settings.budget_s
         self._replayed = settings.replay
@@ -109,7 +115,7 @@ class TestRun:
         self.left_step = ""
         self.left_replay: list[str] = []
         self._step_id = ""
-        self._progress = progress
+        self._progress, self._why_waits = progress, why_waits
         self._beside_a_job = target.job_id is not None
         self._step = AgentStep(target, self._told)
         self._states = {node: AgentState() for node in self.nodes}
@@ -237,6 +243,8 @@ class TestRun:
         started = [node for node, state in states.items() if state.index >= 0]
         if not started:
             errors = self._last_words()
+            if queued := re.search(r"\bjob (\d+) queued", errors):
+                errors += await asyncio.to_thread(self._why_waits, queued[1])
             after = "srun ended" if self._step.ended.is_set() else f"{limit_s:.0f} s are over"
             raise TestRunError(f"no agent started, and {after}{': ' + errors if errors else ''}")
         for node in self.nodes:

@@ -19,6 +19,6 @@ def test_a_user_is_told_that_the_daemons_jobs_cannot_be_tried(
     """Slurm lets root alone try another one's job: that it refuses a user says nothing about the site."""
     (tmp_path / "there").mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
-    (found,) = _own_jobs({}, Config(daemon=DaemonConfig(state_dir=str(tmp_path / folder))))
+    (found,) = _own_jobs({}, Config(daemon=DaemonConfig(state_dir=str(tmp_path / folder))), {})
     assert found.level is Severity.UNKNOWN
     assert found.sentence == "nobody cannot try the jobs of root, the daemon's user"

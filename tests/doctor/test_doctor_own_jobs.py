@@ -67,3 +67,12 @@ def test_what_test_only_says_counts_where_it_speaks_of_settings() -> None:
     assert found.level is Severity.WRONG
     (found,) = judge(OwnJobsConfig(), "root", [main], None, {"main": "allocation failure: Requested nodes are busy"})
     assert found.level is Severity.UNKNOWN
+
+
+def test_a_partition_without_standby_nodes_is_advice() -> None:
+    """Its nodes may become suspects, too; but perhaps nobody trains there."""
+    main, long = PartitionRules("main"), PartitionRules("long", qos=frozenset({"long"}))
+    (found,) = judge(OwnJobsConfig(), "root", [main, long], [ROOT], {}, standby=["main"])
+    assert (found.level, "partition long asks for QOS long" in found.sentence) == (Severity.ADVICE, True)
+    (found,) = judge(OwnJobsConfig(), "root", [main, long], [ROOT], {})
+    assert found.level is Severity.WRONG

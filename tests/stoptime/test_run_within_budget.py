@@ -340,3 +340,21 @@ def test_pytorch_that_does_not_load_is_waited_for_once(monkeypatch: pytest.Monke
     report, step = run_over(monkeypatch, silent, TestName.PAIRS, budget_s=10.0)
     assert report.ended_early == "the budget of 10 s was used up before the test pairs"
     assert step.orders == []
+
+
+def test_a_step_that_waits_says_slurms_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it waits for, beside idle nodes, is not resources."""
+
+    class Waits(FakeStep):
+        async def start(self, **_: float) -> None:
+            self.errors = ["srun: job 11 queued and waiting for resources"]
+
+    monkeypatch.setattr(run_module, "AgentStep", Waits)
+    monkeypatch.setattr(run_module, "START_S", 0.1)
+
+    async def whole() -> None:
+        why = {"11": " (QOSNotAllowed)"}.__getitem__
+        await TestRun(StepTarget(NODES), (TestName.PAIRS,), TestSettings(60.0), lambda _: None, why).run()
+
+    with pytest.raises(TestRunError, match=r"queued and waiting for resources \(QOSNotAllowed\)"):
+        asyncio.run(whole())

@@ -99,11 +99,11 @@ def _findings(
     found += settings.judge(said, config) if said else []
     found += [Advice(Severity.ADVICE, "robust.yaml", text) for text in configuration.old_keys(path)]
     found += backend.check(about.name, about.version, about.problem, {d.call: d.why for d in about.lacking})
-    found += _own_jobs(said, config) if said else []
+    nodes = _nodes(client) if said else {}
+    found += _own_jobs(said, config, nodes) if said else []
     found += plugin.check(said)
     used = config_file.find(path)
     found += machine.check(said, used)
-    nodes = _nodes(client) if said else {}
     own_name = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     found += site.check(config, used, own_name if own_name in nodes or not nodes else "")
     if nodes:
@@ -145,7 +145,7 @@ def _about(client: CommandClient, *, tried: bool) -> BackEnd:
     return client.about()
 
 
-def _own_jobs(said: dict[str, str], config: Config) -> list[Advice]:
+def _own_jobs(said: dict[str, str], config: Config, nodes: dict[str, tuple[str, ...]]) -> list[Advice]:
     """Whether the daemon's own jobs may start, as its user: the owner of its folder, or whoever asks."""
     from slurm_robust.doctor import own_jobs  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.doctor.advice import Advice, Severity  # noqa: PLC0415 (the same)
@@ -162,15 +162,16 @@ def _own_jobs(said: dict[str, str], config: Config) -> list[Advice]:
         if asks not in ("root", user):
             who = f"{asks} cannot try the jobs of {user}, the daemon's user"
             return [Advice(Severity.UNKNOWN, own_jobs.ABOUT, who, "sudo srobust doctor  # or as that user")]
-        wanted = (chosen.partition,) if chosen.partition else config.standby.partitions
-        partitions = [p for p in client.partitions() if not wanted or p.name in wanted]
+        # Any node may become a suspect, and is checked in one of its partitions.
+        wanted = {chosen.partition_for(names) for names in nodes.values()}
+        partitions = [p for p in client.partitions() if p.name in wanted]
         known = client.associations(user) if own_jobs.enforced(said) else None
         options = [f"--{k}={v}" for k, v in (("account", chosen.account), ("qos", chosen.qos)) if v]
         options += ["--nodes=1", "--exclusive", "--time=1", "--output=/dev/null", "--chdir=/"]
         tried = {p.name: client.refusal([f"--partition={p.name}", *options], user) for p in partitions}
     except (SlurmError, KeyError) as error:
         return [Advice(Severity.UNKNOWN, own_jobs.ABOUT, f"the daemon's own jobs could not be tried: {error}")]
-    return own_jobs.judge(chosen, user, partitions, known, tried)
+    return own_jobs.judge(chosen, user, partitions, known, tried, standby=config.standby.partitions)
 
 
 def _show_backend(about: BackEnd, *, everything: bool) -> None:

@@ -20,7 +20,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from slurm_robust.cli import table
-from slurm_robust.cli.teaching import lesson, not_running, own_job, slurm_words
+from slurm_robust.cli.teaching import lesson, not_running, own_job, slurm_words, why_waits
 from slurm_robust.config import site
 from slurm_robust.core.model import EXIT_USAGE, JobRef, TestName
 from slurm_robust.localize.layout import LayoutError
@@ -39,7 +39,7 @@ from slurm_robust.stoptime.run import LEAST_BUDGET_S, TestRun, TestRunError, Tes
 
 _EXITS = {"passed": 0, "failed": 1, "undecided": 2}
 _INTERRUPTED = 130
-_ELSEWHERE = "; test nodes of a running job with --job ID, and reserved ones with --reservation NAME"
+_ELSEWHERE = "; type it in salloc, or with --job ID for a running job's nodes, --reservation NAME for reserved ones"
 Sizes = dict[str, int]
 _DEFAULT = ",".join(test.value for test in TestName if test is not TestName.REPLAY)
 _ALL = ",".join(test.value for test in TestName)
@@ -219,7 +219,7 @@ def command(
         _inconclusive(slurm_words(error))
     target = replace(target, rank_python=python or sys.executable)
     settings = TestSettings(budget_s, topology.read(""), least_bandwidths(config.nodecheck.options), spec, eud, sizes)
-    run = TestRun(target, tests, settings, partial(click.echo, err=True))
+    run = TestRun(target, tests, settings, partial(click.echo, err=True), partial(why_waits, client))
     report = _carried_out(run, client, job_id)
     if tell_slurm and job_id is not None:
         _tell_slurm(client, job_id, report)
