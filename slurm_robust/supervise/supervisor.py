@@ -111,7 +111,7 @@ class Supervisor:
         self._quiet_captures = QuietCaptures(session, attempt, self._start)
         self._slowness = Slowness(session, attempt)
         self._slow_watch = SlowWatch(session)
-        self._loss_watch = LossWatch(session, attempt)
+        self._loss_watch, self._losses.lost = LossWatch(session, attempt), ""
         self._fault_watch = FaultWatch(session, attempt)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
@@ -245,7 +245,8 @@ class Supervisor:
             if 0 < attempt.left_alone_at_s < attempt.last_sign_s:
                 attempt.quiet_until_s = attempt.left_alone_at_s = 0.0
         self._losses.take(attempt)
-        if why := self._loss_watch.poll():
+        if why := self._loss_watch.poll(had_finite=self._losses.had_finite):
+            self._losses.lost = why
             return await self._handler.bad_loss(attempt, start, why)
         self._slowness.poll()
         if why := await self._slow_watch.poll(self._slowness.unnamed):

@@ -110,6 +110,27 @@ def test_unknown_is_better_than_none(tmp_path: Path) -> None:
         rollback.go_back(tmp_path, found)
 
 
+def test_weights_that_are_nan_are_never_chosen_beside_older_ones(tmp_path: Path) -> None:
+    """NaN soon after 20, and saved at 25 and 30: none is healthy, but only the spell's own are certainly bad."""
+    train(tmp_path, range(16, 32), bad=tuple(range(23, 32)))
+    found = rollback.due(tmp_path)
+    assert found is not None
+    assert found.to is not None
+    assert found.to.step == 20
+    rollback.go_back(tmp_path, found)
+    assert latest(tmp_path).step == 20
+
+
+def test_a_spike_says_nothing_of_what_was_saved_just_before(tmp_path: Path) -> None:
+    """Its cause may be in there, and the weights of the spell itself may recover: nothing is chosen."""
+    health = train(tmp_path, range(16, 23))
+    health.observe(23, loss=50.0)
+    health.write()
+    found = rollback.due(tmp_path)
+    assert found is not None
+    assert found.to is None
+
+
 def test_the_newest_healthy_one_is_not_removed(tmp_path: Path) -> None:
     """`prune` keeps it, and the next, beside the newest, which may carry a spike that nobody sees yet."""
     train(tmp_path, range(1, 51), save_every=2)

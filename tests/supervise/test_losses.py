@@ -20,6 +20,7 @@ from slurm_robust.localize.evidence import RankExit
 from slurm_robust.policy.job.bad_loss import BadLoss
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.watch import losses as losses_module
+from slurm_robust.supervise.watch.loss_watch import LossWatch
 from slurm_robust.supervise.watch.losses import Losses, bad_loss_line
 
 
@@ -176,3 +177,31 @@ def test_words_about_a_bad_loss(line: str) -> None:
 def test_other_words(line: str) -> None:
     """A gradient norm that is not finite is loss scaling at work, and names that begin like infinity are words."""
     assert not bad_loss_line((line,)), math.nan
+
+
+def test_an_attempt_that_never_had_a_finite_loss_after_others_had(tmp_path: Path) -> None:
+    """It was resumed from weights that are NaN: what is by design in a pipeline's first stages is none here."""
+    of = Training(tmp_path, tmp_path)
+
+    async def story() -> None:
+        for step in range(1, 31):
+            await of.reports(step, 2.0)
+            if step == 20:
+                checkpoint.save(tmp_path, step, {"x": step})
+        await of.reports(31, "nan")
+        await of.bad()
+        of.attempt = of.world.attempt()
+        of.world.finds_ranks(1)
+        of.losses = of.new_losses()
+        watch, told = LossWatch(of.world.session, of.attempt), []
+        for step in range(41, 60):
+            await of.reports(step, "nan")
+            if why := watch.poll(had_finite=of.losses.had_finite):
+                told.append(why)
+                of.losses.lost = why
+        assert len(told) == 1
+        found = await of.bad()
+        assert found is not None
+        assert (found.why, found.healthy_step) == (told[0], 20)
+
+    asyncio.run(story())

@@ -50,6 +50,11 @@ class Spell(msgspec.Struct, frozen=True, kw_only=True):
     last_step: int
     why: str
 
+    @property
+    def not_finite(self) -> bool:
+        """Return whether it began with a loss that was NaN or infinite."""
+        return self.why.startswith(("loss nan", "loss inf", "loss -inf"))
+
 
 class WentBack(msgspec.Struct, frozen=True, kw_only=True):
     """A rollback: `step` was repeated at `at_s`, seconds since the epoch. Later steps from before it do not count."""

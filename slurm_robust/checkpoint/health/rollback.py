@@ -34,7 +34,8 @@ class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
 def due(directory: str | Path, *, line: str = "", step: int = -1) -> RollbackPlan | None:
     """The rollback that the last recorded loss of the training in `directory` calls for; None if the loss is not bad.
 
-    Healthy checkpoints are preferred; if there is none, an unknown one from well before the spell.
+    Healthy checkpoints are preferred, then an unknown one from well before the spell. If the loss is not finite, the
+    newest from before the spell is better than one that was saved in it.
 
     Args:
         directory: The folder of checkpoints.
@@ -88,7 +89,9 @@ def _best(there: list[Entry], record: health_log.HealthRecord, spell: Spell) -> 
         for entry, state in states:
             if state == wanted and entry.step + record.limits.settle_steps < spell.first_step:
                 return entry
-    return None
+    # Weights that are NaN stay NaN: what was saved before the spell may carry its cause, what was saved in it must.
+    before = [entry for entry in good if spell.not_finite and entry.step < spell.first_step - 1]
+    return max(before, key=lambda entry: entry.step, default=None)
 
 
 def go_back(directory: str | Path, found: RollbackPlan) -> str:

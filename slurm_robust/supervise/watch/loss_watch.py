@@ -18,10 +18,11 @@ class LossWatch:
         self._call = -1
         self._lost = self._announced = self._telling = False
 
-    def poll(self) -> str:
+    def poll(self, *, had_finite: bool = False) -> str:
         """Why the loss is lost, as a sentence, once; empty else.
 
-        A spike is only announced, and so is a loss that no rank has ever had a finite one of: it may be none by design.
+        A spike is only announced, and so is a loss that no rank has ever had a finite one of, also in earlier attempts
+        (`had_finite`): it may be none by design.
         """
         found = reported(self._attempt.fleet)
         if found is None:
@@ -40,7 +41,7 @@ class LossWatch:
         if self._lost or not self._trend.lost:
             return ""
         self._lost = True
-        if not found.telling:
+        if not found.telling and not had_finite:
             text = f"{self._trend.lost}; no rank has reported a finite loss before, so nothing is done about it"
             self._session.folder.log_event("loss", text, step=found.step)
             return ""

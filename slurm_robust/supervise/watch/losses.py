@@ -39,17 +39,21 @@ class Losses:
         self._theirs = not session.checkpoint_dir or not session.acting
         """The record is not ours to write."""
         self._found: rollback.RollbackPlan | None = None
+        self.had_finite = False
+        """An earlier attempt reported finite losses."""
+        self.lost = ""
+        """Why the loss of this attempt is lost, where none of its ranks has had a finite one."""
 
     def take(self, attempt: AttemptState) -> None:
         """Take the loss that was reported last; the file is read and written in a thread."""
         found = None if self._theirs else reported(attempt.fleet)
-        if found is None or not found.telling or (self._work is not None and not self._work.done()):
+        if found is None or (self._work is not None and not self._work.done()):
             return
         step, loss, grad_norm = found.step, found.loss, found.grad_norm
         if self._log is None:
             self._work = asyncio.create_task(self._open())
             return
-        if self._taken == (attempt.name, step):
+        if not found.telling or self._taken == (attempt.name, step):
             return
         self._taken = attempt.name, step
         self._log.take(step, loss=loss, grad_norm=grad_norm)
@@ -59,6 +63,7 @@ class Losses:
     async def _open(self) -> None:
         def opened() -> HealthLog | None:
             known, _ = health_log.read(self._session.checkpoint_dir)
+            self.had_finite = known is not None and bool(known.trend.losses)
             if known is not None and known.writer != _WRITER:
                 return None
             return HealthLog(self._session.checkpoint_dir, writer=_WRITER)
@@ -95,7 +100,8 @@ class Losses:
         if self._log is not None and not self._theirs:
             await self._write(self._log)
         exits = attempt.exits.values()
-        line = next((line for e in exits if (line := bad_loss_line((*e.last_lines, *e.shared_lines)))), "")
+        said = next((line for e in exits if (line := bad_loss_line((*e.last_lines, *e.shared_lines)))), "")
+        line = said or self.lost
         found = await asyncio.to_thread(rollback.due, session.checkpoint_dir, line=line, step=attempt.step)
         self._found = found
         if found is None:
