@@ -97,3 +97,16 @@ def test_a_snapshot_of_an_older_daemon_is_read() -> None:
         del older[key]
     job = {k: v for k, v in JOB.items() if k != "suspected_at_s"}
     assert needs({**older, "jobs": [job]}, 1000.0) == []
+
+
+def test_nodes_of_a_storm_of_faults_are_named_for_an_hour() -> None:
+    """Nothing is done about them, and their markers are gone; one that was drained since is told as such."""
+    storm = {"at_s": 900.0, "kinds": ["xid"], "nodes": ["k1", "k3"]}
+    nodes = [{"name": name, "owner": "", "node_state": "idle"} for name in ("k1", "k2", "k3")]
+    (said,) = needs(state(nodes=nodes, fault_storm=storm), 1000.0)
+    assert said.startswith("k1, k3 reported faults within a minute (xid)")
+    assert said.endswith("type on each: srobust check")
+    assert needs(state(nodes=nodes, fault_storm={**storm, "at_s": 1000.0 - 3601.0}), 1000.0) == []
+    nodes[0]["owner"] = nodes[2]["owner"] = "foreign"
+    assert needs(state(nodes=nodes, fault_storm=storm), 1000.0) == []
+    assert needs(state(fault_storm=None), 1000.0) == []

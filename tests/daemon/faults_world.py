@@ -17,9 +17,11 @@ XID = "XID 79 on GPU 0"
 class Faults(World):
     """A world whose nodes mark faults."""
 
-    def mark(self, node: str, *, age_s: float = 0.0, gpus: tuple[int, ...] = (), extra: str = "") -> FaultMarker:
+    def mark(
+        self, node: str, *, age_s: float = 0.0, gpus: tuple[int, ...] = (), extra: str = "", kind: str = "xid"
+    ) -> FaultMarker:
         """The node's root service writes its marker."""
-        marker = FaultMarker(int(self.slurm.now_s - age_s), "xid", gpus, XID)
+        marker = FaultMarker(int(self.slurm.now_s - age_s), kind, gpus, XID)
         before = self.slurm.state.nodes[node]
         self.slurm.state.nodes[node] = replace(before, extra=render(marker, extra))
         return marker

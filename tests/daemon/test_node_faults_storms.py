@@ -36,21 +36,24 @@ def test_a_storm_is_one_alert(fault_world: Make) -> None:
     assert [w.extra(f"n{i}") for i in range(1, 6)] == ["rack 7"] * 4 + [""]
 
 
-@pytest.mark.parametrize("leaves", ["n[1-4]", "n[1-3],n[4-6]"])
+@pytest.mark.parametrize(("leaves", "kind"), [("n[1-4]", "port"), ("n[1-3],n[4-6]", "port"), ("n[1-4]", "xid")])
 def test_nodes_of_one_leaf_switch_have_people_look_at_the_switch(
-    fault_world: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str
+    fault_world: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str, kind: str
 ) -> None:
-    """A switch that fails looks like faults of all its nodes."""
+    """A switch that fails looks like lost links of all its nodes; it takes no GPU off its bus."""
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     names = [f"SwitchName=s{i} Nodes={part}" for i, part in enumerate(leaves.split(",n"))]
     (tmp_path / "topology.conf").write_text("\n".join(names).replace("=[", "=n["))
     w = fault_world()
     for node in ("n1", "n2", "n3", "n4"):
-        w.mark(node)
+        w.mark(node, kind=kind)
     w.run(20)
     (alert,) = w.alerts("nodes.fault_storm")
+    shown = w.daemon.node_faults.storm_shown()
+    assert shown is not None
+    assert (shown["kinds"], shown["nodes"]) == ([kind], ["n1", "n2", "n3", "n4"])
     one = "they hang on one switch, that of n[1-4]: look there"
-    assert (one if leaves == "n[1-4]" else "they share a cause") in alert
+    assert (one if (leaves, kind) == ("n[1-4]", "port") else "they share a cause") in alert
 
 
 def test_more_than_the_breaker_allows_within_a_minute_is_a_storm(fault_world: Make) -> None:

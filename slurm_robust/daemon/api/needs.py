@@ -13,6 +13,8 @@ UNWRITABLE = "cannot be written"
 """In the troubles of a daemon that cannot write into its folder, and so does nothing."""
 UNTOLD_S = 3600.0
 """A target of `notify` that has not taken a message for so long needs a person."""
+STORM_TOLD_S = 3600.0
+"""A storm of faults is named for so long."""
 LEFT_ALONE = ("observed", "alerted", "refused")
 """Outcomes after which nobody acts on a job that still hangs."""
 
@@ -51,6 +53,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     if lost := state.get("lost_jobs"):
         jobs = shortened(",".join(str(job["job"]) for job in lost), 100)
         sentences.append(f"{lost_trainings(lost)}: sacct -j {jobs}")
+    sentences += _storm(state, now_s)
     sentences += [_blind(group) for group in state.get("blind_nodes", ())]
     sentences += [_full(group) for group in state.get("full_nodes", ())]
     short = sum(int(pool["short"]) for pool in state["standby"])
@@ -69,6 +72,19 @@ def lost_trainings(jobs: list[dict[str, Any]]) -> str:
     names = shortened(", ".join(f"job {job['job']} of {job['user']}" for job in jobs), 200)
     what = f"{len(jobs)} running training{'s' if len(jobs) > 1 else ''} ({names})"
     return f"Slurm has lost {what}: it knows neither them nor their end, so their owners have to submit them again"
+
+
+def _storm(state: dict[str, Any], now_s: float) -> list[str]:
+    """Name the nodes of a storm of faults for an hour, but for those that were drained or have gone."""
+    storm = state.get("fault_storm")
+    if not storm or now_s - storm["at_s"] > STORM_TOLD_S:
+        return []
+    nodes = [n["name"] for n in state["nodes"] if n["name"] in storm["nodes"] and not n["owner"]]
+    what = ", ".join(storm["kinds"])
+    seen = f"reported faults within a minute ({what}), and none was drained for it, since they share a cause"
+    return (
+        [f"{shortened(', '.join(nodes), 100)} {seen}: look for that, then type on each: srobust check"] if nodes else []
+    )
 
 
 def _blind(group: dict[str, Any]) -> str:

@@ -176,6 +176,7 @@ def _state(daemon: Daemon) -> dict[str, Any]:
         ],
         "troubles": list(context.troubles.values()),
         "lost_jobs": daemon.lost_jobs.shown(),
+        "fault_storm": daemon.node_faults.storm_shown(),
         "barred": [msgspec.to_builtins(bar) for bar in SeatBars(context.journal).all(context.now_s())],
         "totals": daemon.totals.shown(),
         "notify": daemon.notifier.shown(),

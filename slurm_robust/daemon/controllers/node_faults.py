@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from slurm_robust.core.model import REASON_PREFIX, Action, ActionKind, SignalKind
 from slurm_robust.core.text import shortened
@@ -143,6 +144,13 @@ class MarkedFaults:
             return None
         return Storm(known["last_at_s"], frozenset(known["kinds"]), frozenset(known["partitions"]), known["faults"])
 
+    def storm_shown(self) -> dict[str, Any] | None:
+        """Return the last storm for `srobust status`; None if there was none."""
+        storm = self._earlier()
+        if storm is None:
+            return None
+        return {"at_s": storm.last_at_s, "kinds": sorted(storm.kinds), "nodes": sorted(storm.faults)}
+
     async def _storm(self, faults: Mapping[str, SeenFault], earlier: Storm | None) -> frozenset[str]:
         """Announce a storm, and remove its markers; returns the nodes that are part of it."""
         context, nodes = self.context, self.context.readings.nodes
@@ -156,7 +164,9 @@ class MarkedFaults:
             kept["partitions"] = sorted(storm.partitions)
             if found.own:
                 first = faults[min(found.own)].marker
-                switches = await asyncio.to_thread(topology.read, context.config.slurm.conf)
+                # A switch takes links away, and no GPU off its bus.
+                links = all(about_rdma(faults[name].marker.kind) for name in found.own)
+                switches = await asyncio.to_thread(topology.read, context.config.slurm.conf) if links else ()
                 leaf = topology.shared(found.own, switches)
                 cause = f"they hang on one switch, that of {fold(leaf)}: look there" if leaf else "they share a cause"
                 context.alert(
