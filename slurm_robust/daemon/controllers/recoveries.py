@@ -241,8 +241,8 @@ class Recoveries:
         if kind in reserve:
             await self.context.read_reservations()
         again = step.action not in f.recovery.actions or ActionKind.POINT_JOB_AT_SEAT in f.called(self.context)
-        if (kind is ActionKind.CREATE_SEAT and again) or of_another(f.recovery, step):
-            await self.context.read_jobs()  # one may have come to a node just before the seat did
+        if (kind is ActionKind.CREATE_SEAT and again) or "close" in step.action.args or of_another(f.recovery, step):
+            await self.context.read_jobs()  # one may have come to a node just before the seat did, or through it
         if kind in (ActionKind.DRAIN, ActionKind.SET_DOWN):
             await self.context.read_nodes()
             # The next recovery of this poll must see it.

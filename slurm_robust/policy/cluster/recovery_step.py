@@ -225,7 +225,17 @@ def _close(r: Recovery, view: View) -> Step | None:
     """
     seat = view.reservations.get(r.seat)
     in_vain = opened(seat) and not (suffices(r, view) and holds(r, view))
-    return _tidy(r, view) if ending(seat) or in_vain else None
+    return _take_away(r, view) if ending(seat) or in_vain else None
+
+
+def _take_away(r: Recovery, view: View) -> Step | None:
+    """Tidy up a seat whose job has not started; one that is open is closed first, before the jobs are read again.
+
+    Once it is gone, a job of the user that came through it looks like one that Slurm has started there since.
+    """
+    step, seat = _tidy(r, view), view.reservations.get(r.seat)
+    deletes = isinstance(step, Do) and step.action.kind is ActionKind.DELETE_SEAT
+    return (_closed(r, view, "its job has left it") if deletes and opened(seat) else None) or step
 
 
 def _tidy(r: Recovery, view: View) -> Step | None:
@@ -233,7 +243,7 @@ def _tidy(r: Recovery, view: View) -> Step | None:
     if not r.seat:
         return None
     if view.job is not None and view.job.state not in ENDED and in_seat(r, view.job):
-        closed = _closed(r, view, view.job) if view.left else None
+        closed = _closed(r, view, f"job {view.job.ref.address} is in it") if view.left else None
         return closed or _do(r, ActionKind.LEAVE_SEAT)
     if r.seat not in view.reservations:
         return None
@@ -242,7 +252,7 @@ def _tidy(r: Recovery, view: View) -> Step | None:
 
 def _others_out(r: Recovery, view: View) -> Step:
     """Take the other jobs out of the seat: Slurm deletes no reservation that a job stands in."""
-    if closed := _closed(r, view, view.others[0]):
+    if closed := _closed(r, view, f"job {view.others[0].ref.address} is in it"):
         return closed
     if (other := next((o.ref for o in view.others if not o.hetjob_id), None)) is not None:
         rest = other.array_job_id is not None and other.array_task_id is None
@@ -251,12 +261,12 @@ def _others_out(r: Recovery, view: View) -> Step:
     return KeepWaiting(f"{r.seat} ends within a minute: no part of a het job can be taken out")
 
 
-def _closed(r: Recovery, view: View, job: Job) -> Do | None:
+def _closed(r: Recovery, view: View, why: str) -> Do | None:
     """Close the seat, once, before jobs are taken out: their user puts them in faster, also the seat's own."""
     seat = view.reservations.get(r.seat)
     if seat is None or seat.end_at_s - view.now_s <= ENDS_SOON_S:
         return None
-    why = f"job {job.ref.address} is in it: it is closed, and ends within a minute"
+    why = f"{why}: it is closed, and ends within a minute"
     return Do(Action(ActionKind.DELETE_SEAT, r.seat, why, {"close": True}))
 
 
@@ -266,7 +276,7 @@ def of_another(r: Recovery, step: Do) -> bool:
 
 
 def _abandon(r: Recovery, view: View, job: Job) -> Step:
-    if tidy := _tidy(r, view):
+    if tidy := _take_away(r, view):
         return tidy
     waits = job.state in RUNS and not job.completing and job.restart_count == r.restart
     if r.kind == CLAIM and waits and not view.withdrawn and view.answered != "refused":
