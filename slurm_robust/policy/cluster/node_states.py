@@ -164,7 +164,7 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
 
     Standby nodes that passed their full check come first; suspects, and at the very end nodes that a reservation needs
     before `until_s`, come last. A job that waits may name several partitions, and runs in one: here in the first that
-    has all of the lost.
+    has all of the lost and those that it keeps.
     """
     held = cluster.reservations
     prefixes = (config.seat.prefix, QUARANTINE_PREFIX, PAIR_PREFIX)
@@ -175,7 +175,8 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
     busy = busy_nodes(cluster.jobs)
     gone = [cluster.nodes[n] for n in lost if n in cluster.nodes]
     named = job.partition.split(",")
-    partition = next((p for p in named if all(p in node.partitions for node in gone)), named[0])
+    its = [*gone, *(cluster.nodes[n] for n in job.nodes if n in cluster.nodes)]
+    partition = next((p for p in named if all(p in node.partitions for node in its)), named[0])
     kinds = {class_of(node, partition) for node in gone}
     not_these = {*job.nodes, *ours_taken, *expand(job.exclude or ""), *busy, *cluster.withheld}
     out: list[tuple[bool, bool, bool, bool, str]] = []
