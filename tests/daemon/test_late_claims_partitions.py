@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from daemon_world import World, worlds
 
-from slurm_robust.claim import Claim, render
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
+from slurm_robust.marks.claim import Claim, render
 
 
 @pytest.fixture

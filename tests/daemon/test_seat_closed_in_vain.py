@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from daemon_world import World, worlds
 
-from slurm_robust.model import JobRef
+from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand
 
