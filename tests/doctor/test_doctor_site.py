@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers import wait_until
 
 from slurm_robust.config.site import Config, NodecheckConfig, StandbyConfig, parse
 from slurm_robust.core.model import Mode
@@ -133,6 +134,7 @@ def test_a_real_site_with_four_mistakes(devcluster_factory: Callable[[Spec], Dev
     cluster = devcluster_factory(Spec(nodes=2, gpus_per_node=0, daemon=True))
     path = cluster.layout.robust_yaml
     raw = yaml.safe_load(path.read_text())
+    wait_until(Path(raw["daemon"]["state_dir"], "state.json").exists, 60, "the daemon's first snapshot")
     raw |= {"mode": "observe", "standby": {"size": 1, "partitions": ["gpus"]}}
     path.write_text(yaml.safe_dump(raw))
     path.chmod(0o600)
