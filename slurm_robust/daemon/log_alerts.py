@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import msgspec
+
 from slurm_robust.core.model import REASON_PREFIX
 from slurm_robust.daemon.api.needs import UNWRITABLE
 from slurm_robust.marks.remedy import untagged
@@ -98,7 +100,9 @@ def _hangs(at_s: float, _: str, text: str) -> Alert:
 
 
 def _stopped(at_s: float, _: str, text: str) -> Alert:
-    return _of_incident(at_s, "stop", "was stopped for good", text.replace(STOPPED, "", 1))
+    # A script may start several runs, and handle their ends: the job may go on, and one message is enough.
+    found = _of_incident(at_s, "stop", "had a run that ended and is not started again", text.replace(STOPPED, "", 1))
+    return msgspec.structs.replace(found, key=f"stop {found.job}")
 
 
 _LINES: dict[str, Callable[[float, str, str], Alert | None]] = {

@@ -13,7 +13,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "storm": ("critical", "many nodes fail at once"),
     "daemon_error": ("critical", "the daemon cannot work, or has an error of its own"),
     "not_resumed": ("warning", "a training was not brought back"),
-    "stop": ("warning", "a training was stopped for good"),
+    "stop": ("warning", "a training ended, and is not started again"),
     "hang": ("warning", "a training hangs, and nothing is done about it"),
     "drain": ("warning", "a node was taken out of service"),
     "takeover": ("warning", "another daemon acts from now on"),

@@ -110,3 +110,24 @@ def test_nodes_of_a_storm_of_faults_are_named_for_an_hour() -> None:
     nodes[0]["owner"] = nodes[2]["owner"] = "foreign"
     assert needs(state(nodes=nodes, fault_storm=storm), 1000.0) == []
     assert needs(state(fault_storm=None), 1000.0) == []
+
+
+def test_a_job_that_was_not_brought_back_and_the_nodes_it_lost() -> None:
+    """Slurm's queue is all that it has left; nodes that a person or a power saver took down are nobody's loss."""
+    row = {"job": "35", "id": "node-w4", "outcome": "not_started", "state": "closed"}
+    older = {"job": "35", "id": "i0", "outcome": "resumed", "state": "closed"}
+    waits = {"job": "35", "reason": "Resources", "left_out": {}}
+    nodes = [
+        {"name": "w4", "state": "DOWN+NOT_RESPONDING", "owner": "slurm"},
+        {"name": "w5", "state": "DOWN+NOT_RESPONDING", "owner": ""},
+        {"name": "w6", "state": "DOWN", "owner": "foreign"},
+        {"name": "w7", "state": "DOWN+POWERED_DOWN", "owner": ""},
+    ]
+    first, second = needs(state(incidents=[row, older], waiting=[waits], nodes=nodes), 1000.0)
+    assert first == "job 35 was not brought back and waits (Resources): srobust incidents 35"
+    assert second.startswith("2 nodes (w4, w5) are DOWN: sinfo -R")
+    assert second.endswith("NodeName=w4,w5 State=RESUME")
+    assert needs(state(incidents=[older, row], waiting=[waits], nodes=nodes), 1000.0) == []
+    assert needs(state(incidents=[row], nodes=nodes), 1000.0) == [], "it runs again"
+    soon = {**waits, "reason": "BeginTime"}
+    assert needs(state(incidents=[row], waiting=[soon], nodes=nodes), 1000.0) == []

@@ -91,7 +91,7 @@ def test_a_drain_is_told_and_nothing_is_lost(tmp_path: Path, hook: Hook) -> None
     subjects = [body["subject"] for body in hook.got]
     assert subjects[0] == "[srobust/main] warning: Node n5 is out of service: XID 79"
     assert subjects[3] == "[srobust/main] warning: Job 7 was not brought back: it was requeued by somebody"
-    assert subjects[4] == "[srobust/main] warning: Job 8 was stopped for good: its own error"
+    assert subjects[4] == "[srobust/main] warning: Job 8 had a run that ended and is not started again: its own error"
     kept = json.loads(world.journal.get(KEY))
     assert "verysecret" not in json.dumps(kept)
     world.journal.close()

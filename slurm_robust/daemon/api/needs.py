@@ -13,6 +13,10 @@ UNWRITABLE = "cannot be written"
 """In the troubles of a daemon that cannot write into its folder, and so does nothing."""
 UNTOLD_S = 3600.0
 """A target of `notify` that has not taken a message for so long needs a person."""
+NOT_BACK = ("not_started", "aborted", "refused")
+"""Outcomes after which a job that waits has only Slurm's own queue left."""
+STARTS_SOON = ("", "None", "BeginTime")
+"""Reasons of a job that waits, but not for nodes."""
 STORM_TOLD_S = 3600.0
 """A storm of faults is named for so long."""
 LEFT_ALONE = ("observed", "alerted", "refused")
@@ -53,6 +57,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     if lost := state.get("lost_jobs"):
         jobs = shortened(",".join(str(job["job"]) for job in lost), 100)
         sentences.append(f"{lost_trainings(lost)}: sacct -j {jobs}")
+    sentences += _not_back(state)
     sentences += _storm(state, now_s)
     sentences += [_blind(group) for group in state.get("blind_nodes", ())]
     sentences += [_full(group) for group in state.get("full_nodes", ())]
@@ -72,6 +77,27 @@ def lost_trainings(jobs: list[dict[str, Any]]) -> str:
     names = shortened(", ".join(f"job {job['job']} of {job['user']}" for job in jobs), 200)
     what = f"{len(jobs)} running training{'s' if len(jobs) > 1 else ''} ({names})"
     return f"Slurm has lost {what}: it knows neither them nor their end, so their owners have to submit them again"
+
+
+def _not_back(state: dict[str, Any]) -> list[str]:
+    """Name the jobs that wait because they were not brought back, and the nodes that Slurm lost under jobs of ours."""
+    # A plain requeue waits two minutes by itself.
+    waiting = {str(job["job"]): job for job in state.get("waiting", ()) if job["reason"] not in STARTS_SOON}
+    last = {str(i["job"]): i for i in reversed(state["incidents"])}
+    jobs = [job for job in waiting if job in last and last[job]["outcome"] in NOT_BACK]
+    sentences = [
+        f"job {job} was not brought back and waits ({waiting[job]['reason']}): srobust incidents {job}" for job in jobs
+    ]
+    down = [n["name"] for n in state["nodes"] if _lost(n)] if jobs else []
+    if down:
+        back = f"scontrol update NodeName={','.join(down)} State=RESUME"
+        sentences.append(f"{_names(down)} DOWN: sinfo -R; once that is mended: {back}")
+    return sentences
+
+
+def _lost(node: dict[str, Any]) -> bool:
+    """Return whether Slurm has set the node DOWN, and nobody wants it so."""
+    return node["state"].startswith("DOWN") and "POWER" not in node["state"] and node["owner"] in ("", "slurm")
 
 
 def _storm(state: dict[str, Any], now_s: float) -> list[str]:
