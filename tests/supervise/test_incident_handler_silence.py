@@ -11,7 +11,7 @@ from handler_parts import Parts
 from supervised import World, in_d_state
 
 from slurm_robust.config.site import Config
-from slurm_robust.core.model import Mode, Road, Signal, SignalKind
+from slurm_robust.core.model import Conclusion, Grade, Mode, Road, Signal, SignalKind, Verdict
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.launch.attached_step import AttachedStep
 from slurm_robust.supervise.outcome import ExecutePlan, Exit
@@ -164,3 +164,24 @@ def test_an_attached_step_whose_srun_has_ended_is_left_alone(tmp_path: Path) -> 
     step._received = "ended 3\n"
     parts.exit_of(1, code=3)
     assert asyncio.run(parts.handler.rank_died(parts.attempt, parts.start)) == Exit(3)
+
+
+def test_weak_evidence_in_a_step_of_another_srun_is_reported_when_it_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step is not ours to start again, so a person has to know, and not only at the action limit."""
+    weak = Verdict(Conclusion.CULPRIT, "rank 1 on n2 sleeps", corroborated=True, grade=Grade.WEAK)
+    monkeypatch.setattr(Investigation, "judge", lambda _: weak)
+    parts = Parts(World(tmp_path))
+    world = parts.world
+    silent_for(parts, 11.0)
+    last_step_s, reported_s = world.clock.at_s - 11.0, []
+
+    async def report(*_: object) -> None:
+        reported_s.append(world.clock.at_s - last_step_s)
+
+    monkeypatch.setattr(world.session.job, "report", report)
+    world.clock.on_sleep = lambda: world.steps(20) if world.clock.at_s > last_step_s + 500.0 else None
+    assert asyncio.run(parts.silent()) is None
+    assert len(reported_s) == 1
+    assert 300.0 <= reported_s[0] < 400.0

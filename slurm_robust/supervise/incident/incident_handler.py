@@ -64,6 +64,12 @@ def _due_in_s(order: ExecutePlan) -> float:
     return left_s if left_s > 0 else math.inf
 
 
+def _left_alone(order: ExecutePlan, due_in_s: float) -> bool:
+    """Whether the evidence would be acted on by now, if the step were ours to start again."""
+    outside = order.situation is not None and order.situation.outside
+    return outside and order.verdict.corroborated and due_in_s == math.inf
+
+
 def _as_cancelled(attempt: AttemptState) -> bool:
     """Whether each rank ended by a signal with which Slurm cancels steps.
 
@@ -121,7 +127,7 @@ class IncidentHandler:
             if order.plan.road is not Road.ALERT_ONLY:
                 return await self._decider.conclude(attempt, order)
             due_in_s = _due_in_s(order)
-            if overdue and not reported:
+            if (overdue or _left_alone(order, due_in_s)) and not reported:
                 # No action is allowed, and the job will not go on by itself: a person has to know.
                 reported = True
                 log.update(outcome="Alert only: nothing was done.")
