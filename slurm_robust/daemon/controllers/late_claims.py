@@ -160,7 +160,8 @@ class LateClaims:
             return plan_late(replace(request, suspects_to=request.suspects_to and "quarantine"), cluster)
         # Other jobs may have taken its nodes since, or somebody has reserved them.
         waits = replace(attempt, nodes=(), start_at_s=int(now_s))
-        free = candidates(waits, attempt.nodes, cluster, context.config, math.inf)
+        until_s = math.inf if job.time_limit_s is None else now_s + job.time_limit_s
+        free = candidates(waits, attempt.nodes, cluster, context.config, until_s)
         again = tuple(n for n in attempt.nodes if n in claim.evict or n in free)
         return plan(replace(request, job=replace(waits, nodes=again), requeued=True), cluster, context.config, now_s)
 

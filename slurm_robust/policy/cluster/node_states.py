@@ -160,7 +160,7 @@ def busy_nodes(jobs: Iterable[Job]) -> frozenset[str]:
 
 
 def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, until_s: float) -> list[str]:
-    """Nodes that can replace the lost: standby first, then idle unreserved ones; of the same hardware class.
+    """Nodes that can replace the lost: standby first, then idle ones unreserved until then; of the same hardware class.
 
     Standby nodes that passed their full check come first; suspects, and at the very end nodes that a reservation needs
     before `until_s`, come last. A job that waits may name several partitions, and runs in one: here in the first that
@@ -171,7 +171,8 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
     ours_taken = {name for prefix in prefixes for name in in_reservations(held, prefix)}
     pools = in_reservations(held, config.standby.prefix)
     others = in_reservations(r for r in held if not r.name.startswith(OURS) and r.start_at_s <= until_s)
-    reserved = in_reservations(r for r in held if r.name not in job.reservation.split(","))
+    soon = (r for r in held if r.name.startswith(OURS) or r.start_at_s <= until_s)
+    reserved = in_reservations(r for r in soon if r.name not in job.reservation.split(","))
     busy = busy_nodes(cluster.jobs)
     gone = [cluster.nodes[n] for n in lost if n in cluster.nodes]
     named = job.partition.split(",")

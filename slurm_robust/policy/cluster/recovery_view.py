@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -123,7 +124,9 @@ def wanted(r: Recovery, view: View) -> tuple[str, ...]:
     own, seats = (r.seat, *r.own_reservation.split(",")), f"{r.seat.rpartition('-')[0]}-"
     others = [o for o in view.reservations.values() if o.name not in own]
     held = [o for o in others if o.name.startswith(seats) and (opened(o) or view.now_s < o.start_at_s + CLOSED_S)]
-    taken = view.occupied | in_reservations((*held, *(o for o in others if not o.name.startswith(OURS))))
+    # One that begins after the job must have ended, such as an announced maintenance, takes no node from it.
+    soon = [o for o in others if not o.name.startswith(OURS) and o.start_at_s <= (r.open_until_s or math.inf)]
+    taken = view.occupied | in_reservations((*held, *soon))
     more = [n for n in (expand(seat.nodes) if seat else ()) if n in view.nodes and view.nodes[n].usable]
     more = list(dict.fromkeys((*more, *view.spare, *sorted(given_back(r, view)))))
     more = [n for n in more if n not in r.seat_nodes and n not in taken]
