@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -161,3 +162,25 @@ def test_roots_test_runs_as_the_sites_own_jobs(
     for name, partitions in (("n1", ("gpu", "train", "all")), ("n2", ("train", "all"))):
         fake.state.nodes[name] = replace(fake.state.nodes[name], partitions=partitions)
     assert test_module._node_target(fake, ("n1", "n2"), None, own).admission == asked
+
+
+@pytest.mark.parametrize(
+    ("words", "used"),
+    [((), "/opt/torch/bin/python"), (("--python", "/home/ann/env/bin/python"), "/home/ann/env/bin/python")],
+)
+def test_the_sites_python_has_pytorch(
+    words: tuple[str, ...], used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test by hand uses what the daemon's own tests use; who types another one means it."""
+    asked: list[str] = []
+
+    def run(target: test_module.StepTarget, *_: object) -> None:
+        asked.append(target.rank_python)
+        raise _UsageError("enough")
+
+    site = tmp_path / "robust.yaml"
+    site.write_text("nodetest: {python: /opt/torch/bin/python}\n")
+    monkeypatch.setattr(test_module, "connect", lambda _: FakeSlurm())
+    monkeypatch.setattr(test_module, "TestRun", run)
+    CliRunner().invoke(cli, ["test", "-w", "n1", "--config", str(site), *words])
+    assert asked == [used]

@@ -141,7 +141,7 @@ def _tests(ctx: click.Context, _: click.Parameter, value: str) -> tuple[TestName
 )  # fmt: skip
 @click.option("--budget", "budget_s", default=120.0, show_default=True, help="Seconds for all tests together.")
 @click.option("--eud", is_flag=True, help="NVIDIA's Extended Utility Diagnostics too; give --budget 2400.")
-@click.option("--python", metavar="PATH", help="The Python on the nodes that has PyTorch (default: srobust's own).")
+@click.option("--python", metavar="PATH", help="The nodes' Python with PyTorch (default: nodetest.python, or our own).")
 @click.option("--replay", metavar="CMD", help="What replay runs in each group (default: a reference model).")
 @click.option("--replay-nodes", type=click.IntRange(1, 4096), metavar="M", help="Nodes of one group: one replica's.")
 @click.option(
@@ -217,7 +217,7 @@ def command(
         raise _UsageError(str(error)) from None
     except SlurmError as error:
         _inconclusive(slurm_words(error))
-    target = replace(target, rank_python=python or sys.executable)
+    target = replace(target, rank_python=python or config.nodetest.python or sys.executable)
     settings = TestSettings(budget_s, topology.read(""), least_bandwidths(config.nodecheck.options), spec, eud, sizes)
     run = TestRun(target, tests, settings, partial(click.echo, err=True), partial(why_waits, client))
     report = _carried_out(run, client, job_id)
