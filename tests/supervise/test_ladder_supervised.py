@@ -304,11 +304,21 @@ def test_a_loss_that_stays_nan_has_the_nodes_aligned(tmp_path: Path, *, fails: b
 def test_a_loss_that_stays_nan_is_left_alone_where_nothing_could_change(tmp_path: Path) -> None:
     """No tests, and no checkpoint from before it: it is announced once, and training goes on."""
     job = Hangs(tmp_path, FakeTests(), hang=0, ladder={"tests": ()})
+    checkpoint.demote(tmp_path / "ck" / "step-00000010", "by hand")
     job.loss = lambda step: "nan" if step >= 15 else 2.0
     assert job.ends() == 0
     assert job.excluded == []
     assert job.world.kinds.count("suspected") == 1
     assert "alert only: " in job.world.text("decided")
+
+
+def test_a_loss_that_stays_nan_goes_back_behind_its_spell_as_often_as_it_may(tmp_path: Path) -> None:
+    """The checkpoint of step 10 is too young to be known as healthy, and older than the spell: twice, then no more."""
+    job = Hangs(tmp_path, FakeTests(), hang=0, ladder={"tests": ()})
+    job.loss = lambda step: "nan" if step >= 15 else 2.0
+    assert job.ends() == 0
+    assert job.excluded == ["", ""]
+    assert [event["text"] for event in job.world.story if "back to step 10" in event["text"]]
 
 
 def test_a_single_nan_of_a_program_that_seldom_reports_its_loss_is_one_report(tmp_path: Path) -> None:
