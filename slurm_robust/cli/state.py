@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import json
 import os
+import pwd
 import sys
 import time
 import urllib.error
@@ -44,12 +44,14 @@ def load_config(path: str | None) -> Config:
 def config_to_show(path: str | None) -> Config:
     """Return the site's configuration; its defaults, with a warning, if it has an error and a daemon is at work."""
     try:
-        return configuration.load(path)
-    except configuration.ConfigError as error:
+        return load_config(path)
+    except click.ClickException as error:
         default = Config()
         if not (Path(default.daemon.state_dir) / "state.json").exists():
-            raise click.ClickException(str(error)) from None
-        click.echo(f"warning: {error}; what follows is of the daemon, which has its settings of before", err=True)
+            raise
+        click.echo(
+            f"warning: {error.message}; what follows is of the daemon, which has its settings of before", err=True
+        )
         return default
 
 
@@ -104,7 +106,7 @@ def _show_own(state: dict[str, Any], config: Config) -> None:
     from slurm_robust.slurm.factory import connect  # noqa: PLC0415 (the same)
 
     try:
-        me = getpass.getuser()
+        me = pwd.getpwuid(os.geteuid()).pw_name
         own = {job.ref.address: printable(job.name) for job in connect(config.slurm).jobs() if job.user == me}
     except (SlurmError, OSError, KeyError):
         return  # no Slurm here, or no name for this user: they stay hidden

@@ -105,7 +105,8 @@ def _storm(state: dict[str, Any], now_s: float) -> list[str]:
     storm = state.get("fault_storm")
     if not storm or now_s - storm["at_s"] > STORM_TOLD_S:
         return []
-    nodes = [n["name"] for n in state["nodes"] if n["name"] in storm["nodes"] and not n["owner"]]
+    struck = {*storm["nodes"]}
+    nodes = [n["name"] for n in state["nodes"] if n["name"] in struck and not n["owner"]]
     what = ", ".join(storm["kinds"])
     seen = f"reported faults within a minute ({what}), and none was drained for it, since they share a cause"
     return (
