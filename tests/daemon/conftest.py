@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from daemon_scene import Scene
+from daemon_world import World
 from fake_slurm import FakeSlurm
 from faults_world import WIDE, Faults, Make
 
-from slurm_robust.config.site import parse
+from slurm_robust.config.site import Config, parse
 from slurm_robust.core.model import Mode
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 
@@ -43,3 +44,13 @@ def fault_world(tmp_path: Path) -> Iterator[Make]:
     yield make
     for one in made:
         one.journal.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A job on n1 to n3 (of six nodes) that has been listened to; a module may have a world of its own."""
+    made = World(tmp_path, FakeSlurm(), Config())
+    made.slurm.run_job(("n1", "n2", "n3"))
+    made.run(6)
+    yield made
+    made.journal.close()

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from daemon_world import World
-from fake_slurm import FakeSlurm
 from snapshots import published
 
-from slurm_robust.config.site import Config
 from slurm_robust.daemon.api.state_snapshot import show_incident
 from slurm_robust.daemon.controllers.incident_reports import REPORTS
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A job on n1 to n3 that has been listened to."""
-    made = World(tmp_path, FakeSlurm(), Config())
-    made.slurm.run_job(("n1", "n2", "n3"))
-    made.run(6)
-    yield made
-    made.journal.close()
 
 
 def report(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from daemon_world import World
 from fake_slurm import FakeSlurm
 
-from slurm_robust.config.site import Config, parse
+from slurm_robust.config.site import parse
 from slurm_robust.core.model import Attempt, Incident
 from slurm_robust.daemon.controllers.breaker import request_reset
 from slurm_robust.daemon.store.journal import IncidentRow
@@ -19,16 +18,6 @@ from slurm_robust.marks.claim import Claim, render
 from slurm_robust.policy.cluster.recovery_plan import NODE_LOST
 
 DAY_S = 86400.0
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A job on three of six nodes that has been listened to."""
-    made = World(tmp_path, FakeSlurm(), Config())
-    made.slurm.run_job(("n1", "n2", "n3"))
-    made.run(6)
-    yield made
-    made.journal.close()
 
 
 @pytest.mark.parametrize("killed", [False, True])
