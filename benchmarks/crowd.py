@@ -17,10 +17,10 @@ from pathlib import Path
 
 from slurm_robust.config.site import Config
 from slurm_robust.supervise.clock import Clock
+from slurm_robust.supervise.reported.agents import Agents
+from slurm_robust.supervise.reported.suspicion import SilenceLevel
 from slurm_robust.supervise.supervisor import POLL_S
-from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState
-from slurm_robust.supervise.watch.suspicion import SilenceLevel
 
 _FAKE = Path(__file__).with_name("fake_agents.py")
 _START_S = 120.0

@@ -22,8 +22,8 @@ from lib import wait_for
 from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.supervise.agent.messages import TakeCapture
-from slurm_robust.supervise.watch.fleet import Fleet
-from slurm_robust.supervise.watch.watch_step import WatchStep
+from slurm_robust.supervise.reported.fleet import Fleet
+from slurm_robust.supervise.reported.watch_step import WatchStep
 
 RANK = "import time\nwhile True:\n    time.sleep(0.5)\n"
 _MIB = 1 << 20

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.slow.judge import judge_timings
-from slurm_robust.localize.slow.timings import StepTimings
+from slurm_robust.localize.timings import StepTimings
 
 REPORTED_FROM = 100_000
 QUICK_CASES, QUICK_RANKS = 4, 64

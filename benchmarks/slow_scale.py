@@ -22,7 +22,7 @@ import numpy as np
 import scale
 
 from slurm_robust.localize.slow.judge import judge_timings
-from slurm_robust.localize.slow.timings import StepTimings
+from slurm_robust.localize.timings import StepTimings
 
 TP, PP = 8, 5
 RANKS_PER_NODE = 8

@@ -107,8 +107,8 @@ def _strike(folder: Path, victim: str, role: str, target: str) -> None:
 
 def watch_writing(role: str) -> None:
     """Have this process come by all points of writing, sealing and pruning, of transfers, and by each flush."""
+    from slurm_robust.checkpoint import pruning  # noqa: PLC0415 (a persister has its path only now)
     from slurm_robust.checkpoint.saving.shared import file_writer  # noqa: PLC0415
-    from slurm_robust.checkpoint.store import pruning  # noqa: PLC0415 (a persister has its path only now)
 
     reached, flush = watch((WRITER, TRANSFER), role), os.fsync
 

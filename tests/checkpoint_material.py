@@ -11,7 +11,7 @@ import torch
 from checkpoint_ranks import asynchronous, distributed, fsdp2, megatron_dist
 from safetensors.torch import save_file
 
-from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer
+from slurm_robust.checkpoint.saving.checkpointer import Checkpointer
 
 
 def state(seed: int = 0) -> dict[str, torch.Tensor]:

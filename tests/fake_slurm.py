@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from slurm_robust.core.model import JobRef
 from slurm_robust.policy.cluster.node_picture import line_of
-from slurm_robust.policy.cluster.pair_test import PairReport, PairResult
+from slurm_robust.policy.cluster.tested_pairs import PairReport, PairResult
 from slurm_robust.slurm.client import Job, JobChanges, JobPlacement, Node, NodeLine, NodeListing, PastRun, Reservation
 from slurm_robust.slurm.errors import SlurmNotFoundError, SlurmRefusedError, SlurmUnavailableError
 from slurm_robust.slurm.values import expand

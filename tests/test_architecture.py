@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -105,8 +106,8 @@ LOADED_BEFORE_SRUN = frozenset(
     {"slurm_robust." + name for name in ("cli", "cli.entry", "cli.run_step", "config", "config.file")}
     | {"slurm_robust." + name for name in ("core", "core.mode", "wire", "wire.own_folder")}
     | {"slurm_robust.supervise"}
-    | {"slurm_robust.supervise." + name for name in ("agent", "agent.clock", "agent.procfs", "incident", "launch")}
-    | {"slurm_robust.supervise." + name for name in ("incident.incident_folder", "job_ref")}
+    | {"slurm_robust.supervise." + name for name in ("agent", "agent.clock", "agent.procfs", "launch")}
+    | {"slurm_robust.supervise." + name for name in ("incident_folder", "job_ref")}
     | {
         f"slurm_robust.supervise.launch.{name}"
         for name in ("attempt_settings", "early_launch", "options", "own_output", "run_place", "srun_command")
@@ -370,7 +371,7 @@ def test_an_agent_loads_the_standard_library_only() -> None:
 def test_a_supervisor_loads_the_judgement_of_records_when_one_comes() -> None:
     """Few jobs ever need the node checks' catalogue."""
     modules = loaded_by("import slurm_robust.supervise.supervisor")
-    assert "slurm_robust.supervise.watch.kernel_records" in modules
+    assert "slurm_robust.supervise.reported.kernel_records" in modules
     assert {m for m in modules if m.startswith(("slurm_robust.nodewatch", "slurm_robust.nodecheck"))} == set()
 
 
@@ -531,3 +532,25 @@ def test_nothing_that_a_program_left_is_part_of_the_project() -> None:
     """What a run of something wrote into the working tree, a log say, was committed once without being looked at."""
     listed = subprocess.run(["git", "ls-files", "*.log", "*.out"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert listed.stdout == ""
+
+
+def room_of(path: Path) -> str:
+    """The room that a file stands in: its folder; a module beside sub-folders is a room of its own."""
+    has_rooms = any((folder / "__init__.py").exists() for folder in path.parent.iterdir() if folder.is_dir())
+    return name_of(path) if has_rooms else path.parent.relative_to(PACKAGE).as_posix()
+
+
+def test_no_room_imports_itself_by_a_way_round() -> None:
+    """Rooms are read one after the other: of two that need each other, neither can be understood alone."""
+    rooms = {name_of(path): room_of(path) for path in PACKAGE.rglob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        others = {rooms[module] for module in everything_imported(path) if module in rooms}
+        graph.setdefault(room_of(path), set()).update(others - {room_of(path)})
+    assert circles(graph) == []
+
+
+def test_no_module_looks_like_a_test() -> None:
+    """`test_x.py` and `x_test.py` are names of tests; the command `srobust test` is the one exception."""
+    looks = [str(p.relative_to(PACKAGE)) for p in PACKAGE.rglob("*.py") if re.search(r"(^|_)test(_|$)", p.stem)]
+    assert looks == ["cli/commands/test.py"]

@@ -69,7 +69,7 @@ def test_what_the_readme_says_is_there_is_there() -> None:
         "that still hold a GPU": (PACKAGE / "supervise/agent/gpu_holders.py").exists(),
         "the full stage also computes on the GPUs": bool(registry.GROUPS["torch"]),
         "`dcgmi diag` is run by `srobust test`": uses(r"dcgmi.*diag", "stoptime/node_tools.py"),
-        "checked in full when they join": (PACKAGE / "daemon/controllers/standby_check.py").exists(),
+        "checked in full when they join": (PACKAGE / "daemon/controllers/standby/standby_check.py").exists(),
     }.items():
         assert sentence in text, sentence
         assert there, sentence

@@ -27,16 +27,16 @@ from slurm_robust.localize.evidence import RankExit
 from slurm_robust.marks.claim import STATE_WATCHING, Claim
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.agent import messages, wire
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.incident_folder import IncidentFolder
 from slurm_robust.supervise.job import SupervisedJob
 from slurm_robust.supervise.launch import attempt_settings
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
+from slurm_robust.supervise.reported.agents import Agents
+from slurm_robust.supervise.reported.watch_step import py_spy_path
 from slurm_robust.supervise.session import Session
-from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState
-from slurm_robust.supervise.watch.watch_step import py_spy_path
 
 ROOT = Path(slurm_robust.__file__).resolve().parents[1]
 RANK = Path(__file__).with_name("rank.py")

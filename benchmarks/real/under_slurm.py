@@ -19,8 +19,8 @@ from real.transport import Transport
 from slurm_robust.core.model import Conclusion, Incident, Verdict
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.slurm.values import expand
-from slurm_robust.supervise.incident.incident_folder import STORY_FILE
 from slurm_robust.supervise.incident.incident_log import load
+from slurm_robust.supervise.incident_folder import STORY_FILE
 
 NODES = 8
 SUPERVISE = {

@@ -26,13 +26,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from slurm_robust.checkpoint.base.rollback_log import Skipped, skipped_batches
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health.health_log import HealthLog, latest_healthy
-from slurm_robust.checkpoint.health.rollback_log import Skipped, skipped_batches
+from slurm_robust.checkpoint.pruning import Pruned, prune
 from slurm_robust.checkpoint.resume import resume_from_env
 from slurm_robust.checkpoint.store.demotion import demote
 from slurm_robust.checkpoint.store.find import Entry, Found, entries, latest
-from slurm_robust.checkpoint.store.pruning import Pruned, prune
 from slurm_robust.checkpoint.store.reader import load
 from slurm_robust.checkpoint.store.seal_folder import Swept, seal_all
 from slurm_robust.checkpoint.store.seals import FileSeal, Seal, seal
@@ -44,7 +44,7 @@ Report = VerificationReport
 """Deprecated alias, kept for one version."""
 
 if TYPE_CHECKING:
-    from slurm_robust.checkpoint.saving.rank.checkpointer import Checkpointer
+    from slurm_robust.checkpoint.saving.checkpointer import Checkpointer
     from slurm_robust.checkpoint.saving.rank.training_state import PerRank
     from slurm_robust.checkpoint.saving.shared.options import BackupOptions, CopyOptions, TierOptions
 
@@ -86,7 +86,7 @@ __all__ = [
 
 
 _LAZY = {
-    "Checkpointer": "saving.rank.checkpointer",
+    "Checkpointer": "saving.checkpointer",
     "PerRank": "saving.rank.training_state",
     "BackupOptions": "saving.shared.options",
     "CopyOptions": "saving.shared.options",

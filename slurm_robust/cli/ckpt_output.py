@@ -14,9 +14,9 @@ import click
 import msgspec
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint.base.checkpoint_files import base, contents
+from slurm_robust.checkpoint.base.files import OnBytes
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store.checkpoint_files import base, contents
-from slurm_robust.checkpoint.store.files import OnBytes
 from slurm_robust.checkpoint.store.structure import is_checkpoint
 from slurm_robust.cli.table import plain
 

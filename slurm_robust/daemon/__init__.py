@@ -8,5 +8,5 @@
 4. The `actor` writes each action to the journal, then carries it out: only it changes Slurm.
 5. `api` publishes the state.
 
-What happens to a claim between a job's Comment and its requeue: see `controllers.claim_intake`.
+What happens to a claim between a job's Comment and its requeue: see `recovery.claim_intake`.
 """

@@ -13,7 +13,7 @@ from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.localize.dead_mounts import DeadMount
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import RankDump
-from slurm_robust.localize.slow.timings import StepTimings
+from slurm_robust.localize.timings import StepTimings
 
 
 @dataclass(frozen=True)

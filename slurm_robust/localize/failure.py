@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from slurm_robust.core.model import Conclusion, Failure, FailureCause, SignalKind, Verdict
 from slurm_robust.diagnose.findings import Matcher
-from slurm_robust.diagnose.node_faults import blames_node
+from slurm_robust.diagnose.reported_gpu_faults import blames_node
 from slurm_robust.diagnose.signature import signature
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, known_ends, path_of, root_of_all

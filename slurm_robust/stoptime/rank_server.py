@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from slurm_robust.stoptime import node_test, pair_test, reference_step
+from slurm_robust.stoptime import node_rank, pair_rank, reference_step
 
 _PR_SET_PDEATHSIG = 1
 _DEVICES_LIMIT_S = 30.0
@@ -62,8 +62,8 @@ def step(spec: dict[str, Any]) -> dict[str, Any]:
 
 WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "devices": devices,
-    "node": node_test.run,
-    "pair": pair_test.run,
+    "node": node_rank.run,
+    "pair": pair_rank.run,
     "step": step,
 }
 

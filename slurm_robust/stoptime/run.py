@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_robust.core.model import TestName
-from slurm_robust.stoptime import alignment, pairing, shape_test
+from slurm_robust.stoptime import alignment, pairing, shape_rank
 from slurm_robust.stoptime.agent_state import AgentState
 from slurm_robust.stoptime.agent_step import AgentStep, StepTarget
 from slurm_robust.stoptime.conclusion import (
@@ -108,7 +108,7 @@ class TestRun:
     ) -> None:
         budget_s = settings.budget_s
         self._replayed = settings.replay
-        self._shape = tuple(kind for kind in shape_test.KINDS if settings.layout.get(kind, 1) > 1)
+        self._shape = tuple(kind for kind in shape_rank.KINDS if settings.layout.get(kind, 1) > 1)
         self.nodes = pairing.ordered(target.nodes, settings.switches)
         self.tests = tuple(test for test in TestName if test in tests)
         self.step_ended = False

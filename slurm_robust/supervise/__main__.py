@@ -13,9 +13,8 @@ from slurm_robust.config import site
 from slurm_robust.core.model import JobRef, Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
-from slurm_robust.supervise import job
-from slurm_robust.supervise.incident import incident_folder
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise import incident_folder, job
+from slurm_robust.supervise.incident_folder import IncidentFolder
 from slurm_robust.supervise.job_ref import NoJobError
 from slurm_robust.supervise.launch import options, srun_command
 from slurm_robust.supervise.launch.channel import Channel

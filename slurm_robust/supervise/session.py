@@ -16,18 +16,18 @@ from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.supervise.agent.messages import FromAgent, KernelRecords, NodeFindings
 from slurm_robust.supervise.agent.node_ring import NodeFiles
 from slurm_robust.supervise.clock import Clock
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.incident_folder import IncidentFolder
 from slurm_robust.supervise.job import SupervisedJob
 from slurm_robust.supervise.launch.attached_step import AttachedStep
 from slurm_robust.supervise.launch.channel import Channel
+from slurm_robust.supervise.launch.moved_paths import MovedPaths
 from slurm_robust.supervise.launch.srun_command import SrunCommand
 from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 from slurm_robust.supervise.launch.user_end import user_end
-from slurm_robust.supervise.versions.moved_paths import MovedPaths
-from slurm_robust.supervise.watch.agents import Agents
-from slurm_robust.supervise.watch.fleet import Fleet
-from slurm_robust.supervise.watch.kernel_records import KernelRecordJudge
-from slurm_robust.supervise.watch.node_faults import NodeFaults
+from slurm_robust.supervise.reported.agents import Agents
+from slurm_robust.supervise.reported.fleet import Fleet
+from slurm_robust.supervise.reported.kernel_records import KernelRecordJudge
+from slurm_robust.supervise.reported.node_reports import NodeFaults
 
 
 @dataclass

@@ -14,39 +14,39 @@ from slurm_robust.core.model import EXIT_STOPPED_FOR_GOOD, Grade, Road
 from slurm_robust.marks import claim
 from slurm_robust.policy.job.consequences import Silence, due
 from slurm_robust.stoptime.run import TestRun
+from slurm_robust.supervise.incident.dead_ranks import DeadRanks
 from slurm_robust.supervise.incident.decider import Decider
 from slurm_robust.supervise.incident.incident_handler import IncidentHandler
 from slurm_robust.supervise.incident.incident_log import IncidentLog
+from slurm_robust.supervise.incident.quiet_captures import QuietCaptures
+from slurm_robust.supervise.incident.resumption import Resumption
 from slurm_robust.supervise.job import batch_script
 from slurm_robust.supervise.launch import attempt_settings, messages, other_restarters, resume_points
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
 from slurm_robust.supervise.launch.channel import Channel
 from slurm_robust.supervise.launch.srun_command import first_launch, labels_lines
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
+from slurm_robust.supervise.lineage.training_report import TrainingReport
 from slurm_robust.supervise.outcome import ExecutePlan, Outcome, Relaunch
 from slurm_robust.supervise.recover import step_control
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
 from slurm_robust.supervise.recover.ladder_climb import LadderClimb
-from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.recover.node_tests import NodeTests, StartTests
 from slurm_robust.supervise.recover.plan_executor import PlanExecutor
 from slurm_robust.supervise.recover.requeue_wait import WaitPhase
-from slurm_robust.supervise.recover.resumption import Resumption
+from slurm_robust.supervise.reported.suspicion import SilenceLevel
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.versions.code_keeper import CodeKeeper
 from slurm_robust.supervise.warm.warm_restarts import WarmRestarts
 from slurm_robust.supervise.watch.attached_end import AttachedEnd
 from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState
-from slurm_robust.supervise.watch.dead_ranks import DeadRanks
 from slurm_robust.supervise.watch.drain_watch import DrainWatch
 from slurm_robust.supervise.watch.fault_watch import FaultWatch
 from slurm_robust.supervise.watch.loss_watch import LossWatch
 from slurm_robust.supervise.watch.losses import Losses
 from slurm_robust.supervise.watch.observer import Observer
-from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
 from slurm_robust.supervise.watch.slow_watch import SlowWatch
 from slurm_robust.supervise.watch.slowness import Slowness
-from slurm_robust.supervise.watch.suspicion import SilenceLevel
-from slurm_robust.supervise.watch.training_report import TrainingReport
 
 POLL_S = 0.2
 _IN_ALLOCATION = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION)

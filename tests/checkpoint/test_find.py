@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store import files, find
+from slurm_robust.checkpoint.store import find
 from slurm_robust.checkpoint.store.find import entries, latest
 
 Make = Callable[..., Path]

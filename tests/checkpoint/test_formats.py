@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint.base.checkpoint_files import contents
 from slurm_robust.checkpoint.formats import dcp
 from slurm_robust.checkpoint.store import bad_values
 from slurm_robust.checkpoint.store.bad_values import tensors_of
-from slurm_robust.checkpoint.store.checkpoint_files import contents
 from slurm_robust.checkpoint.store.verification import verify
 
 

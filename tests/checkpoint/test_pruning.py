@@ -18,11 +18,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint import demote, entries
+from slurm_robust.checkpoint import demote, entries, pruning
+from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store import files, pruning
+from slurm_robust.checkpoint.pruning import prune
 from slurm_robust.checkpoint.store.find import latest
-from slurm_robust.checkpoint.store.pruning import prune
 from slurm_robust.checkpoint.store.verification import verify
 
 Make = Callable[..., Path]

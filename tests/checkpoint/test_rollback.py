@@ -10,7 +10,8 @@ import pytest
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import HealthLog, latest
-from slurm_robust.checkpoint.health import health_log, rollback, rollback_log
+from slurm_robust.checkpoint.base import rollback_log
+from slurm_robust.checkpoint.health import health_log, rollback
 from slurm_robust.checkpoint.health.loss_health import HealthLimits
 
 LIMITS = HealthLimits(window=8, settle_steps=10)

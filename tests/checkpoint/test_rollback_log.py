@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.health import rollback_log
-from slurm_robust.checkpoint.health.rollback_log import SKIP_VARIABLE, Rollback, Skipped, given_up, skipped_batches
+from slurm_robust.checkpoint.base import rollback_log
+from slurm_robust.checkpoint.base.rollback_log import SKIP_VARIABLE, Rollback, Skipped, given_up, skipped_batches
 
 Make = Callable[..., Path]
 

@@ -13,8 +13,8 @@ from checkpoint_material import megatron
 from click.testing import CliRunner
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store import files
 from slurm_robust.cli.commands.ckpt import command
 
 Make = Callable[..., Path]

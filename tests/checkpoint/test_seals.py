@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust.checkpoint import demote
+from slurm_robust.checkpoint.base.checkpoint_files import unsafe
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store.checkpoint_files import unsafe
 from slurm_robust.checkpoint.store.demotion import demotion
 from slurm_robust.checkpoint.store.find import latest
 from slurm_robust.checkpoint.store.seals import read, seal, step_in_name

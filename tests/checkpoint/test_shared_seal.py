@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.integrations import Sealer, group
-from slurm_robust.checkpoint.store import files, shared_seal
+from slurm_robust.checkpoint.store import shared_seal
 from slurm_robust.checkpoint.store.seals import Seal
 from slurm_robust.checkpoint.store.shared_seal import contribute, forget, seal_together, shares
 from slurm_robust.checkpoint.store.verification import verify

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store import files
 from slurm_robust.checkpoint.store.verification import Problem, verify
 
 Make = Callable[..., Path]

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store import files, seals
+from slurm_robust.checkpoint.store import seals
 from slurm_robust.checkpoint.store.find import latest
 from slurm_robust.checkpoint.store.reader import load
 from slurm_robust.checkpoint.store.writer import SaveGroup, save

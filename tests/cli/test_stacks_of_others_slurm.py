@@ -20,8 +20,8 @@ import slurm_robust
 from slurm_robust.core.model import JobRef
 from slurm_robust.devcluster.cluster import DevCluster, Spec
 from slurm_robust.slurm.client import Job
+from slurm_robust.supervise.reported.watch_step import as_account
 from slurm_robust.supervise.watch.live_stacks import LiveStacksError, account_for
-from slurm_robust.supervise.watch.watch_step import as_account
 
 PYTHON = "/usr/bin/python3"
 """That anybody may run; this test's own may lie in root's home."""

@@ -13,8 +13,8 @@ from helpers import wait_until
 
 from slurm_robust.config.repair import RepairConfig
 from slurm_robust.core.model import Action, ActionKind
-from slurm_robust.daemon.controllers.full_check import after
-from slurm_robust.daemon.controllers.gpu_reset import STOPPED_FILE, prelude
+from slurm_robust.daemon.controllers.nodes.full_check import after
+from slurm_robust.daemon.controllers.nodes.gpu_reset import STOPPED_FILE, prelude
 from slurm_robust.marks.remedy import Remedy
 from slurm_robust.policy.cluster.repair import RepairTry
 

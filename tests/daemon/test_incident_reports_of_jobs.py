@@ -9,7 +9,7 @@ from daemon_world import World
 from snapshots import published
 
 from slurm_robust.daemon.api.state_snapshot import show_incident
-from slurm_robust.daemon.controllers.incident_reports import REPORTS
+from slurm_robust.daemon.controllers.recovery.incident_reports import REPORTS
 
 
 def report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_robust.core.model import JobRef
-from slurm_robust.daemon.controllers.incident_rows import report_folder
+from slurm_robust.daemon.controllers.recovery.incident_rows import report_folder
 from slurm_robust.slurm.client import Job
 
 

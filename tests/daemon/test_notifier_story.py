@@ -218,7 +218,7 @@ def test_a_long_journal_is_not_told_from_its_beginning(tmp_path: Path, hook: Hoo
 
 def test_every_line_that_people_are_told_of_is_written_somewhere() -> None:
     """A renamed event would be told to nobody."""
-    text = "".join(path.read_text("utf-8") for path in (ROOT / "slurm_robust" / "daemon" / "controllers").glob("*.py"))
+    text = "".join(path.read_text("utf-8") for path in (ROOT / "slurm_robust" / "daemon" / "controllers").rglob("*.py"))
     text += "".join(
         (ROOT / "slurm_robust" / "daemon" / f"{name}.py").read_text("utf-8") for name in ("context", "lease")
     )

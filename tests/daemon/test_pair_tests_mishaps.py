@@ -12,7 +12,7 @@ from fake_slurm import PAIR_TEST, FakeSlurm
 
 from slurm_robust.config.site import parse
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
-from slurm_robust.policy.cluster.pair_test import PairReport
+from slurm_robust.policy.cluster.tested_pairs import PairReport
 from slurm_robust.slurm.client import Reservation
 from slurm_robust.slurm.errors import SlurmRefusedError
 from slurm_robust.slurm.values import expand

@@ -15,7 +15,7 @@ from helpers import wait_until
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.pair_ledger import PairLedger
-from slurm_robust.policy.cluster.pair_test import PairTest
+from slurm_robust.policy.cluster.tested_pairs import PairTest
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]

@@ -11,7 +11,7 @@ from daemon_world import World
 from fake_slurm import PAIR_TEST, FakeSlurm
 
 from slurm_robust.config.site import parse
-from slurm_robust.policy.cluster.pair_test import PairReport
+from slurm_robust.policy.cluster.tested_pairs import PairReport
 from slurm_robust.slurm.values import expand
 
 TEXT = "standby: {size: 2}\nbreaker: {max_partition_share: 1.0}\n"

@@ -12,7 +12,7 @@ from snapshots import published
 
 from slurm_robust.config.site import parse
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
-from slurm_robust.policy.cluster.pair_test import PairReport
+from slurm_robust.policy.cluster.tested_pairs import PairReport
 from slurm_robust.slurm.values import expand
 
 POOL = "standby: {size: 2}\nbreaker: {max_partition_share: 1.0}\n"

@@ -11,8 +11,8 @@ from daemon_world import World
 from fake_slurm import FakeSlurm
 
 from slurm_robust.config.site import Config
-from slurm_robust.daemon.controllers import recoveries
-from slurm_robust.daemon.controllers.claim_intake import ClaimIntake
+from slurm_robust.daemon.controllers.recovery import recoveries
+from slurm_robust.daemon.controllers.recovery.claim_intake import ClaimIntake
 from slurm_robust.policy.cluster.recovery_plan import Recovery
 from slurm_robust.policy.cluster.recovery_step import Step, next_step
 from slurm_robust.policy.cluster.recovery_view import View

@@ -14,9 +14,9 @@ from fake_slurm import FakeSlurm
 from snapshots import published
 
 from slurm_robust.config.site import Config, LemonsConfig, StandbyConfig, parse
-from slurm_robust.daemon.controllers.lemons import Lemons
-from slurm_robust.daemon.controllers.sizes import Sizes
-from slurm_robust.daemon.controllers.trainings import Trainings
+from slurm_robust.daemon.controllers.nodes.lemons import Lemons
+from slurm_robust.daemon.controllers.records.sizes import Sizes
+from slurm_robust.daemon.controllers.records.trainings import Trainings
 from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.daemon.totals import Totals

@@ -15,8 +15,8 @@ from fake_slurm import FakeSlurm
 from slurm_robust.config.site import Config, parse
 from slurm_robust.core.model import Mode
 from slurm_robust.daemon.context import DaemonContext
-from slurm_robust.daemon.controllers.claim_intake import EXPECT_S
-from slurm_robust.daemon.controllers.node_failures import NodeFailures
+from slurm_robust.daemon.controllers.recovery.claim_intake import EXPECT_S
+from slurm_robust.daemon.controllers.recovery.node_failures import NodeFailures
 from slurm_robust.daemon.service import Daemon
 from slurm_robust.daemon.store.journal import Journal
 from slurm_robust.marks.claim import Claim, render

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_robust.core.model import Signal, SignalKind
 from slurm_robust.diagnose.findings import findings
-from slurm_robust.diagnose.node_faults import with_node_fault
+from slurm_robust.diagnose.reported_gpu_faults import with_node_fault
 from slurm_robust.diagnose.root import diagnose
 from slurm_robust.diagnose.taxonomy import Blame
 from slurm_robust.nodecheck.catalogue import xids

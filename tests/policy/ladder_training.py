@@ -15,7 +15,7 @@ from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.eviction import max_evictions
 from slurm_robust.policy.job.ladder import DAY_S, LadderMemory, LadderOptions, Rung, Symptom, TestOutcome
 from slurm_robust.policy.job.situation import JobFacts, Situation
-from slurm_robust.supervise.recover.lineage import Lineage
+from slurm_robust.supervise.lineage.lineage import Lineage
 
 STEPS = 1_000
 MOST_INCIDENTS = 500

@@ -13,7 +13,7 @@ from slurm_robust.core.model import Failure, FailureCause, Road
 from slurm_robust.policy.job import outage
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.situation import JobFacts, Situation
-from slurm_robust.supervise.recover.lineage import Lineage
+from slurm_robust.supervise.lineage.lineage import Lineage
 
 STALE = Failure("died: storage: OSError: Stale file handle", ("n2",), FailureCause.SHARED, "storage")
 OTHER = Failure("died: SIGKILL", ("n2",))

@@ -13,8 +13,8 @@ from slurm_robust.config.site import Config
 from slurm_robust.core.model import JobRef
 from slurm_robust.policy.cluster.node_states import Cluster
 from slurm_robust.policy.cluster.pair_partners import PARTNER_WAIT_S, company, in_spare_pools, pairs_due
-from slurm_robust.policy.cluster.pair_test import Company
 from slurm_robust.policy.cluster.standby_health import StandbyCheck
+from slurm_robust.policy.cluster.tested_pairs import Company
 from slurm_robust.slurm.client import Job, Node, Reservation
 
 NOW_S, DAY_S = 1_000_000.0, 86400.0

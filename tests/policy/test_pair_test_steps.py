@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.policy.cluster.pair_test import (
+from slurm_robust.policy.cluster.tested_pairs import (
     BACKOFF_S,
     MOST_TESTS,
     UNTESTED_TRIES,

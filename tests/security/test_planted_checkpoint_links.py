@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from other_user import ATTACKER, VICTIM, acting_as, as_user, home_of, needs_root, shared_folder
 
+from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.saving.shared import file_writer
-from slurm_robust.checkpoint.store import files
 
 
 @needs_root

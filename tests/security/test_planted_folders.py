@@ -19,9 +19,9 @@ from other_user import (
     shared_folder,
 )
 
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
-from slurm_robust.supervise.recover import lineage_store
-from slurm_robust.supervise.recover.lineage import LineageMemory, Tally
+from slurm_robust.supervise.incident_folder import IncidentFolder
+from slurm_robust.supervise.lineage import lineage_store
+from slurm_robust.supervise.lineage.lineage import LineageMemory, Tally
 
 pytestmark = needs_root
 BOTH = pytest.mark.parametrize("mode", [0o1777, 0o2770], ids=["as /tmp", "a project's"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers import quick_torch
 
-from slurm_robust.stoptime.shape_test import KINDS
+from slurm_robust.stoptime.shape_rank import KINDS
 
 pytest.importorskip("torch")
 FAULTS = {"": None, "all_reduce": "tp", "recv": "pp", "all_to_all_single": "ep"}
@@ -20,7 +20,7 @@ RANK = """
 import json, sys
 import torch
 import torch.distributed as dist
-from slurm_robust.stoptime.shape_test import ShapeRank, run
+from slurm_robust.stoptime.shape_rank import ShapeRank, run
 rank, world = int(sys.argv[1]), int(sys.argv[2])
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=world)
 for fault in json.loads(sys.argv[4]):

@@ -8,9 +8,9 @@ from slurm_robust.localize.evidence import RankExit
 from slurm_robust.supervise.incident.decider import Decider
 from slurm_robust.supervise.incident.incident_handler import IncidentHandler
 from slurm_robust.supervise.incident.incident_log import IncidentLog
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 from slurm_robust.supervise.outcome import Outcome
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.recover.plan_executor import PlanExecutor
 from slurm_robust.supervise.versions.code_keeper import CodeKeeper
 from slurm_robust.supervise.watch.losses import Losses

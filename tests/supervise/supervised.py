@@ -22,14 +22,14 @@ from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.agent.warm_messages import AskWarm, WarmAnswer
 from slurm_robust.supervise.clock import Clock
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.incident_folder import IncidentFolder
 from slurm_robust.supervise.job import SupervisedJob
 from slurm_robust.supervise.launch.channel import Channel
 from slurm_robust.supervise.launch.messages import LaunchSrun, StartedEarly, WarmEnded, WarmOrder
 from slurm_robust.supervise.launch.srun_command import parse
 from slurm_robust.supervise.launch.user_end import Received
+from slurm_robust.supervise.reported.agents import Agents
 from slurm_robust.supervise.session import Session
-from slurm_robust.supervise.watch.agents import Agents
 from slurm_robust.supervise.watch.attempt_state import AttemptSources, AttemptState
 
 NODES = ("n1", "n2")

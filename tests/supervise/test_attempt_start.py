@@ -9,9 +9,9 @@ import pytest
 from supervised import FakeClock, World
 from torchrun_attempt import attempt_of, prints
 
-from slurm_robust.supervise.recover.attempt_start import AttemptStart, resumes_by_itself
-from slurm_robust.supervise.recover.lineage import Lineage
-from slurm_robust.supervise.recover.lineage_store import LineageStore
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart, resumes_by_itself
+from slurm_robust.supervise.lineage.lineage import Lineage
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from torchrun_attempt import attempt_of, finds, loses, prints, with_ranks
 
 from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.reported.suspicion import SilenceLevel
 from slurm_robust.supervise.watch.attempt_state import AttemptState
-from slurm_robust.supervise.watch.suspicion import SilenceLevel
 
 
 def test_another_steps_exit_is_not_ours(attempt: AttemptState) -> None:

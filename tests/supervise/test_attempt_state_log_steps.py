@@ -10,8 +10,8 @@ from torchrun_attempt import attempt_of, finds, prints
 
 from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.reported.suspicion import SilenceLevel
 from slurm_robust.supervise.watch.attempt_state import AttemptState
-from slurm_robust.supervise.watch.suspicion import SilenceLevel
 
 
 def test_bars_before_the_training_are_life_but_no_step(tmp_path: Path, clock: FakeClock) -> None:

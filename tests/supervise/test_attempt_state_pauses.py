@@ -8,8 +8,8 @@ import pytest
 from supervised import World, from_agent
 
 from slurm_robust.policy.job.consequences import FIRST_STEP, Pauses
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.lineage_store import LineageStore
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 
 NODES = ("n1", "n2", "n3", "n4")

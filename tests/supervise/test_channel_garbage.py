@@ -19,8 +19,8 @@ from slurm_robust.supervise.agent import messages as m
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.agent.packing import pack
 from slurm_robust.supervise.agent.stopped_messages import RankContinued
-from slurm_robust.supervise.watch import watch_step
-from slurm_robust.supervise.watch.watch_step import WatchStep
+from slurm_robust.supervise.reported import watch_step
+from slurm_robust.supervise.reported.watch_step import WatchStep
 
 FINDING = NodeFinding(7, 1e6, "kmsg", "xid", "now", "XID 79", (0, 3), "mlx5_0/1", 79)
 SENT = [

@@ -9,8 +9,8 @@ import pytest
 
 from slurm_robust.config import site as config
 from slurm_robust.supervise.agent.messages import from_agent
-from slurm_robust.supervise.watch.fleet import Fleet
-from slurm_robust.supervise.watch.suspicion import SilenceLevel, assess
+from slurm_robust.supervise.reported.fleet import Fleet
+from slurm_robust.supervise.reported.suspicion import SilenceLevel, assess
 
 
 def rank(fleet: Fleet, number: int, node: str, pid: int = 100) -> None:

@@ -12,15 +12,15 @@ from supervised import WAITS, World
 
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.incident.dead_ranks import DeadRanks
 from slurm_robust.supervise.incident.decider import Decider
 from slurm_robust.supervise.incident.incident_handler import IncidentHandler
 from slurm_robust.supervise.incident.incident_log import IncidentLog
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.lineage_store import LineageStore
-from slurm_robust.supervise.watch.dead_ranks import DeadRanks
+from slurm_robust.supervise.incident.quiet_captures import ProvenSuspicion, QuietCaptures
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 from slurm_robust.supervise.watch.losses import Losses
 from slurm_robust.supervise.watch.observer import Observer
-from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion, QuietCaptures
 
 NODES = ("n1", "n2", "n3", "n4")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.incident_folder import IncidentFolder
 
 
 def test_the_story_is_on_disk_and_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,9 +13,9 @@ from supervised import World, in_d_state
 from slurm_robust.config.site import Config
 from slurm_robust.core.model import Conclusion, Grade, Mode, Road, Signal, SignalKind, Verdict
 from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.incident.quiet_captures import ProvenSuspicion
 from slurm_robust.supervise.launch.attached_step import AttachedStep
 from slurm_robust.supervise.outcome import ExecutePlan, Exit
-from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion
 
 LIMIT_S = 600.0
 

@@ -14,11 +14,11 @@ from supervised import World
 from slurm_robust.core.model import Conclusion, Incident, Plan, Road, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.incident import incident_log
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.incident.incident_log import IncidentLog
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.lineage_store import LineageStore
-from slurm_robust.supervise.recover.resumption import Resumption, resumed_from
+from slurm_robust.supervise.incident.resumption import Resumption, resumed_from
+from slurm_robust.supervise.incident_folder import IncidentFolder
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 
 
 @pytest.fixture

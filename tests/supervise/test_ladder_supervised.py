@@ -17,7 +17,7 @@ from slurm_robust.config.site import Config
 from slurm_robust.core.model import TestName
 from slurm_robust.supervise import supervisor
 from slurm_robust.supervise.agent.messages import from_agent
-from slurm_robust.supervise.recover import lineage_store
+from slurm_robust.supervise.lineage import lineage_store
 from slurm_robust.supervise.supervisor import Supervisor
 
 NODES = ("n1", "n2", "n3", "n4", "n5")

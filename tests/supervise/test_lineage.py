@@ -12,10 +12,10 @@ import pytest
 
 from slurm_robust.core.model import Failure, FailureCause
 from slurm_robust.marks.claim import STATE_WANTS_REQUEUE, STATE_WATCHING, Claim
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.incident_folder import IncidentFolder
 from slurm_robust.supervise.launch import run_place
-from slurm_robust.supervise.recover import lineage_store
-from slurm_robust.supervise.recover.lineage import Lineage, LineageMemory, Tally
+from slurm_robust.supervise.lineage import lineage_store
+from slurm_robust.supervise.lineage.lineage import Lineage, LineageMemory, Tally
 
 HANG = Failure("hang at x", ("n1",))
 
@@ -146,7 +146,7 @@ def test_runs_that_begin_together_have_different_places(tmp_path: Path) -> None:
     """`srobust run … &` many times: no lock is held, and none is needed."""
     source = (
         "import os, sys, pathlib; from slurm_robust.supervise.launch import run_place; "
-        "from slurm_robust.supervise.incident.incident_folder import IncidentFolder; sys.stdin.read(); "
+        "from slurm_robust.supervise.incident_folder import IncidentFolder; sys.stdin.read(); "
         "print(run_place.place(IncidentFolder(pathlib.Path(sys.argv[1])), 0, os.getpid()))"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

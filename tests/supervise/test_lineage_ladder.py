@@ -8,9 +8,9 @@ from pathlib import Path
 from slurm_robust.core.model import Failure, FailureCause, Plan, Road, TestName
 from slurm_robust.marks.claim import STATE_WANTS_REQUEUE, STATE_WATCHING, Claim
 from slurm_robust.policy.job.ladder import LadderMemory, Rung, Symptom, TestOutcome
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
-from slurm_robust.supervise.recover import lineage_store
-from slurm_robust.supervise.recover.lineage import Lineage, LineageMemory, Tally
+from slurm_robust.supervise.incident_folder import IncidentFolder
+from slurm_robust.supervise.lineage import lineage_store
+from slurm_robust.supervise.lineage.lineage import Lineage, LineageMemory, Tally
 
 HANG = Failure("hang at x", ("n1",), FailureCause.EITHER)
 TESTS = (TestName.IN_NODE, TestName.PAIRS)

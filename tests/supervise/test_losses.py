@@ -12,7 +12,8 @@ from supervised import World
 
 from slurm_robust import checkpoint
 from slurm_robust.checkpoint import HealthLog
-from slurm_robust.checkpoint.health import health_log, rollback, rollback_log
+from slurm_robust.checkpoint.base import rollback_log
+from slurm_robust.checkpoint.health import health_log, rollback
 from slurm_robust.checkpoint.health.loss_health import HealthLimits
 from slurm_robust.config.site import Config
 from slurm_robust.core.model import Mode

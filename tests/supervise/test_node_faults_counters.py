@@ -7,8 +7,8 @@ from pathlib import Path
 from faulty_training import Training
 
 from slurm_robust.core.model import Failure, FailureCause
-from slurm_robust.supervise.recover import lineage_store
-from slurm_robust.supervise.recover.lineage import Lineage, LineageMemory, Tally
+from slurm_robust.supervise.lineage import lineage_store
+from slurm_robust.supervise.lineage.lineage import Lineage, LineageMemory, Tally
 
 
 def memory_of(job: Training) -> LineageMemory:

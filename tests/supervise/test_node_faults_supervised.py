@@ -20,14 +20,14 @@ from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.policy.job.node_faults import FaultMemory, FaultMove
 from slurm_robust.slurm.client import Node
 from slurm_robust.supervise.agent.messages import NodeFindings
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.incident_folder import IncidentFolder
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
-from slurm_robust.supervise.recover import lineage_store
-from slurm_robust.supervise.recover.lineage import Lineage, Tally
+from slurm_robust.supervise.lineage import lineage_store
+from slurm_robust.supervise.lineage.lineage import Lineage, Tally
+from slurm_robust.supervise.reported.node_reports import NodeFaults
 from slurm_robust.supervise.supervisor import Supervisor
 from slurm_robust.supervise.watch import newest_checkpoint
 from slurm_robust.supervise.watch.drain_watch import EVERY_S
-from slurm_robust.supervise.watch.node_faults import NodeFaults
 
 
 def test_a_lost_gpu_moves_the_job_at_once(tmp_path: Path) -> None:

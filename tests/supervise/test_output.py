@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.incident_folder import IncidentFolder
 from slurm_robust.supervise.watch.log_steps import Counters
 from slurm_robust.supervise.watch.output import OutputFile, read_exit, tasks
 

@@ -17,8 +17,8 @@ from slurm_robust.marks.claim import STATE_DONE, STATE_WANTS_REQUEUE
 from slurm_robust.supervise.agent.messages import CleanUp
 from slurm_robust.supervise.launch import resume_points
 from slurm_robust.supervise.launch.attached_step import AttachedStep
+from slurm_robust.supervise.lineage import lineage_store
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Relaunch
-from slurm_robust.supervise.recover import lineage_store
 
 VERDICT = Verdict(Conclusion.CULPRIT, "rank 1 is stopped", (Suspect("n2", (1,), 0.95, "stopped"),), corroborated=True)
 HANG = Failure("hang at x", ("n2",))

@@ -13,11 +13,11 @@ from slurm_robust.core.model import Conclusion, Grade, JobRef, SignalKind, Verdi
 from slurm_robust.localize.evidence import Capture
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.incident.investigation import Investigation
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.lineage_store import LineageStore
+from slurm_robust.supervise.incident.quiet_captures import ProvenSuspicion, QuietCaptures
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
-from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion, QuietCaptures
 
 
 class Unseen:

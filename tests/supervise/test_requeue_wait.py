@@ -18,8 +18,8 @@ from slurm_robust.core.model import EXIT_REQUEUE_WANTED, JobRef
 from slurm_robust.marks.claim import ClaimAnswer
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.clock import Clock
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
-from slurm_robust.supervise.recover import waiting_shell
+from slurm_robust.supervise.incident_folder import IncidentFolder
+from slurm_robust.supervise.launch import waiting_shell
 from slurm_robust.supervise.recover.requeue_wait import ENDED_WITH_JOB, RequeueWait, WaitPhase, next_step, poll
 
 ASKED = RequeueWait(
@@ -163,7 +163,7 @@ def test_the_wait_travels_as_text() -> None:
 
 
 NAP = (
-    "import sys; from slurm_robust.supervise.recover import waiting_shell as w; "
+    "import sys; from slurm_robust.supervise.launch import waiting_shell as w; "
     "sys.exit(w.become(float(sys.argv[1]), sys.argv[2:]))"
 )
 
@@ -196,7 +196,7 @@ def test_a_nap_looks_now_and_then_until_a_look_ends_it(shell: str, tmp_path: Pat
 
     The first look fails, the second is killed, the third hands on a state that has all that a shell could misread.
     """
-    before = f"from slurm_robust.supervise.recover import waiting_shell as nap; {SHELLS[shell]}"
+    before = f"from slurm_robust.supervise.launch import waiting_shell as nap; {SHELLS[shell]}"
     look = """
 import os, pathlib, signal, sys
 fds = sorted(os.listdir("/proc/self/fd"))[:-1]
@@ -225,7 +225,7 @@ print('next {"a": "$x  *`"}' if n == 3 else "exit 143")
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_look_that_can_never_be_had_is_not_waited_for_for_ever(shell: str) -> None:
     """The command is gone, and stays gone: some looks later it is 75, as where nobody came."""
-    before = f"from slurm_robust.supervise.recover import waiting_shell as nap; nap._MAX_FAILED = 2; {SHELLS[shell]}"
+    before = f"from slurm_robust.supervise.launch import waiting_shell as nap; nap._MAX_FAILED = 2; {SHELLS[shell]}"
     process = napping(0.5, "/nonexistent/python", "state", before=before)
     process.communicate(timeout=10)
     assert process.returncode == EXIT_REQUEUE_WANTED
@@ -234,7 +234,7 @@ def test_a_look_that_can_never_be_had_is_not_waited_for_for_ever(shell: str) -> 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_package_that_vanishes_leaves_one_line(shell: str) -> None:
     """Somebody removes it while a requeue waits: said once, with the reason, and not at each look."""
-    before = f"from slurm_robust.supervise.recover import waiting_shell as nap; nap._MAX_FAILED = 3; {SHELLS[shell]}"
+    before = f"from slurm_robust.supervise.launch import waiting_shell as nap; nap._MAX_FAILED = 3; {SHELLS[shell]}"
     process = napping(0.5, sys.executable, "-S", "-m", "slurm_robust.not_there", "state", before=before)
     err = process.communicate(timeout=30)[1]
     assert process.returncode == EXIT_REQUEUE_WANTED
@@ -252,7 +252,7 @@ import sys
 sys.stderr.write(f"srobust: {sys.argv[1]} \\\\n %s\\nand more\\n")
 print("next b" if sys.argv[1] == "a" else "exit 7")
 """
-    before = f"from slurm_robust.supervise.recover import waiting_shell as nap; {SHELLS[shell]}"
+    before = f"from slurm_robust.supervise.launch import waiting_shell as nap; {SHELLS[shell]}"
     process = napping(0.5, sys.executable, "-S", "-c", look, "a", before=before)
     err = process.communicate(timeout=30)[1]
     assert process.returncode == 7
@@ -297,7 +297,7 @@ def test_it_dies_with_its_parent_only_where_it_is_told() -> None:
     """Killed with the script's shell; a process of this test is no batch script."""
     assert not waiting_shell.is_batch_script(os.getpid())
     inner = (
-        "import os; from slurm_robust.supervise.recover import waiting_shell as w; "
+        "import os; from slurm_robust.supervise.launch import waiting_shell as w; "
         f"w.die_with_parent(os.getppid())\n{NAP}"
     )
     shell = subprocess.Popen(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_robust.supervise.recover.resumption import first_step_words
+from slurm_robust.supervise.incident.resumption import first_step_words
 
 
 @pytest.mark.parametrize(

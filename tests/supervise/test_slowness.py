@@ -10,8 +10,8 @@ import pytest
 from supervised import World
 
 from slurm_robust.core.model import Verdict
-from slurm_robust.localize.slow.timings import StepTimings, Timing
 from slurm_robust.localize.slow.timings_file import read_timings
+from slurm_robust.localize.timings import StepTimings, Timing
 from slurm_robust.supervise.watch import slowness
 from slurm_robust.supervise.watch.slowness import Slowness
 

@@ -37,7 +37,7 @@ ALLOWED = (
 STARTED_PROGRAMS = (
     SlurmCall("launch.srun_command", "srun", "the user's own step; the launcher starts it"),
     SlurmCall("launch.srun_refusal", "srun", "asks srun for its version, to learn whether it takes its options"),
-    SlurmCall("watch.watch_step", "srun", "the watch step, with one agent on each node"),
+    SlurmCall("reported.watch_step", "srun", "the watch step, with one agent on each node"),
 )
 
 SUPERVISE = Path(inspect.getfile(SlurmClient)).parents[1] / "supervise"

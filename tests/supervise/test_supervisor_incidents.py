@@ -16,8 +16,8 @@ from slurm_robust.core.model import EXIT_STOPPED_FOR_GOOD, Mode
 from slurm_robust.marks.claim import STATE_DONE, STATE_WANTS_REQUEUE, Claim
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.launch.user_end import Received
-from slurm_robust.supervise.recover import lineage_store
-from slurm_robust.supervise.recover.lineage import Lineage, Tally
+from slurm_robust.supervise.lineage import lineage_store
+from slurm_robust.supervise.lineage.lineage import Lineage, Tally
 from slurm_robust.supervise.supervisor import Supervisor
 
 NODES = ("n1", "n2", "n3")

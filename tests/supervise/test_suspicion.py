@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from slurm_robust.config.site import SuperviseConfig
-from slurm_robust.supervise.watch.suspicion import LogLines, RankProgress, SilenceLevel, StepTimes, assess
+from slurm_robust.supervise.reported.suspicion import LogLines, RankProgress, SilenceLevel, StepTimes, assess
 
 CONFIG = SuperviseConfig()
 

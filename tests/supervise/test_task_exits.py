@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_robust.supervise.agent.messages import from_agent
-from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.reported.fleet import Fleet
 from slurm_robust.supervise.watch.output import TaskExit
 from slurm_robust.supervise.watch.task_exits import SRUN_FIRST_S, TaskExits
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_robust.core.model import Conclusion, TestName, Verdict
 from slurm_robust.stoptime.conclusion import FindingKind, TestFinding, TestReport
-from slurm_robust.supervise.recover.test_results import outcome_of, verdict_after
+from slurm_robust.supervise.incident.verdict_of_tests import outcome_of, verdict_after
 
 BEFORE = Verdict(Conclusion.UNDETERMINED, "all ranks wait", missing=("pairwise tests of the nodes",))
 NODES = ("n1", "n2", "n3")

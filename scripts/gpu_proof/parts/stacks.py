@@ -16,7 +16,7 @@ from gpu_proof.outcome import Status, Step
 from gpu_proof.place import ROOT, Place
 from gpu_proof.rank_ahead import ENDLESS_AT, LOGS_EVERY
 from slurm_robust.supervise.agent.capture import py_spy_dump, threads_of
-from slurm_robust.supervise.watch.watch_step import py_spy_path
+from slurm_robust.supervise.reported.watch_step import py_spy_path
 
 DUMPS = 40
 EVERY_S = 0.25

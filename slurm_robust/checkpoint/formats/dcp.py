@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from slurm_robust.checkpoint.base import files
+from slurm_robust.checkpoint.base.checkpoint_files import unsafe
 from slurm_robust.checkpoint.formats import inert, safetensors, torchfile
 from slurm_robust.checkpoint.formats.tree import FileProblem, FormatReport, Tree
-from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import unsafe
 
 NAME = "torch.distributed.checkpoint"
 METADATA = ".metadata"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from slurm_robust.checkpoint.base import files
+from slurm_robust.checkpoint.base.checkpoint_files import unsafe
 from slurm_robust.checkpoint.formats import inert, safetensors
 from slurm_robust.checkpoint.formats.tree import FileProblem, FormatReport, Tree, gaps
-from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import unsafe
 
 TRAINER = "HF Trainer"
 INDEXED = "weights with an index"

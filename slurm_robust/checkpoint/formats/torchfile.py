@@ -11,8 +11,8 @@ from typing import IO, Any
 
 import msgspec
 
+from slurm_robust.checkpoint.base.files import OnBytes
 from slurm_robust.checkpoint.formats import inert, names, zipend
-from slurm_robust.checkpoint.store.files import OnBytes
 
 ZIP_MAGIC = b"PK\x03\x04"
 LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.formats import inert, torchfile
-from slurm_robust.checkpoint.store import files
 
 FileProblem = tuple[str, str]
 """(file relative to the tree's folder, what is wrong with it)."""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.health.loss_health import (
     HEALTHY,
     UNKNOWN,
@@ -29,7 +30,6 @@ from slurm_robust.checkpoint.health.loss_health import (
     undecided,
 )
 from slurm_robust.checkpoint.replay import in_replay
-from slurm_robust.checkpoint.store import files
 from slurm_robust.checkpoint.store.find import Entry, Found, entries
 
 HEALTH_NAME = "srobust-health.json"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint.base import rollback_log
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.health import health_log, rollback_log
+from slurm_robust.checkpoint.health import health_log
 from slurm_robust.checkpoint.health.loss_health import HEALTHY, UNKNOWN, Point, Spell, Trend, observe
 from slurm_robust.checkpoint.store.find import Entry, entries
 

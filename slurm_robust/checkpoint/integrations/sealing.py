@@ -8,10 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from slurm_robust.checkpoint.base.checkpoint_files import DEMOTED_NAME, SEAL_NAME, VERIFIED_NAME
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.integrations import group
 from slurm_robust.checkpoint.store import shared_seal
-from slurm_robust.checkpoint.store.checkpoint_files import DEMOTED_NAME, SEAL_NAME, VERIFIED_NAME
 from slurm_robust.checkpoint.store.seals import seal
 
 

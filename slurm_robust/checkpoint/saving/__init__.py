@@ -1,6 +1,6 @@
 """How is a checkpoint saved without stopping the training? Copied in the step, written and sealed outside of it.
 
-`rank`: `Checkpointer`, called by the training loop, copies the state into one of two buffers in shared memory.
+`checkpointer`: what the training loop calls. `rank`: copies the state into one of two buffers in shared memory.
 `persister`: one process a node writes the buffers to files. It imports no torch: a buffer is, byte for byte, the file.
 `backup`: copies are sent to other nodes. `restart`: a new run resumes from all of these. `shared`: used by several.
 """

@@ -2,6 +2,6 @@
 
 `seals` writes and reads a checkpoint's seal, `seal.json`. Whatever seals calls `seals.write`: `writer` for
 `checkpoint.save`, `shared_seal` on several nodes, `seal_folder` for a whole folder. `verification`, `structure` and
-`bad_values` check; `find` chooses, `demotion` rejects, `pruning` deletes. `checkpoint_files` says which files belong to
-a checkpoint, `trackers` are the frameworks' own pointers to the newest one.
+`bad_values` check; `find` chooses, `demotion` rejects, and `reader` loads what was found. `trackers` are the
+frameworks' own pointers to the newest one.
 """

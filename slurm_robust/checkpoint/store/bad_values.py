@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from slurm_robust.checkpoint.base import files
+from slurm_robust.checkpoint.base.files import OnBytes
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.formats import dcp, safetensors, torchfile
-from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.files import OnBytes
 
 _CHUNK_BYTES = 8 << 20
 

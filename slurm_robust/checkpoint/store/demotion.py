@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint.base import files
+from slurm_robust.checkpoint.base.checkpoint_files import DEMOTED_NAME, SEAL_NAME, beside
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import DEMOTED_NAME, SEAL_NAME, beside
 
 
 class Demotion(msgspec.Struct, frozen=True, kw_only=True):

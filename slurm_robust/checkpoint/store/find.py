@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint.base import rollback_log
+from slurm_robust.checkpoint.base.checkpoint_files import NOT_TEXT, SEAL_NAME, base, beside, contents, is_text
+from slurm_robust.checkpoint.base.files import OnBytes
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.health import rollback_log
-from slurm_robust.checkpoint.store.checkpoint_files import NOT_TEXT, SEAL_NAME, base, beside, contents, is_text
 from slurm_robust.checkpoint.store.demotion import demotion
-from slurm_robust.checkpoint.store.files import OnBytes
 from slurm_robust.checkpoint.store.seals import Seal, step_in_name
 from slurm_robust.checkpoint.store.seals import read as read_seal
 from slurm_robust.checkpoint.store.verification import Problem, check, structure

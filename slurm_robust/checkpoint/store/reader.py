@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from slurm_robust.checkpoint.base import files
+from slurm_robust.checkpoint.base.checkpoint_files import base
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store import files, seals
-from slurm_robust.checkpoint.store.checkpoint_files import base
+from slurm_robust.checkpoint.store import seals
 from slurm_robust.checkpoint.store.demotion import demote
 from slurm_robust.checkpoint.store.verification import mismatch
 

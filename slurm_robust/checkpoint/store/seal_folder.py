@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint.base.checkpoint_files import SEAL_NAME, beside, contents, written_at_s
+from slurm_robust.checkpoint.base.files import OnBytes
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME, beside, contents, written_at_s
 from slurm_robust.checkpoint.store.demotion import demotion
-from slurm_robust.checkpoint.store.files import OnBytes
 from slurm_robust.checkpoint.store.find import candidates
 from slurm_robust.checkpoint.store.seals import Seal, seal
 

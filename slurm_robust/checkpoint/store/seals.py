@@ -17,10 +17,8 @@ from typing import Annotated
 import msgspec
 
 from slurm_robust import __version__
-from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.replay import REFUSED, in_replay
-from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import (
+from slurm_robust.checkpoint.base import files
+from slurm_robust.checkpoint.base.checkpoint_files import (
     DEMOTED_NAME,
     SEAL_NAME,
     VERIFIED_NAME,
@@ -30,6 +28,8 @@ from slurm_robust.checkpoint.store.checkpoint_files import (
     require,
     unsafe,
 )
+from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.replay import REFUSED, in_replay
 
 VERSION = 1
 _STEP_NAMED = re.compile(r"step=(\d{1,18})(?!\d)")

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint.base import files
+from slurm_robust.checkpoint.base.checkpoint_files import contents, part_path, require
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store import files, structure
-from slurm_robust.checkpoint.store.checkpoint_files import contents, part_path, require
+from slurm_robust.checkpoint.store import structure
 from slurm_robust.checkpoint.store.seals import FileSeal, Seal, SealOrigin, digested, step_of, write
 
 WAIT_S = 120.0

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from slurm_robust.checkpoint.base import files
+from slurm_robust.checkpoint.base.checkpoint_files import SEAL_NAME, beside
+from slurm_robust.checkpoint.base.files import OnBytes
 from slurm_robust.checkpoint.formats import registry, safetensors, torchfile
 from slurm_robust.checkpoint.formats.dcp import METADATA
 from slurm_robust.checkpoint.formats.tree import Tree
-from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME, beside
-from slurm_robust.checkpoint.store.files import OnBytes
 
 _OF_TORCH = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 """Accelerate's random states are a `.pkl`."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.formats import deepspeed, megatron
-from slurm_robust.checkpoint.store import files
 
 LIGHTNING = "last.ckpt"
 _LARGEST_BYTES = 4096

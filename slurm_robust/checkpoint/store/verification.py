@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_robust.checkpoint.base import files
+from slurm_robust.checkpoint.base.checkpoint_files import VERIFIED_NAME, base, beside, contents, require
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store import files
-from slurm_robust.checkpoint.store.checkpoint_files import VERIFIED_NAME, base, beside, contents, require
 from slurm_robust.checkpoint.store.seals import FileSeal, Seal, step_in_name
 from slurm_robust.checkpoint.store.seals import read as read_seal
 

@@ -14,10 +14,11 @@ from typing import IO, Any, cast
 
 import msgspec
 
+from slurm_robust.checkpoint.base import files
+from slurm_robust.checkpoint.base.checkpoint_files import CHECK_DISK, part_path
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.replay import in_replay
-from slurm_robust.checkpoint.store import files, seals
-from slurm_robust.checkpoint.store.checkpoint_files import CHECK_DISK, part_path
+from slurm_robust.checkpoint.store import seals
 from slurm_robust.checkpoint.store.seals import FileSeal
 from slurm_robust.wire import own_folder
 

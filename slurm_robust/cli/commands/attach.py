@@ -14,8 +14,7 @@ from slurm_robust.cli.teaching import fail, failing, lesson, not_running
 from slurm_robust.config import site
 from slurm_robust.core.model import JobRef, Mode
 from slurm_robust.slurm.factory import connect
-from slurm_robust.supervise import job
-from slurm_robust.supervise.incident import incident_folder
+from slurm_robust.supervise import incident_folder, job
 from slurm_robust.supervise.job_ref import NoJobError
 from slurm_robust.supervise.launch import options, srun_command
 from slurm_robust.supervise.launch.attached_step import AttachedStep, connection

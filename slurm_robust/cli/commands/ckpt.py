@@ -10,8 +10,8 @@ import click
 import msgspec
 
 from slurm_robust import checkpoint
+from slurm_robust.checkpoint.base.files import OnBytes
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.store.files import OnBytes
 from slurm_robust.checkpoint.store.structure import UNDETERMINED, is_checkpoint
 from slurm_robust.cli import ckpt_output as out
 from slurm_robust.cli.commands import ckpt_seal

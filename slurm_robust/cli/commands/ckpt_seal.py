@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from slurm_robust import checkpoint
-from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME, beside
+from slurm_robust.checkpoint.base.checkpoint_files import SEAL_NAME, beside
 from slurm_robust.checkpoint.store.seal_folder import SETTLED_S
 from slurm_robust.cli import ckpt_output as out
 from slurm_robust.cli.teaching import lesson

@@ -103,7 +103,7 @@ def _of_folder(name: str) -> list[dict[str, Any]]:
     """What a folder of this name holds; empty where there is none, and where a job's number is a folder by chance."""
     if not Path(name).is_dir():
         return []
-    from slurm_robust.cli.incident_files import incidents_of_folder  # noqa: PLC0415 (loaded for a folder only)
+    from slurm_robust.cli.diagnosis.incident_files import incidents_of_folder  # noqa: PLC0415 (loaded for a folder only)
 
     found = incidents_of_folder(Path(name))
     if not found and not name.isdecimal():
@@ -113,7 +113,7 @@ def _of_folder(name: str) -> list[dict[str, Any]]:
 
 def _write_folder(folder: Path, html: Path) -> None:
     """The page of the incident in a folder, or of the newest in a job's folder."""
-    from slurm_robust.cli.incident_files import newest_incident  # noqa: PLC0415 (loaded for a page only)
+    from slurm_robust.cli.diagnosis.incident_files import newest_incident  # noqa: PLC0415 (loaded for a page only)
 
     saved = newest_incident(folder)
     if saved is None:
@@ -124,7 +124,7 @@ def _write_folder(folder: Path, html: Path) -> None:
 
 
 def _write(folder: Path, journal: dict[str, Any], html: Path) -> None:
-    from slurm_robust.cli.incident_files import read_sources  # noqa: PLC0415 (loaded for a page only)
+    from slurm_robust.cli.diagnosis.incident_files import read_sources  # noqa: PLC0415 (loaded for a page only)
     from slurm_robust.cli.page_file import local_offset_s, write_page  # noqa: PLC0415 (the same)
     from slurm_robust.report.pages.incident_assemble import incident_view  # noqa: PLC0415 (the same)
     from slurm_robust.report.pages.incident_page import incident_html  # noqa: PLC0415 (the same)

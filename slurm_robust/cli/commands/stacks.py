@@ -26,8 +26,8 @@ from slurm_robust.localize.stacks.merge import render_tree
 from slurm_robust.localize.stacks.motion import Motion, stillness
 from slurm_robust.localize.verdict_text import to_json, to_text
 from slurm_robust.slurm.factory import connect
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
 from slurm_robust.supervise.incident.investigation import merge
+from slurm_robust.supervise.incident_folder import IncidentFolder
 from slurm_robust.supervise.watch.live_stacks import LiveCapture, LiveStacksError, account_for, live_captures
 
 _ROUND_S = 10.0

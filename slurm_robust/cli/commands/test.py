@@ -26,7 +26,7 @@ from slurm_robust.core.model import EXIT_USAGE, JobRef, TestName
 from slurm_robust.localize.layout import LayoutError
 from slurm_robust.localize.layout import parse as parse_layout
 from slurm_robust.marks import claim
-from slurm_robust.policy.cluster.pair_test import PairReport
+from slurm_robust.policy.cluster.tested_pairs import PairReport
 from slurm_robust.slurm import topology
 from slurm_robust.slurm.client import Node, SlurmClient
 from slurm_robust.slurm.errors import SlurmError, SlurmParseError

@@ -26,7 +26,7 @@ from slurm_robust.policy.job.code_versions import When
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.factory import connect
 from slurm_robust.slurm.output_files import output_patterns
-from slurm_robust.supervise.incident import incident_folder
+from slurm_robust.supervise import incident_folder
 from slurm_robust.supervise.versions import code_orders
 from slurm_robust.supervise.versions.code_orders import MAX_WITHIN_S, CodeOrder
 from slurm_robust.supervise.versions.snapshot import SnapshotError

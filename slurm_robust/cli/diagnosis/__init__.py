@@ -1,5 +1,6 @@
 """What `srobust diagnose` does with what was typed.
 
-`subject` says what the words name: files, a job (`job_traces`) or an incident (`saved_incidents`). `reading` gets the
-lines and what rules find in them; `past` gets the incidents to compare with; `shown` writes the answer.
+`subject` says what the words name: files, a job (`job_traces`) or an incident (`saved_incidents`, `incident_files`).
+`reading` gets the lines and what rules find in them; `past` gets the incidents to compare with; `shown` writes the
+answer.
 """

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from slurm_robust.cli.diagnosis.incident_files import json_objects
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_in
-from slurm_robust.cli.incident_files import json_objects
 from slurm_robust.cli.teaching import slurm_words
 from slurm_robust.core.model import JobRef
 from slurm_robust.marks import claim
@@ -20,8 +20,8 @@ from slurm_robust.marks.claim import ClaimError
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.output_files import output_patterns
-from slurm_robust.supervise.incident.incident_folder import STORY_FILE
-from slurm_robust.supervise.incident.incident_folder import names as folder_names
+from slurm_robust.supervise.incident_folder import STORY_FILE
+from slurm_robust.supervise.incident_folder import names as folder_names
 
 _MAX_FILES = 64
 

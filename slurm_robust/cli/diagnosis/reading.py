@@ -17,7 +17,7 @@ from slurm_robust.diagnose.findings import LogFinding, Matcher, findings
 from slurm_robust.diagnose.large_files import scan
 from slurm_robust.diagnose.lines import unlabelled
 from slurm_robust.diagnose.log.lines import read_regular
-from slurm_robust.diagnose.node_faults import with_node_fault
+from slurm_robust.diagnose.reported_gpu_faults import with_node_fault
 from slurm_robust.diagnose.root import Diagnosis, diagnose, without_root
 from slurm_robust.diagnose.taxonomy import Blame
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE

@@ -18,7 +18,7 @@ from slurm_robust.core.text import printable
 from slurm_robust.daemon.api.node_rows import AboutNodes, NodeRows
 from slurm_robust.daemon.api.state_lines import Snapshot
 from slurm_robust.daemon.context import DAY_S
-from slurm_robust.daemon.controllers.claim_intake import MARK
+from slurm_robust.daemon.controllers.recovery.claim_intake import MARK
 from slurm_robust.daemon.store.journal import ActionRow, IncidentRow, Journal
 from slurm_robust.daemon.store.seat_bars import SeatBars
 from slurm_robust.marks.claim import Claim

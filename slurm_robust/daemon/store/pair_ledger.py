@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import fields, replace
 
 from slurm_robust.daemon.store.journal import Journal
-from slurm_robust.policy.cluster.pair_test import PairReport, PairTest
+from slurm_robust.policy.cluster.tested_pairs import PairReport, PairTest
 
 _COLUMNS = ", ".join(f.name for f in fields(PairTest))
 

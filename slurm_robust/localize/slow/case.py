@@ -14,7 +14,7 @@ from slurm_robust.localize.slow.effects import usable_steps
 from slurm_robust.localize.slow.outliers import MIN_STEPS
 from slurm_robust.localize.slow.peers import Peers, peers_of
 from slurm_robust.localize.slow.robust_statistics import Floats, Places, middle
-from slurm_robust.localize.slow.timings import StepTimings
+from slurm_robust.localize.timings import StepTimings
 
 _ROW_SHARE = 0.5
 """A rank with fewer than this share of the steps of the rank with the most is left out."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.evidence import Evidence
-from slurm_robust.localize.slow.timings import StepTimings
+from slurm_robust.localize.timings import StepTimings
 
 
 def judge_timings(

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from slurm_robust.diagnose.log.lines import read_regular
 from slurm_robust.localize.layout import LayoutError, parse
 from slurm_robust.localize.ranks import fold, strays
-from slurm_robust.localize.slow.timings import Collector, StepTimings, Timing, usable, without
+from slurm_robust.localize.timings import Collector, StepTimings, Timing, usable, without
 
 MAX_FILE_BYTES = 1 << 30
 """Unpacked: 100,000 ranks of 50 steps are about 150 MB."""

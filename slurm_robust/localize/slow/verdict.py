@@ -15,8 +15,8 @@ from slurm_robust.localize.slow.case import Case, make_case
 from slurm_robust.localize.slow.confounders import contradicted, follows_data, may_be_the_program
 from slurm_robust.localize.slow.effects import Comparison, by_role, by_twins
 from slurm_robust.localize.slow.outliers import MIN_STEPS, Outlier, bursts, sharp, steady
-from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.localize.slow.unnamed import UNNAMED
+from slurm_robust.localize.timings import StepTimings
 
 CONFIDENCE_STEADY = 0.9
 CONFIDENCE_BURSTS = 0.75

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from slurm_robust.core.model import Conclusion, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.core.text import joined
-from slurm_robust.diagnose.node_faults import blames_node, fault_beside
+from slurm_robust.diagnose.reported_gpu_faults import blames_node, fault_beside
 from slurm_robust.localize.evidence import Evidence, RankExit
 from slurm_robust.localize.exit_causes import Cause, ExitCause, hardware_line, in_words, known_ends
 from slurm_robust.localize.grades import Ground

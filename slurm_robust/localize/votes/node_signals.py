@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from slurm_robust.core.model import Conclusion, Signal, SignalKind, Suspect, Verdict
 from slurm_robust.core.text import joined, shortened
-from slurm_robust.diagnose.node_faults import blames_node
+from slurm_robust.diagnose.reported_gpu_faults import blames_node
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.localize.exit_causes import Cause, known_ends
 from slurm_robust.localize.grades import Ground

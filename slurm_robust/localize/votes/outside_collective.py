@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from slurm_robust.core.model import Conclusion, Suspect, Verdict
 from slurm_robust.core.text import joined
-from slurm_robust.diagnose.node_faults import blames_node
+from slurm_robust.diagnose.reported_gpu_faults import blames_node
 from slurm_robust.localize.evidence import Capture, Evidence, RankCapture
 from slurm_robust.localize.grades import Ground, weakest
 from slurm_robust.localize.ranks import name

@@ -66,9 +66,9 @@ def of(config: Config) -> Choices:
     """
     part = config.nodecheck
     if part.gpu_profiles:
-        from slurm_robust.nodecheck.nvml import profiles  # noqa: PLC0415 (only a site with its own needs it)
+        from slurm_robust.nodecheck.engine import gpu_profiles  # noqa: PLC0415 (only a site with its own needs it)
 
-        profiles.validate(part.gpu_profiles)
+        gpu_profiles.validate(part.gpu_profiles)
     same = {name: getattr(part, name) for name in Choices._fields if name not in ("act", "disable")}
     return Choices(act=config.mode.value == "act", disable=tuple(part.disable), **same)
 

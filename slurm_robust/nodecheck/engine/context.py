@@ -35,7 +35,7 @@ class Context:
         job_gpus: Its GPUs on this node, host ids; empty where unknown.
         job_instances: UUIDs of its MIG instances on this node; empty where it has none, or they are unknown.
         nvml_library: The site's own libnvidia-ml.so.1; empty: the loader's.
-        gpu_profiles: The site's own expectations by model, see `nvml.profiles`.
+        gpu_profiles: The site's own expectations by model, see `engine.gpu_profiles`.
         real_memory_mb: Slurm's RealMemory of this node in MiB, 0 where unknown.
         deadline_s: The check's own; a probe that splits its work stays below it.
         shared: What the probes of one lane read once for all of them; see `once`.

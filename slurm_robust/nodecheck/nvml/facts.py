@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from slurm_robust.nodecheck.engine import check_state
+from slurm_robust.nodecheck.engine import check_state, gpu_profiles
 from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.nvml import profiles
 from slurm_robust.nodecheck.nvml.session import limit_s, of
 
 NVML_LANE: dict[str, Any] = {"lane": "nvml", "deadline_s": 12.0}
@@ -49,7 +48,7 @@ def take(context: Context, *names: str, kept_as: str = "") -> Facts:
 def _gpu(gpu: dict[str, Any], names: tuple[str, ...], context: Context, told_lost: frozenset[int]) -> dict[str, Any]:
     told = {key: gpu[key] for key in ("index", "bus", "minor", "uuid", "model", "lost")}
     told["lost_meanwhile"] = bool(gpu["lost"]) and gpu["index"] not in told_lost
-    told["profile"] = profiles.of(gpu["model"], context.gpu_profiles)
+    told["profile"] = gpu_profiles.of(gpu["model"], context.gpu_profiles)
     told["values"] = {name: gpu["values"][name] for name in names if name in gpu["values"]}
     told["errors"] = {name: gpu["errors"][name] for name in names if name in gpu["errors"]}
     if "handle" in gpu["errors"]:

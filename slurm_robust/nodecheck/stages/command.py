@@ -14,11 +14,10 @@ from typing import NoReturn
 from slurm_robust.config import site as configuration
 from slurm_robust.config.site import Config, ConfigError
 from slurm_robust.core.text import NODE_NAME
-from slurm_robust.nodecheck.engine import choices, registry, runner
+from slurm_robust.nodecheck.engine import choices, gpu_profiles, registry, runner
 from slurm_robust.nodecheck.engine.context import STAGES, Context, node_name
 from slurm_robust.nodecheck.engine.finding import Fitness, NodeReport, Status
 from slurm_robust.nodecheck.engine.isolate import no_progress
-from slurm_robust.nodecheck.nvml import profiles
 
 EXIT_FIT, EXIT_UNFIT, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
 _ORDER = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS, Status.SKIP)
@@ -192,7 +191,7 @@ def _list(config: Config, *, as_json: bool) -> None:
     registry.select("full", (), config.nodecheck.disable)
     for name, chosen in config.nodecheck.options.items():
         registry.get(name).require_sense(chosen)
-    profiles.validate(config.nodecheck.gpu_profiles)
+    gpu_profiles.validate(config.nodecheck.gpu_profiles)
     print(json.dumps(explain.as_json(checks), ensure_ascii=False) if as_json else explain.as_text(checks))
     if config.nodecheck.disable and not as_json:
         print(f"\nswitched off here (nodecheck.disable): {', '.join(config.nodecheck.disable)}")

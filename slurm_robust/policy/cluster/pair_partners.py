@@ -14,8 +14,8 @@ from slurm_robust.policy.cluster.node_states import (
     idle,
     in_reservations,
 )
-from slurm_robust.policy.cluster.pair_test import Company
 from slurm_robust.policy.cluster.standby_health import StandbyCheck, wants_check
+from slurm_robust.policy.cluster.tested_pairs import Company
 from slurm_robust.slurm.client import Node, Reservation
 from slurm_robust.slurm.values import expand
 

@@ -15,9 +15,9 @@ from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.incident.ladder_state import ladder_options, too_late
 from slurm_robust.supervise.incident.situation import named_nodes, read_situation
+from slurm_robust.supervise.incident.verdict_of_tests import verdict_after
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.test_results import verdict_after
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.fault_watch import nodes_in_use

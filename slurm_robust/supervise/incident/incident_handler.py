@@ -20,16 +20,16 @@ from slurm_robust.supervise.incident.dead_nodes import find_dead_nodes
 from slurm_robust.supervise.incident.decider import Decider, Judged
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.incident.quiet_captures import ProvenSuspicion
 from slurm_robust.supervise.incident.situation import first_exit
 from slurm_robust.supervise.launch import srun_refusal
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Outcome
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
+from slurm_robust.supervise.reported.suspicion import Assessment, SilenceLevel
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.fault_watch import FaultsDue, urgent_faults
 from slurm_robust.supervise.watch.observer import Observer
-from slurm_robust.supervise.watch.quiet_captures import ProvenSuspicion
-from slurm_robust.supervise.watch.suspicion import Assessment, SilenceLevel
 
 _GRACE_S = 1.0
 """From the first rank's death to the verdict: the other ranks' last lines are on their way."""

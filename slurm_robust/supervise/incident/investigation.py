@@ -27,9 +27,9 @@ from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.mount_messages import CheckMounts
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.waited_for import ended_ranks, waited_for_in_s
+from slurm_robust.supervise.reported.fleet import RankInfo
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import SILENT_AGENT_S, AttemptState
-from slurm_robust.supervise.watch.fleet import RankInfo
 
 _POLL_S = 0.02
 _KEPT_CAPTURES = 8

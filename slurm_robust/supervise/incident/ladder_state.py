@@ -9,7 +9,7 @@ from dataclasses import replace
 from slurm_robust.policy.job.ladder import LadderOptions
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.values import expand
-from slurm_robust.supervise.recover.replay_settings import replay_spec
+from slurm_robust.supervise.incident.replay_settings import replay_spec
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 

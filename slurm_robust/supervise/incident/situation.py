@@ -12,7 +12,7 @@ from slurm_robust.policy.job.situation import JobFacts, Situation
 from slurm_robust.supervise.incident import full_disk
 from slurm_robust.supervise.incident.ladder_state import ladder_options, standby_nodes
 from slurm_robust.supervise.launch.srun_command import named_hosts
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.fault_watch import nodes_in_use

@@ -17,8 +17,8 @@ from slurm_robust.localize.stacks.motion import moving, spinning, stillness
 from slurm_robust.localize.votes.outside_collective import others_wait
 from slurm_robust.localize.votes.waiting_at_rest import resting_s, with_traffic
 from slurm_robust.policy.job.consequences import PATIENT_PHASES, Silence, patience_s
+from slurm_robust.supervise.reported.fleet import RankInfo
 from slurm_robust.supervise.watch.attempt_state import AttemptState
-from slurm_robust.supervise.watch.fleet import RankInfo
 
 _GAPS = 6
 """A rest is seen in so many captures at most: an investigation keeps the last eight."""

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slurm_robust.core.mode import Mode
+from slurm_robust.supervise import incident_folder
 from slurm_robust.supervise.agent.clock import CLOCK
-from slurm_robust.supervise.incident import incident_folder
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.incident_folder import IncidentFolder
 from slurm_robust.supervise.job_ref import JobIds, NoJobError, ids_from_environment
 from slurm_robust.supervise.launch import attempt_settings, srun_process
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint

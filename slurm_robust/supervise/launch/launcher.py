@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 
 from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
-from slurm_robust.supervise.launch import messages, srun_process
+from slurm_robust.supervise.launch import messages, srun_process, waiting_shell
 from slurm_robust.supervise.launch.warm_srun import WarmPlace
-from slurm_robust.supervise.recover import waiting_shell
 
 if TYPE_CHECKING:
     from slurm_robust.supervise.launch.early_launch import EarlyLaunch, EarlySrun

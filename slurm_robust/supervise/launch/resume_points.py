@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from slurm_robust.checkpoint.base import rollback_log
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.health import rollback_log
 from slurm_robust.checkpoint.store.demotion import demote as mark_demoted
 from slurm_robust.checkpoint.store.find import latest
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint

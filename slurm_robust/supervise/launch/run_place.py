@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from slurm_robust.supervise.agent import procfs
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
+from slurm_robust.supervise.incident_folder import IncidentFolder
 
 LINEAGE_FILE = "lineage.json"
-"""What the job's folder remembers of each of its trainings (`recover.lineage_store`)."""
+"""What the job's folder remembers of each of its trainings (`lineage.lineage_store`)."""
 _CALLS_FILE = "calls"
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from slurm_robust.core.model import Road
 from slurm_robust.policy.job.ladder import TestOutcome
 from slurm_robust.supervise.incident.decider import Decider
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 from slurm_robust.supervise.outcome import ExecutePlan, Outcome
-from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.recover.node_tests import NodeTests
 from slurm_robust.supervise.recover.plan_executor import PlanExecutor
 from slurm_robust.supervise.session import Session

@@ -19,9 +19,9 @@ from slurm_robust.stoptime.agent_step import StepTarget
 from slurm_robust.stoptime.conclusion import TestReport
 from slurm_robust.stoptime.run import Progress, TestRun, TestRunError, TestSettings, least_bandwidths
 from slurm_robust.supervise.incident.incident_log import IncidentLog
+from slurm_robust.supervise.incident.replay_settings import replay_spec
+from slurm_robust.supervise.incident.verdict_of_tests import not_tested, outcome_of
 from slurm_robust.supervise.recover import step_control
-from slurm_robust.supervise.recover.replay_settings import replay_spec
-from slurm_robust.supervise.recover.test_results import not_tested, outcome_of
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.observer import Observer

@@ -11,10 +11,10 @@ from slurm_robust.policy.job.eviction import with_dirty
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.launch import resume_points
 from slurm_robust.supervise.launch.srun_command import relaunch
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 from slurm_robust.supervise.outcome import ExecutePlan, Exit, Relaunch
 from slurm_robust.supervise.recover import step_control
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.versions.code_keeper import CodeKeeper
 from slurm_robust.supervise.watch.attempt_state import AttemptState

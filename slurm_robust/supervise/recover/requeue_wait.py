@@ -24,8 +24,8 @@ from slurm_robust.slurm.client import SlurmClient
 from slurm_robust.slurm.commands import CommandClient
 from slurm_robust.slurm.errors import SlurmError, SlurmRefusedError
 from slurm_robust.supervise.clock import Clock
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
-from slurm_robust.supervise.recover import waiting_shell
+from slurm_robust.supervise.incident_folder import IncidentFolder
+from slurm_robust.supervise.launch import waiting_shell
 
 POLL_IN_SCRIPT_S = 4.0
 """Between two polls inside a batch script. A healthy daemon answers in a second, and the requeue follows."""

@@ -13,8 +13,8 @@ from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.recover import requeue_wait
 from slurm_robust.supervise.recover.requeue_wait import RequeueWait, WaitPhase
+from slurm_robust.supervise.reported.fleet import Fleet
 from slurm_robust.supervise.session import Session
-from slurm_robust.supervise.watch.fleet import Fleet
 
 _POLL_S = 0.02
 _SRUN_KILLED_S = 3.0

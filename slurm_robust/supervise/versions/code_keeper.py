@@ -15,13 +15,13 @@ from slurm_robust.core.model import Conclusion, Failure, Plan, Road, Verdict
 from slurm_robust.policy.job import code_versions
 from slurm_robust.policy.job.code_versions import CodeState, PendingCode
 from slurm_robust.supervise.incident.incident_log import IncidentLog
+from slurm_robust.supervise.launch.moved_paths import MovedPaths, why_not_movable
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 from slurm_robust.supervise.outcome import ExecutePlan
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.lineage_store import LineageStore
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.versions import code_orders
 from slurm_robust.supervise.versions.code_orders import CodeOrder, OrderError
-from slurm_robust.supervise.versions.moved_paths import MovedPaths, why_not_movable
 from slurm_robust.supervise.versions.snapshot import Limits, SnapshotError
 from slurm_robust.supervise.versions.version_folder import (
     CodeAnswer,

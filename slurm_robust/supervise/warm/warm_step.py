@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slurm_robust.supervise.versions.moved_paths import MovedPaths
+from slurm_robust.supervise.launch.moved_paths import MovedPaths
 
 
 @dataclass

@@ -18,17 +18,17 @@ from slurm_robust.policy.job.consequences import FIRST_STEP, PATIENT_PHASES, Pau
 from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.launch.attempt_settings import ResumePoint
-from slurm_robust.supervise.watch.fleet import Fleet, RankInfo
-from slurm_robust.supervise.watch.last_words import LastWords
-from slurm_robust.supervise.watch.log_steps import Counters
-from slurm_robust.supervise.watch.output import OutputFile
-from slurm_robust.supervise.watch.suspicion import (
+from slurm_robust.supervise.reported.fleet import Fleet, RankInfo
+from slurm_robust.supervise.reported.suspicion import (
     Assessment,
     LogLines,
     StepTimes,
     assess,
     own_limit_s,
 )
+from slurm_robust.supervise.watch.last_words import LastWords
+from slurm_robust.supervise.watch.log_steps import Counters
+from slurm_robust.supervise.watch.output import OutputFile
 from slurm_robust.supervise.watch.task_exits import TaskExits
 
 SILENT_AGENT_S = 7.0

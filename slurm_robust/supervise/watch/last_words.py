@@ -14,7 +14,7 @@ from dataclasses import replace
 from slurm_robust.diagnose.raised import CHAINED
 from slurm_robust.localize.evidence import RaisedException, RankExit
 from slurm_robust.localize.torchrun_table import WorkerEnd, read_tables
-from slurm_robust.supervise.watch.fleet import Fleet
+from slurm_robust.supervise.reported.fleet import Fleet
 
 _LABEL = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]:")
 _RAISED = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]: ?Traceback \(most recent call last\)")

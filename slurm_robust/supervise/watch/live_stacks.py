@@ -11,8 +11,8 @@ from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.agent.messages import TakeCapture
 from slurm_robust.supervise.clock import CLOCK
-from slurm_robust.supervise.watch.fleet import Fleet
-from slurm_robust.supervise.watch.watch_step import WatchStep
+from slurm_robust.supervise.reported.fleet import Fleet
+from slurm_robust.supervise.reported.watch_step import WatchStep
 
 _POLL_S = 0.02
 

@@ -11,9 +11,9 @@ from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.health import health_log, rollback
 from slurm_robust.checkpoint.health.health_log import HealthLog
 from slurm_robust.policy.job.bad_loss import BadLoss
+from slurm_robust.supervise.reported.fleet import Fleet
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
-from slurm_robust.supervise.watch.fleet import Fleet
 
 _WRITER = "srobust run"
 _PATIENCE_S = 10.0

@@ -7,9 +7,9 @@ import importlib
 
 from slurm_robust.core.model import Conclusion, Verdict
 from slurm_robust.localize.slow.judge import judge_timings
-from slurm_robust.localize.slow.timings import StepTimings
 from slurm_robust.localize.slow.timings_file import packed
 from slurm_robust.localize.slow.unnamed import slow_but_unnamed
+from slurm_robust.localize.timings import StepTimings
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 

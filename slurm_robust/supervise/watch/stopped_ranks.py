@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from slurm_robust.config.site import SuperviseConfig
 from slurm_robust.supervise.agent.stopped_messages import ContinueRank, RankContinued
+from slurm_robust.supervise.reported.fleet import Fleet, RankInfo
 from slurm_robust.supervise.session import Session
-from slurm_robust.supervise.watch.fleet import Fleet, RankInfo
 
 _ASK_AGAIN_S = 5.0
 _ASKED_AT_MOST = 3

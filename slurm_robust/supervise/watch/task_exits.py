@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from slurm_robust.supervise.watch.fleet import Fleet, TaskEnd
+from slurm_robust.supervise.reported.fleet import Fleet, TaskEnd
 from slurm_robust.supervise.watch.output import TaskExit
 
 SRUN_FIRST_S = 1.0

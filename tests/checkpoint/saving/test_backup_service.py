@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from slurm_robust.checkpoint.saving.backup.service import BackupService
+from slurm_robust.checkpoint.saving.persister.backup_service import BackupService
 from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter
 from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image, ImageDescription, Note, sizes
 from slurm_robust.checkpoint.saving.shared.messages import ReleaseOthers

@@ -8,8 +8,8 @@ import pytest
 from saving_nodes import NO_DISK, RANKS, Nodes
 from worlds_server import in_worlds
 
-from slurm_robust.checkpoint.saving.backup import setup
-from slurm_robust.checkpoint.saving.backup.service import BackupService
+from slurm_robust.checkpoint.saving.persister.backup_service import BackupService
+from slurm_robust.checkpoint.saving.rank import backup_setup
 from slurm_robust.checkpoint.saving.shared import memory_budget
 from slurm_robust.checkpoint.saving.shared.options import BackupOptions
 from slurm_robust.supervise.agent import persisters
@@ -33,10 +33,10 @@ from slurm_robust.supervise.agent import persisters
 )
 def test_as_many_as_there_are_other_nodes(asked: int | None, nodes: int, by_agent: bool, found: int, why: str) -> None:
     """By itself only where the agents keep the memory; what was asked for and cannot be is told."""
-    ranks = [setup.RankNode(f"node {rank % nodes}", "n", by_agent) for rank in range(2 * nodes)]
+    ranks = [backup_setup.RankNode(f"node {rank % nodes}", "n", by_agent) for rank in range(2 * nodes)]
     options = BackupOptions(copies=asked)
-    assert setup.wanted(ranks, options) == (found, why)
-    placed = setup.backups(ranks, options, {"ranks": 2 * nodes}, found)
+    assert backup_setup.wanted(ranks, options) == (found, why)
+    placed = backup_setup.backups(ranks, options, {"ranks": 2 * nodes}, found)
     assert [len(others) for others in placed] == [found] * (2 * nodes if found else 0)
 
 
@@ -76,7 +76,7 @@ def test_what_nobody_asked_for_leaves_a_tenth(monkeypatch: pytest.MonkeyPatch) -
 SHORT = """
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.shared import memory_budget as budget
-from slurm_robust.checkpoint.saving.backup import service
+from slurm_robust.checkpoint.saving.persister import backup_service
 before, taken = budget.memory, []
 def memory(size_bytes, whose, what):
     taken.append(size_bytes)
@@ -85,7 +85,7 @@ def memory(size_bytes, whose, what):
     return before(size_bytes, whose, what)
 def fit(self, rooms, whose):
     return whose + " is full" if FULL else ""
-budget.memory, service.BackupService._check_fit = memory, fit
+budget.memory, backup_service.BackupService._check_fit = memory, fit
 """
 COUNTED = """
 from slurm_robust.checkpoint import CheckpointError

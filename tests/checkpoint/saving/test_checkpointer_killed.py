@@ -177,7 +177,7 @@ def test_memory_of_a_way_that_was_given_up_is_not_used(tmp_path: Path) -> None:
     (loaded,) = in_worlds(
         KILLED
         + f"""
-from slurm_robust.checkpoint.health import rollback_log as rollbacks
+from slurm_robust.checkpoint.base import rollback_log as rollbacks
 run(2, killed, {str(tmp_path)!r}, "nowhere", (), expect=-9)
 rollbacks.add({str(tmp_path)!r}, rollbacks.Rollback(
     at_s=time.time(), to_step=1, why="loss nan at step 3", first_batch=2, last_batch=3))

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slurm_robust.checkpoint.health import rollback_log
+from slurm_robust.checkpoint.base import rollback_log
 from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter
 from slurm_robust.checkpoint.saving.shared import file_writer
 from slurm_robust.checkpoint.saving.shared.image import Image, ImageDescription, Note, sizes

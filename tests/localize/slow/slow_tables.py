@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 
-from slurm_robust.localize.slow.timings import Collector, StepTimings, Timing
+from slurm_robust.localize.timings import Collector, StepTimings, Timing
 
 Work = Callable[[int, int], float]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from slow_tables import collect
 
 from slurm_robust.localize.slow.judge import judge_timings
-from slurm_robust.localize.slow.timings import StepTimings, Timing, without
 from slurm_robust.localize.slow.timings_file import packed, read_timings
+from slurm_robust.localize.timings import StepTimings, Timing, without
 
 DP8 = {"dp": 8}
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_tables import collect
 
-from slurm_robust.localize.slow.timings import Timing
 from slurm_robust.localize.slow.timings_file import packed, read_timings
+from slurm_robust.localize.timings import Timing
 
 SECONDS = st.none() | st.floats(0.001, 1e4)
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from fake_gpus import FakeGpus
 
-from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine import gpu_profiles, registry, runner
 from slurm_robust.nodecheck.engine.isolate import Task, run_all
-from slurm_robust.nodecheck.nvml import library, profiles
+from slurm_robust.nodecheck.nvml import library
 from slurm_robust.nodecheck.stages.command import main
 
 ENV = {"SLURMD_NODENAME": "n1"}
@@ -95,5 +95,5 @@ def test_nothing_heavy_is_imported_before_a_gpu_is_asked(gpus: FakeGpus) -> None
 def test_every_key_of_a_profile_is_documented() -> None:
     """docs/checks.md has the table that the code has."""
     text = (Path(__file__).parents[3] / "docs/checks.md").read_text()
-    for key, meaning in profiles.MEANING.items():
+    for key, meaning in gpu_profiles.MEANING.items():
         assert f"| `{key}` | {meaning} |" in text

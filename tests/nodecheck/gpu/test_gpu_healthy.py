@@ -13,10 +13,10 @@ from fake_gpus import HEALTHY, FakeGpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_robust.nodecheck.engine import registry, runner
+from slurm_robust.nodecheck.engine import gpu_profiles, registry, runner
 from slurm_robust.nodecheck.engine.context import STAGES, Context
 from slurm_robust.nodecheck.engine.finding import NodeReport, Status
-from slurm_robust.nodecheck.nvml import fields, profiles
+from slurm_robust.nodecheck.nvml import fields
 from slurm_robust.nodecheck.nvml.session import ERRORS, NvmlSession
 
 NVML_CHECKS = [check for check in registry.select("full") if check.lane == "nvml"]
@@ -150,25 +150,25 @@ def test_the_names_that_checks_ask_for_exist(gpus: FakeGpus) -> None:
 @given(st.text(max_size=40))
 def test_an_unknown_model_has_no_expectations(model: str) -> None:
     """Only names of the table have any."""
-    assert bool(profiles.of(model)) == (profiles.plain(model) in profiles.PROFILES)
+    assert bool(gpu_profiles.of(model)) == (gpu_profiles.plain(model) in gpu_profiles.PROFILES)
 
 
 def test_every_profile_has_known_keys_of_the_right_type() -> None:
     """The table obeys what a site's own profiles must obey."""
-    profiles.validate(profiles.PROFILES)
-    assert set(profiles.KEYS) == set(profiles.MEANING)
+    gpu_profiles.validate(gpu_profiles.PROFILES)
+    assert set(gpu_profiles.KEYS) == set(gpu_profiles.MEANING)
 
 
 @pytest.mark.parametrize("wrong", [{"links": 1}, {"nvlinks": "18"}, {"nvlinks": True}, {"ecc": 1}, {"memory_mib": -1}])
 def test_a_site_s_profile_is_checked(wrong: dict[str, Any]) -> None:
     """An unknown key or a wrong value is named with its place."""
     with pytest.raises(registry.CheckError, match=r"nodecheck\.gpu_profiles\.X\."):
-        profiles.validate({"X": wrong})
+        gpu_profiles.validate({"X": wrong})
 
 
 def test_a_site_s_profile_lies_over_ours() -> None:
     """By product name, with or without the maker's."""
     site = {"NVIDIA H200": {"nvlinks": 4}, "My Board": {"nvlinks": 2}}
-    assert profiles.of("H200", site)["nvlinks"] == 4
-    assert profiles.of("H200", site)["memory_mib"] == 140000
-    assert profiles.of("My Board", site) == {"nvlinks": 2}
+    assert gpu_profiles.of("H200", site)["nvlinks"] == 4
+    assert gpu_profiles.of("H200", site)["memory_mib"] == 140000
+    assert gpu_profiles.of("My Board", site) == {"nvlinks": 2}

@@ -10,9 +10,8 @@ from fake_gpus import GH200, MIG, FakeGpus
 
 from slurm_robust.nodecheck.checks.gpu import gpu_in_use
 from slurm_robust.nodecheck.checks.gpu.gpu_in_use import check
-from slurm_robust.nodecheck.engine import runner
+from slurm_robust.nodecheck.engine import gpu_profiles, runner
 from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodecheck.nvml import profiles
 
 GIB = 1 << 30
 
@@ -26,7 +25,7 @@ def finding(
         memory = {"total": 80 * GIB, "used": (used_gib or {}).get(index, 0) * GIB, "reserved": GIB}
         pids = [{"pid": one["pid"], "used": GIB} for one in processes.get(index, [])]
         gpu = {"index": index, "bus": f"0000:{index}b:00", "minor": index, "uuid": f"u{index}", "model": "NVIDIA H200"}
-        gpu |= {"lost": "", "errors": {}, "profile": profiles.of(change.pop("model", "H200"))}
+        gpu |= {"lost": "", "errors": {}, "profile": gpu_profiles.of(change.pop("model", "H200"))}
         gpus.append({**gpu, "values": {"memory": memory, "processes": pids, "mig_mode": [change.pop("mig", 0), 0]}})
     told = {str(one["pid"]): {"there": True, "job": None, **one} for held in processes.values() for one in held}
     facts = {"state": "", "detail": "", "hung": {}, "system": {}, "stage": "prolog", "gpus": gpus, "job": 7}

@@ -13,7 +13,7 @@ from example_pages import AT_S, HOSTILE, INCIDENT, incident, incident_folder
 from html_reading import PageReader
 
 from slurm_robust.cli.commands import incidents
-from slurm_robust.cli.incident_files import read_sources
+from slurm_robust.cli.diagnosis.incident_files import read_sources
 from slurm_robust.cli.main import cli
 from slurm_robust.localize.evidence import Evidence
 from slurm_robust.report.pages.incident_assemble import IncidentSources, incident_view, stages_of, tables_of_test

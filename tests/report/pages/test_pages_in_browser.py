@@ -9,7 +9,7 @@ import pytest
 from browser import Browser
 from example_pages import AT_S, hostile_facts, incident_folder, month_facts, view_of
 
-from slurm_robust.cli.incident_files import read_sources
+from slurm_robust.cli.diagnosis.incident_files import read_sources
 from slurm_robust.report.pages.incident_assemble import incident_view
 from slurm_robust.report.pages.incident_page import incident_html
 from slurm_robust.report.pages.page import html

@@ -33,8 +33,8 @@ def _bit(torch):
     torch.nn.functional.linear = off_by_a_bit
 
 
-def _links(torch, pair_test):
-    run, gather = pair_test.run, torch.distributed.all_gather
+def _links(torch, pair_rank):
+    run, gather = pair_rank.run, torch.distributed.all_gather
     members = set()
 
     def told(spec):
@@ -57,7 +57,7 @@ def _links(torch, pair_test):
         elif fault == "slow":
             time.sleep(0.5)
 
-    pair_test.run = told
+    pair_rank.run = told
     torch.distributed.all_gather = faulty
 
 
@@ -68,8 +68,8 @@ def _break():
     torch = sys.modules["torch"]
     if OWN == "bit":
         _bit(torch)
-    _links(torch, server.pair_test)
-    server.WORK["pair"] = server.pair_test.run
+    _links(torch, server.pair_rank)
+    server.WORK["pair"] = server.pair_rank.run
 
 
 if OWN == "bit" and any("reference_replay" in word for word in sys.orig_argv):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from helpers import wait_until
 
 from slurm_robust.supervise.agent import messages, packing, wire
-from slurm_robust.supervise.watch.watch_step import py_spy_path
+from slurm_robust.supervise.reported.watch_step import py_spy_path
 
 ROOT = Path(__file__).resolve().parents[3]
 M = TypeVar("M")

@@ -19,7 +19,7 @@ from slurm_robust.supervise.agent.messages import (
     RankFound,
     RankState,
 )
-from slurm_robust.supervise.watch.watch_step import py_spy_path
+from slurm_robust.supervise.reported.watch_step import py_spy_path
 
 
 def test_ranks_their_progress_and_their_stacks_are_found(stage: AgentStage) -> None:

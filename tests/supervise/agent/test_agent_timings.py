@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_robust.progress import ProgressRecord, StepTiming
 from slurm_robust.supervise.agent import messages, wire
 from slurm_robust.supervise.agent.timings import MOST_STEPS, SEND_EVERY_S, TimingsQueue, thinned
-from slurm_robust.supervise.watch.fleet import KEPT_STEPS, Fleet
+from slurm_robust.supervise.reported.fleet import KEPT_STEPS, Fleet
 
 BLANK = ProgressRecord(9, 2, 0, 0, -1, 0.0, 0.0, None, None, 0, "train", 0.0, 0.0, None, 0, 0.0, 0.0, {}, {})
 

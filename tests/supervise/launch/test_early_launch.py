@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_robust.checkpoint import save
-from slurm_robust.checkpoint.health import rollback_log
+from slurm_robust.checkpoint.base import rollback_log
 from slurm_robust.cli import run_step
 from slurm_robust.config.site import Config, SuperviseConfig
 from slurm_robust.core import model

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_robust.supervise.launch.moved_paths import MovedPaths, why_not_movable
 from slurm_robust.supervise.launch.srun_command import first_launch, parse, relaunch
-from slurm_robust.supervise.versions.moved_paths import MovedPaths, why_not_movable
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from supervised import World
 
 from slurm_robust.localize.evidence import Capture, RankCapture, RankExit
 from slurm_robust.supervise.agent.messages import from_agent
+from slurm_robust.supervise.incident.dead_ranks import CAPTURES_AFTER_S, DeadRanks
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.launch.srun_command import parse
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
-from slurm_robust.supervise.watch.dead_ranks import CAPTURES_AFTER_S, DeadRanks
 
 NODES = ("n0", "n1", "n2", "n3")
 

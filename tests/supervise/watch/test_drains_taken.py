@@ -11,7 +11,7 @@ from supervised import World
 
 from slurm_robust.core.model import JobRef, Signal, SignalKind
 from slurm_robust.slurm.errors import SlurmUnavailableError
-from slurm_robust.supervise.recover.lineage_store import LineageStore
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 from slurm_robust.supervise.watch import drain_watch
 
 NODES = ("n1", "n2")

@@ -11,9 +11,9 @@ from typing import cast
 import pytest
 
 from slurm_robust.supervise.agent.messages import Flushed, Flushing, Handler, Heartbeat
-from slurm_robust.supervise.watch import agents as module
-from slurm_robust.supervise.watch import watch_step
-from slurm_robust.supervise.watch.agents import Agents
+from slurm_robust.supervise.reported import agents as module
+from slurm_robust.supervise.reported import watch_step
+from slurm_robust.supervise.reported.agents import Agents
 
 
 class Watch:

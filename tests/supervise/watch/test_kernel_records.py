@@ -12,7 +12,7 @@ from supervised import World
 from slurm_robust.config.site import NodecheckConfig
 from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent.messages import KernelRecords, from_agent
-from slurm_robust.supervise.watch.kernel_records import KernelRecordJudge
+from slurm_robust.supervise.reported.kernel_records import KernelRecordJudge
 
 BOOTED_S = 1_000_000.0
 GPUS = {"0000:9b:00": 3}

@@ -11,9 +11,9 @@ from slurm_robust.core.model import Signal, SignalKind
 from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.policy.job.node_faults import MILD_WITHIN_S, FaultMemory, FaultMove, belongs
 from slurm_robust.supervise.agent.messages import NodeFindings
-from slurm_robust.supervise.incident.incident_folder import IncidentFolder
-from slurm_robust.supervise.recover.lineage_store import LineageStore
-from slurm_robust.supervise.watch.node_faults import NodeFaults
+from slurm_robust.supervise.incident_folder import IncidentFolder
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
+from slurm_robust.supervise.reported.node_reports import NodeFaults
 
 NODES = ("n1", "n2", "n3", "n4")
 DAY_S = 86_400.0

@@ -11,7 +11,7 @@ from supervised import World
 from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.policy.job import node_faults as policy
 from slurm_robust.supervise.agent.messages import NodeFindings
-from slurm_robust.supervise.watch.node_faults import NodeFaults
+from slurm_robust.supervise.reported.node_reports import NodeFaults
 
 KEPT_S = policy.REPEAT_WITHIN_S + policy.AT_ONCE_S
 NODES = tuple(f"n{n}" for n in range(1, 7))

@@ -8,10 +8,10 @@ from pathlib import Path
 from supervised import World
 
 from slurm_robust.supervise.agent.messages import PortTraffic
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.lineage_store import LineageStore
-from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
-from slurm_robust.supervise.watch.traffic import SILENT_S, Traffic
+from slurm_robust.supervise.incident.quiet_captures import QuietCaptures
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
+from slurm_robust.supervise.reported.traffic import SILENT_S, Traffic
 
 NODES = ("n1", "n2")
 

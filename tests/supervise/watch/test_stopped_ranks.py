@@ -15,11 +15,11 @@ from slurm_robust.core.model import Mode
 from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.supervise.agent.messages import NodeFindings, RankState
 from slurm_robust.supervise.agent.stopped_messages import ContinueRank, RankContinued
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.lineage_store import LineageStore
+from slurm_robust.supervise.incident.quiet_captures import QuietCaptures
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.observer import Observer
-from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
 from slurm_robust.supervise.watch.stopped_ranks import StoppedRank, to_continue
 
 NODES = ("n1", "n2", "n3", "n4")

@@ -15,7 +15,7 @@ from supervised import WAITS, World
 
 from slurm_robust.supervise.agent.messages import from_agent
 from slurm_robust.supervise.incident.investigation import Investigation
-from slurm_robust.supervise.watch.suspicion import SilenceLevel
+from slurm_robust.supervise.reported.suspicion import SilenceLevel
 
 
 class Suspended:

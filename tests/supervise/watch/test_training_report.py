@@ -14,10 +14,10 @@ from supervised import World
 from slurm_robust.marks import claim
 from slurm_robust.marks.claim import Claim
 from slurm_robust.supervise.agent.messages import from_agent
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.lineage_store import LineageStore
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
+from slurm_robust.supervise.lineage.training_report import TrainingReport, gpus_in
 from slurm_robust.supervise.watch.attempt_state import AttemptState
-from slurm_robust.supervise.watch.training_report import TrainingReport, gpus_in
 
 
 class Told:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.backup.service import BackupService
+from slurm_robust.checkpoint.saving.persister.backup_service import BackupService
 from slurm_robust.checkpoint.saving.persister.image_writer import ImageWriter, log
 from slurm_robust.checkpoint.saving.shared import file_writer, memory_budget, messages, wire
 from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note

@@ -7,8 +7,9 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from slurm_robust.checkpoint.base import files, rollback_log
+from slurm_robust.checkpoint.base.checkpoint_files import SEAL_NAME
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.health import rollback_log
 from slurm_robust.checkpoint.resume import PATH_VARIABLE, resume_from_env
 from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
 from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup
@@ -16,8 +17,7 @@ from slurm_robust.checkpoint.saving.rank.training_state import RNG, PerRank, col
 from slurm_robust.checkpoint.saving.restart import copy_choice, loading
 from slurm_robust.checkpoint.saving.restart.held_images import HeldImages
 from slurm_robust.checkpoint.saving.shared.image import Note
-from slurm_robust.checkpoint.store import files, seals
-from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME
+from slurm_robust.checkpoint.store import seals
 from slurm_robust.checkpoint.store.demotion import demote, demotion
 from slurm_robust.checkpoint.store.find import Found, latest
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import xxhash
 
+from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.errors import CheckpointError
-from slurm_robust.checkpoint.saving.backup import setup
+from slurm_robust.checkpoint.saving.rank import backup_setup
 from slurm_robust.checkpoint.saving.rank.persister_link import PersisterLink
 from slurm_robust.checkpoint.saving.rank.save_plan import RankGroup
 from slurm_robust.checkpoint.saving.restart import copy_choice
@@ -18,7 +19,6 @@ from slurm_robust.checkpoint.saving.shared import local_files
 from slurm_robust.checkpoint.saving.shared.file_writer import METADATA
 from slurm_robust.checkpoint.saving.shared.image import SLOTS, Image
 from slurm_robust.checkpoint.saving.shared.messages import AskInventory, Inventory, SaveOrdered, WriteSave
-from slurm_robust.checkpoint.store import files
 
 _ON_DISK = (copy_choice.LOCAL, copy_choice.SHARED)
 
@@ -41,13 +41,13 @@ class HeldImages:
         self._images: dict[_Key, Image | None] = {}
         self.notes: list[str] = []
         """Messages for the user."""
-        here: setup.RankNode | None = None
+        here: backup_setup.RankNode | None = None
         if link is not None:
             try:
-                here = setup.rank_node(link)
+                here = backup_setup.rank_node(link)
             except CheckpointError as error:
                 self.notes.append(f"no memory of an earlier run: {error}")
-        self._nodes: list[setup.RankNode | None] = ranks.gather(here)
+        self._nodes: list[backup_setup.RankNode | None] = ranks.gather(here)
         mine = [] if here is None else self._sharing(ranks.rank)
         self.shares: list[Share] = []
         """Of all nodes."""

@@ -11,11 +11,12 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from slurm_robust.checkpoint.base import files
+from slurm_robust.checkpoint.base.checkpoint_files import CHECK_DISK, SEAL_NAME, part_path
 from slurm_robust.checkpoint.errors import CheckpointError
+from slurm_robust.checkpoint.pruning import prune
 from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note
-from slurm_robust.checkpoint.store import files, seals
-from slurm_robust.checkpoint.store.checkpoint_files import CHECK_DISK, SEAL_NAME, part_path
-from slurm_robust.checkpoint.store.pruning import prune
+from slurm_robust.checkpoint.store import seals
 from slurm_robust.checkpoint.store.seals import FileSeal
 from slurm_robust.wire import own_folder
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import msgspec
 import xxhash
 
+from slurm_robust.checkpoint.base.checkpoint_files import SEAL_NAME
 from slurm_robust.checkpoint.errors import CheckpointError
 from slurm_robust.checkpoint.saving.shared import file_writer
 from slurm_robust.checkpoint.saving.shared.image import Image, ImageDescription, Note
-from slurm_robust.checkpoint.store.checkpoint_files import SEAL_NAME
 
 _IN_FLIGHT = 2
 """Ranks are at most so many saves apart: all ranks keep the newest save of the slowest one."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option, Options
+from slurm_robust.nodecheck.engine import gpu_profiles
 from slurm_robust.nodecheck.nvml import facts as nvml
-from slurm_robust.nodecheck.nvml import profiles
 from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, has_mig, outliers, reported, unanswered
 from slurm_robust.nodecheck.nvml.session import limit_s, of
 from slurm_robust.nodecheck.sources import small_files
@@ -32,7 +32,7 @@ def judge(facts: Facts, options: Options) -> Finding:
     hidden = nothing is not None and nothing.reason == "no_gpu" and [*_job(facts), *_changes(facts)]
     if nothing is not None and not hidden:
         return nothing
-    models = sorted({profiles.plain(gpu["model"]) for gpu in gpus if gpu["model"]})
+    models = sorted({gpu_profiles.plain(gpu["model"]) for gpu in gpus if gpu["model"]})
     fails = [*_job(facts), *_models(gpus, options), *_memory(facts)]
     passed = ("gpus_known", f"{len(gpus)} × {' and '.join(models) or 'a GPU without a name'}")
     told = [{"bus": gpu["bus"], "minor": gpu["minor"], "uuid": gpu["uuid"], "model": gpu["model"]} for gpu in gpus]
@@ -66,12 +66,12 @@ def _job(facts: Facts) -> list[Fault]:
 def _models(gpus: list[Facts], options: Options) -> list[Fault]:
     if not options["model"]:
         return []
-    wanted = profiles.plain(options["model"])
+    wanted = gpu_profiles.plain(options["model"])
     remedy = "correct nodecheck.options.gpu_identity.model, or take the node out"
     return [
-        Fault.fail("wrong_model", f"{profiles.plain(gpu['model'])} instead of {wanted}", remedy, gpu)
+        Fault.fail("wrong_model", f"{gpu_profiles.plain(gpu['model'])} instead of {wanted}", remedy, gpu)
         for gpu in gpus
-        if gpu["model"] and profiles.plain(gpu["model"]) != wanted
+        if gpu["model"] and gpu_profiles.plain(gpu["model"]) != wanted
     ]
 
 
