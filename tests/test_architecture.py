@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "core": frozenset(),
     "wire": frozenset(),
     "config": frozenset({"core.mode"}),
-    "marks": frozenset({"core"}),
+    "marks": frozenset({"core", "wire"}),
     "progress": frozenset(),
     # It knows nothing of the daemon, nor of Slurm: its process has no right to either.
     "notify": frozenset({"config", "core.text", "core.mode"}),
@@ -98,13 +98,13 @@ CALENDAR = frozenset({"time.gmtime", "time.strftime"})
 """Arithmetic on a time that is given to them; they read no clock."""
 AGENT = (
     *sorted((PACKAGE / "supervise" / "agent").glob("*.py")),
-    *(PACKAGE / f"{name}.py" for name in ("progress", "marks/node_findings", "wire/plain_pickle")),
+    *(PACKAGE / f"{name}.py" for name in ("progress", "marks/node_findings", "wire/plain_file", "wire/plain_pickle")),
 )
 HEAVY = ("torch", "numpy", "aiohttp", "rich", "pyslurm", "prometheus_client", "asyncio")
 
 LOADED_BEFORE_SRUN = frozenset(
     {"slurm_robust." + name for name in ("cli", "cli.entry", "cli.run_step", "config", "config.file")}
-    | {"slurm_robust." + name for name in ("core", "core.mode", "wire", "wire.own_folder")}
+    | {"slurm_robust." + name for name in ("core", "core.mode", "wire", "wire.own_folder", "wire.whole_file")}
     | {"slurm_robust.supervise"}
     | {"slurm_robust.supervise." + name for name in ("agent", "agent.clock", "agent.procfs", "launch")}
     | {"slurm_robust.supervise." + name for name in ("incident_folder", "job_ref")}

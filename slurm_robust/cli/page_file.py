@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
-import tempfile
 import time
 from pathlib import Path
 
 import click
 
+from slurm_robust.wire import whole_file
+
 
 def write_page(path: Path, text: str) -> None:
     """Write the page, so that who reads it at that moment reads the old one or the new one."""
-    temporary = ""
     try:
         if _kept(path):
             with path.open("w", encoding="utf-8") as there:
                 there.write(text)
             return
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = file.name
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
+        whole_file.write(path, text.encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            if temporary:
-                Path(temporary).unlink()
         why = error.strerror or str(error)
         raise click.ClickException(
             f"{path} was not written: {why}. Name a file in a folder that you may write"

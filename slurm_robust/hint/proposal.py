@@ -7,9 +7,7 @@ it as any other. It is taken over only if it recognises its own examples and no 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from slurm_robust.hint.errors import HintError
 from slurm_robust.hint.masking import clean
 from slurm_robust.hint.page import LogPage
 from slurm_robust.hint.vote import Hint, HintSample
+from slurm_robust.wire import whole_file
 
 MAX_LISTED = 500
 MAX_KINDS = 3
@@ -263,13 +262,4 @@ def _yaml(value: Any) -> str:
 
 def _replace(path: Path, text: str, mode: int, check: Callable[[Path], None] | None = None) -> None:
     """Write a file whole or not at all; `check` may still refuse what was written."""
-    opened, name = tempfile.mkstemp(prefix=f".{path.stem[:40]}-", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(opened, "w", encoding="utf-8") as file:
-            os.fchmod(opened, mode)
-            file.write(text)
-        if check is not None:
-            check(Path(name))
-        Path(name).replace(path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    whole_file.write(path, text.encode(), mode=mode, check=(lambda new: check(Path(new))) if check else None)

@@ -16,12 +16,12 @@ from slurm_robust.localize import circumstances, ras
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, Circumstances, CircumstancesError
 from slurm_robust.localize.evidence import CapturedProcess, Evidence, RankCapture
 from slurm_robust.localize.layout import LayoutError, parse
-from slurm_robust.localize.own_file import read_own
 from slurm_robust.localize.ranks import name, strays
 from slurm_robust.localize.ras import RasView
 from slurm_robust.localize.recorder.dump import DumpPairs
 from slurm_robust.localize.stacks import pyspy
 from slurm_robust.localize.stacks.archive import MAX_FILE_BYTES, ArchiveError, NodeArchive, decode, rounds
+from slurm_robust.wire import plain_file
 
 MAX_FILES = 65536
 
@@ -175,7 +175,7 @@ def _one(path: Path, folder: Path) -> NodeArchive | RasView | Circumstances | st
 
 def _read(path: Path) -> bytes:
     try:
-        data = read_own(path, MAX_FILE_BYTES + 1)
+        data = plain_file.read(path, MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ArchiveError(f"cannot be read: {error.strerror}") from None
     if not data:

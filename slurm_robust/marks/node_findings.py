@@ -13,6 +13,8 @@ import os
 import stat
 from typing import Any, NamedTuple, Sequence
 
+from slurm_robust.wire import plain_file
+
 FILE_NAME = "findings.jsonl"
 VERSION = 1
 MAX_FINDINGS = 256
@@ -123,19 +125,15 @@ def read(folder: str, boot: str, owners: Sequence[int] = (0,)) -> list[NodeFindi
         raise UntrustedRingError("{}: {}".format(folder, error.strerror)) from None
     try:
         _check(folder, os.fstat(with_folder), owners)
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         path = os.path.join(folder, FILE_NAME)
         try:
-            fd = os.open(FILE_NAME, flags, dir_fd=with_folder)
+            fd = plain_file.open_plain(FILE_NAME, inside=with_folder)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise UntrustedRingError("{}: {}".format(path, error.strerror)) from None
         with os.fdopen(fd, "rb") as file:
-            info = os.fstat(fd)
-            _check(path, info, owners)
-            if not stat.S_ISREG(info.st_mode):
-                raise UntrustedRingError("{}: no plain file".format(path))
+            _check(path, os.fstat(fd), owners)
             return decode(file.read(MAX_BYTES), boot)
     finally:
         os.close(with_folder)

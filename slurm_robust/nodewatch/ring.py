@@ -6,7 +6,6 @@ folder that others may write) is said once and tried again: nothing here raises.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
@@ -18,6 +17,7 @@ from slurm_robust.marks import node_findings
 from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodecheck.engine.finding import shorten
 from slurm_robust.nodewatch.urgency import IF_REPEATED, NOTE
+from slurm_robust.wire import whole_file
 
 WRITE_S = 0.2
 """The least time between two writes."""
@@ -186,7 +186,6 @@ class FindingRing:
 
     def _write(self) -> str:
         """Write the file; returns what went wrong."""
-        part = f".{node_findings.FILE_NAME}.new"
         try:
             self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             inside = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -198,17 +197,7 @@ class FindingRing:
                 mode = f"{stat.S_IMODE(info.st_mode):o}"
                 return f"{self.folder} may be written by others (owner {info.st_uid}, mode {mode}); chmod go-w it"
             data = node_findings.encode(self._kept, self.boot)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part, dir_fd=inside)  # of one that was killed in the middle
-            fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
-            try:
-                os.fchmod(fd, 0o644)
-                while data:
-                    data = data[os.write(fd, data) :]
-                own = os.fstat(fd)
-            finally:
-                os.close(fd)
-            os.rename(part, node_findings.FILE_NAME, src_dir_fd=inside, dst_dir_fd=inside)
+            own = whole_file.write(node_findings.FILE_NAME, data, inside=inside, mode=0o644)
             self._identity = (own.st_dev, own.st_ino)
         except OSError as error:
             return f"{self.folder}/{node_findings.FILE_NAME}: {error.strerror}"

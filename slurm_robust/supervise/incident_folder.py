@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
-from slurm_robust.wire import own_folder
+from slurm_robust.wire import own_folder, whole_file
 
 STORY_FILE = "story.jsonl"
 _MAX_READ = 64 << 20
@@ -153,25 +153,11 @@ class IncidentFolder:
         """Write a whole file atomically; None where the disk refuses."""
         try:
             with self._inside(name) as (folder, last):
-                self._write(folder, last, content.encode() if isinstance(content, str) else content)
+                whole_file.write(last, content.encode() if isinstance(content, str) else content, inside=folder)
         except OSError as error:
             self._failed(str(self._path / name), error)
             return None
         return self._path / name
-
-    def _write(self, folder: int, name: str, content: bytes) -> None:
-        temporary = f".{name}.{os.getpid()}"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=folder)
-        try:
-            fd = own_folder.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, inside=folder)
-            with open(fd, "wb") as f:  # noqa: PTH123 (a descriptor)
-                f.write(content)
-            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=folder)
-            raise
 
     def write_archives(self, place: str, archives: Mapping[str, bytes]) -> None:
         """Keep one capture in the folder `place`, which ends with `/` or is empty: one archive for each node."""

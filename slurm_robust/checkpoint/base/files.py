@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from slurm_robust.wire import own_folder
+from slurm_robust.wire import whole_file
 
 # Half a MiB stays in the core's own cache between the copy and the digest: 2 GB in 0.136 s where `cat` took 0.123 s and
 # a mapping 0.26 s. Reading also turns a bad sector into an error; under a mapping it would kill the rank with SIGBUS.
@@ -113,17 +113,6 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     If not `durable`, it may be lost in a power cut: nothing is flushed to the disk. Raises OSError if it cannot be
     written; the old one is intact.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb", opener=own_folder.fresh) as file:
-            file.write(data)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    whole_file.write(path, data, durable=durable)
     if durable:
         sync_folder(path.parent)

@@ -200,10 +200,10 @@ def _report(i: dict[str, Any]) -> str:
 
 def _where_ranks_stood(report: str) -> str:
     """The merged stacks from the report, if the caller can read it and it is not too large."""
-    from slurm_robust.localize.own_file import read_own  # noqa: PLC0415 (loaded for one incident only)
+    from slurm_robust.wire import plain_file  # noqa: PLC0415 (loaded for one incident only)
 
     try:
-        data = read_own(Path(report), _REPORT_MAX_BYTES + 1) if report else b""
+        data = plain_file.read(Path(report), _REPORT_MAX_BYTES + 1) if report else b""
     except (OSError, ValueError):  # a path with a NUL is a ValueError
         return ""
     if len(data) > _REPORT_MAX_BYTES:

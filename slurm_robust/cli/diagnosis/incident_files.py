@@ -19,10 +19,10 @@ from urllib.parse import quote
 from slurm_robust.cli.diagnosis.saved_incidents import SavedIncident, incidents_in, read_incident
 from slurm_robust.core.model import Incident
 from slurm_robust.localize.evidence_folder import read_folder
-from slurm_robust.localize.own_file import read_own
 from slurm_robust.localize.stacks.archive import ArchiveError
 from slurm_robust.report.pages.incident_assemble import IncidentSources
 from slurm_robust.report.pages.incident_view import LinkedFile
+from slurm_robust.wire import plain_file
 
 _MAX_BYTES = 32 << 20
 _MAX_FILES, _MAX_TESTS = 300, 20
@@ -111,7 +111,7 @@ def read_sources(folder: Path, journal: Mapping[str, Any], page: Path) -> Incide
 def json_objects(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     """The JSON objects in a file: the whole of it is one, or each line."""
     try:
-        text = read_own(path, _MAX_BYTES).decode("utf-8", "replace")
+        text = plain_file.read(path, _MAX_BYTES).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:

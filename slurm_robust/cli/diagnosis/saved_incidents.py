@@ -13,7 +13,7 @@ from slurm_robust.core.model import Incident, Signal
 from slurm_robust.localize import circumstances
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE, Circumstances, CircumstancesError
 from slurm_robust.localize.evidence import RankExit
-from slurm_robust.localize.own_file import read_own
+from slurm_robust.wire import plain_file
 
 INCIDENT_FILE = "incident.json"
 _MAX_BYTES = 64 << 20
@@ -109,7 +109,7 @@ def cause_of(raw: object) -> dict[str, str]:
 
 def _read(path: Path, problems: list[str]) -> bytes:
     try:
-        data = read_own(path, _MAX_BYTES + 1)
+        data = plain_file.read(path, _MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return b""
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import asdict
 from functools import lru_cache
@@ -32,6 +31,7 @@ from slurm_robust.policy.cluster.recovery_plan import NODE_FAULT, NODE_LOST
 from slurm_robust.policy.cluster.standby_health import SUSPECT_S, doubted
 from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand, fold
+from slurm_robust.wire import whole_file
 
 if TYPE_CHECKING:
     from slurm_robust.daemon.service import Daemon
@@ -279,17 +279,4 @@ def _job(daemon: Daemon, job: Job, claim: Claim) -> dict[str, Any]:
 
 def write(state_dir: Path, line: bytes, mode: int = 0o644) -> None:
     """Write the snapshot, the whole of it or nothing; `mode` says who may read it."""
-    path = state_dir / FILE_NAME
-    temporary = path.with_suffix(".tmp")
-    try:
-        temporary.unlink(missing_ok=True)
-        opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(opened, "wb") as file:
-            file.write(line)
-            os.fchmod(file.fileno(), mode)
-        temporary.replace(path)
-    except OSError:
-        # A part of it would fill what is left of the disk.
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
+    whole_file.write(state_dir / FILE_NAME, line, mode=mode)

@@ -16,6 +16,7 @@ from typing import Any
 from slurm_robust.nodecheck import state_folder
 from slurm_robust.nodecheck.engine import counters
 from slurm_robust.nodecheck.engine.context import Context
+from slurm_robust.wire import whole_file
 
 
 def load(folder: Path | None, name: str) -> dict[str, Any]:
@@ -58,24 +59,14 @@ def save(folder: Path, name: str, value: dict[str, Any]) -> bool:
 
 def write(folder: Path, file_name: str, text: str) -> bool:
     """As `save`, for any text."""
-    part = f".{file_name}.{os.getpid()}"
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         inside = state_folder.open_own(str(folder))
     except (OSError, state_folder.UntrustedState):
         return False
     try:
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=inside)
-        try:
-            data = text.encode("utf-8", "replace")
-            while data:
-                data = data[os.write(fd, data) :]
-        finally:
-            os.close(fd)
-        os.rename(part, file_name, src_dir_fd=inside, dst_dir_fd=inside)
+        whole_file.write(file_name, text.encode("utf-8", "replace"), inside=inside, mode=0o644)
     except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(part, dir_fd=inside)
         return False
     finally:
         os.close(inside)

@@ -11,6 +11,7 @@ from slurm_robust.nodecheck import state_folder
 from slurm_robust.nodecheck.engine.choices import need_packages
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.sources import small_files
+from slurm_robust.wire import plain_file
 
 _PATHS = (
     "/etc/slurm/slurm.conf",
@@ -49,14 +50,14 @@ def _own(path: str) -> str:
     if not path.startswith("/") or "\0" in path:
         return ""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = plain_file.open_plain(path)
     except OSError:
         return ""
     try:
         info = os.fstat(fd)
         mine = info.st_uid in {0, os.geteuid()} and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         mine = mine and not state_folder.foreign_place(path, state_folder.is_ours)
-        return os.read(fd, _MAX_BYTES).decode("utf-8", "replace") if stat.S_ISREG(info.st_mode) and mine else ""
+        return os.read(fd, _MAX_BYTES).decode("utf-8", "replace") if mine else ""
     except OSError:
         return ""
     finally:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from slurm_robust.diagnose.taxonomy import Blame
 from slurm_robust.report.facts import ClosedIncident
+from slurm_robust.wire import plain_file
 
 FILE = "incident.json"
 MAX_BYTES = 8 << 20
@@ -72,20 +72,16 @@ def _cause(incident: ClosedIncident) -> tuple[str, str]:
 
 def _content(folder: str, name: str) -> bytes:
     """The file's content, by steps of which none follows a link."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     # The job's own folder may be reached by links above it: home folders are.
     job = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        inner = os.open(name, flags | os.O_DIRECTORY, dir_fd=job)
+        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=job)
         try:
-            # A pipe does not hold us up, and is no regular file.
-            file = os.open(FILE, flags | os.O_NONBLOCK, dir_fd=inner)
+            content = plain_file.read(FILE, MAX_BYTES + 1, inside=inner)
         finally:
             os.close(inner)
     finally:
         os.close(job)
-    with open(file, "rb") as content:  # noqa: PTH123 (a descriptor)
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
-            raise ValueError(f"not a file of at most {MAX_BYTES} bytes")
-        return content.read(MAX_BYTES)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"not a file of at most {MAX_BYTES} bytes")
+    return content

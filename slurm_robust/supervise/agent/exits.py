@@ -6,10 +6,10 @@ A line is `TASK CODE SIGNAL SECONDS`. The file is removed when the step ends on 
 from __future__ import annotations
 
 import os
-import stat
 
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.agent.messages import TaskEnded
+from slurm_robust.wire import plain_file
 
 _MAX_BYTES = 1 << 20
 _MAX_FILES = 16
@@ -36,14 +36,10 @@ class Exits:
             return
         self._files[path] = None
         try:
-            # The name comes from a rank's environment: a pipe there must not block the agent.
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            # The name comes from a rank's environment.
+            self._files[path] = _ExitsFile(plain_file.open_plain(path), step_id)
         except (OSError, ValueError):
             return
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            self._files[path] = _ExitsFile(fd, step_id)
-        else:
-            os.close(fd)
 
     def forget(self) -> None:
         """Close all files: another attempt is watched from now on."""

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from slurm_robust.policy.job.code_versions import When
+from slurm_robust.wire import plain_file, whole_file
 
 _FILE = "order.json"
 _MAX_BYTES = 16 << 10
@@ -50,15 +51,7 @@ def send(folder: Path, order: CodeOrder) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    temporary = folder / f".{_FILE}.{os.getpid()}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as f:
-            f.write(msgspec.json.encode(order))
-        temporary.replace(folder / _FILE)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    whole_file.write(folder / _FILE, msgspec.json.encode(order), mode=0o600)
 
 
 def waiting(folder: Path) -> bool:
@@ -84,8 +77,7 @@ def receive(folder: Path, uid: int, job: str) -> CodeOrder | None:
 
 def _read(place: int, uid: int, job: str) -> CodeOrder | None:
     try:
-        # A pipe does not hold the supervisor up, and a link is not followed.
-        fd = os.open(_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
+        fd = plain_file.open_plain(_FILE, inside=place)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -95,8 +87,6 @@ def _read(place: int, uid: int, job: str) -> CodeOrder | None:
         _take_away(place)
         _check("its folder", os.fstat(place), uid)
         _check("it", os.fstat(fd), uid)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OrderError("it is no regular file")
         content = os.read(fd, _MAX_BYTES + 1)
     finally:
         os.close(fd)

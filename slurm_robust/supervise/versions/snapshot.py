@@ -17,6 +17,7 @@ from slurm_robust.core.text import shortened
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.versions import selection
 from slurm_robust.supervise.versions.selection import Selection
+from slurm_robust.wire import plain_file
 
 _FICLONE = 0x40049409
 """The ioctl that has a new file share the blocks of another one until either is written to."""
@@ -117,11 +118,9 @@ def _copy_file(source: Path, target: Path) -> str:
     """Copy one file as it was at one moment; returns its digest."""
     for _ in range(_TRIES):
         # What has become a link or a pipe meanwhile is neither followed nor waited for.
-        fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = plain_file.open_plain(source)
         with os.fdopen(fd, "rb") as original, target.open("wb") as copied:
             before = os.fstat(fd)
-            if not stat.S_ISREG(before.st_mode):
-                raise SnapshotError(f"{source} is no regular file any more")
             try:
                 fcntl.ioctl(copied, _FICLONE, fd)
             except OSError:

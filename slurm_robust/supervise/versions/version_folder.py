@@ -26,7 +26,7 @@ from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.versions import changes, selection, snapshot
 from slurm_robust.supervise.versions.changes import CodeChanges
 from slurm_robust.supervise.versions.snapshot import FolderChangedError, Limits, SnapshotError
-from slurm_robust.wire import own_folder
+from slurm_robust.wire import own_folder, whole_file
 
 FOLDER = "code"
 _MAX_NUMBER = 9999
@@ -195,16 +195,9 @@ class VersionFolder:
         raise SnapshotError(f"{self.path} holds {_MAX_NUMBER} versions: remove old ones")
 
     def _write(self, name: str, content: bytes) -> None:
-        temporary = f".{name}.{os.getpid()}"
         inside = own_folder.open_folder(str(self.path), make=0o700)
         try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=inside)
-            with os.fdopen(
-                own_folder.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, inside=inside), "wb"
-            ) as f:
-                f.write(content)
-            os.replace(temporary, name, src_dir_fd=inside, dst_dir_fd=inside)
+            whole_file.write(name, content, inside=inside)
         finally:
             os.close(inside)
 

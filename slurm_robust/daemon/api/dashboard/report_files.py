@@ -10,6 +10,8 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from slurm_robust.wire import plain_file
+
 PAGES: Mapping[str, str] = {"day.html": "the last day", "week.html": "the last week", "month.html": "the last 30 days"}
 """File → what it covers."""
 MAX_BYTES = 32 << 20
@@ -38,15 +40,10 @@ class ReportFiles:
     def read(self, name: str) -> tuple[bytes, str] | None:
         """The page, and the content policy that allows its own scripts and no others; None where it is not there."""
         try:
-            opened = os.open(self._path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            body = plain_file.read(self._path(name), MAX_BYTES + 1)
         except (OSError, LookupError):
             return None
-        with os.fdopen(opened, "rb") as file:
-            state = os.fstat(opened)
-            if not stat.S_ISREG(state.st_mode) or state.st_size > MAX_BYTES:
-                return None
-            body = file.read(MAX_BYTES)
-        return body, policy(body)
+        return (body, policy(body)) if len(body) <= MAX_BYTES else None
 
     def _path(self, name: str) -> Path:
         if self._folder is None or name not in PAGES:

@@ -1,0 +1,44 @@
+"""Opens and reads a plain file at a name where others may put a link or a pipe: it follows none, and never waits.
+
+Standard library only, Python 3.8: agents read files so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def open_plain(path: str | os.PathLike[str], inside: int | None = None) -> int:
+    """Return a descriptor of the file. It is looked at after it was opened: nobody can exchange it in between.
+
+    Args:
+        path: The file. Links on the way to its folder are followed.
+        inside: Descriptor of the folder that `path` is relative to; None for the working folder.
+
+    Raises:
+        OSError: It cannot be opened, is a link, or is no plain file.
+    """
+    try:
+        fd = os.open(path, _FLAGS, dir_fd=inside)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a link, and links are not followed", os.fspath(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+    return fd
+
+
+def read(path: str | os.PathLike[str], max_bytes: int, inside: int | None = None) -> bytes:
+    """Return the file's first bytes.
+
+    Raises:
+        OSError: As `open_plain`, or it cannot be read.
+    """
+    with open(open_plain(path, inside), "rb") as stream:
+        return stream.read(max_bytes)

@@ -1,0 +1,72 @@
+"""Writes a small file whole or not at all: a reader, and a crash, see the old one or the complete new one.
+
+This loads nothing but os: every launch waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_OPEN = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def write(
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    inside: int | None = None,
+    mode: int | None = None,
+    durable: bool = False,
+    check: Callable[[str], None] | None = None,
+) -> os.stat_result:
+    """Write `data` to a new file beside `path`, and put that in its place. A link or pipe at either name is not used.
+
+    Args:
+        path: The file.
+        data: All of its content.
+        inside: Descriptor of the folder that `path` is relative to; None for the working folder.
+        mode: Its permissions, whatever the umask is; None for those that the umask leaves.
+        durable: Flush it to the disk, so that it survives a power cut.
+        check: Called with the path of the new file before that takes its place; it refuses the file by raising.
+
+    Returns:
+        What the kernel says of the new file.
+
+    Raises:
+        OSError: It cannot be written. The old file is intact, and nothing is left of the new one.
+    """
+    folder, name = os.path.split(os.fspath(path))
+    temporary = os.path.join(folder, f".{name[:200]}.{os.getpid()}.tmp")
+    _remove(temporary, inside)  # of a writer that was killed
+    try:
+        fd = os.open(temporary, _OPEN, 0o666 if mode is None else 0o600, dir_fd=inside)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            if mode is not None:
+                os.fchmod(fd, mode)
+            if durable:
+                os.fsync(fd)
+            written = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if check is not None:
+            check(temporary)
+        os.replace(temporary, path, src_dir_fd=inside, dst_dir_fd=inside)
+    except BaseException:
+        # A part of it would fill what is left of the disk.
+        _remove(temporary, inside)
+        raise
+    return written
+
+
+def _remove(name: str, inside: int | None) -> None:
+    try:
+        os.unlink(name, dir_fd=inside)
+    except OSError:
+        pass
