@@ -109,6 +109,7 @@ class Daemon:
         self.lemons = Lemons(context, self.breaker, self.ledger)
         self.launch_failed = LaunchFailed(context, self.actor, self.recoveries, self.ledger)
         self.exclusions = Exclusions(context, self.actor, self.recoveries, self.ledger)
+        self.seats_again = SeatsAgain(context, self.recoveries)
         self.sweeper = Sweeper(context, self.actor, self.ledger, self.recoveries, self.repair_ledger)
         self.drain_permits = DrainPermits(context, self.actor, self.breaker, self.repair_ledger)
         attempt_ledger = AttemptLedger(context.journal)
@@ -123,6 +124,7 @@ class Daemon:
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
             *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs, self.pair_tests),
             *(self.trainings, self.notifier, self.lemons, self.blind_nodes, self.full_nodes, self.leaf_faults),
+            self.seats_again,
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -279,6 +281,7 @@ class Daemon:
                 await self.node_faults.tick()
                 await self.launch_failed.tick()
                 await self.exclusions.tick()
+                await self.seats_again.tick()
                 with context.aside("telling of nodes that cannot see their GPUs, or have a full mount"):
                     self._tell_of_nodes()
                 with context.aside("the search for lemons"):

@@ -266,6 +266,12 @@ class Journal:
         changes |= {"state": CLOSED, "outcome": outcome, "reason": reason, "closed_at_s": now_s}
         self.update_incident(key, **changes)
 
+    def reopen(self, row: IncidentRow) -> None:
+        """Write down that an incident that was closed is open again, with the recovery that it has now."""
+        names = ("state", "outcome", "reason", "closed_at_s", "recovery", "abort")
+        columns = _columns(row) | {"reason": ""}
+        self.update_incident(row.key, **{name: columns[name] for name in names})
+
     def give_up(self, key: str, why: GiveUp) -> None:
         """Write down that a recovery is given up; it still has to tidy up."""
         self.update_incident(key, abort=_dump(why))

@@ -164,9 +164,11 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
 
     Standby nodes that passed their full check come first; suspects, and at the very end nodes that a reservation needs
     before `until_s`, come last. A job that waits may name several partitions, and runs in one: here in the first that
-    has all of the lost and those that it keeps.
+    has all of the lost and those that it keeps. What a seat of the job holds already is free for it.
     """
-    held = cluster.reservations
+    seat = f"{config.seat.prefix}-{job.ref.job_id}"
+    own = in_reservations(r for r in cluster.reservations if r.name == seat)
+    held = [r for r in cluster.reservations if r.name != seat]
     prefixes = (config.seat.prefix, QUARANTINE_PREFIX, PAIR_PREFIX)
     ours_taken = {name for prefix in prefixes for name in in_reservations(held, prefix)}
     pools = in_reservations(held, config.standby.prefix)
@@ -186,7 +188,8 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
             continue
         if kinds and class_of(node, partition) not in kinds:
             continue
-        if node.name in pools or (node.name not in reserved and "RESERVED" not in node.flags):
+        unreserved = node.name not in reserved and ("RESERVED" not in node.flags or node.name in own)
+        if node.name in pools or unreserved:
             last = (node.name in others, node.name in cluster.suspected)
             out.append((*last, node.name not in pools, node.name in cluster.unchecked, node.name))
     return [name for *_, name in sorted(out)]

@@ -203,6 +203,7 @@ class RecoveryRequest:
             once they are neither quarantined nor out of service, and are the last choice as replacements.
         remedy: What repairs the evicted, if they are drained.
         requeued: As `Recovery` has it.
+        lost: Nodes that do not respond, as an earlier recovery of this attempt has seen: they are replaced, not blamed.
     """
 
     kind: str
@@ -214,6 +215,7 @@ class RecoveryRequest:
     earlier: frozenset[str] = frozenset()
     remedy: Remedy | None = None
     requeued: bool = False
+    lost: Sequence[str] = ()
 
 
 def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: float) -> Recovery | Refusal:
@@ -279,7 +281,7 @@ def _survivors(request: RecoveryRequest, cluster: Cluster, now_s: float) -> tupl
     names = request.job.nodes
     unfit = {n for n in names if n in cluster.nodes and not cluster.nodes[n].usable}
     under_maintenance = in_reservations(r for r in cluster.reservations if "MAINT" in r.flags and r.start_at_s <= now_s)
-    return tuple(sorted({*names} - {*request.evict} - unfit - under_maintenance))
+    return tuple(sorted({*names} - {*request.evict, *request.lost} - unfit - under_maintenance))
 
 
 def exclusions(job: Job, cluster: Cluster, earlier: frozenset[str]) -> tuple[str, str]:

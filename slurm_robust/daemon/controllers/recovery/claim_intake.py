@@ -266,6 +266,8 @@ class ClaimIntake:
     def request(self, job: Job, claim: Claim, why: str) -> RecoveryRequest:
         """What a claim asks for, within the bounds on what claims take out of service."""
         kept = self.kept_in_service(job, claim)
+        seen = self.recoveries.of_job(job.ref.job_id)
+        lost = seen.recovery.bad if seen is not None and seen.recovery.kind == NODE_LOST else ()
         return RecoveryRequest(
             CLAIM,
             job,
@@ -274,6 +276,7 @@ class ClaimIntake:
             suspects_to="" if kept else self.context.config.quarantine.claims,
             incident=claim.incident,
             earlier=self.context.journal.evicted(job.ref.job_id, job.user),
+            lost=lost,
         )
 
     def times_of(self, claim: Claim) -> dict[str, float]:

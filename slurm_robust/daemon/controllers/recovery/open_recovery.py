@@ -37,6 +37,8 @@ class OpenRecovery:
     refusals: int = 0
     retry_at_s: float = 0.0
     finished_at_s: float = 0.0
+    reopened_at_s: float = 0.0
+    """When it was taken up again after its end."""
     changed_at_s: float = 0.0
     """When its job or the recovery last changed, as far as the daemon has seen."""
     look_at_s: float = 0.0
@@ -121,7 +123,7 @@ class OpenRecovery:
             alone_s=since(self.alone_since_s),
             pointed_s=since(self.pointed_since_s),
             lost_s=since(self.lost_since_s),
-            age_s=now_s - self.incident.opened_at_s,
+            age_s=now_s - max(self.incident.opened_at_s, self.reopened_at_s),
             was_drained=self._was_drained(context),
             # Whole seconds: slurmd refuses a credential issued in the second in which the last one was revoked.
             settled=int(now_s) > int(self.ended_at_s)

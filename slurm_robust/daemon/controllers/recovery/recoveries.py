@@ -110,6 +110,18 @@ class Recoveries:
         self._lingering = {key: f for key, f in self._lingering.items() if f.row.job_id != row.job_id}
         self.open[row.key] = OpenRecovery(row, row.recovery)
 
+    def reopen(self, row: IncidentRow, recovery: Recovery) -> None:
+        """Carry a recovery out that had ended, as it is now planned."""
+        row = replace(row, state=OPEN, outcome="", closed_at_s=None, recovery=recovery, abort=None)
+        self.context.journal.reopen(row)
+        self._lingering.pop(row.key, None)
+        self.open[row.key] = OpenRecovery(row, recovery, reopened_at_s=self.context.now_s())
+
+    @property
+    def seats_left(self) -> bool:
+        """False where so many seats are active as the site allows."""
+        return self._active() < self.context.config.seat.max_active
+
     def supersede(self, key: str, reason: str) -> None:
         """Close a recovery that another one of the same job replaces; that one takes over its seat."""
         self.open.pop(key, None)
@@ -167,9 +179,7 @@ class Recoveries:
             seat = fresh and f.recovery.seat in context.readings.reservations
             back = job is not None and context.readings.jobs_at_s > f.finished_at_s and forgotten(f.recovery, job)
             if seat or back:
-                del self._lingering[f.row.key]
-                context.journal.update_incident(f.row.key, state=OPEN, outcome="", reason="", closed_at_s=None)
-                self.open[f.row.key] = OpenRecovery(f.row, f.recovery)
+                self.reopen(f.row, f.recovery)
                 context.alert("recovery.forgotten", f"{f.row.key}: Slurm has forgotten the recovery; it is repeated")
 
     async def _advance(self, f: OpenRecovery) -> None:
@@ -221,6 +231,7 @@ class Recoveries:
         until_s, cluster, readings = r.open_until_s or math.inf, self.cluster_for(job), self.context.readings
         every = replace(cluster, withheld=frozenset())
         free = candidates(job, [*r.seat_nodes, *r.bad], every, self.context.config, until_s)
+        free = [n for n in free if n not in r.seat_nodes]
         named, nodes = job.partition.split(","), readings.nodes
         here = {n for n in readings.at_check & nodes.keys() if not {*named}.isdisjoint(nodes[n].partitions)}
         awaited = cluster.withheld & ({*free} | here) - {*expand(job.exclude or "")}

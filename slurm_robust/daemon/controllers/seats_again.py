@@ -1,0 +1,107 @@
+"""Gives a waiting job a seat again, once so many nodes are free as its first one had too few.
+
+A seat that lacks nodes is held for `seat.start_timeout_s` only, so that nobody waits for its other nodes. But Slurm
+alone never gives the job a standby node: it would wait beside that for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from slurm_robust.core.model import ActionKind
+from slurm_robust.daemon.context import DAY_S, DaemonContext
+from slurm_robust.daemon.controllers.recoveries import Recoveries
+from slurm_robust.daemon.store.journal import CLOSED, IncidentRow
+from slurm_robust.policy.cluster.node_states import candidates
+from slurm_robust.policy.cluster.recovery_plan import Recovery
+from slurm_robust.slurm.client import Job
+
+EVERY_S = 5.0
+"""Waiting jobs are compared with the free nodes so often."""
+AGAIN_S = 600.0
+"""A job gets a seat again at most so often, and within a day of its incident."""
+
+
+class SeatsAgain:
+    """Level-triggered, after each reading of the nodes; a job with an open recovery is left to that."""
+
+    def __init__(self, context: DaemonContext, recoveries: Recoveries) -> None:
+        self.context, self.recoveries = context, recoveries
+        self._looked_at_s = 0.0
+        self._seated: dict[int, float] = {}
+        """By job: when it last got a seat again."""
+
+    def restart_timers(self) -> None:
+        """The clock was set back: look at once."""
+        self._looked_at_s = 0.0
+        self._seated.clear()
+
+    async def tick(self) -> None:
+        """Look through the jobs that wait after a requeue."""
+        context, now_s = self.context, self.context.now_s()
+        if not context.acting or now_s < self._looked_at_s + EVERY_S:
+            return
+        self._looked_at_s = now_s
+        jobs = context.readings.jobs
+        self._seated = {i: at_s for i, at_s in self._seated.items() if i in jobs}
+        for job in jobs.values():
+            job_id, waits = job.ref.job_id, job.state == "PENDING" and job.restart_count and not job.completing
+            rests = now_s < self._seated.get(job_id, 0.0) + AGAIN_S
+            if waits and job.priority and not rests and self.recoveries.of_job(job_id) is None:
+                with context.guarded("recovery.waits", f"job {job.ref.address}", key=job.ref.address):
+                    await self._look(job)
+
+    async def _look(self, job: Job) -> None:
+        context, now_s = self.context, self.context.now_s()
+        row, last = next(iter(context.journal.recoveries(job.ref.job_id, job.user)), (None, None))
+        if row is None or last is None or not _short(row, last) or now_s > row.incident.opened_at_s + DAY_S:
+            return
+        if not self._free(last, job):
+            return
+        now_job = await context.call(context.client.job, job.ref)  # with its exclusions
+        if now_job is None or not _waits(now_job, last):
+            return
+        await context.read_nodes()
+        await context.read_reservations()
+        nodes = self._free(last, now_job)
+        if nodes and self.recoveries.seats_left:
+            self._seated[job.ref.job_id] = now_s
+            context.info("recovery.again", f"{row.key}: {len(nodes)} nodes are free for the job now: a seat again")
+            self.recoveries.reopen(row, _with_nodes(last, now_job, nodes))
+
+    def _free(self, last: Recovery, job: Job) -> tuple[str, ...]:
+        """As many free nodes as the job needs, first those that it had; none where there are too few."""
+        until_s, need = last.open_until_s or math.inf, min(job.num_nodes, last.size)
+        cluster = self.recoveries.cluster_for(job)
+        free = candidates(job, [*last.seat_nodes, *last.bad], cluster, self.context.config, until_s)
+        free.sort(key=lambda name: name not in last.kept)
+        return tuple(free[:need]) if len(free) >= need > 0 else ()
+
+
+def _short(row: IncidentRow, last: Recovery) -> bool:
+    """True where the job's last recovery came to nothing, and its seat had fewer nodes than the job."""
+    gave_up = row.state == CLOSED and row.outcome == "not_started"
+    return gave_up and bool(last.seat) and len(last.seat_nodes) < last.size
+
+
+def _waits(job: Job, last: Recovery) -> bool:
+    """True where the job still waits for the nodes that it had, and for nothing else."""
+    same = job.restart_count == last.restart + 1 and job.num_nodes <= last.size
+    for_nodes = job.reason in ("Resources", "Priority", "None", "") or job.reason.startswith("ReqNodeNotAvail")
+    return job.state == "PENDING" and same and for_nodes and bool(job.priority)
+
+
+def _with_nodes(last: Recovery, job: Job, nodes: tuple[str, ...]) -> Recovery:
+    """The same recovery with these nodes, which the job does not leave out any more."""
+    point = ActionKind.POINT_JOB_AT_SEAT
+    again = (replace(a, args={**a.args, "exclude": job.exclude}) if a.kind is point else a for a in last.actions)
+    return replace(
+        last,
+        bad=tuple(n for n in last.bad if n not in nodes),
+        kept=tuple(n for n in nodes if n in last.kept),
+        standby=tuple(n for n in nodes if n not in last.kept),
+        exclude=job.exclude or "",
+        actions=tuple(again),
+        requeued=True,
+    )
