@@ -44,6 +44,27 @@ def test_lost_batch_node_without_a_word(scene: Scene) -> None:
         assert f"srobust-seat-{job}" not in scene.ours()
 
 
+@pytest.mark.variant
+def test_two_nodes_lost_at_once_and_one_comes_back_late(scene: Scene) -> None:
+    """The job's claim blames neither: it keeps its standby node, and runs as soon as a third node is there."""
+    scene.start(standby={"size": 1}, seat={"start_timeout_s": 8})
+    wait_until(scene.ours, 10, "a standby pool")
+    job = scene.submit("-N3", "--exclusive")
+    before = scene.watched(job)
+    (standby,) = {*scene.cluster.node_names} - {*before.nodes}
+    first, second = (n for n in before.nodes if n != before.batch_host)
+    with lost(scene, first):
+        with lost(scene, second):
+            scene.await_incident(job, 40, kind="node_lost")
+            scene.claim(job, [], why="2 of 3 nodes are silent: a cause that they share, so none is evicted")
+            scene.await_incident(job, 60, kind="claim", outcome="not_started")
+            assert scene.job(job).state == "PENDING"
+            assert not [name for name in scene.ours() if "quarantine" in name]
+        after = scene.running(job, restart=1, timeout_s=30)
+        assert sorted(after.nodes) == sorted((before.batch_host, second, standby))
+        wait_until(lambda: f"srobust-seat-{job}" not in scene.ours(), 20, "the seat is let go")
+
+
 def test_node_that_comes_back_costs_nothing(scene: Scene) -> None:
     """A node is silent for a while and answers again: the seats held ahead are let go, the job never noticed."""
     scene.start(standby={"size": 1})

@@ -30,9 +30,9 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
 
         def started(job: Job) -> None:
             """Start it as Slurm does: the window keeps out no job that ends before it."""
-            del slurm.state.reservations["window"]
+            announced = slurm.state.reservations.pop("window")
             starts(job)
-            slurm.state.reservations["window"] = window
+            slurm.state.reservations["window"] = announced
 
         slurm._try_start = started  # type: ignore[method-assign]
         slurm.run_job(("n1", "n2"), time_limit_s=DAY_S, comment=render(Claim("watching", "line-1")))
@@ -85,3 +85,16 @@ def test_a_node_that_is_reserved_before_the_jobs_end_is_not_taken(world: World) 
     (row,) = world.journal.incidents()
     assert row.recovery is not None
     assert row.recovery.seat_nodes == ("n1",)
+
+
+@pytest.mark.parametrize("world", [("standby: {size: 2}", 6)], indirect=True)
+@pytest.mark.parametrize(("in_s", "pool"), [(DAY_S, "n[4-5]"), (1800, "n5")])
+def test_a_pool_is_refilled_until_shortly_before_a_maintenance(world: World, in_s: int, pool: str) -> None:
+    """One of its members goes down."""
+    state = world.slurm.state
+    window = state.reservations["window"]
+    state.reservations["window"] = replace(window, start_at_s=int(world.slurm.now_s) + in_s)
+    world.run(30)
+    state.nodes["n6"] = replace(state.nodes["n6"], state="DOWN")
+    world.run(30)
+    assert [r.nodes for name, r in state.reservations.items() if "standby" in name] == [pool]

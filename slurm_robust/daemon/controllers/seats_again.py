@@ -88,7 +88,9 @@ def _short(row: IncidentRow, last: Recovery) -> bool:
 def _waits(job: Job, last: Recovery) -> bool:
     """True where the job still waits for the nodes that it had, and for nothing else."""
     same = job.restart_count == last.restart + 1 and job.num_nodes <= last.size
-    for_nodes = job.reason in ("Resources", "Priority", "None", "") or job.reason.startswith("ReqNodeNotAvail")
+    # As Slurm says it: `ReqNodeNotAvail`, or `Nodes required for job are DOWN, …`; but not `QOSMaxNodePerUserLimit`.
+    word = job.reason.lower()
+    for_nodes = word in ("resources", "priority", "none", "") or ("node" in word and "limit" not in word)
     return job.state == "PENDING" and same and for_nodes and bool(job.priority)
 
 

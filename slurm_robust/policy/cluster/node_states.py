@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ OURS = "srobust-"
 """Names of the daemon's reservations begin with this."""
 THERE = frozenset(("CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
 """States of a job that has processes on its nodes, or soon will."""
+OF_USE_S = 3600.0
+"""A node that is free for less has no time for its full check, a job that comes to it, and that job's first steps."""
 SLURMS_OWN_REASONS = ("Not responding",)
 """Reasons that slurmctld writes by itself, when a node falls silent; no person wrote them."""
 
@@ -129,6 +132,14 @@ def in_reservations(reservations: Iterable[Reservation], prefix: str = "") -> fr
     return frozenset(n for r in reservations if r.name.startswith(prefix) for n in expand(r.nodes))
 
 
+def due(reservations: Iterable[Reservation], until_s: float) -> list[Reservation]:
+    """The reservations that keep nodes from a use that ends at that time: this project's, and those that begin before.
+
+    A maintenance that is announced may be of all nodes, for weeks.
+    """
+    return [r for r in reservations if r.name.startswith(OURS) or r.start_at_s <= until_s]
+
+
 LOST_GRES = (
     "no job runs there, but Slurm counts their GRES as used: jobs that need them wait for ever. Slurm 22.05 miscounts "
     "when a node dies under a job that is being requeued. Type: scontrol reconfigure"
@@ -172,8 +183,8 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
     prefixes = (config.seat.prefix, QUARANTINE_PREFIX, PAIR_PREFIX)
     ours_taken = {name for prefix in prefixes for name in in_reservations(held, prefix)}
     pools = in_reservations(held, config.standby.prefix)
-    others = in_reservations(r for r in held if not r.name.startswith(OURS) and r.start_at_s <= until_s)
-    soon = (r for r in held if r.name.startswith(OURS) or r.start_at_s <= until_s)
+    soon = due(held, until_s)
+    others = in_reservations(r for r in soon if not r.name.startswith(OURS))
     reserved = in_reservations(r for r in soon if r.name not in job.reservation.split(","))
     busy = busy_nodes(cluster.jobs)
     gone = [cluster.nodes[n] for n in lost if n in cluster.nodes]
@@ -240,6 +251,7 @@ def plan_pools(
     keep_out: frozenset[str] = frozenset(),
     at_check: frozenset[str] = frozenset(),
     suspected: Mapping[str, bool] = MappingProxyType({}),
+    now_s: float = math.inf,
 ) -> list[Pool]:
     """One pool for each hardware class: healthy members stay, lost ones are replaced by idle unreserved nodes.
 
@@ -247,10 +259,12 @@ def plan_pools(
     A member in a seat stays in its pool, and is not added to another; one that is busy with the
     daemon's own check (`at_check`) stays, too. Nodes in `keep_out`, for example those in quarantine, are not taken.
     Those that were `suspected` come last; a member that was not checked since (False) gives way to another node.
+    Nor is a node taken that somebody has reserved from within `OF_USE_S` on; one that is reserved later comes last.
     """
     reserved, config = list(reservations), rules.config
     seats = in_reservations(reserved, rules.seat_prefix)
-    others = in_reservations(r for r in reserved if not r.name.startswith(config.prefix))
+    others = in_reservations(r for r in due(reserved, now_s + OF_USE_S) if not r.name.startswith(config.prefix))
+    later = in_reservations(r for r in reserved if not r.name.startswith(OURS))
     members = {r.name: expand(r.nodes) for r in reserved if r.name.startswith(config.prefix)}
     pools: list[Pool] = []
     taken: set[str] = set(keep_out)
@@ -261,7 +275,7 @@ def plan_pools(
         unsure = [n for n in stay if not suspected.get(n, True) and n not in seats and n not in at_check]
         keep = [n for n in stay if n not in unsure][:size]
         not_these = {*taken, *others, *present}
-        free = [n for n in sorted(names, reverse=True) if n not in not_these]
+        free = sorted((n for n in sorted(names, reverse=True) if n not in not_these), key=later.__contains__)
         fresh = [n for n in free if idle(nodes[n]) and "RESERVED" not in nodes[n].flags]
         more = [*(n for n in fresh if n not in suspected), *unsure, *(n for n in fresh if n in suspected)]
         chosen = tuple(sorted(keep + more[: max(0, size - len(keep))]))

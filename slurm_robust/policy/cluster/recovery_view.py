@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slurm_robust.core.model import Action, ActionKind
-from slurm_robust.policy.cluster.node_states import OURS, in_reservations, is_there, quarantine_name
+from slurm_robust.policy.cluster.node_states import OURS, due, in_reservations, is_there, quarantine_name
 from slurm_robust.policy.cluster.recovery_plan import OWNER, Recovery
 from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.values import expand, fold
@@ -125,7 +125,7 @@ def wanted(r: Recovery, view: View) -> tuple[str, ...]:
     others = [o for o in view.reservations.values() if o.name not in own]
     held = [o for o in others if o.name.startswith(seats) and (opened(o) or view.now_s < o.start_at_s + CLOSED_S)]
     # One that begins after the job must have ended, such as an announced maintenance, takes no node from it.
-    soon = [o for o in others if not o.name.startswith(OURS) and o.start_at_s <= (r.open_until_s or math.inf)]
+    soon = [o for o in due(others, r.open_until_s or math.inf) if not o.name.startswith(OURS)]
     taken = view.occupied | in_reservations((*held, *soon))
     more = [n for n in (expand(seat.nodes) if seat else ()) if n in view.nodes and view.nodes[n].usable]
     more = list(dict.fromkeys((*more, *view.spare, *sorted(given_back(r, view)))))

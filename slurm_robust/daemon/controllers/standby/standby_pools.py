@@ -69,6 +69,7 @@ class StandbyPools:
                 keep_out=out,
                 at_check=readings.at_check,
                 suspected=suspects,
+                now_s=context.now_s(),
             )
             self._planned = now
         if not context.acting:
