@@ -69,6 +69,7 @@ def test_a_job_that_is_short_of_nodes_gets_one_that_comes_back(world: World, aft
     claims(world)
     world.run(after_s)
     assert job(world).state == "PENDING"
+    world.slurm.state.jobs[JOB] = replace(job(world), nodes=("n1", *DEAD))  # as squeue still shows them
     comes_back(world, "n2")
     world.run(30)
     assert (job(world).state, job(world).nodes) == ("RUNNING", ("n1", "n2", "n4"))

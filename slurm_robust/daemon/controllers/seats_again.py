@@ -74,6 +74,7 @@ class SeatsAgain:
         """As many free nodes as the job needs, first those that it had; none where there are too few."""
         until_s, need = last.open_until_s or math.inf, min(job.num_nodes, last.size)
         cluster = self.recoveries.cluster_for(job)
+        job = replace(job, nodes=())  # of a job that waits Slurm still shows where it ran
         free = candidates(job, [*last.seat_nodes, *last.bad], cluster, self.context.config, until_s)
         free.sort(key=lambda name: name not in last.kept)
         return tuple(free[:need]) if len(free) >= need > 0 else ()

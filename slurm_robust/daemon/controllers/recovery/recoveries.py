@@ -230,7 +230,8 @@ class Recoveries:
             return (), False
         until_s, cluster, readings = r.open_until_s or math.inf, self.cluster_for(job), self.context.readings
         every = replace(cluster, withheld=frozenset())
-        free = candidates(job, [*r.seat_nodes, *r.bad], every, self.context.config, until_s)
+        waits = replace(job, nodes=())  # of a job that waits Slurm still shows where it ran: those may have come back
+        free = candidates(waits, [*r.seat_nodes, *r.bad], every, self.context.config, until_s)
         free = [n for n in free if n not in r.seat_nodes]
         named, nodes = job.partition.split(","), readings.nodes
         here = {n for n in readings.at_check & nodes.keys() if not {*named}.isdisjoint(nodes[n].partitions)}
