@@ -31,6 +31,17 @@ def test_share_of_a_partition() -> None:
     assert over_limit([two[0], Drain("r1", 20.0, out=False)], rack, config, now_s=1e6, more=more) == ""
 
 
+def test_what_is_out_already_is_not_said_to_come() -> None:
+    """Prologs drain nodes themselves: the breaker opens by what has happened, or by what it does not allow."""
+    config, rack = BreakerConfig(max_drains=2, max_partition_share=0.2), {"rack": frozenset("abcdefghij")}
+    three = [Drain(name, 10.0) for name in "abc"]
+    assert over_limit(three, rack, config, now_s=20) == "3 nodes went out within 3600 s, and breaker.max_drains is 2"
+    assert "3 of 10 nodes of partition rack are out, and" in over_limit(three, rack, config, now_s=9999)
+    two, more = three[:2], frozenset("c")
+    assert "3 nodes would be out" in over_limit(two, rack, config, now_s=20, more=more)
+    assert "3 of 10 nodes of partition rack would be out" in over_limit(two, rack, config, now_s=9999, more=more)
+
+
 def test_small_partition_may_lose_two() -> None:
     """A fifth of four nodes is none, a fifth of nine is one: two may go nevertheless, and not a third; with 0, none."""
     for nodes in ("abcd", "abcdefghi"):

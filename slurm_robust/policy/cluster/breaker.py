@@ -143,8 +143,8 @@ def over_limit(
     taken = counted | more
     if len(taken) > config.max_drains and (not more or more - counted):
         return (
-            f"{len(taken)} nodes would be out within {config.window_s:.0f} s, and breaker.max_drains is "
-            f"{config.max_drains}"
+            f"{len(taken)} nodes {'would be' if more else 'went'} out within {config.window_s:.0f} s, and "
+            f"breaker.max_drains is {config.max_drains}"
         )
     before = {d.node for d in drains if d.at_s > reset_at_s and d.out}
     for name, members in sorted(partitions.items()):
@@ -152,7 +152,7 @@ def over_limit(
         allowed = allowed_out(members, config)
         if len(out) > allowed and (not more or out & more - before):
             return (
-                f"{len(out)} of {len(members)} nodes of partition {name} would be out, and "
+                f"{len(out)} of {len(members)} nodes of partition {name} {'would be' if more else 'are'} out, and "
                 f"breaker.max_partition_share is {config.max_partition_share:g}"
             )
     return ""
