@@ -91,6 +91,39 @@ def test_the_age_of_a_step_stands_beside_it() -> None:
     assert _step({"step": 107, "step_at_s": None}, 1000.0) == "107"
     assert _step({"step": 107}, 1000.0) == "107", "an older daemon's"
     assert _step({"step": -1, "step_at_s": None}, 1000.0) == ""
+    assert _step({"step": 107, "step_at_s": None, "told_at_s": 947.0}, 1000.0) == "107, told 53 s ago"
+    assert _step({"step": 107, "step_at_s": None, "told_at_s": 995.0}, 1000.0) == "107"
+
+
+@pytest.mark.parametrize(("size", "said"), [(0, "standby.size in robust.yaml is 0; to hold"), (1, "no node is free")])
+def test_a_pool_that_is_not_there_is_explained(site: Path, size: int, said: str) -> None:
+    """No size was chosen, or no node is free; and what follows from that."""
+    site.write_text(site.read_text() + f"standby: {{size: {size}}}\n")
+    output = " ".join(run(site, "standby").output.split())
+    assert said in output
+    assert ("systemctl reload srobustd" if size == 0 else "a pool is made once one is") in output
+
+
+def test_a_daemon_that_has_just_begun_says_that_it_still_reads(tmp_path: Path) -> None:
+    """Not that nothing runs: in tables and in JSON, until it has read everything once."""
+    slurm = FakeSlurm()
+    slurm.run_job(("n1", "n2"), comment=render(Claim("watching", "line")))
+    state_dir = tmp_path / "state"
+    journal = Journal.open(state_dir)
+    context = DaemonContext(Config(), slurm, journal, account="root", mode=Mode.ACT, clock=lambda: slurm.now_s)
+    daemon = Daemon(context)
+    path = tmp_path / "robust.yaml"
+    path.write_text(f"daemon: {{state_dir: {state_dir}, http: {{port: 1}}}}\n")
+    for polls, reading in ((0, True), (1, True), (9, False)):
+        for _ in range(polls):
+            slurm.pass_s(1)
+            asyncio.run(daemon._poll())
+        write(state_dir, encode({**published(daemon), "at_s": time.time()}))
+        output = run(path, "status").output
+        assert ("still reads nodes and jobs" in output) is reading
+        assert ("Supervised jobs" in output) is ("Nothing needs" in output) is not reading
+        assert json.loads(run(path, "status", "--json").output)["reading"] is reading
+    journal.close()
 
 
 def test_a_full_state_folder_is_told_at_once(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import click
 from slurm_robust.cli.state import clock, config_to_show, load_config, load_state, print_json, source_options
 from slurm_robust.cli.table import sentence, table
 from slurm_robust.cli.teaching import SHOWN, lesson
+from slurm_robust.config.site import StandbyConfig
 
 _EXAMPLES = (
     ("srobust standby", "pools, members, missing members"),
@@ -24,7 +25,9 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
     """Show the standby pools: nodes held ready, a pool for each hardware class."""
     if context.invoked_subcommand is not None:
         return
-    pools = load_state(config_to_show(path))["standby"]
+    config = config_to_show(path)
+    state = load_state(config)
+    pools = state["standby"]
     if as_json:
         print_json(pools)
         return
@@ -43,7 +46,21 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
                 click.echo(f"{pool['name']}: {pool['size_reason']}")
         tell_suspects(pools)
     else:
-        click.echo("none: standby.size in robust.yaml is 0, or no node is free")
+        sentence(_no_pool(config.standby, reading=bool(state.get("reading"))))
+
+
+def _no_pool(wanted: StandbyConfig, *, reading: bool) -> str:
+    """Why there is no pool, and what to do."""
+    if wanted.size == 0:
+        return "none: standby.size in robust.yaml is 0; to hold nodes ready, set it, and type systemctl reload srobustd"
+    if reading:
+        return "none yet: the daemon has just begun, and still reads what Slurm has; type this again in a few seconds"
+    of = f" of {', '.join(wanted.partitions)} (standby.partitions)" if wanted.partitions else ""
+    return (
+        f"none: standby.size in robust.yaml is {wanted.size}, and no node{of} is free for a pool: idle, and in no "
+        "reservation that begins within the hour. Nothing is to be done: a pool is made once one is; who uses them: "
+        "srobust nodes"
+    )
 
 
 def suspects(pools: list[dict[str, Any]]) -> list[str]:

@@ -18,6 +18,8 @@ from slurm_robust.daemon.api.needs import needs
 from slurm_robust.policy.cluster.node_states import LOST_GRES, NodeState
 
 CLOCKS_DIFFER_S = 5.0
+TOLD_S = 10.0
+"""A step that was told longer ago, and without its time, has its age beside it."""
 
 
 @click.command(
@@ -41,7 +43,13 @@ def command(path: str | None, as_json: bool) -> None:
     wanted = needs(state, now_s)
     # All times but `at_s` are slurmctld's.
     slurm_s = now_s - state.get("clock_ahead_s", 0)
-    sentence(f"Needs a person now: {'; '.join(wanted)}" if wanted else "Nothing needs a person now.")
+    reading = state.get("reading")
+    if wanted or not reading:
+        sentence(f"Needs a person now: {'; '.join(wanted)}" if wanted else "Nothing needs a person now.")
+    if reading:
+        sentence(
+            "The daemon has just begun, and still reads nodes and jobs from Slurm: type this again in some seconds."
+        )
     click.echo()
     breaker = state["breaker"]
     breaker_text = f"open: {breaker['why']} (reset it with: srobust breaker reset)" if breaker["open"] else "closed"
@@ -64,6 +72,21 @@ def command(path: str | None, as_json: bool) -> None:
     if lost := state.get("lost_gres"):
         click.echo(f"{fold(lost)}: {LOST_GRES}")
     tell_suspects(state["standby"])
+    if not reading:
+        _tell_nodes_and_jobs(state, slurm_s)
+    live = [i for i in state["incidents"] if i["state"] != "closed"]
+    lines = [
+        (clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], why(i))
+        for i in live or state["incidents"][:5]
+    ]
+    click.echo()
+    table("Open incidents" if live else "Last incidents", ("opened", "id", "job", "outcome", "reason"), lines)
+
+
+def _tell_nodes_and_jobs(state: dict[str, Any], slurm_s: float) -> None:
+    """Print the tables of nodes and jobs; `slurm_s` is slurmctld's time."""
+    from slurm_robust.slurm.values import fold  # noqa: PLC0415 (slow to load)
+
     names: dict[str, list[str]] = {}
     for node in state["nodes"]:
         names.setdefault(node["node_state"], []).append(node["name"])
@@ -89,13 +112,6 @@ def command(path: str | None, as_json: bool) -> None:
     ]
     click.echo()
     table("Supervised jobs", columns, rows, drop=("name", "attempt", "user"))
-    live = [i for i in state["incidents"] if i["state"] != "closed"]
-    lines = [
-        (clock(i["opened_at_s"]), i["id"], i["job"], i["outcome"] or i["state"], why(i))
-        for i in live or state["incidents"][:5]
-    ]
-    click.echo()
-    table("Open incidents" if live else "Last incidents", ("opened", "id", "job", "outcome", "reason"), lines)
 
 
 def _who_differs(state: dict[str, Any]) -> None:
@@ -116,11 +132,13 @@ def _who_differs(state: dict[str, Any]) -> None:
 
 
 def _step(job: dict[str, Any], now_s: float) -> str:
-    """The last step that the job has told of, and how long ago it made it."""
+    """The last step that the job has told of, and how long ago it made it, or told of it where that is all it told."""
     if job["step"] < 0:
         return ""
-    at_s = job.get("step_at_s")
-    return f"{job['step']}, {duration(max(0.0, now_s - at_s))} ago" if at_s else str(job["step"])
+    if at_s := job.get("step_at_s"):
+        return f"{job['step']}, {duration(max(0.0, now_s - at_s))} ago"
+    told_s = now_s - (job.get("told_at_s") or now_s)
+    return f"{job['step']}, told {duration(told_s)} ago" if told_s > TOLD_S else str(job["step"])
 
 
 def _says(job: dict[str, Any], now_s: float) -> str:

@@ -128,6 +128,7 @@ class Snapshots:
         readings = context.readings
         values = (context.mode, context.private, *context.troubles.values(), readings.unchecked, readings.at_check)
         own = (
+            _reads_first(daemon),
             tuple(daemon.standby_pools.pools),
             dict(daemon.exclusions.left_out),
             daemon.blind_nodes.groups,
@@ -146,6 +147,12 @@ class Snapshots:
         return Snapshot({**_state(daemon), "incidents": self._incidents}, self._rows.encoded)
 
 
+def _reads_first(daemon: Daemon) -> bool:
+    """Whether it has not read everything once; a user's own daemon reads jobs only."""
+    readings = daemon.context.readings
+    return not (readings.jobs_at_s if daemon.as_user else readings.complete)
+
+
 def _state(daemon: Daemon) -> dict[str, Any]:
     context, readings = daemon.context, daemon.context.readings
     supervised = daemon.claim_intake.supervised
@@ -162,6 +169,7 @@ def _state(daemon: Daemon) -> dict[str, Any]:
         "version": __version__,
         "build": build(),
         "pid": os.getpid(),
+        "reading": _reads_first(daemon),
         "account": context.account,
         "private": sorted(context.private),
         "slurm_calls": context.calls,
@@ -270,6 +278,7 @@ def _job(daemon: Daemon, job: Job, claim: Claim) -> dict[str, Any]:
         "suspected_at_s": claim.suspected_at_s or None,
         "lineage": claim.lineage,
         "step": claim.step_now(job.restart_count),
+        "told_at_s": claim.at_s or None,
         "resume_step": claim.resume_step,
         "fruitless": claim.fruitless,
         "incident": recovery.incident.id if recovery else claim.incident,

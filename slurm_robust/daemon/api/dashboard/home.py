@@ -290,7 +290,9 @@ def _pools(snapshot: Row) -> dict[str, Element]:
                 class_="wide",
             ),
         )
-    return rows or nothing("No standby pool is configured (standby.size in robust.yaml).", 5)
+    return rows or nothing(
+        "No standby pool: standby.size in robust.yaml is 0, or no node is free for one (type: srobust standby).", 5
+    )
 
 
 def title_of(name: str) -> Element:
