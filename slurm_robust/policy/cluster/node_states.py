@@ -225,16 +225,18 @@ class Pool:
 
 @dataclass(frozen=True)
 class PoolRules:
-    """What the site chose of pools.
+    """What the site chose of pools, and what holds now.
 
     Attributes:
         seat_prefix: Reservations of seats begin so.
         sizes: By a class's slug, where the site chose `auto`; `start_size` for classes that are not in it.
+        until_s: Nodes are of use if nobody has reserved them from before this time on: `OF_USE_S` from now.
     """
 
     config: StandbyConfig
     seat_prefix: str
     sizes: Mapping[str, int] = field(default_factory=dict)
+    until_s: float = math.inf
 
     def size_of(self, kind: HardwareClass) -> int:
         """How many nodes a class's pool should have."""
@@ -251,7 +253,6 @@ def plan_pools(
     keep_out: frozenset[str] = frozenset(),
     at_check: frozenset[str] = frozenset(),
     suspected: Mapping[str, bool] = MappingProxyType({}),
-    now_s: float = math.inf,
 ) -> list[Pool]:
     """One pool for each hardware class: healthy members stay, lost ones are replaced by idle unreserved nodes.
 
@@ -259,11 +260,11 @@ def plan_pools(
     A member in a seat stays in its pool, and is not added to another; one that is busy with the
     daemon's own check (`at_check`) stays, too. Nodes in `keep_out`, for example those in quarantine, are not taken.
     Those that were `suspected` come last; a member that was not checked since (False) gives way to another node.
-    Nor is a node taken that somebody has reserved from within `OF_USE_S` on; one that is reserved later comes last.
+    Nor is a node taken that somebody has reserved from before `until_s` on; one that is reserved later comes last.
     """
     reserved, config = list(reservations), rules.config
     seats = in_reservations(reserved, rules.seat_prefix)
-    others = in_reservations(r for r in due(reserved, now_s + OF_USE_S) if not r.name.startswith(config.prefix))
+    others = in_reservations(r for r in due(reserved, rules.until_s) if not r.name.startswith(config.prefix))
     later = in_reservations(r for r in reserved if not r.name.startswith(OURS))
     members = {r.name: expand(r.nodes) for r in reserved if r.name.startswith(config.prefix)}
     pools: list[Pool] = []

@@ -11,7 +11,7 @@ from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.standby.standby_sizes import StandbySizes
 from slurm_robust.daemon.store.node_ledger import NodeLedger
 from slurm_robust.policy.cluster.node_picture import NodePicture
-from slurm_robust.policy.cluster.node_states import OURS, Pool, PoolRules, plan_pools
+from slurm_robust.policy.cluster.node_states import OF_USE_S, OURS, Pool, PoolRules, plan_pools
 from slurm_robust.policy.cluster.standby_health import SUSPECT_S, doubted
 from slurm_robust.slurm.client import Reservation
 from slurm_robust.slurm.errors import SlurmError
@@ -65,11 +65,10 @@ class StandbyPools:
             self.pools = plan_pools(
                 readings.nodes,
                 readings.reservations.values(),
-                PoolRules(config, context.config.seat.prefix, sizes),
+                PoolRules(config, context.config.seat.prefix, sizes, context.now_s() + OF_USE_S),
                 keep_out=out,
                 at_check=readings.at_check,
                 suspected=suspects,
-                now_s=context.now_s(),
             )
             self._planned = now
         if not context.acting:
