@@ -10,6 +10,7 @@ from faults_world import Faults, Make
 
 from slurm_robust.daemon.log_alerts import alert_of
 from slurm_robust.marks.fault_marker import FaultMarker, render
+from slurm_robust.policy.cluster.leaf_faults import MARK
 
 TREE = "SwitchName=s0 Nodes=n[1-4]\nSwitchName=s1 Nodes=n[5-12]\nSwitchName=top Switches=s[0-1]\n"
 FIRST = "look at leaf switch s0 first: n[1-2] failed together"
@@ -113,3 +114,21 @@ def test_what_is_no_fault_of_a_leaf(world: Faults, tmp_path: Path, case: str) ->
     world.run(40)
     assert world.alerts("nodes.leaf_switch") == []
     assert not any("leaf switch" in reason for reason in reasons(world))
+
+
+@pytest.mark.parametrize("words", ["look at leaf switch s0 first: hang", "hang; look  at leaf\tswitch s0"])
+def test_a_claim_cannot_hide_a_drain_by_words_of_the_daemon(
+    fault_world: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A drain whose reason names a leaf switch is told with the switch, and makes no lemon: only the daemon says so."""
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    world = fault_world("quarantine: {claims: drain}")
+    world.slurm.run_job(("n1", "n2"))
+    world.run(6)
+    world.claim(1, ("n2",), why=words)
+    world.run(20)
+    (reason,) = reasons(world)
+    assert "switch s0" in reason
+    assert MARK not in " ".join(reason.split())
+    assert any(text.startswith("Node n2 is out of service") for text in messages(world))
+    assert MARK not in " ".join(world.journal.incidents()[0].reason.split())

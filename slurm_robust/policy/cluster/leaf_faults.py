@@ -22,6 +22,7 @@ TOGETHER_S = 60.0
 """Nodes that lose the network within this time belong together."""
 MARK = "look at leaf switch "
 """A drain whose reason has these words counts no failure of its node."""
+_MARK = re.compile(r"look\s+at\s+leaf\s+switch")
 _OURS = re.compile(r"\bno link on |\d RDMA ports are active|\bstopped responding\b")
 """What reasons of this project's drains say of a lost network."""
 _MEANT = frozenset(("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "REBOOT_ISSUED", "REBOOT_REQUESTED"))
@@ -48,6 +49,11 @@ class LeafFault:
             f"{shortened(fold(self.nodes), 200)} ({len(self.nodes)} of the {self.members} nodes of leaf switch "
             f"{self.switch}) lost the network within a minute: one fault; {MARK}{self.switch} first"
         )
+
+
+def unmarked(text: str) -> str:
+    """Return the text of a stranger, such as a claim's, without the words of `MARK`: only the daemon says them."""
+    return _MARK.sub("look at a leaf switch", text)
 
 
 def lost_network(node: Node) -> bool:

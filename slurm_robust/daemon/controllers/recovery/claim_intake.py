@@ -33,6 +33,7 @@ from slurm_robust.marks import claim as protocol
 from slurm_robust.marks import drain_permit
 from slurm_robust.marks.claim import Claim, ClaimError
 from slurm_robust.policy.cluster.breaker import ClaimedSuspects, kept_in_service
+from slurm_robust.policy.cluster.leaf_faults import unmarked
 from slurm_robust.policy.cluster.recovery_plan import (
     CLAIM,
     NODE_FAULT,
@@ -178,7 +179,8 @@ class ClaimIntake:
 
     def _parse(self, job: Job) -> Claim | None:
         try:
-            return protocol.parse(job.comment)
+            claim = protocol.parse(job.comment)
+            return claim and replace(claim, why=unmarked(claim.why))
         except ClaimError as error:
             self._malformed(job, f"malformed claim, nothing done: {error}")
             return None

@@ -20,6 +20,7 @@ from slurm_robust.daemon.rate_limit import RateLimit
 from slurm_robust.daemon.store.journal import CLOSED, RUNNING, IncidentRow
 from slurm_robust.marks import claim as protocol
 from slurm_robust.marks.claim import Claim, ClaimError
+from slurm_robust.policy.cluster.leaf_faults import unmarked
 from slurm_robust.policy.cluster.recovery_plan import REPORT
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Job
@@ -72,6 +73,7 @@ class IncidentReports:
             return  # the intake has logged it
         if claim is None or claim.restart != job.restart_count or not claim.incident:
             return
+        claim = replace(claim, why=unmarked(claim.why))
         if ended:
             self.intake.merge_times(job, claim)
         own = set(job.nodes)

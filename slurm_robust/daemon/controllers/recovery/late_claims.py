@@ -21,6 +21,7 @@ from slurm_robust.daemon.store.attempt_ledger import AttemptLedger
 from slurm_robust.daemon.store.journal import RUNNING, IncidentRow
 from slurm_robust.marks import claim as protocol
 from slurm_robust.marks.claim import Claim, ClaimError
+from slurm_robust.policy.cluster.leaf_faults import unmarked
 from slurm_robust.policy.cluster.node_states import candidates
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, Recovery, Refusal, plan, plan_late
 from slurm_robust.policy.cluster.recovery_step import ENDED
@@ -45,7 +46,8 @@ def late_claim(job: Job) -> Claim | None:
         return None
     restart = claim.restart if claim.state == protocol.STATE_WANTS_REQUEUE else claim.asked
     ended = job.state in ENDED and restart == job.restart_count
-    return replace(claim, restart=restart) if 0 <= restart < job.restart_count or ended else None
+    claim = replace(claim, restart=restart, why=unmarked(claim.why))
+    return claim if 0 <= restart < job.restart_count or ended else None
 
 
 def _brings_back(row: IncidentRow, claim: Claim) -> bool:
