@@ -26,6 +26,8 @@ KEY = "totals"
 EVERY_S = 1.0
 ROWS = 200
 """Counted at once, at most: a long journal of an older version is counted in pieces."""
+CLAIMED_WITHIN_S = 3600.0
+"""A report that only alerts is counted after this time, if its job has not claimed the same incident by then."""
 MAX_EVENTS = 200
 """Kinds of events that are counted; further ones are counted together as `other`."""
 CHECKS = {
@@ -87,20 +89,29 @@ class Totals:
     def _incidents(self, kept: Counted) -> bool:
         journal, full = self.context.journal, False
         # `counted`: 1 where its beginning is in the totals, 2 where its end is, too. Written out for the partial index.
+        # An incident that a job only alerts on may be claimed later: then it is the claim's, and not another one.
+        waits = "(kind = 'report' AND outcome = 'alerted' AND opened_at_s > ?)"
         for where, count, mark in (
-            ("counted < 2 AND counted = 0", self._opened, 1),
-            ("counted < 2 AND counted = 1 AND state = 'closed'", self._closed, 2),
+            (f"counted < 2 AND counted = 0 AND NOT {waits}", self._opened, 1),
+            (f"counted < 2 AND counted = 1 AND state = 'closed' AND NOT {waits}", self._closed, 2),
         ):
             query = f"SELECT key FROM incidents WHERE {where} ORDER BY opened_at_s LIMIT {ROWS}"  # noqa: S608 (see above)
-            keys = [str(found["key"]) for found in journal.db.execute(query)]
+            rows = journal.db.execute(query, (self.context.now_s() - CLAIMED_WITHIN_S,))
+            keys = [str(found["key"]) for found in rows]
             full |= len(keys) == ROWS
             for key in keys:
                 # One that is damaged is passed over, or nothing would ever be counted again.
                 with contextlib.suppress(ValueError, TypeError, KeyError):
-                    if row := journal.incident(key):
+                    row = journal.incident(key)
+                    if row is not None and not self._claimed(row):
                         count(kept, row)
                 journal.db.execute("UPDATE incidents SET counted = ? WHERE key = ?", (mark, key))
         return not full
+
+    def _claimed(self, row: IncidentRow) -> bool:
+        """Whether this is the report of an incident that has a row of its own: its key is the report's without road."""
+        alerted = row.kind == REPORT and row.outcome == "alerted"
+        return alerted and self.context.journal.incident(row.key.rpartition(".")[0]) is not None
 
     def _opened(self, kept: Counted, row: IncidentRow) -> None:
         kept.count("incidents_opened", row.kind)

@@ -146,6 +146,26 @@ def test_a_refused_claim_and_the_checks(world: World) -> None:
     assert found["events|other"] >= 10
 
 
+@pytest.mark.parametrize("claims", [True, False])
+def test_what_is_alerted_and_then_claimed_is_one_incident(world: World, claims: bool) -> None:
+    """The report waits for the claim of the same incident, for an hour; without one it is an incident of its own."""
+    world.claim(1, (), state="watching", road="alert_only", mode="act")
+    run(world, 5)
+    assert world.outcomes() == ["alerted"]
+    assert not [name for name in counters(world) if name.startswith("incidents")]
+    if claims:
+        whole = {"times": {"suspected": world.slurm.now_s - 10}}
+        world.claim(1, ("n2",), **whole)
+        run(world, 20)
+        world.claim(1, (), state="watching", times={"first_new_step": world.slurm.now_s}, step=30)
+        run(world, 10)
+    world.slurm.now_s += 3600
+    run(world, 8)
+    found = {name: number for name, number in counters(world).items() if name.startswith("incidents")}
+    one = {"incidents_opened|claim": 1, "incidents|claim|seat|resumed": 1}
+    assert found == (one if claims else {"incidents_opened|report": 1, "incidents|report|alert_only|alerted": 1})
+
+
 def test_a_full_disk_is_counted_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither lost nor counted twice; what is shown stays as it was."""
     before = counters(world)
