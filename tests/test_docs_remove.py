@@ -41,3 +41,15 @@ def test_remove_it_says_what_to_wait_for() -> None:
     order = ["mode: observe", "squeue ", "uninstall", "scontrol show config", "systemctl disable --now", "rm -rf"]
     places = [removal.index(words) for words in order]
     assert places == sorted(places)
+
+
+def test_remove_it_also_takes_back_what_other_pages_let_one_make() -> None:
+    """A unit's drop-in folder, and the daemon's own account, on the machine and in Slurm's accounting."""
+    pages, removal = "".join(page.read_text() for page in DOCS.glob("*.md")), section("operations.md", "Remove it")
+    edited, users = (set(re.findall(words, pages)) for words in (r"systemctl edit (\w+)", r"useradd .* (\w+)\n"))
+    added = set(re.findall(r"sacctmgr -i add (user|account) (\w+)", pages))
+    assert {"srobustd"} <= edited
+    assert users
+    left = [f"/etc/systemd/system/{unit}.service.d" for unit in edited] + [f"userdel {name}" for name in users]
+    left += [f"sacctmgr -i delete {kind} {name}" for kind, name in added]
+    assert [what for what in left if what not in removal] == []
