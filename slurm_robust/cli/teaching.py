@@ -50,7 +50,8 @@ def failing(name: str, *errors: type[Exception]) -> Iterator[None]:
 def not_running(job_id: str, state: str | None) -> str:
     """Why this job cannot be examined, and where to look instead; `state` is None if Slurm does not know the job."""
     if state is None:
-        return f"job {job_id} is not known to Slurm (any more); see: squeue --me, and srobust incidents {job_id}"
+        whose = "or it is another user's and hidden (PrivateData=jobs): then its owner or root types this"
+        return f"job {job_id} is not known to Slurm (any more), {whose}; see: squeue --me, srobust incidents {job_id}"
     if state in ("PENDING", "CONFIGURING", "SUSPENDED", "STOPPED", "REQUEUED", "REQUEUE_HOLD", "RESIZING"):
         return f"job {job_id} is {state}, not RUNNING; see: squeue -j {job_id}"
     return (

@@ -129,6 +129,22 @@ def test_a_wrong_word_says_what_to_type_next(site: Path, words: list[str], code:
     assert says in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("private", "uid", "says"), [("jobs,usage", 1000, True), ("none", 1000, False), ("jobs", 0, False)]
+)
+def test_a_job_that_slurm_hides_may_be_anothers(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private: str, uid: int, *, says: bool
+) -> None:
+    """With PrivateData=jobs Slurm answers others as if it did not know the job; root sees all."""
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho 'PrivateData             = {private}'\n")
+    scontrol.chmod(0o755)
+    told = " ".join(run("77", "--config", site).stderr.split())
+    assert ("or it is another user's" in told) is says
+    assert ("its owner types srobust diagnose 77, or root with sudo" in told) is says
+
+
 def test_the_names_of_the_jobs_nodes_do_not_leave_the_machine(site: Path, tmp_path: Path) -> None:
     """Also those that do not look like names of machines."""
     folder = save_incident(tmp_path / "out" / "slurm-robust-1234", ["FluxError: n2 lost n1"])

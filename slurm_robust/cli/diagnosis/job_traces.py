@@ -86,7 +86,18 @@ def _ask(ref: JobRef, connect: Callable[[], SlurmClient], notes: list[str]) -> J
             return job
     if not notes:
         notes.append(f"neither slurmctld nor the site's accounting knows job {ref.address}")
+    notes += _perhaps_anothers(ref, connect)
     return None
+
+
+def _perhaps_anothers(ref: JobRef, connect: Callable[[], SlurmClient]) -> list[str]:
+    """That Slurm may hide the job, where it shows jobs to their owners alone: to this caller it is as if unknown."""
+    with contextlib.suppress(SlurmError):
+        if os.geteuid() and "jobs" in private_data(connect().settings()):
+            hides = "this Slurm shows jobs to their owners alone (PrivateData=jobs)"
+            who = f"its owner types srobust diagnose {ref.address}, or root with sudo"
+            return [f"or it is another user's: {hides}, so {who}"]
+    return []
 
 
 def _existing(patterns: Sequence[str], notes: list[str]) -> list[Path]:
