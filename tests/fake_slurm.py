@@ -366,6 +366,8 @@ class FakeSlurm:
         there = self.state.reservations.get(str(changes.get("reservation")))
         if there is None:
             raise SlurmNotFoundError("update", "Requested reservation is invalid")
+        if open_s <= 0:
+            raise SlurmRefusedError("update", "Requested end time is in the past")
         end_at_s = int(self.now_s + min(open_s, 365 * 86400))
         self.state.reservations[there.name] = replace(
             there, users=(user,), end_at_s=end_at_s, flags=there.flags | {"PURGE_COMP=00:03:00"}

@@ -10,7 +10,7 @@ import pytest
 from daemon_world import World, held, worlds
 
 from slurm_robust.marks.claim import Claim, render
-from slurm_robust.slurm.client import Job
+from slurm_robust.slurm.client import Job, Reservation
 
 JOB, DEAD = 2, ("n2", "n3")
 STANDBY = "standby: {size: 1, check_max_age_h: 1000}"
@@ -21,7 +21,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     """A job on n1 to n3 of some nodes, the last of which is its standby; n2 and n3 are silent, and the daemon knows."""
     with worlds(tmp_path, World) as make:
         made = make(STANDBY, request.param)
-        made.slurm.run_job(("n1", *DEAD), comment=render(Claim("watching", "line-2")))
+        made.slurm.run_job(("n1", *DEAD), comment=render(Claim("watching", "line-2")), time_limit_s=3600)
         made.run(30)
         nodes = made.slurm.state.nodes
         for name in DEAD:
@@ -63,17 +63,22 @@ def test_a_claim_that_names_no_node_does_not_lose_the_standby(world: World) -> N
 
 
 @pytest.mark.parametrize("world", [4], indirect=True)
-@pytest.mark.parametrize("after_s", [30, 400])
+@pytest.mark.parametrize("after_s", [30, 400, 5 * 3600])
 def test_a_job_that_is_short_of_nodes_gets_one_that_comes_back(world: World, after_s: int) -> None:
-    """No node is free for it. n2 answers while its seat is held, or long after that was given up: it runs at once."""
+    """No node is free for it. n2 answers while its seat is held, or long after that was given up: it runs at once.
+
+    Also once the job would have ended, had it run on: the new seat is planned anew.
+    """
     claims(world)
-    world.run(after_s)
+    world.run(min(after_s, 400))
+    world.slurm.pass_s(max(0, after_s - 400))
     assert job(world).state == "PENDING"
     world.slurm.state.jobs[JOB] = replace(job(world), nodes=("n1", *DEAD))  # as squeue still shows them
     comes_back(world, "n2")
     world.run(30)
     assert (job(world).state, job(world).nodes) == ("RUNNING", ("n1", "n2", "n4"))
     assert world.journal.incidents()[0].outcome == "running"
+    assert 3500 < (job(world).time_limit_s or 0) <= 3600
     assert not [name for name in world.slurm.state.reservations if "seat" in name]
 
 
@@ -92,9 +97,9 @@ def test_a_lost_node_that_a_person_has_resumed_serves_the_job_again(world: World
 
 
 @pytest.mark.parametrize("world", [4], indirect=True)
-@pytest.mark.parametrize("change", ["held", "larger", "begins later", "a day later"])
+@pytest.mark.parametrize("change", ["held", "larger", "begins later", "a day later", "a maintenance comes"])
 def test_a_job_that_its_user_has_changed_gets_no_second_seat(world: World, change: str) -> None:
-    """It waits for something else than nodes, or for more than it had; or its recovery is old."""
+    """It waits for something else than nodes, or for more than it had; or its recovery is old, or it has no time."""
     claims(world)
     world.run(400)
     later = {"reason": "BeginTime", "start_at_s": int(world.slurm.now_s) + 3600}
@@ -106,6 +111,10 @@ def test_a_job_that_its_user_has_changed_gets_no_second_seat(world: World, chang
     world.slurm.state.jobs[JOB] = replace(job(world), **changed.get(change, {}))  # type: ignore[arg-type]
     if change == "a day later":
         world.slurm.pass_s(2 * 86400)
+    if change == "a maintenance comes":
+        at_s = int(world.slurm.now_s) + 1800
+        window = Reservation("window", "n[1-4]", ("root",), frozenset(("MAINT",)), at_s, at_s + 3600, "INACTIVE")
+        world.slurm.state.reservations["window"] = window
     acts = len(world.slurm.acts)
     comes_back(world, "n2")
     world.run(30)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from slurm_robust.core.model import ActionKind
 from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import CLOSED, IncidentRow
 from slurm_robust.policy.cluster.node_states import candidates
-from slurm_robust.policy.cluster.recovery_plan import Recovery
+from slurm_robust.policy.cluster.recovery_plan import Recovery, RecoveryRequest, Refusal, plan
 from slurm_robust.slurm.client import Job
 
 EVERY_S = 5.0
@@ -65,14 +64,34 @@ class SeatsAgain:
         await context.read_nodes()
         await context.read_reservations()
         nodes = self._free(last, now_job)
-        if nodes and self.recoveries.seats_left:
-            self._seated[job.ref.job_id] = now_s
-            context.info("recovery.again", f"{row.key}: {len(nodes)} nodes are free for the job now: a seat again")
-            self.recoveries.reopen(row, _with_nodes(last, now_job, nodes))
+        if not nodes or not self.recoveries.seats_left:
+            return
+        self._seated[job.ref.job_id] = now_s
+        decision = self._planned(row, last, now_job, nodes)
+        if isinstance(decision, Refusal):
+            context.info("recovery.again", f"{row.key}: enough nodes are free, and yet no seat: {decision.reason}")
+            return
+        context.info("recovery.again", f"{row.key}: {len(nodes)} nodes are free for the job now: a seat again")
+        self.recoveries.reopen(row, decision)
+
+    def _planned(self, row: IncidentRow, last: Recovery, job: Job, nodes: tuple[str, ...]) -> Recovery | Refusal:
+        """The recovery anew, as if the job had just run on these nodes: reservations that come bound its time again."""
+        context, now_s = self.context, self.context.now_s()
+        ran = replace(job, nodes=nodes, restart_count=last.restart, start_at_s=int(now_s))
+        left_out = tuple(n for n in last.bad if n not in nodes)
+        earlier = context.journal.evicted(job.ref.job_id, job.user)
+        why = row.incident.verdict.reason if row.incident.verdict else last.reason
+        asked = RecoveryRequest(last.kind, ran, left_out, why, "", row.incident.id, earlier=earlier, requeued=True)
+        decision = plan(asked, self.recoveries.cluster_for(job), context.config, now_s)
+        if isinstance(decision, Refusal):
+            return decision
+        own = {name for name in nodes if name in last.kept}
+        return replace(decision, kept=tuple(sorted(own)), standby=tuple(sorted({*nodes} - own)))
 
     def _free(self, last: Recovery, job: Job) -> tuple[str, ...]:
         """As many free nodes as the job needs, first those that it had; none where there are too few."""
-        until_s, need = last.open_until_s or math.inf, min(job.num_nodes, last.size)
+        until_s = math.inf if job.time_limit_s is None else self.context.now_s() + job.time_limit_s
+        need = min(job.num_nodes, last.size)
         cluster = self.recoveries.cluster_for(job)
         job = replace(job, nodes=())  # of a job that waits Slurm still shows where it ran
         free = candidates(job, [*last.seat_nodes, *last.bad], cluster, self.context.config, until_s)
@@ -93,18 +112,3 @@ def _waits(job: Job, last: Recovery) -> bool:
     word = job.reason.lower()
     for_nodes = word in ("resources", "priority", "none", "") or ("node" in word and "limit" not in word)
     return job.state == "PENDING" and same and for_nodes and bool(job.priority)
-
-
-def _with_nodes(last: Recovery, job: Job, nodes: tuple[str, ...]) -> Recovery:
-    """The same recovery with these nodes, which the job does not leave out any more."""
-    point = ActionKind.POINT_JOB_AT_SEAT
-    again = (replace(a, args={**a.args, "exclude": job.exclude}) if a.kind is point else a for a in last.actions)
-    return replace(
-        last,
-        bad=tuple(n for n in last.bad if n not in nodes),
-        kept=tuple(n for n in nodes if n in last.kept),
-        standby=tuple(n for n in nodes if n not in last.kept),
-        exclude=job.exclude or "",
-        actions=tuple(again),
-        requeued=True,
-    )
