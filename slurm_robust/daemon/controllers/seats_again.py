@@ -80,8 +80,10 @@ class SeatsAgain:
         ran = replace(job, nodes=nodes, restart_count=last.restart, start_at_s=int(now_s))
         left_out = tuple(n for n in last.bad if n not in nodes)
         earlier = context.journal.evicted(job.ref.job_id, job.user)
-        why = row.incident.verdict.reason if row.incident.verdict else last.reason
-        asked = RecoveryRequest(last.kind, ran, left_out, why, "", row.incident.id, earlier=earlier, requeued=True)
+        incident = row.incident
+        verdict = incident.verdict
+        why = verdict.reason if verdict is not None else last.reason
+        asked = RecoveryRequest(last.kind, ran, left_out, why, "", incident.id, earlier=earlier, requeued=True)
         decision = plan(asked, self.recoveries.cluster_for(job), context.config, now_s)
         if isinstance(decision, Refusal):
             return decision
