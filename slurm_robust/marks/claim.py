@@ -97,6 +97,8 @@ class Claim:
     grade: str = ""
     asked: int = -1
     own_mode: str = ""
+    still_since_s: float = 0.0
+    still: str = ""
 
     def verdict(self, suspects: Sequence[str]) -> Verdict:
         """The verdict that the claim reports, about these of its nodes."""
@@ -139,7 +141,7 @@ def _checked(kind: type[Any], raw: Any) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise ClaimError("not a JSON object")
     # Unknown keys are ignored: a newer version may write more.
-    checks = {f.name: _sentence if f.name == "why" else _CHECKS[str(f.type)] for f in fields(kind)}
+    checks = {f.name: _sentence if f.name in ("why", "still") else _CHECKS[str(f.type)] for f in fields(kind)}
     return {key: checks[key](key, value) for key, value in raw.items() if key in checks}
 
 
@@ -195,7 +197,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "int": _whole,
     "str": _word,
 }
-"""Validators by the type of a field; only `why` is a sentence, every other text is a plain word."""
+"""Validators by the type of a field; only `why` and `still` are sentences, every other text is a plain word."""
 
 
 def split(comment: str) -> tuple[str, str | None]:
@@ -278,14 +280,16 @@ def _render(value: Claim | ClaimAnswer) -> str:
 def render(value: Claim | ClaimAnswer, own_text: str = "") -> str:
     """Write the claim (or answer) behind the user's own text, in at most 1,024 bytes.
 
-    Where it is too long, `progress` is left out, then `why` is shortened, then `times` and `suspects` are left out; the
-    user's text is never cut.
+    Where it is too long, `progress` is left out, then `still`, then `why` is shortened, then `times` and `suspects` are
+    left out; the user's text is never cut.
 
     Raises:
         ClaimError: the user's own text leaves too little space.
     """
     own_text = own_text.rstrip()
     value = replace(value, why=shortened(value.why, _MAX_WHY_CHARS))
+    if isinstance(value, Claim):
+        value = replace(value, still=shortened(value.still, _MAX_WHY_CHARS))
     while True:
         text = f"{own_text} {_render(value)}" if own_text else _render(value)
         excess = len(text.encode()) - COMMENT_MAX_BYTES
@@ -293,6 +297,8 @@ def render(value: Claim | ClaimAnswer, own_text: str = "") -> str:
             return text
         if isinstance(value, Claim) and value.progress:
             value = replace(value, progress={})
+        elif isinstance(value, Claim) and value.still:
+            value = replace(value, still="")
         elif value.why:
             value = replace(value, why=shortened(value.why, max(0, len(value.why) - max(excess, 8))))
         elif isinstance(value, Claim) and value.times:

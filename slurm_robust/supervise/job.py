@@ -127,8 +127,9 @@ class SupervisedJob:
             return await self._write(changes)
 
     async def _write(self, changes: Mapping[str, object]) -> bool:
-        # Without a suspicion among the changes, an earlier one is withdrawn.
-        now = {"at_s": round(self.clock.now_s(), 3), "suspected_at_s": 0.0, "progress": self.progress(), **changes}
+        # Without a suspicion or a standstill among the changes, an earlier one is withdrawn.
+        now = {"at_s": round(self.clock.now_s(), 3), "suspected_at_s": 0.0, "progress": self.progress()}
+        now |= {"still_since_s": 0.0, "still": "", **changes}
         if now.get("incident", self.claim.incident) != self.claim.incident:
             now["asked"] = -1  # what was repeated belongs to the incident before
         self.claim = replace(self.claim, **now)  # type: ignore[arg-type]

@@ -131,6 +131,15 @@ def _who_differs(state: dict[str, Any]) -> None:
         sentence(f"{who} in mode {others[0]['mode']}, in which {they} began: {text}")
 
 
+def _stand_still(state: dict[str, Any], now_s: float) -> None:
+    """Name the jobs whose stacks have stood still for long, and of which nobody knows whether they hang."""
+    for job in state["jobs"]:
+        if job.get("still_since_s"):
+            since, where = duration(max(0.0, now_s - job["still_since_s"])), job.get("still") or "see"
+            text = f"Job {job['job']} tells no progress, and its stacks have stood still for {since}; it may be healthy"
+            sentence(f"{text}. {where[0].upper()}{where[1:]}: srobust stacks {job['job']}")
+
+
 def _step(job: dict[str, Any], now_s: float) -> str:
     """The last step that the job has told of, and how long ago it made it, or told of it where that is all it told."""
     if job["step"] < 0:

@@ -78,6 +78,7 @@ class QuietCaptures:
         self._vanished: Investigation | None = None
         self._vanished_at_s = 0.0
         self._captures_of_vanished = 0
+        self._standstill = Standstill(session, attempt)
 
     async def poll(self) -> ProvenSuspicion | None:
         """Take the capture that is due, if any; returns what it proves."""
@@ -107,6 +108,7 @@ class QuietCaptures:
         usual_s, silent_s = attempt.own_limit_s(settings), now_s - attempt.last_sign_s
         if attempt.reports and self._unmeasured is not None and self._moved(self._unmeasured):
             self._unmeasured, self._seen = None, None
+            self._standstill.moved()
         if not attempt.fleet.stopped:
             self._captures_of_stopped = 0
         elif self._captures_of_stopped < _CAPTURES_OF_STOPPED:
@@ -189,6 +191,7 @@ class QuietCaptures:
         due_in_s = patience_s(verdict.grade, silence) - silent_s if verdict.corroborated else math.inf
         self._due_s = now_s + due_in_s
         if not _proves(verdict) or due_in_s > 0 or self._moved(found):
+            self._standstill.look(found.captures, verdict, self._acted_on_in_s(verdict, silence, due_in_s))
             return None
         self._unmeasured, self._seen, self._due_s = None, None, math.inf
         since_s, why = found.captures[0].at_s, "the job reports no progress"
@@ -198,6 +201,15 @@ class QuietCaptures:
         why += ", and its stacks do not move"
         signal = Signal(SignalKind.SILENCE, now_s, "stacks", why)
         return ProvenSuspicion(found, since_s, f"silence suspected: {why}", signal, silent_s=silent_s)
+
+    def _acted_on_in_s(self, verdict: Verdict, silence: Silence, due_in_s: float) -> float:
+        """Return in how many seconds the evidence, or the silence itself, is acted on; infinite for never."""
+        attempt, settings = self._attempt, self._session.settings
+        if not attempt.reports:  # a limit of silence needs progress that it is counted from
+            return due_in_s
+        limit_s = settings.startup_limit_s if attempt.pause_kind == FIRST_STEP else settings.action_limit_s
+        limit_s = max(limit_s, learnt_limit_s(attempt.pause_kind, self._start.pauses, settings))
+        return min(due_in_s, limit_s - silence.silent_s)
 
     def _have_finished(self, gone: list[RankExit]) -> bool:
         """All of them with exit code 0, and long enough ago: a rank that waits for them waits for ever."""

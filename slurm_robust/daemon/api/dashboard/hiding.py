@@ -16,7 +16,7 @@ PHRASES_MAX = 500
 """Of these, names that are more than one word: each is looked for by itself."""
 FOLDERS = frozenset({"report", "folder"})
 """Paths of a user's, which may also be named for the job."""
-SENTENCES = frozenset({"reason", "why", "word", "evidence", "doing", "error", "troubles"})
+SENTENCES = frozenset({"reason", "why", "word", "evidence", "doing", "error", "still", "troubles"})
 """Keys whose texts are sentences of people, jobs or the daemon; all other texts are names and values of our own."""
 _WORD = re.compile(r"[\w-]+(?:[.@+][\w-]+)*")
 

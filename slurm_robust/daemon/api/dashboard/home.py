@@ -150,6 +150,8 @@ def _training(job: Row, incidents: Sequence[Row]) -> Element:
         says = [element("b", "asks for a requeue", class_="badge warn")]
     else:
         says = ["trains" if job.get("claim") == "watching" else str(job.get("claim", ""))]
+    if job.get("still_since_s"):
+        says += [", stacks still ", age(job["still_since_s"])]
     if job.get("restart_count"):
         says.append(f", attempt {int(job['restart_count']) + 1}")
     incident = incident_of(job, incidents)

@@ -1,0 +1,103 @@
+"""A silent job whose stacks stand still: one line says so, and nothing else is done."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import supervised
+
+from slurm_robust.config.site import Config
+from slurm_robust.core.model import Mode
+from slurm_robust.supervise.recover.attempt_start import AttemptStart
+from slurm_robust.supervise.recover.lineage_store import LineageStore
+from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
+
+SLEEPS = [{"name": "MainThread", "main": True, "os_thread_id": 1, "frames": [["main", "/home/u/serve.py", 7]]}]
+
+
+class Mute:
+    """A job of two ranks that prints nothing; its real stacks are judged by the real votes."""
+
+    def __init__(self, folder: Path, where: dict[int, str], mode: Mode = Mode.ACT) -> None:
+        self.world = supervised.World(folder, config=Config(mode=mode))
+        self.world.clock.at_s = 1000.0
+        self.where = where
+        self.attempt = self.world.attempt()
+        self.world.finds_ranks()
+        self.world.agents.stacks = {**supervised.WAITS, "sleeps": SLEEPS}
+        self.world.agents.processes = self.processes
+        start = AttemptStart(self.world.session, self.attempt, LineageStore(self.world.session))
+        self.quiet = QuietCaptures(self.world.session, self.attempt, start)
+        self.cpu_s = 1.0
+        self.proven = 0
+
+    def processes(self, rank: int) -> list[dict[str, Any]]:
+        """Asleep at its place; a rank that works uses its processor."""
+        works = self.where[rank] == "works"
+        process = {"pid": 100 + rank, "cpu_s": self.world.clock.at_s if works else 1.0, "io_bytes": 1, "net_bytes": 0}
+        return [{**process, "state": "R" if works else "S", "stack": "sleeps" if works else self.where[rank]}]
+
+    def passes(self, seconds: float) -> None:
+        """Poll twice a second."""
+
+        async def poll() -> None:
+            until_s = self.world.clock.at_s + seconds
+            while self.world.clock.at_s < until_s:
+                self.world.clock.at_s += 0.5
+                self.proven += await self.quiet.poll() is not None
+                await asyncio.sleep(0)
+
+        asyncio.run(poll())
+
+    @property
+    def said(self) -> list[str]:
+        """What the job's output has of it."""
+        return [e["text"] for e in self.world.story if "stood still" in e["text"] or "move again" in e["text"]]
+
+
+def test_a_mute_job_that_stands_still_is_told_once(tmp_path: Path) -> None:
+    """Since when, where the ranks stand, when something is done, what to type; also in the claim."""
+    mute = Mute(tmp_path, {0: "waits", 1: "sleeps"})
+    mute.passes(300)
+    assert mute.said == []
+    mute.passes(900)
+    (line,) = mute.said
+    assert line.startswith("the stacks of all 2 ranks have stood still since ")
+    assert "(5 min" in line
+    assert "rank 0 in all_reduce" in line
+    assert "rank 1 in main (u/serve.py:7)" in line
+    assert "acted on at" in line
+    assert "srobust stacks 1. " in line
+    claim = mute.world.job.claim
+    assert claim.still_since_s == pytest.approx(1030, abs=1)
+    assert claim.still.startswith("rank 0 in all_reduce")
+    assert claim.suspected_at_s == 0, "it may be healthy"
+    assert mute.proven == 0, "nothing more is done than before"
+
+
+def test_a_job_that_only_observes_says_that_nothing_will_be_done(tmp_path: Path) -> None:
+    """Whatever is proven."""
+    mute = Mute(tmp_path, {0: "waits", 1: "sleeps"}, mode=Mode.OBSERVE)
+    mute.passes(600)
+    assert "written down, and nothing is done (observe mode)" in mute.said[0]
+
+
+def test_it_is_taken_back_when_a_rank_moves(tmp_path: Path) -> None:
+    """Once, and the claim has it no more."""
+    mute = Mute(tmp_path, {0: "waits", 1: "sleeps"})
+    mute.passes(600)
+    mute.where[1] = "waits"
+    mute.passes(100)
+    assert mute.said[1:] == ["the stacks of the ranks move again"]
+    assert (mute.world.job.claim.still_since_s, mute.world.job.claim.still) == (0, "")
+
+
+@pytest.mark.parametrize("where", [{0: "sleeps", 1: "sleeps"}, {0: "waits", 1: "works"}])
+def test_a_program_that_only_sleeps_or_works_is_not_spoken_of(tmp_path: Path, where: dict[int, str]) -> None:
+    """A service that waits for requests; and a training in which one rank works while the others wait for it."""
+    mute = Mute(tmp_path, where)
+    mute.passes(900)
+    assert mute.said == []
