@@ -96,7 +96,19 @@ def _hangs(at_s: float, _: str, text: str) -> Alert:
     done, _, since = said.partition(", since ")
     job = key.partition(".")[0]
     happened, command = f"Job {job} hangs since {since}", f"srobust incidents {job}"
-    return Alert(at_s, "hang", f"hang {key}", happened, job=job, done=done, command=command)
+    return Alert(at_s, "hang", hang_key(key), happened, job=job, done=done, command=command)
+
+
+def _moves(at_s: float, _: str, text: str) -> Alert:
+    key, _, said = text.partition(": ")
+    job = key.partition(".")[0]
+    happened, command = f"Job {job} does not hang any more: {said}", f"srobust incidents {job}"
+    return Alert(at_s, "over", hang_key(key), happened, job=job, command=command)
+
+
+def hang_key(key: str) -> str:
+    """Return the key of a hang's alert, and of the one that it is over."""
+    return f"hang {key}"
 
 
 def _stopped(at_s: float, _: str, text: str) -> Alert:
@@ -114,6 +126,7 @@ _LINES: dict[str, Callable[[float, str, str], Alert | None]] = {
     "nodes.full": _full,
     "training.vanished": _vanished,
     "training.hangs": _hangs,
+    "training.moves": _moves,
     "lease.taken": _takeover,
     "lease.lost": _takeover,
     "daemon.error": _error,

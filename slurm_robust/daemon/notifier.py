@@ -20,7 +20,7 @@ from slurm_robust.config.notify import NotifyTarget
 from slurm_robust.daemon import children, log_alerts
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.notify import planner
-from slurm_robust.notify.alert import EVENTS, Alert, Delivery, OutletSettings
+from slurm_robust.notify.alert import EVENTS, OVER, Alert, Delivery, OutletSettings
 from slurm_robust.notify.planner import Rules, TargetState
 from slurm_robust.notify.quiet_hours import is_quiet, zone_of
 
@@ -87,7 +87,11 @@ class Notifier:
         self._next_at_s = now_s + EVERY_S
         for alert in (*self._logged(), *self._lasting(now_s)):
             for target in self.config.targets:
-                planner.arrived(self._kept.targets[target.name], alert, self._rules(target))
+                state = self._kept.targets[target.name]
+                if alert.event == OVER:
+                    planner.over_by(state, alert)
+                else:
+                    planner.arrived(state, alert, self._rules(target))
         over = self._over(now_s)
         for state in self._kept.targets.values():
             planner.ended(state, over, now_s)

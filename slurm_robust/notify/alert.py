@@ -8,6 +8,7 @@ import msgspec
 
 from slurm_robust.config.notify import SEVERITIES
 
+OVER = "over"
 EVENTS: dict[str, tuple[str, str]] = {
     "breaker": ("critical", "the breaker is open"),
     "storm": ("critical", "many nodes fail at once"),
@@ -20,7 +21,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "blind": ("warning", "nodes cannot check their GPUs"),
     "full": ("warning", "a file system that jobs need is full"),
     "lemon": ("info", "a node fails more often than others"),
-    "over": ("info", "what was told as `daemon_error` is over"),
+    OVER: ("info", "what was told as `daemon_error` or as `hang` is over"),
     "test": ("info", "`srobust notify test` was typed"),
 }
 """Event → how severe it is, and what it means."""

@@ -20,6 +20,8 @@ GATHER_S = 60.0
 """What waited longer than this is told together."""
 FORGET_S = HOUR_S
 """What has not come again for so long is new when it comes."""
+LASTS_S = {"hang": 7 * DAY_S}
+"""By event: what is told once, may last longer, and is told to be over."""
 STILL_S, STILL_MAX_S = 1800.0, 6 * HOUR_S
 """When it is first said that something still goes on; then after twice the time, up to the longest."""
 RETRY_S, RETRY_MAX_S, RETRY_AFTER_MAX_S = 10.0, 1800.0, 6 * HOUR_S
@@ -122,8 +124,10 @@ def arrived(state: TargetState, alert: Alert, rules: Rules) -> None:
 def remind(state: TargetState, now_s: float) -> None:
     """Say that something still goes on, or that it has not come again."""
     for known in list(state.repetitions.values()):
-        if now_s - known.last_at_s >= FORGET_S:
+        if now_s - known.last_at_s >= LASTS_S.get(known.alert.event, FORGET_S):
             _end(state, known)
+        elif now_s - known.last_at_s >= FORGET_S:
+            _tell_untold(state, known)
         elif known.untold and now_s - known.told_at_s >= known.next_after_s and now_s - known.last_at_s < STILL_S:
             _queue(state, lasting(known.alert, known.times, known.last_at_s - known.first_at_s, now_s))
             known.untold, known.told_at_s = 0, now_s
@@ -135,6 +139,12 @@ def ended(state: TargetState, keys: Sequence[str], now_s: float) -> None:
     known = [state.repetitions.pop(key).alert for key in keys if key in state.repetitions]
     if known:
         _queue(state, finished(known, now_s))
+
+
+def over_by(state: TargetState, alert: Alert) -> None:
+    """Queue an alert that says that what was told under its key is over; only where that was told."""
+    if state.repetitions.pop(alert.key, None) is not None:
+        _queue(state, alert)
 
 
 def next_letter(state: TargetState, rules: Rules, now_s: float, *, quiet: bool = False) -> Letter | None:
@@ -217,5 +227,10 @@ def _queue(state: TargetState, alert: Alert) -> None:
 
 def _end(state: TargetState, known: Repetition) -> None:
     del state.repetitions[known.alert.key]
+    _tell_untold(state, known)
+
+
+def _tell_untold(state: TargetState, known: Repetition) -> None:
     if known.untold:
         _queue(state, over(known.alert, known.untold, known.last_at_s))
+        known.untold = 0

@@ -244,6 +244,7 @@ class Supervisor:
             session.job.withdraw_suspicion()
             if 0 < attempt.left_alone_at_s < attempt.last_sign_s:
                 attempt.quiet_until_s = attempt.left_alone_at_s = 0.0
+                session.folder.log_event("cleared", "training moves again by itself; nothing was done")
         self._losses.take(attempt)
         if why := self._loss_watch.poll(had_finite=self._losses.had_finite):
             self._losses.lost = why

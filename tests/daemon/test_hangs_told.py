@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 from daemon_world import World
+from snapshots import published
 
 from slurm_robust.daemon import log_alerts
+from slurm_robust.daemon.api.needs import needs
 
 WHY = "rank 2 on n2 holds the others up"
 
@@ -80,3 +82,40 @@ def test_a_job_that_ends_at_once_is_not_told(world: World) -> None:
     world.slurm.state.jobs[1] = replace(world.slurm.state.jobs[1], state="FAILED")
     world.run(40)
     assert told(world) == []
+
+
+def moves(world: World) -> list[str]:
+    """What the log has of hangs that are over."""
+    return [r["text"] for r in world.journal.db.execute("SELECT text FROM events WHERE what = 'training.moves'")]
+
+
+@pytest.mark.parametrize(("mode", "road"), [("observe", "restart_in_place"), ("act", "alert_only")])
+def test_a_hang_that_ends_by_itself_is_told_to_be_over(world: World, mode: str, road: str) -> None:
+    """Once, also by the next daemon; `srobust status` needs nobody any more."""
+    hang(world, mode, road)
+    world.run(40)
+    assert any("has made no progress" in said for said in needs(published(world.daemon), world.slurm.now_s))
+    world.live()
+    world.claim(1, (), "i1", state="watching", road=road, mode=mode)
+    world.run(20)
+    world.live()
+    world.run(20)
+    (line,) = moves(world)
+    alert = log_alerts.alert_of(world.slurm.now_s, "training.moves", line)
+    assert alert is not None
+    assert (alert.event, alert.severity, alert.job) == ("over", "info", "1")
+    assert alert.happened == "Job 1 does not hang any more: it moves again by itself, and nothing was done"
+    assert not any("has made no progress" in said for said in needs(published(world.daemon), world.slurm.now_s))
+
+
+def test_a_hang_that_was_not_told_or_whose_job_ends_is_not_told_to_be_over(world: World) -> None:
+    """The first is over within seconds; the second job is cancelled."""
+    hang(world)
+    world.run(3)
+    world.claim(1, (), "i1", state="watching", road="restart_in_place", mode="observe")
+    world.run(20)
+    hang(world, incident="i2")
+    world.run(40)
+    world.slurm.state.jobs[1] = replace(world.slurm.state.jobs[1], state="CANCELLED")
+    world.run(20)
+    assert (len(told(world)), moves(world)) == (1, [])

@@ -19,6 +19,7 @@ from slurm_robust.notify.planner import (
     clock_set_back,
     ended,
     next_letter,
+    over_by,
     remind,
 )
 
@@ -252,7 +253,8 @@ def test_never_too_much_and_nothing_lost(story: list[tuple[str, int, str, float]
     target.answer, target.quiet = None, False
     target.run(4 * HOUR_S, 100)
     assert target.state.due == 0
-    assert not target.state.repetitions
+    kept = target.state.repetitions.values()
+    assert not [n for n in kept if n.untold or n.alert.event != "hang"], "a hang may be told to be over much later"
     told = [n for _, letter in target.got for n in letter.alerts]
     assert sum(letter.count for _, letter in target.got) >= len({n.key for n in told})
     # Of each thing: its first time alone, and all repetitions in numbers, the last of which came with an end.
@@ -295,3 +297,17 @@ def test_the_end_is_told_to_whom_the_beginning_was_told() -> None:
     severities = [(letter.severity, letter.count) for _, letter in told.got]
     assert severities[-2:] == [("info", 1), ("critical", 1)]
     assert told.got[-2][1].subject.endswith("It is over: trouble a happened; and trouble b happened")
+
+
+def test_a_hang_that_is_over_is_told_to_whom_it_was_told() -> None:
+    """Also after hours, and once; a target that wants no hangs hears nothing."""
+    told, untold = Target(), Target(events=frozenset({"drain"}))
+    for target in (told, untold):
+        target.happens("hang 1.i1", "hang")
+        target.run(3 * 3600)
+        for _ in range(2):
+            over_by(target.state, Alert(target.now_s, "over", "hang 1.i1", "Job 1 does not hang any more"))
+            target.run(120)
+    assert untold.got == []
+    assert [letter.severity for _, letter in told.got] == ["warning", "info"]
+    assert told.got[1][1].subject.endswith("Job 1 does not hang any more")

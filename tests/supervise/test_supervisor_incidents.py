@@ -139,6 +139,7 @@ def test_observe_mode_reports_a_later_hang_too(tmp_path: Path) -> None:
 
     asyncio.run(watches())
     assert [i["outcome"] for i in world.incidents] == ["Observe mode: nothing was done."] * 2
+    assert world.text("cleared") == "training moves again by itself; nothing was done"
 
 
 def test_a_job_whose_launches_make_no_step_is_not_launched(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from slurm_robust.core.model import Conclusion, Grade, Signal, SignalKind, Verdi
 from slurm_robust.core.text import shortened
 from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.ranks import name
+from slurm_robust.localize.stacks.motion import busy_waiting, moving
 from slurm_robust.localize.votes.waiting_at_rest import resting_s
 from slurm_robust.policy.job.consequences import Silence, patience_s
 from slurm_robust.supervise.incident.dead_ranks import CAPTURES_AFTER_S, next_capture_in_s
@@ -93,7 +94,10 @@ class QuietCaptures:
             not attempt.reports or self._captures_of_vanished < len(CAPTURES_AFTER_S)
         ):
             return await self._capture_vanished()
-        if attempt.fleet.alive and now_s >= attempt.quiet_until_s and self._unmeasured_due(now_s):
+        if attempt.fleet.alive and now_s < attempt.quiet_until_s and self._left_alone_due(now_s):
+            self._captured_at_s = now_s
+            await self._capture_left_alone()
+        elif attempt.fleet.alive and now_s >= attempt.quiet_until_s and self._unmeasured_due(now_s):
             self._captured_at_s = now_s
             return await self._capture_unmeasured()
         return None
@@ -124,6 +128,29 @@ class QuietCaptures:
         pause_s = min(interval_s, settings.corroborate_after_s) if unsure else interval_s
         waited = now_s - self._captured_at_s >= pause_s or now_s >= self._due_s
         return silent_s >= interval_s and waited
+
+    def _left_alone_due(self, now_s: float) -> bool:
+        """Whether to look if a job moves again that hung, was left alone, and reports nothing that would show it."""
+        due = now_s - self._captured_at_s >= self._session.settings.quiet_capture_interval_s
+        return due and not self._attempt.reports and self._attempt.left_alone_at_s > 0
+
+    async def _capture_left_alone(self) -> None:
+        found = self._unmeasured = self._unmeasured or self._investigate(self._session, self._attempt)
+        await found.capture(keep=False)
+        self._note_motion(found)
+
+    def _note_motion(self, found: Investigation) -> None:
+        """Withdraw the suspicion of a hang that was left alone, once most ranks have moved."""
+        session, attempt = self._session, self._attempt
+        if attempt.reports or not attempt.left_alone_at_s or len(found.captures) < 2:
+            return
+        ranks = {rank.rank for rank in attempt.fleet.alive}
+        # A host that spins for its device uses a processor, and goes nowhere.
+        moved = set(moving(found.captures, ranks)) - busy_waiting(found.captures, ranks)
+        if 2 * len(moved) > len(ranks):
+            attempt.quiet_until_s = attempt.left_alone_at_s = 0.0
+            session.folder.log_event("cleared", "its ranks move again by themselves; nothing was done")
+            session.job.withdraw_suspicion()
 
     def _tell_no_traffic(self, now_s: float) -> None:
         """Say, once a silence, that a job that trained over RDMA has moved nothing for long."""
@@ -177,6 +204,7 @@ class QuietCaptures:
         attempt = self._attempt
         found = self._unmeasured = self._unmeasured or self._investigate(self._session, attempt)
         await found.capture(keep=False)
+        self._note_motion(found)
         others = {rank.rank for rank in attempt.fleet.alive} - {rank.rank for rank in attempt.fleet.stopped}
         attempt.seen_resting = self._session.clock.now_s(), resting_s(found.captures, others)
         verdict, now_s, stopped_s = found.judge(), self._session.clock.now_s(), self._session.clock.stopped_s

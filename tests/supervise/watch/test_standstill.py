@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,19 @@ def test_a_program_that_only_sleeps_or_works_is_not_spoken_of(tmp_path: Path, wh
     mute = Mute(tmp_path, where)
     mute.passes(900)
     assert mute.said == []
+
+
+def test_a_mute_hang_that_was_left_alone_and_ends_by_itself_is_suspected_no_more(tmp_path: Path) -> None:
+    """Nothing but its stacks can show it: they are looked at meanwhile, and most ranks have to move."""
+    mute = Mute(tmp_path, {0: "waits", 1: "sleeps"}, Mode.OBSERVE)
+    mute.attempt.left_alone_at_s = mute.world.clock.at_s
+    mute.attempt.quiet_until_s = mute.world.clock.at_s + 1800
+    mute.world.job.claim = replace(mute.world.job.claim, suspected_at_s=mute.world.clock.at_s)
+    mute.passes(200)
+    mute.where[1] = "waits"
+    mute.passes(100)
+    assert mute.world.job.claim.suspected_at_s > 0, "one of two has moved"
+    mute.where = {0: "sleeps", 1: "sleeps"}
+    mute.passes(100)
+    assert mute.world.job.claim.suspected_at_s == 0
+    assert mute.world.kinds.count("cleared") == 1

@@ -43,6 +43,8 @@ class IncidentReports:
         self._hanging: dict[str, float] = {}
         """Incident's key → since when nothing is done about a hang."""
         self._told: set[str] = set()
+        self._at_ease: dict[int, Claim] = {}
+        """Jobs that suspect nothing, with the claim by which it was seen whether a hang that was told is over."""
 
     def tick(self) -> None:
         """After each reading of the jobs."""
@@ -65,6 +67,7 @@ class IncidentReports:
                 self.context.own_error(error, f"job {job.ref.address} of {job.user}: its report is ignored")
         self._close_finished()
         self._tell_hangs()
+        self._tell_moves()
 
     def _read_claim(self, job: Job, *, ended: bool) -> None:
         try:
@@ -141,7 +144,7 @@ class IncidentReports:
 
     def _tell_hangs(self) -> None:
         """Tell a person once of each hang that nothing is done about."""
-        hanging, now_s = self._left_alone(), self.context.now_s()
+        hanging, now_s = self._left_alone(suspected=True), self.context.now_s()
         self._hanging = {row.key: min(self._hanging.get(row.key, now_s), now_s) for row, _ in hanging}
         self._told.intersection_update(self._hanging)
         for row, claim in hanging:
@@ -149,23 +152,41 @@ class IncidentReports:
                 self._told.add(row.key)
                 self._tell_hang(row, claim)
 
-    def _left_alone(self) -> list[tuple[IncidentRow, Claim]]:
-        """Running jobs that still suspect a fault, with the incident after which they were left alone."""
+    def _tell_moves(self) -> None:
+        """Say once that a hang which was told is over: the job moves again, and nobody has done anything."""
+        supervised = self.intake.supervised
+        for row, _ in self._left_alone(suspected=False):
+            if self._was_told("training.hangs", row) and not self._was_told("training.moves", row):
+                text = f"{row.key}: it moves again by itself, and nothing was done"
+                self.context.info("training.moves", text, key=row.key, user=row.user)
+        self._at_ease = {i: claim for i, claim in supervised.items() if not claim.suspected_at_s}
+
+    def _left_alone(self, *, suspected: bool) -> list[tuple[IncidentRow, Claim]]:
+        """Running jobs that still suspect a fault, or not any more, with the incident after which they were left alone.
+
+        Of those that suspect nothing, only the ones whose claim is new.
+        """
         found, context = [], self.context
         for job_id, claim in self.intake.supervised.items():
             job = context.readings.jobs.get(job_id)
-            if not claim.suspected_at_s or not claim.incident or job is None or claim.restart != job.restart_count:
+            if bool(claim.suspected_at_s) is not suspected or self._at_ease.get(job_id) is claim:
+                continue
+            if not claim.incident or job is None or claim.restart != job.restart_count:
                 continue
             rows = context.journal.incidents("job_id = ? AND user = ?", (job_id, job.user), 1)
             if rows and rows[0].incident.id == claim.incident and rows[0].outcome in LEFT_ALONE:
                 found.append((rows[0], claim))
         return found
 
-    def _tell_hang(self, row: IncidentRow, claim: Claim) -> None:
+    def _was_told(self, what: str, row: IncidentRow) -> bool:
+        """Whether the log has it of this incident, also by the daemon before this one."""
+        query = "SELECT 1 FROM events WHERE what = ? AND text LIKE ? || ': %'"
         db = self.context.journal.db
-        query = "SELECT 1 FROM events WHERE what = 'training.hangs' AND text LIKE ? || ': %'"
-        if db.execute(query, (row.key,)).fetchone():
-            return  # by the daemon before this one
+        return db.execute(query, (what, row.key)).fetchone() is not None
+
+    def _tell_hang(self, row: IncidentRow, claim: Claim) -> None:
+        if self._was_told("training.hangs", row):
+            return
         why = {"observed": "mode observe", "refused": "its claim was refused"}.get(row.outcome, "alert only")
         why += f"; in mode act: {road_words(claim.road)}" if row.outcome == "observed" and claim.road else ""
         since_s = min(claim.suspected_at_s, claim.progress.get("last") or claim.suspected_at_s)
