@@ -1,12 +1,15 @@
 """Takes the names of users and jobs out of a snapshot, for everyone whom the HTTP side answers. Pure.
 
-Their fields become `hidden`, and so does each of these names where a sentence has it as a word.
+Their fields become `hidden`, and so does each of these names where a sentence has it as a word. The name of a job that
+may as well be a word of the sentence (`nan`, `rank`) does so only where it stands as a name: quoted, behind `job`, in a
+path. Otherwise the sentence would not be true any more, and whoever knows such sentences could guess the name.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 HIDDEN = "hidden"
@@ -19,6 +22,15 @@ FOLDERS = frozenset({"report", "folder"})
 SENTENCES = frozenset({"reason", "why", "word", "evidence", "doing", "error", "still", "troubles"})
 """Keys whose texts are sentences of people, jobs or the daemon; all other texts are names and values of our own."""
 _WORD = re.compile(r"[\w-]+(?:[.@+][\w-]+)*")
+_ORDINARY = re.compile(r"(?:[A-Za-z]+|\d+)(?: (?:[A-Za-z]+|\d+))?")
+"""One or two of letters alone, or of digits alone: a sentence may have the same words and mean no job."""
+_CALLED = re.compile(r"(?:\bjobs?|\bcalled|\bnamed|name)[:=]?\s?$", re.IGNORECASE)
+_IN_A_PATH = re.compile(r"(?<![^\s\"'`=:(])/(?!(?:dev|proc|sys)/)(?:[^\s\"'`/]+/)+$")
+_BEHIND_JOB = re.compile(
+    "that|is|has|in|was|may|of|runs|are|on|and|with|have|for|does|would|only|ended|can|waits|or|if|still|not|to|had|"
+    "must|starts|left|leaves|goes|ends|should|needs|will|did|by|were"
+)
+"""What sentences of our own go on with behind `job`."""
 
 
 EMPTY: dict[str, Any] = dict.fromkeys(
@@ -53,18 +65,20 @@ class Hiding:
     def __init__(self, what: Collection[str]) -> None:
         self._chosen = frozenset(what)
         self.also(())
-        self._words: dict[str, None] = {}
-        self._phrases: dict[str, None] = {}
+        self._words: dict[str, bool] = {}
+        self._phrases: dict[str, bool] = {}
+        """Name → whether it is hidden wherever it stands."""
 
     def __bool__(self) -> bool:
         return self.jobs or self.users
 
     def hidden(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
         """The snapshot without these names."""
-        for name in _names(snapshot, jobs=self.jobs, users=self.users):
+        nodes = {node.get("name") for node in snapshot.get("nodes", ())}
+        for name, is_users in _names(snapshot, jobs=self.jobs, users=self.users):
             known, most = (self._words, NAMES_MAX) if _WORD.fullmatch(name) else (self._phrases, PHRASES_MAX)
-            known.pop(name, None)
-            known[name] = None
+            everywhere = is_users or (name not in nodes and _ORDINARY.fullmatch(name) is None)
+            known[name] = known.pop(name, False) or everywhere
             if len(known) > most:
                 del known[next(iter(known))]
         shown = {key: self._shown(value, key) for key, value in snapshot.items()}
@@ -98,20 +112,37 @@ class Hiding:
         return shown
 
     def _sentence(self, text: str) -> str:
-        for phrase in self._phrases:
-            text = text.replace(phrase, HIDDEN)
-        return _WORD.sub(lambda word: HIDDEN if word[0] in self._words else word[0], text)
+        for phrase, everywhere in self._phrases.items():
+            if phrase in text:
+                text = re.sub(re.escape(phrase), partial(_hidden, everywhere=everywhere), text)
+        return _WORD.sub(lambda word: _hidden(word, everywhere=self._words.get(word[0])), text)
 
 
-def _names(value: Any, *, jobs: bool, users: bool) -> Iterator[str]:
-    """The names of jobs and users in a snapshot, wherever a row has them."""
+def _hidden(found: re.Match[str], *, everywhere: bool | None) -> str:
+    """What stands for these words of a sentence; `everywhere` is None where they are no name."""
+    if everywhere is None or not (everywhere or _stands_as_name(found)):
+        return found[0]
+    return HIDDEN
+
+
+def _stands_as_name(found: re.Match[str]) -> bool:
+    """Whether words that may be ordinary ones are a job's name here."""
+    word, before, after = found[0], found.string[: found.start()], found.string[found.end() :]
+    if before[-1:] in ("'", '"', "`") and after[:1] == before[-1:]:
+        return True
+    called = _CALLED.search(before) is not None and not (_BEHIND_JOB.fullmatch(word) or word.isdigit())
+    return called or _IN_A_PATH.search(before) is not None
+
+
+def _names(value: Any, *, jobs: bool, users: bool) -> Iterator[tuple[str, bool]]:
+    """The names of jobs and users in a snapshot, wherever a row has them, and whether it is a user's."""
     if isinstance(value, dict):
         if users and value.get("user"):
-            yield str(value["user"])
+            yield str(value["user"]), True
         if users and isinstance(value.get("strikes_by_user"), dict):
-            yield from map(str, value["strikes_by_user"])
+            yield from ((str(user), True) for user in value["strikes_by_user"])
         if jobs and value.get("name") and "job" in value and "node_state" not in value:
-            yield str(value["name"])
+            yield str(value["name"]), False
         if "node_state" not in value:
             for item in value.values():
                 yield from _names(item, jobs=jobs, users=users)
