@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,25 @@ def test_a_client_without_a_name_is_no_finding(tmp_path: Path) -> None:
     )
     told = json.loads(run(log, "--json").stdout)
     assert (told["root"], told["also"]) == (None, [])
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "FAILED"])
+def test_a_job_that_runs_is_said_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """And for how long it has been silent, and how to see where its ranks stand; of one that has ended, nothing."""
+    monkeypatch.chdir(tmp_path)
+    output = tmp_path / "1234.out"
+    output.write_text("step 1\n")
+    silent_since_s = time.time() - 720
+    os.utime(output, (silent_since_s, silent_since_s))
+    site = slurm_of_scripts(tmp_path, {"jobid": "1234", "state": state, "stdout": str(output), "stderr": str(output)})
+    done = run("1234", "--config", site)
+    first, second, third, *_ = done.output.splitlines()
+    told = json.loads(run("1234", "--json", "--config", site).stdout)
+    assert first == "Nothing in the log says what happened."
+    if state == "FAILED":
+        assert "srobust stacks" not in done.output
+        assert told["silent_since_s"] is None
+        return
+    assert second.startswith("now:        job 1234 runs; its last line or step is 12 min old (")
+    assert third.split() == ["where", "its", "ranks", "stand:", "srobust", "stacks", "1234"]
+    assert told["silent_since_s"] == pytest.approx(silent_since_s)

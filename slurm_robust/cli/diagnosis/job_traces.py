@@ -34,12 +34,15 @@ class JobTraces:
         files: Its output files that are there, stdout first.
         incidents: Those that its supervisors saved, the newest first.
         notes: A sentence for each thing that was looked for in vain.
+        silent_since_s: When a job that still runs has last shown a sign of life; None where it does not run, or nothing
+            is known of that.
     """
 
     job: str
     files: tuple[Path, ...] = ()
     incidents: tuple[SavedIncident, ...] = ()
     notes: tuple[str, ...] = ()
+    silent_since_s: float | None = None
 
 
 def traces_of(
@@ -68,7 +71,7 @@ def traces_of(
     incidents = [_with_outcome(one, outcomes.get(one.id, "")) for one in found.values()]
     notes += _claimed(job, incidents)
     newest_first = tuple(sorted(incidents, key=lambda one: -one.at_s))
-    return JobTraces(ref.address, tuple(files), newest_first, tuple(notes))
+    return JobTraces(ref.address, tuple(files), newest_first, tuple(notes), _silent_since_s(job, files))
 
 
 def _ask(ref: JobRef, connect: Callable[[], SlurmClient], notes: list[str]) -> Job | None:
@@ -147,6 +150,20 @@ def _with_outcome(saved: SavedIncident, outcome: str) -> SavedIncident:
     if saved.incident is None or saved.incident.outcome or not outcome:
         return saved
     return replace(saved, incident=replace(saved.incident, outcome=outcome))
+
+
+def _silent_since_s(job: Job | None, files: Sequence[Path]) -> float | None:
+    """Return when a running job has last written into its output, or made a step."""
+    if job is None or job.state != "RUNNING":
+        return None
+    signs = [0.0]
+    for path in files:
+        with contextlib.suppress(OSError):
+            signs.append(path.stat().st_mtime)
+    with contextlib.suppress(ClaimError):
+        told = claim.parse(job.comment)
+        signs.append(told.progress.get("last", 0.0) if told is not None else 0.0)
+    return max(signs) or None
 
 
 def _claimed(job: Job | None, saved: Iterable[SavedIncident]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from slurm_robust.cli.diagnosis.subject import Subject
 from slurm_robust.cli.state import clock
 from slurm_robust.cli.table import plain
 from slurm_robust.core.model import road_words
-from slurm_robust.core.text import first_sentence
+from slurm_robust.core.text import duration, first_sentence
 from slurm_robust.diagnose.findings import LogFinding
 from slurm_robust.diagnose.resembling import Resemblance
 from slurm_robust.diagnose.root import Diagnosis
@@ -36,6 +37,7 @@ def as_text(diagnosis: Diagnosis, reading: LinesRead, subject: Subject, resemble
         lines += _root_text(diagnosis, reading)
     else:
         lines += _others_text(diagnosis, reading.places)
+    lines[1:1] = _live_text(subject)
     saved = [subject.incident] if subject.incident is not None else subject.incidents[:_MAX_INCIDENTS]
     for number, incident in enumerate(saved):
         lines += _titled("incident:", _incident_text(incident) if not number else [_in_a_line(incident)])
@@ -69,11 +71,21 @@ def as_json(
         "also": [_finding_json(finding, reading.places) for finding in diagnosis.also],
         "leads": reading.leads.id if reading.leads is not None else "",
         "job": subject.job,
+        "silent_since_s": subject.silent_since_s,
         "incidents": [_incident_json(incident) for incident in saved],
         "resembles": [_resemblance_json(one) for one in resembles],
         "read": list(reading.read),
         "notes": list(reading.notes),
     }
+
+
+def _live_text(subject: Subject) -> list[str]:
+    """Say that the job runs, for how long it has been silent, and how to see where it stands."""
+    since_s = subject.silent_since_s
+    if since_s is None:
+        return []
+    said = f"its last line or step is {duration(max(0.0, time.time() - since_s))} old ({clock(since_s)})"
+    return _titled("now:", [f"job {subject.job} runs; {said}", f"where its ranks stand: srobust stacks {subject.job}"])
 
 
 def _root_text(diagnosis: Diagnosis, reading: LinesRead) -> list[str]:

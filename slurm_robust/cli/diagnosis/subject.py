@@ -35,6 +35,7 @@ class Subject:
         job: The job's address; empty where files were named.
         incidents: All saved incidents of the job, the newest first.
         notes: A sentence for each thing that was looked for in vain.
+        silent_since_s: As `JobTraces` has it.
     """
 
     files: tuple[Path, ...] = ()
@@ -42,6 +43,7 @@ class Subject:
     job: str = ""
     incidents: tuple[SavedIncident, ...] = ()
     notes: tuple[str, ...] = ()
+    silent_since_s: float | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -127,7 +129,7 @@ def _of_job(traces: JobTraces) -> Subject:
             f"({'; '.join(traces.notes)}).\nWhere its output is, type the file itself: srobust diagnose FILE. "
             f"What the daemon knows: srobust incidents {traces.job}"
         )
-    return Subject(traces.files, None, traces.job, traces.incidents, traces.notes)
+    return Subject(traces.files, None, traces.job, traces.incidents, traces.notes, traces.silent_since_s)
 
 
 def _of_incident(name: str, job: str, client: Callable[[], SlurmClient], journal: Sequence[dict[str, Any]]) -> Subject:
@@ -139,7 +141,7 @@ def _of_incident(name: str, job: str, client: Callable[[], SlurmClient], journal
         traces = traces_of(ref, client, journal, Path.cwd())
         saved = next((one for one in traces.incidents if name in (one.id, one.folder.name)), None)
         if saved is not None:
-            return Subject(traces.files, saved, traces.job, traces.incidents, traces.notes)
+            return Subject(traces.files, saved, traces.job, traces.incidents, traces.notes, traces.silent_since_s)
     others = ", ".join(one.id for one in traces.incidents[:5])
     raise NothingLeftError(
         f"incident {name}: its folder was not found ({'; '.join(traces.notes) or 'the job has others: ' + others}).\n"
