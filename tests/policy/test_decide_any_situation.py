@@ -116,8 +116,10 @@ def test_whatever_the_situation(s: Situation) -> None:
 
 @given(situations)
 def test_observe_computes_the_same_plan(s: Situation) -> None:
-    """What observe mode shows is what act mode would do."""
-    assert decide(replace(s, mode=Mode.OBSERVE)) == decide(replace(s, mode=Mode.ACT))
+    """What observe mode shows is what act mode would do; only what is waited for is told in other words."""
+    observed, acted = decide(replace(s, mode=Mode.OBSERVE)), decide(replace(s, mode=Mode.ACT))
+    reason = observed.reason.replace("observe mode: nothing is done; in mode act: ", "")
+    assert replace(observed, reason=reason) == acted
 
 
 @given(situations)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from situations import FINISHED, UNDETERMINED, USER_CODE, culprit, situation
 
-from slurm_robust.core.model import Conclusion, Road, Verdict
+from slurm_robust.core.model import Conclusion, Mode, Road, Verdict
 from slurm_robust.policy.job.consequences import Silence
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.eviction import max_evictions, with_dirty
@@ -91,6 +91,15 @@ def test_waiting_says_when_sure_evidence_is_acted_on() -> None:
     """It needs nothing more than its patience."""
     quiet = situation(culprit("n2"), silence=Silence(20.0))
     assert decide(quiet).reason.endswith("(acted on after 75 s without progress)")
+
+
+def test_waiting_says_what_will_really_happen() -> None:
+    """A stopped rank is continued long before anything else is done; in observe mode nothing is done at all."""
+    stopped = situation(culprit("n2"), silence=Silence(20.0), continue_after_s=30.0)
+    act = "continued (SIGCONT) after 30 s without progress; if that does not help, acted on after 75 s without progress"
+    assert decide(stopped).reason.endswith(f"({act})")
+    observed = decide(replace(stopped, mode=Mode.OBSERVE)).reason
+    assert observed.endswith(f"(observe mode: nothing is done; in mode act: {act})")
 
 
 def test_what_moves_and_trains_nothing_is_ended_at_the_limit_only() -> None:

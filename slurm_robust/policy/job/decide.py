@@ -44,7 +44,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from slurm_robust.core.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Grade, Plan, Road
+from slurm_robust.core.model import EXIT_STOPPED_FOR_GOOD, Conclusion, FailureCause, Grade, Mode, Plan, Road
 from slurm_robust.policy.job import climb, code_versions, consequences, outage, repeats
 from slurm_robust.policy.job.eviction import (
     alert_only,
@@ -296,11 +296,17 @@ def _in_place(s: Situation, why: str, then: str) -> Plan:
 
 
 def _missing(s: Situation) -> str:
+    """Say what is done next, and when; in observe mode, what would be."""
     missing = s.verdict.missing
     after_s = consequences.patience_s(s.verdict.grade, s.silence) if s.silence is not None else math.inf
     if s.verdict.corroborated and math.isfinite(after_s):
-        return f" (acted on after {after_s:.0f} s without progress)"
-    return f" (acting needs {'; '.join(missing)}, or the action limit)" if missing else " (or until the action limit)"
+        then = f"acted on after {after_s:.0f} s without progress"
+    else:
+        then = f"acting needs {'; '.join(missing)}, or the action limit" if missing else "or until the action limit"
+    if s.continue_after_s:
+        cont = f"continued (SIGCONT) after {s.continue_after_s:.0f} s without progress"
+        then = f"{cont}; if that does not help, {then}"
+    return f" (observe mode: nothing is done; in mode act: {then})" if s.mode is Mode.OBSERVE else f" ({then})"
 
 
 _KNOWN_ENDS = (_own_end, _repeated_elsewhere)

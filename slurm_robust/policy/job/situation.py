@@ -66,7 +66,7 @@ class Situation:
         resumes: A restart with the same command resumes training, or loses no more than a requeue would; False if it
             is known to start from zero, None if unknown.
         at_stake: A start from zero could lose something.
-        mode: Does not change the plan: in `observe`, the caller does not carry it out.
+        mode: Does not change the plan, only its words: in `observe`, the caller does not carry it out.
         outside: The step was not launched by us: it cannot be started again, and only a requeue is possible.
         older_failures: Error messages from before the last new step: they count against the node that they came from.
         full_disk: The disk that ended the attempt and is still full, and what to do; else empty.
@@ -84,6 +84,8 @@ class Situation:
         standby_nodes: Standby nodes that could take the place of an evicted one.
         now_s: The time, seconds since the epoch.
         silence: What is known of the silence that the incident is about; None if it is about something else.
+        continue_after_s: After so long a silence the ranks that the verdict names, which a signal has stopped, are
+            continued; 0 if they are not.
     """
 
     verdict: Verdict
@@ -127,6 +129,7 @@ class Situation:
     standby_nodes: int = 0
     now_s: float = 0.0
     silence: Silence | None = None
+    continue_after_s: float = 0.0
 
     @property
     def used_nodes(self) -> frozenset[str]:

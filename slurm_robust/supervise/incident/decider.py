@@ -42,6 +42,7 @@ class Judged:
         bad_loss: Why the loss of an attempt that goes on is bad; empty where that is not what the incident is about.
         slow: The same of an attempt that is slow, with no node known to be the slow one.
         silent_s: How long the attempt has made no progress; None if the incident is not about a silence.
+        to_be_continued: Stopped ranks that get a SIGCONT, before anything else is done.
     """
 
     verdict: Verdict
@@ -51,6 +52,7 @@ class Judged:
     bad_loss: str = ""
     slow: str = ""
     silent_s: float | None = None
+    to_be_continued: frozenset[int] = frozenset()
 
 
 class Decider:
@@ -75,8 +77,11 @@ class Decider:
         silence = None
         if judged.silent_s is not None:
             silence = Silence.of(judged.silent_s, attempt.pause_kind, start.pauses, self._session.settings)
+        named = {rank for suspect in judged.verdict.suspects for rank in suspect.ranks}
+        continues = bool(named) and named <= judged.to_be_continued
         situation = replace(
             situation,
+            continue_after_s=self._session.settings.continue_stopped_after_s if continues else 0.0,
             bad_loss=bad_loss,
             action_limit_reached=judged.overdue,
             ended=judged.ended,

@@ -122,7 +122,8 @@ class IncidentHandler:
             overdue = assessment.level is SilenceLevel.OVERDUE
             died = bool(attempt.exits) and verdict.corroborated
             silent_s = None if due is not None else session.clock.now_s() - attempt.last_sign_s
-            case = Judged(verdict, dead, overdue=overdue, ended=died, silent_s=silent_s)
+            stopped = self._observer.stopped_ranks.to_be_continued(attempt.fleet)
+            case = Judged(verdict, dead, overdue=overdue, ended=died, silent_s=silent_s, to_be_continued=stopped)
             order = await self._decider.decide(attempt, start, investigation, case)
             if order.plan.road is not Road.ALERT_ONLY:
                 return await self._decider.conclude(attempt, order)

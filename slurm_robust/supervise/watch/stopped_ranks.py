@@ -83,6 +83,16 @@ class StoppedRanks:
         """The ranks that were continued after this time, seconds since the epoch."""
         return sorted(rank for rank, when_s in self._continued_at_s.items() if when_s >= at_s)
 
+    def to_be_continued(self, fleet: Fleet) -> frozenset[int]:
+        """The stopped ranks that are continued once they have held the job up for long enough; in mode act, once."""
+        over = self._answered | {key for key, (times, _) in self._asked.items() if times >= _ASKED_AT_MOST}
+        over = over if self._session.acting and fleet is self._fleet else set()
+        stopped = [StoppedRank(r.rank, r.node, r.pid, math.inf, traced=r.state == "t") for r in fleet.stopped]
+        limit_s = self._session.settings.continue_stopped_after_s
+        faulty = {signal.node for signal in self._session.node_faults.of({one.node for one in stopped})}
+        found = to_continue(stopped, len(fleet.alive), math.inf, limit_s, faulty)
+        return frozenset(one.rank for one in found if (one.rank, one.pid) not in over)
+
     def awaits_an_answer(self) -> bool:
         """Whether an agent was asked a moment ago, so that its rank may be on its way already."""
         asked = (when_s for key, (_, when_s) in self._asked.items() if key not in self._answered)

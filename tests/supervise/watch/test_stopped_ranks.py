@@ -96,6 +96,32 @@ def test_it_is_continued_once_and_the_story_says_so(tmp_path: Path) -> None:
     assert stage.attempt.fleet.steps.p99_s() < 5.0
     stage.reports("T")
     assert len(stage.passes(120.0)) == 1
+    assert not stage.observer.stopped_ranks.to_be_continued(stage.attempt.fleet)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_hang_of_a_stopped_rank_says_that_it_will_be_continued_and_when(tmp_path: Path, mode: Mode) -> None:
+    """Long before the rest; in observe mode nothing will be done, and that is said."""
+    world = World(tmp_path, command="python train.py", config=Config(mode=mode))
+    parts = Parts(world)
+    world.finds_ranks()
+    world.trains()
+    world.clock.at_s += 11.0
+    stacked = {"state": "S", "stack": "waits"}
+    world.agents.processes = lambda rank: [
+        {"pid": 100 + rank, "cpu_s": 1.0, "io_bytes": 1, **({"state": "T"} if rank == 1 else stacked)}
+    ]
+    world.session.receive(RankState("n2", 1, "T", 101))
+
+    def ends() -> None:
+        if "waiting" in world.kinds:
+            world.steps(21)
+
+    world.clock.on_sleep = ends
+    assert asyncio.run(parts.silent()) is None
+    continued = "continued (SIGCONT) after 30 s without progress; if that does not help, acted on after 300 s"
+    begin = "observe mode: nothing is done; in mode act: " if mode is Mode.OBSERVE else ""
+    assert f"({begin}{continued} without progress)" in world.text("waiting")
 
 
 def test_a_request_that_nobody_answers_is_repeated_twice(tmp_path: Path) -> None:
