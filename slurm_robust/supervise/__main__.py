@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from slurm_robust.config import site
+from slurm_robust.config.file import find
 from slurm_robust.core.model import JobRef, Mode
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.factory import connect
@@ -34,7 +35,8 @@ async def supervise(fd: int, lock_fd: int, words: list[str]) -> int:
     channel = Channel(fd)
     await channel.open()
     await channel.ready.wait()
-    config = own.applied(site.load(own.config))
+    of_site = site.load(own.config)
+    config = own.applied(of_site)
     supervised, config = await asyncio.to_thread(read_job, config, job.ref_from_environment(os.environ))
     files = own_output_files()
     reported = supervised.output()
@@ -64,6 +66,7 @@ async def supervise(fd: int, lock_fd: int, words: list[str]) -> int:
         layout_order=own.layout_order,
         code_dir=own.code,
         replay=own.replay,
+        site_mode=of_site.mode if find(own.config) is not None else None,
     )
     try:
         return await Supervisor(session).run()

@@ -76,6 +76,7 @@ class Session:
         fleet: Of the current attempt; it takes the agents' messages.
         agents: Started on the nodes of the job.
         node_faults: What the nodes report of themselves; over all attempts.
+        site_mode: What the site's file says, whatever the user has chosen for this job; None where there is no file.
         rules: By which last lines are read; None before they were needed.
     """
 
@@ -97,6 +98,7 @@ class Session:
     clock: Clock = field(default_factory=Clock)
     fleet: Fleet = field(default_factory=lambda: Fleet(""))
     node_faults: NodeFaults = field(default_factory=NodeFaults)
+    site_mode: Mode | None = None
     rules: Matcher | None = None
     agents: Agents = field(init=False)
     allocation: Allocation = field(init=False)

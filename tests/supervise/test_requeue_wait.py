@@ -12,15 +12,17 @@ from pathlib import Path
 import msgspec
 import pytest
 from helpers import wait_until
+from supervised import World
 
 from slurm_robust.config.site import SlurmConfig
-from slurm_robust.core.model import EXIT_REQUEUE_WANTED, JobRef
+from slurm_robust.core.model import EXIT_REQUEUE_WANTED, JobRef, Mode
 from slurm_robust.marks.claim import ClaimAnswer
 from slurm_robust.slurm.client import Job
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.incident_folder import IncidentFolder
 from slurm_robust.supervise.launch import waiting_shell
 from slurm_robust.supervise.recover.requeue_wait import ENDED_WITH_JOB, RequeueWait, WaitPhase, next_step, poll
+from slurm_robust.supervise.recover.step_control import _wait
 
 ASKED = RequeueWait(
     JobRef(7),
@@ -115,6 +117,23 @@ def test_a_requeue_that_slurm_forgot_is_called_again() -> None:
     assert not next_step(again.wait, None, 106.0, ending=False).requeue
     third = next_step(again.wait, None, 112.0, ending=False)
     assert (third.kind, third.requeue) == ("", True)
+
+
+def test_a_daemon_that_only_observes_is_not_called_absent() -> None:
+    """It runs, and answers nobody: the story says so, and the plain requeue follows all the same."""
+    late_s = ASKED.until_s + 1
+    silent, observing = (replace(ASKED, heard_at_s=late_s, site_observes=one) for one in (False, True))
+    step = next_step(observing, None, late_s, ending=False)
+    assert (step.kind, step.requeue) == ("unanswered", True)
+    assert step.text.startswith("the daemon only observes (the site's mode); a plain requeue follows")
+    assert next_step(silent, None, late_s, ending=False).text.startswith("no daemon answered; ")
+
+
+@pytest.mark.parametrize("mode", [None, *Mode])
+def test_the_sites_mode_is_what_counts(tmp_path: Path, mode: Mode | None) -> None:
+    """The job acts, because its user has chosen so."""
+    world = World(tmp_path, command="python train.py", site_mode=mode)
+    assert _wait(world.session, world.job.claim, WaitPhase.ASKED).site_observes is (mode is Mode.OBSERVE)
 
 
 class OneJob:

@@ -12,6 +12,7 @@ import msgspec
 
 from slurm_robust.cli.teaching import fail, failing, lesson, not_running
 from slurm_robust.config import site
+from slurm_robust.config.file import find
 from slurm_robust.core.model import JobRef, Mode
 from slurm_robust.slurm.factory import connect
 from slurm_robust.supervise import incident_folder, job
@@ -102,7 +103,8 @@ def command(
         raise click.UsageError(f"--step={step}: expected the number behind the point, as in 1234.0")
     own = _own(act=act, **given)
     with failing("attach", site.ConfigError, NoJobError):
-        config = own.applied(site.load(config_path))
+        of_site = site.load(config_path)
+        config = own.applied(of_site)
         ref = JobRef.parse(job_id)
         supervised = job.read(connect(config.slurm), ref)
         # Agents tell jobs of two clusters on one machine apart by it, and only a job's own environment has it.
@@ -131,6 +133,7 @@ def command(
         layout=own.layout,
         layout_order=own.layout_order,
         lock=lock if act and alone else None,
+        site_mode=of_site.mode if find(config_path) is not None else None,
     )
     try:
         asyncio.run(Supervisor(session).run())

@@ -68,6 +68,7 @@ class RequeueWait:
         heard_at_s: When Slurm answered last.
         called_at_s: When our own requeue was requested last.
         tried: Our own requeue was requested, and Slurm did not answer.
+        site_observes: The site's robust.yaml says mode observe: its daemon answers nobody, because it changes nothing.
     """
 
     ref: JobRef
@@ -83,6 +84,7 @@ class RequeueWait:
     heard_at_s: float
     called_at_s: float = 0.0
     tried: bool = False
+    site_observes: bool = False
 
     @property
     def argv(self) -> list[str]:
@@ -150,7 +152,8 @@ def next_step(  # noqa: PLR0911 (a ladder: one rung, one answer)
     if not late and not refused:
         return _go_on(wait, now_s, runs_on=heard and running)
     if wait.phase in (WaitPhase.ASKED, WaitPhase.ACCEPTED):
-        text = f"the daemon: {answer.state}: {answer.why}" if refused and answer else "no daemon answered"
+        nobody = "the daemon only observes (the site's mode)" if wait.site_observes else "no daemon answered"
+        text = f"the daemon: {answer.state}: {answer.why}" if refused and answer else nobody
         if wait.phase is WaitPhase.ACCEPTED and not refused:
             text = f"accepted, but no requeue within {wait.answer_timeout_s:g} s"
         return WaitStep("unanswered", f"{text}; {plain_requeue_text(wait.evict)}", requeued, requeue=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 
-from slurm_robust.core.model import EXIT_REQUEUE_WANTED, Grade, Incident, Plan, Road, Verdict
+from slurm_robust.core.model import EXIT_REQUEUE_WANTED, Grade, Incident, Mode, Plan, Road, Verdict
 from slurm_robust.marks import claim
 from slurm_robust.policy.job.ladder import Rung
 from slurm_robust.slurm.errors import SlurmError
@@ -157,6 +157,7 @@ def _wait(session: Session, wanted: claim.Claim, phase: WaitPhase) -> RequeueWai
         answer_timeout_s=settings.answer_timeout_s,
         requeue_timeout_s=settings.requeue_timeout_s,
         heard_at_s=now_s,
+        site_observes=session.site_mode is Mode.OBSERVE,
     )
 
 
