@@ -79,7 +79,8 @@ def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     problems = files.problems
     if not files.incidents:
         why = problems[0] if problems else "no *.json.gz and no rank-<r>.json or rank-<r>.txt in it"
-        raise ArchiveError(f"{folder}: nothing to localise from: {why}")
+        where = "where they are, type: srobust localize --stacks FOLDER"
+        raise ArchiveError(f"{folder}: nothing to localise from: {why}; {where}")
     last = max(files.incidents, key=files.last_at_s)
     if len(files.incidents) > 1:
         problems.append(f"{folder}: {len(files.incidents)} incidents are in it; the last one, {last}, is judged")

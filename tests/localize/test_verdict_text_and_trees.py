@@ -126,6 +126,14 @@ def test_command_without_evidence(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, ["--stacks", str(tmp_path)])
     assert done.exit_code == 64
     assert "nothing to localise from" in done.stderr
+    assert "where they are, type: srobust localize --stacks FOLDER" in done.stderr
+
+
+def test_command_with_a_bare_folder(tmp_path: Path) -> None:
+    """Wrong usage: the line to type is named, whether it has stacks or dumps."""
+    done = CliRunner().invoke(command, [str(tmp_path)])
+    assert done.exit_code == 2
+    assert f"Type: srobust localize --stacks {tmp_path}, or --flight-recorder {tmp_path}" in done.stderr
 
 
 def test_idle_loaders_are_a_tree_too() -> None:

@@ -39,6 +39,7 @@ from slurm_robust.localize.verdict_text import to_json, to_text
         [(0, "judged, whatever the verdict"), (2, "wrong usage"), (64, "no such folder, or nothing in it to judge")],
     ),
 )
+@click.argument("folders", nargs=-1, metavar="")
 @click.option("--stacks", type=click.Path(path_type=Path), help="Folder of an incident, or of py-spy dumps.")
 @click.option("--flight-recorder", type=click.Path(path_type=Path), help="Folder of PyTorch's dumps, one a rank.")
 @click.option("--timings", type=click.Path(path_type=Path), help="Step times of all ranks: JSON lines or CSV.")
@@ -50,6 +51,7 @@ from slurm_robust.localize.verdict_text import to_json, to_text
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
 def command(
     *,
+    folders: tuple[str, ...],
     stacks: Path | None,
     flight_recorder: Path | None,
     timings: Path | None,
@@ -70,6 +72,9 @@ def command(
     Nothing in them is executed.
     --timings takes rank, step and total_s, compute_s, communication_s (seconds), a line each.
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)
+    if folders:
+        what = "what is in it? Type: srobust localize"
+        raise click.UsageError(f"{folders[0]}: {what} --stacks {folders[0]}, or --flight-recorder {folders[0]}")
     if stacks is None and flight_recorder is None and timings is None:
         raise click.UsageError("give --stacks DIR, --flight-recorder DIR, --timings FILE, or several of them")
     try:
