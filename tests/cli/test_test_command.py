@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from click.testing import CliRunner
 from fake_slurm import FakeSlurm
 
 from slurm_robust.cli.commands import test as test_module
-from slurm_robust.cli.commands.test import _complete, _gres, _nodes_of_layout, _tell_slurm, _UsageError
+from slurm_robust.cli.commands.test import _complete, _gres, _nodes_of_layout, _tell_slurm
 from slurm_robust.cli.main import cli
+from slurm_robust.cli.undecided import WrongUsageError
 from slurm_robust.config.site import OwnJobsConfig
 from slurm_robust.core.model import JobRef
 from slurm_robust.marks.claim import Claim, render
@@ -62,10 +64,10 @@ def test_within_an_allocation_its_own_nodes_are_tested(
 
     def job_target(_: object, job_id: str, wanted: object) -> None:
         targets.append(job_id)
-        raise _UsageError("enough")
+        raise WrongUsageError("enough")
 
     def node_target(*_: object) -> None:
-        raise _UsageError("enough")
+        raise WrongUsageError("enough")
 
     monkeypatch.setattr(test_module, "connect", lambda _: None)
     monkeypatch.setattr(test_module, "_job_target", job_target)
@@ -88,6 +90,24 @@ def test_an_end_that_nobody_foresaw_blames_no_node(
 
     monkeypatch.setattr(test_module, "connect", fails)
     assert CliRunner().invoke(cli, ["test", "--job", "1"]).exit_code == code
+
+
+@pytest.mark.parametrize("error", [SlurmError("no answer"), RuntimeError("a fault of ours"), None])
+def test_an_end_without_a_test_is_an_object_too(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+    """With --json: Slurm does not answer, a fault of ours, a job that does not run. The exit code stays 2."""
+
+    def connects(_: object) -> FakeSlurm:
+        if error is not None:
+            raise error
+        return FakeSlurm()
+
+    monkeypatch.setattr(test_module, "connect", connects)
+    done = CliRunner().invoke(cli, ["test", "--job", "1", "--tests", "pairs", "--json"])
+    assert done.exit_code == 2
+    told = json.loads(done.stdout)
+    assert (told["job"], told["verdict"], told["nodes"], told["tests"]) == ("1", "undecided", [], ["pairs"])
+    assert (str(error) if error is not None else "job 1") in told["ended_early"]
+    assert f"srobust test: {told['ended_early']}" in done.stderr
 
 
 @pytest.mark.parametrize("closed", [1, 2])
@@ -132,7 +152,7 @@ def test_a_layout_gives_the_nodes_of_a_replica() -> None:
     assert _nodes_of_layout({"tp": 8, "pp": 4, "dp": 16}, nodes) == 4
     assert _nodes_of_layout({"tp": 2}, nodes) == 1
     for sizes, some in (({"tp": 8}, [Node("n1", "IDLE")]), ({}, nodes)):
-        with pytest.raises(_UsageError, match="how many nodes one replica needs: --replay-nodes M"):
+        with pytest.raises(WrongUsageError, match="how many nodes one replica needs: --replay-nodes M"):
             _nodes_of_layout(sizes, some)
 
 
@@ -176,7 +196,7 @@ def test_the_sites_python_has_pytorch(
 
     def run(target: test_module.StepTarget, *_: object) -> None:
         asked.append(target.rank_python)
-        raise _UsageError("enough")
+        raise WrongUsageError("enough")
 
     site = tmp_path / "robust.yaml"
     site.write_text("nodetest: {python: /opt/torch/bin/python}\n")

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
 import os
 import re
 import signal
 import sys
-import traceback
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
 from slurm_robust.cli import table
 from slurm_robust.cli.teaching import lesson, not_running, own_job, slurm_words, why_waits
+from slurm_robust.cli.undecided import EXITS, INTERRUPTED, TestCommand, UndecidedError, WrongUsageError
 from slurm_robust.config import site
 from slurm_robust.core.model import EXIT_USAGE, JobRef, TestName
 from slurm_robust.localize.layout import LayoutError
@@ -37,8 +35,6 @@ from slurm_robust.stoptime.conclusion import FindingKind, TestReport, count_of
 from slurm_robust.stoptime.replay_run import SAME, ReplaySpec, typed_command
 from slurm_robust.stoptime.run import LEAST_BUDGET_S, TestRun, TestRunError, TestSettings, least_bandwidths
 
-_EXITS = {"passed": 0, "failed": 1, "undecided": 2}
-_INTERRUPTED = 130
 _ELSEWHERE = "; type it in salloc, or with --job ID for a running job's nodes, --reservation NAME for reserved ones"
 Sizes = dict[str, int]
 _DEFAULT = ",".join(test.value for test in TestName if test is not TestName.REPLAY)
@@ -51,49 +47,6 @@ _WORDS = {
 }
 
 
-class _UsageError(click.UsageError):
-    exit_code = EXIT_USAGE
-
-
-class _Command(click.Command):
-    """Wrong usage has an exit code of its own: 2, which click takes, means that the tests could not tell."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            raise _UsageError(error.message, error.ctx) from None
-
-    def invoke(self, ctx: click.Context) -> object:
-        """No end that nobody foresaw says that a node fails, as the exit code 1 of Python and of click would."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            click.echo("srobust test: ended by a signal", err=True)
-            sys.exit(_INTERRUPTED)
-        except (click.ClickException, click.exceptions.Exit):
-            raise
-        except Exception as error:  # noqa: BLE001 (whatever it is, the tests could not tell)
-            with contextlib.suppress(OSError):
-                if isinstance(error, BrokenPipeError):
-                    click.echo("srobust test: nobody reads the output any more", err=True)
-                else:
-                    traceback.print_exc()
-            _leave_closed_outputs()
-            sys.exit(_EXITS["undecided"])
-
-
-def _leave_closed_outputs() -> None:
-    """Python writes at its end what is left in its buffers, and has an exit code of its own where that fails."""
-    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
-        try:
-            stream.flush()
-        except OSError:  # noqa: PERF203 (there are two)
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, number)
-            os.close(nowhere)
-
-
 def _complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of tests, also behind a comma."""
     listed, comma, begun = incomplete.rpartition(",")
@@ -104,13 +57,13 @@ def _tests(ctx: click.Context, _: click.Parameter, value: str) -> tuple[TestName
     names = [name.strip() for name in value.split(",") if name.strip()]
     wrong = [name for name in names if name not in {test.value for test in TestName}]
     if wrong or not names:
-        raise _UsageError(f"--tests: {', '.join(wrong) or 'no test'}: expected some of {_ALL}", ctx)
+        raise WrongUsageError(f"--tests: {', '.join(wrong) or 'no test'}: expected some of {_ALL}", ctx)
     return tuple(TestName(name) for name in dict.fromkeys(names))
 
 
 @click.command(
     "test",
-    cls=_Command,
+    cls=TestCommand,
     epilog=lesson(
         [
             ("srobust test --job 1234", "all tests on the nodes of job 1234"),
@@ -125,7 +78,7 @@ def _tests(ctx: click.Context, _: click.Parameter, value: str) -> tuple[TestName
             (1, "a node or a link fails; the evidence is printed"),
             (2, "the tests could not tell; what is open is printed, and no node is blamed for it"),
             (EXIT_USAGE, "wrong usage or configuration"),
-            (_INTERRUPTED, "ended by Ctrl-C; nothing is left running"),
+            (INTERRUPTED, "ended by Ctrl-C; nothing is left running"),
         ],
     ),
 )
@@ -184,15 +137,15 @@ def command(
     """  # noqa: D301 (click's own mark for text that is not to be wrapped)
     job_id = own_job() if {job_id, nodelist, reservation} == {None} else job_id
     if job_id is None and nodelist is None:
-        raise _UsageError("say what to test: --job ID, or -w NODES")
+        raise WrongUsageError("say what to test: --job ID, or -w NODES")
     if job_id is not None and reservation is not None:
-        raise _UsageError("--reservation is for nodes without a job: leave out --job")
+        raise WrongUsageError("--reservation is for nodes without a job: leave out --job")
     if tell_slurm and job_id is None:
-        raise _UsageError("--tell-slurm needs the job in whose Comment the verdict is written: --job ID")
+        raise WrongUsageError("--tell-slurm needs the job in whose Comment the verdict is written: --job ID")
     if not math.isfinite(budget_s):
-        raise _UsageError(f"--budget {budget_s:g}: expected a number of seconds")
+        raise WrongUsageError(f"--budget {budget_s:g}: expected a number of seconds")
     if budget_s < LEAST_BUDGET_S:
-        raise _UsageError(
+        raise WrongUsageError(
             f"--budget {budget_s:g} is too small: starting the agents and one test take {LEAST_BUDGET_S:g} s"
         )
     wanted = _wanted(nodelist)
@@ -214,9 +167,9 @@ def command(
                 folder=str(Path.cwd()),
             )
     except site.ConfigError as error:
-        raise _UsageError(str(error)) from None
+        raise WrongUsageError(str(error)) from None
     except SlurmError as error:
-        _inconclusive(slurm_words(error))
+        raise UndecidedError(slurm_words(error)) from None
     target = replace(target, rank_python=python or config.nodetest.python or sys.executable)
     settings = TestSettings(budget_s, topology.read(""), least_bandwidths(config.nodecheck.options), spec, eud, sizes)
     run = TestRun(target, tests, settings, partial(click.echo, err=True), partial(why_waits, client))
@@ -227,7 +180,7 @@ def command(
         click.echo(json.dumps({"job": job_id or "", **report.to_json()}))
     else:
         _print(report)
-    sys.exit(_EXITS[report.verdict])
+    sys.exit(EXITS[report.verdict])
 
 
 def _wanted(nodelist: str | None) -> tuple[str, ...]:
@@ -237,9 +190,9 @@ def _wanted(nodelist: str | None) -> tuple[str, ...]:
     try:
         wanted = expand(nodelist)
     except SlurmParseError as error:
-        raise _UsageError(f"-w {nodelist}: {slurm_words(error)}") from None
+        raise WrongUsageError(f"-w {nodelist}: {slurm_words(error)}") from None
     if not wanted:
-        raise _UsageError("-w names no node")
+        raise WrongUsageError("-w names no node")
     return wanted
 
 
@@ -248,28 +201,28 @@ def _checked_sizes(
 ) -> Sizes:
     """The parallel sizes of `--layout`; refuses what cannot be meant."""
     if TestName.REPLAY not in tests and (replay is not None or any(given)):
-        raise _UsageError("--replay and its sizes are for the test replay: add --tests replay")
+        raise WrongUsageError("--replay and its sizes are for the test replay: add --tests replay")
     if layout and {TestName.REPLAY, TestName.ALIGNMENT}.isdisjoint(tests):
-        raise _UsageError("--layout is for the tests alignment and replay: add --tests alignment")
+        raise WrongUsageError("--layout is for the tests alignment and replay: add --tests alignment")
     if replay == SAME:
-        raise _UsageError(
+        raise WrongUsageError(
             "--replay same: only srobust run --robust-replay=same knows the command of the job's step; type the command"
         )
     if replay is not None and not replay.strip():
-        raise _UsageError("--replay: the command is empty")
+        raise WrongUsageError("--replay: the command is empty")
     try:
         return parse_layout(layout)[0] if layout else {}
     except LayoutError as error:
-        raise _UsageError(f"--layout: {error}") from None
+        raise WrongUsageError(f"--layout: {error}") from None
 
 
 def _nodes_of_layout(sizes: Sizes, nodes: list[Node]) -> int:
     """How many nodes one replica of the model needs."""
     if not sizes:
-        raise _UsageError("replay: say how many nodes one replica needs: --replay-nodes M, or --layout tp=2,pp=4")
+        raise WrongUsageError("replay: say how many nodes one replica needs: --replay-nodes M, or --layout tp=2,pp=4")
     gpus = _gpus(nodes)
     if not gpus:
-        raise _UsageError(
+        raise WrongUsageError(
             "replay: Slurm knows no GPUs of these nodes; say how many nodes one replica needs: --replay-nodes M"
         )
     return math.ceil(sizes.get("tp", 1) * sizes.get("pp", 1) * sizes.get("cp", 1) / gpus)
@@ -282,10 +235,11 @@ def _carried_out(run: TestRun, client: SlurmClient, job_id: str | None) -> TestR
     try:
         report = asyncio.run(run.run())
     except TestRunError as error:
-        _inconclusive(f"{error}{_ELSEWHERE}" if job_id is None else _ended(client, job_id) or str(error))
+        why = f"{error}{_ELSEWHERE}" if job_id is None else _ended(client, job_id) or str(error)
+        raise UndecidedError(why) from None
     except KeyboardInterrupt:
         click.echo("srobust test: ended by a signal; nothing is left running on the nodes", err=True)
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     finally:
         for step in run.left_replay:
             _end_step(client, step, own=False)
@@ -310,11 +264,6 @@ def _tell_slurm(client: SlurmClient, job_id: str, report: TestReport) -> None:
         click.echo(f"srobust test: the job's Comment could not be written: {slurm_words(error)}", err=True)
 
 
-def _inconclusive(message: str) -> NoReturn:
-    click.echo(f"srobust test: {message}", err=True)
-    sys.exit(_EXITS["undecided"])
-
-
 def _end_step(client: SlurmClient, step: str, *, own: bool) -> None:
     """Have Slurm end what a node that does not answer has left of the step; with `own`, the allocation too."""
     job, _, number = step.partition(".")
@@ -331,14 +280,14 @@ def _job_target(client: SlurmClient, job_id: str, wanted: tuple[str, ...]) -> St
     try:
         ref = JobRef.parse(job_id)
     except ValueError as error:
-        raise _UsageError(str(error)) from None
+        raise WrongUsageError(str(error)) from None
     job = client.job(ref)
     if job is None or job.state != "RUNNING":
-        _inconclusive(not_running(job_id, job.state if job else None))
+        raise UndecidedError(not_running(job_id, job.state if job else None))
     wanted = wanted or job.nodes
     foreign = [node for node in wanted if node not in job.nodes]
     if foreign:
-        raise _UsageError(f"job {job_id} does not run on {', '.join(foreign)}; it runs on {', '.join(job.nodes)}")
+        raise WrongUsageError(f"job {job_id} does not run on {', '.join(foreign)}; it runs on {', '.join(job.nodes)}")
     return StepTarget(wanted, job.ref.job_id)
 
 
@@ -348,9 +297,9 @@ def _node_target(
     known = {node.name: node for node in client.nodes()}
     unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise _UsageError(f"-w: Slurm knows no node {', '.join(unknown)}")
+        raise WrongUsageError(f"-w: Slurm knows no node {', '.join(unknown)}")
     if out := [f"{n} ({known[n].reason or known[n].state.lower()})" for n in wanted if not known[n].usable]:
-        _inconclusive(f"Slurm starts nothing on {', '.join(out)}; leave it out, or see: sinfo -R")
+        raise UndecidedError(f"Slurm starts nothing on {', '.join(out)}; leave it out, or see: sinfo -R")
     nodes = [known[name] for name in wanted]
     shared = [name for name in nodes[0].partitions if all(name in node.partitions for node in nodes)]
     # A test of root's is one of the site's own jobs: root need not have an account that may run there.
