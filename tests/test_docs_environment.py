@@ -55,3 +55,19 @@ def test_one_file_beside_the_program_is_enough(tmp_path: Path) -> None:
     """Where nothing can be installed: the node's agent finds the page of the copy too."""
     program = USES.replace("from slurm_robust import progress", "import robust_progress as progress")
     assert "srobust-progress" in works(tmp_path, typed("robust_progress.py"), program)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_check_tells_the_package_that_trains_from_a_checkout(tmp_path: Path, installed: bool) -> None:
+    """Typed within a checkout it still names what is installed, and fails where nothing is."""
+    checkout = tmp_path / "slurm_robust"
+    checkout.mkdir()
+    for name in ("__init__.py", "progress.py"):
+        (checkout / name).touch()
+    check = typed("print(progress.__file__)")
+    if not installed:
+        with pytest.raises(AssertionError, match="No module named 'slurm_robust'"):
+            works(tmp_path, check, "")
+        return
+    path = works(tmp_path, typed("sysconfig") + check, "").strip()
+    assert path.startswith(f"{tmp_path}/own/lib/")
