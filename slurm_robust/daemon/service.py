@@ -34,6 +34,7 @@ from slurm_robust.daemon.controllers.recovery.late_claims import LateClaims
 from slurm_robust.daemon.controllers.recovery.launch_failed import LaunchFailed
 from slurm_robust.daemon.controllers.recovery.node_failures import NodeFailures
 from slurm_robust.daemon.controllers.recovery.recoveries import Recoveries
+from slurm_robust.daemon.controllers.recovery.seats_again import SeatsAgain
 from slurm_robust.daemon.controllers.recovery.sweeper import Sweeper
 from slurm_robust.daemon.controllers.standby.standby_check import StandbyChecks
 from slurm_robust.daemon.controllers.standby.standby_pools import StandbyPools

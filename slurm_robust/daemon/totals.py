@@ -17,7 +17,7 @@ from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.counted import SEPARATOR, Counted
 from slurm_robust.daemon.store.drain_history import DrainJudge
 from slurm_robust.daemon.store.journal import IncidentRow
-from slurm_robust.policy.cluster.recovery_plan import CLAIM, OWNER
+from slurm_robust.policy.cluster.recovery_plan import CLAIM, OWNER, REPORT
 from slurm_robust.policy.cluster.stage_times import back_s, stage_seconds
 from slurm_robust.policy.cluster.tested_pairs import PairResult
 from slurm_robust.slurm.client import Node

@@ -112,6 +112,7 @@ def _tell_nodes_and_jobs(state: dict[str, Any], slurm_s: float) -> None:
     ]
     click.echo()
     table("Supervised jobs", columns, rows, drop=("name", "attempt", "user"))
+    _stand_still(state, slurm_s)
 
 
 def _who_differs(state: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from slurm_robust.marks.claim import ClaimError
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.output_files import output_patterns
+from slurm_robust.slurm.parse import private_data
 from slurm_robust.supervise.incident_folder import STORY_FILE
 from slurm_robust.supervise.incident_folder import names as folder_names
 

@@ -15,13 +15,14 @@ from slurm_robust.localize.evidence import RankExit
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.motion import busy_waiting, moving
 from slurm_robust.localize.votes.waiting_at_rest import resting_s
-from slurm_robust.policy.job.consequences import Silence, patience_s
+from slurm_robust.policy.job.consequences import FIRST_STEP, Silence, learnt_limit_s, patience_s
 from slurm_robust.supervise.incident.dead_ranks import CAPTURES_AFTER_S, next_capture_in_s
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.lineage.attempt_start import AttemptStart
 from slurm_robust.supervise.reported.traffic import SILENT_S as TRAFFIC_SILENT_S
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
+from slurm_robust.supervise.watch.standstill import Standstill
 
 _CAPTURES_AFTER_FINISHED = 6
 """Ranks that are known to have finished are given this many captures: no rank is at fault, and nothing is urgent."""

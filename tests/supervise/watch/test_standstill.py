@@ -12,9 +12,9 @@ import supervised
 
 from slurm_robust.config.site import Config
 from slurm_robust.core.model import Mode
-from slurm_robust.supervise.recover.attempt_start import AttemptStart
-from slurm_robust.supervise.recover.lineage_store import LineageStore
-from slurm_robust.supervise.watch.quiet_captures import QuietCaptures
+from slurm_robust.supervise.incident.quiet_captures import QuietCaptures
+from slurm_robust.supervise.lineage.attempt_start import AttemptStart
+from slurm_robust.supervise.lineage.lineage_store import LineageStore
 
 SLEEPS = [{"name": "MainThread", "main": True, "os_thread_id": 1, "frames": [["main", "/home/u/serve.py", 7]]}]
 

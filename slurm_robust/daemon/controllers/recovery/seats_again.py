@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from slurm_robust.daemon.context import DAY_S, DaemonContext
-from slurm_robust.daemon.controllers.recoveries import Recoveries
+from slurm_robust.daemon.controllers.recovery.recoveries import Recoveries
 from slurm_robust.daemon.store.journal import CLOSED, IncidentRow
 from slurm_robust.policy.cluster.node_states import candidates
 from slurm_robust.policy.cluster.recovery_plan import Recovery, RecoveryRequest, Refusal, plan
