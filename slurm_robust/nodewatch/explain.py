@@ -9,15 +9,15 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from slurm_robust.nodecheck.catalogue import kernel_patterns, sxids, xids
+from slurm_robust.nodecheck.catalogue import job_urgency, kernel_patterns, sxids, xids
+from slurm_robust.nodecheck.catalogue.job_urgency import NOTE, UrgencyRule
 from slurm_robust.nodecheck.catalogue.xids import XidGrade
 from slurm_robust.nodecheck.engine.finding import Status
 from slurm_robust.nodewatch import urgency
-from slurm_robust.nodewatch.urgency import NOTE, UrgencyRule
 
 MARK = "<!-- From here on written by `python -m slurm_robust.nodewatch.explain docs/nodewatch.md`. -->"
 _HEAD = ["| what | urgency | where that comes from |", "|---|---|---|"]
-_ORDER = (urgency.NOW, urgency.IF_REPEATED, urgency.AT_NEXT_CHECKPOINT, NOTE)
+_ORDER = (job_urgency.NOW, job_urgency.IF_REPEATED, job_urgency.AT_NEXT_CHECKPOINT, NOTE)
 
 
 def as_markdown() -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_robust.marks.node_findings import NodeFinding
-from slurm_robust.nodecheck.catalogue import remedies, sxids
+from slurm_robust.nodecheck.catalogue import job_urgency, remedies, sxids
 from slurm_robust.nodecheck.catalogue.xids import XidGrade
 from slurm_robust.nodecheck.engine import registry
 from slurm_robust.nodecheck.engine.context import Context
@@ -117,7 +117,9 @@ class KernelLines:
             found.append(Seen(finding, entry["count"], ",".join(names[:_MAX_NAMES]), unfit=unfit))
         for kind, name in facts.get("back", [])[-4:]:
             text = f"kernel log: {kind}: {name or 'it'} is back"
-            found.append(Seen(NodeFinding(0, moment.wall_s, source, kind, urgency.NOTE, text), about=f"back {name}"))
+            found.append(
+                Seen(NodeFinding(0, moment.wall_s, source, kind, job_urgency.NOTE, text), about=f"back {name}")
+            )
         return found
 
     def _tally(self, kind: str, count: int, moment: Moment) -> int:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.marks.node_findings import NodeFinding
+from slurm_robust.nodecheck.catalogue.job_urgency import NOTE
 from slurm_robust.nodecheck.sources.kmsg import KernelLog
 from slurm_robust.nodewatch.kernel_lines import KernelLines
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import Seen
 from slurm_robust.nodewatch.source import NEVER_S, Source, SourceBrokenError
-from slurm_robust.nodewatch.urgency import NOTE
 
 _PIECE_BYTES = 256 << 10
 _RECORD_BYTES = 8192  # the kernel's own limit for one read of /dev/kmsg

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from slurm_robust.marks.node_findings import NodeFinding
+from slurm_robust.nodecheck.catalogue import job_urgency
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.finding import Status
 from slurm_robust.nodecheck.sources import network_links
@@ -112,11 +113,11 @@ class LinkListener:
             return []
         self._linked[name] = linked
         if linked:
-            rule, text = urgency.NOTE, f"{name} has its link again"
+            rule, text = job_urgency.NOTE, f"{name} has its link again"
         elif up:
             rule, text = _LOST, f"{name} lost its link"
         else:
-            rule, text = urgency.NOTE, f"{name} was switched off"
+            rule, text = job_urgency.NOTE, f"{name} was switched off"
         return [self._seen(name, rule, text, moment)]
 
     def _seen(self, name: str, rule: str, text: str, moment: Moment) -> Seen:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from slurm_robust.nodecheck.catalogue import xids
 from slurm_robust.nodecheck.engine import registry
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.registry import Check
@@ -38,8 +39,6 @@ _WAIT_MS = 1000
 # nvml.h: nvmlEventType*
 _ECC_DOUBLE, _CLOCK, _XID, _POWER_SOURCE = 0x2, 0x10, 0x8, 0x80
 _WANTED = _ECC_DOUBLE | _XID | _POWER_SOURCE | _CLOCK
-_SAID_IN_WORDS = frozenset({74, 154, *range(144, 151)})
-"""XIDs whose line says how bad they are, and whose event does not: the kernel log and the checks tell of them."""
 _SOONEST_S = 2.0
 """An event that a check has to judge has it run at once, and not more often than this."""
 
@@ -136,7 +135,7 @@ def _events(indexes: Sequence[int]) -> Callable[[float], tuple[int, str, int] | 
 
 def findings(verdicts: Verdicts, lines: KernelLines, gpus: GpuNumbers, message: Message, moment: Moment) -> list[Seen]:
     """What a message of the child means."""
-    if message.get("xid") in _SAID_IN_WORDS:
+    if message.get("xid") in xids.SAID_IN_WORDS:
         return []
     if "xid" in message:
         # Said as the kernel log says it, so that the same check judges it.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_robust.marks.node_findings import NodeFinding
+from slurm_robust.nodecheck.catalogue import job_urgency
 from slurm_robust.nodecheck.engine import check_state, registry, runner
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.finding import Status
@@ -172,7 +173,9 @@ def rdma_findings(verdicts: Verdicts, message: Message, moment: Moment) -> list[
 
 
 def _port(name: str, reason: str, text: str, moment: Moment) -> Seen:
-    rule = urgency.of_check("rdma_ports", reason, Status.WARN) if reason else urgency.UrgencyRule(urgency.NOTE, "")
+    rule = (
+        urgency.of_check("rdma_ports", reason, Status.WARN) if reason else job_urgency.UrgencyRule(job_urgency.NOTE, "")
+    )
     return Seen(NodeFinding(0, moment.wall_s, "rdma", "port", rule.name, text, (), name), about=text)
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from slurm_robust.marks import node_findings
 from slurm_robust.marks.node_findings import NodeFinding
+from slurm_robust.nodecheck.catalogue.job_urgency import IF_REPEATED, NOTE
 from slurm_robust.nodecheck.engine.finding import shorten
-from slurm_robust.nodewatch.urgency import IF_REPEATED, NOTE
 from slurm_robust.wire import whole_file
 
 WRITE_S = 0.2

@@ -16,12 +16,12 @@ from slurm_robust.marks.fault_marker import MAX_AGE_S, FaultMarker
 from slurm_robust.marks.node_findings import about_gpus
 from slurm_robust.marks.remedy import Remedy
 from slurm_robust.nodecheck.catalogue import remedies
+from slurm_robust.nodecheck.catalogue.job_urgency import NOW
 from slurm_robust.nodecheck.engine.finding import shorten
 from slurm_robust.nodewatch.child import ChildSource, Message, Send
 from slurm_robust.nodewatch.moment import Moment
 from slurm_robust.nodewatch.ring import Say, Seen
 from slurm_robust.nodewatch.source import NEVER_S
-from slurm_robust.nodewatch.urgency import NOW
 
 if TYPE_CHECKING:
     from slurm_robust.config.site import Config

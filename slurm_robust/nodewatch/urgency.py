@@ -1,4 +1,6 @@
-"""How urgent is a finding for the jobs on its node? One table: XIDs, SXIDs, kernel messages, checks; pure.
+"""How urgent is a finding for the jobs on its node? Tables of SXIDs, kernel messages and checks; pure.
+
+An XID's own urgency stands in its row of `catalogue.xids`.
 
 Whether something is a fault is the catalogue's and the checks' own judgement (`XidGrade`, `Status`); here stands only
 what a running job should do about it. What is named in no row follows its grade.
@@ -7,27 +9,11 @@ what a running job should do about it. What is named in no row follows its grade
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from slurm_robust.marks.node_findings import URGENCIES
 from slurm_robust.nodecheck.catalogue import xids
+from slurm_robust.nodecheck.catalogue.job_urgency import AT_NEXT_CHECKPOINT, IF_REPEATED, NOTE, NOW, UrgencyRule
 from slurm_robust.nodecheck.catalogue.xids import FaultSource, XidGrade
 from slurm_robust.nodecheck.engine.finding import Status
-
-NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE = URGENCIES
-
-
-class UrgencyRule(NamedTuple):
-    """A row of the table.
-
-    Attributes:
-        name: One of `node_findings.URGENCIES`.
-        source: Where that comes from.
-    """
-
-    name: str
-    source: str
-
 
 _ACTION = "NVIDIA's XID catalogue: its immediate action is a reset, a reboot or a repair, and no work goes on before"
 _FABRIC = "NVIDIA's Fabric Manager guide, appendix D: always fatal; GPUs and switches must be reset"
@@ -47,21 +33,6 @@ _DRIVER = "NVIDIA's driver says so itself"
 _STATE = "ours: the check fails a node only for what ends its jobs"
 _GRADE_FAIL = "the catalogue: a code for which it fails the node, and no application's"
 _GRADE_WARN = "the catalogue: hardware that warns works for the moment"
-
-XIDS: Mapping[int, UrgencyRule] = {
-    **dict.fromkeys((46, 48, 54, 62, 64, 74, 79, 95, 110, 119, 120), UrgencyRule(NOW, _ACTION)),
-    **dict.fromkeys((136, 140, 143, 151, 158, *range(144, 151)), UrgencyRule(NOW, _ACTION)),
-    154: UrgencyRule(NOW, _DRIVER),
-    **dict.fromkeys((63, 156, 160), UrgencyRule(AT_NEXT_CHECKPOINT, _ROWS)),
-    **dict.fromkeys((157, 161, 168, 171, 172), UrgencyRule(AT_NEXT_CHECKPOINT, _ROWS)),
-    92: UrgencyRule(AT_NEXT_CHECKPOINT, _STORM),
-    94: UrgencyRule(AT_NEXT_CHECKPOINT, _CONTAINED),
-    **dict.fromkeys((13, 31, 43, 45, 108, 109, 137), UrgencyRule(NOTE, _ENGINE)),
-    **dict.fromkeys((121, 122, 123, 124, 125, 155, 164, 165), UrgencyRule(NOTE, _PERSON)),
-}
-"""XID → how urgent it is where its line is a fault; a line that calls itself harmless is a note."""
-_NOTED_AS_HARMLESS = frozenset({63})
-"""Codes that are no fault of the node, and still concern the job."""
 
 SXIDS: Mapping[str, UrgencyRule] = {
     "fail": UrgencyRule(NOW, _FABRIC),
@@ -134,22 +105,21 @@ def of_xid(code: int, grade: XidGrade, message: str = "") -> UrgencyRule:
         grade: What the catalogue (or the site) makes of this very line.
         message: The line's text: 154 names there what the driver wants.
     """
-    if grade is XidGrade.NOTE and code not in _NOTED_AS_HARMLESS:
+    known = xids.lookup(code)
+    named = known.urgency
+    # A row that is remapped is no fault of the node, and still concerns the job: its code is a note itself.
+    if grade is XidGrade.NOTE and not (named and named.name != NOTE and known.grade is XidGrade.NOTE):
         return UrgencyRule(NOTE, _ENGINE)
     if code == 154 and (grade is XidGrade.WARN or xids.recovery_action(message).lower().startswith("drain")):
         return UrgencyRule(AT_NEXT_CHECKPOINT, _DRIVER)
-    named = XIDS.get(code)
     if grade is XidGrade.FAIL:
         return named if named and named.name != NOTE else UrgencyRule(NOW, _GRADE_FAIL)
     if grade is XidGrade.WARN and named and named.name == NOW:
         return UrgencyRule(NOTE, _PERSON)  # of a family whose worse lines fail, one that calls itself not fatal
     if named:
         return named
-    return UrgencyRule(AT_NEXT_CHECKPOINT, _GRADE_WARN) if _hardware(code) else UrgencyRule(NOTE, _PERSON)
-
-
-def _hardware(code: int) -> bool:
-    return xids.lookup(code).fault is FaultSource.HARDWARE
+    hardware = known.fault is FaultSource.HARDWARE
+    return UrgencyRule(AT_NEXT_CHECKPOINT, _GRADE_WARN) if hardware else UrgencyRule(NOTE, _PERSON)
 
 
 def of_sxid(code: int, grade: XidGrade) -> UrgencyRule:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from slurm_robust.marks.node_findings import NodeFinding
-from slurm_robust.nodecheck.catalogue import remedies
+from slurm_robust.nodecheck.catalogue import job_urgency, remedies
 from slurm_robust.nodecheck.checks.gpu.xid import gpu_name
 from slurm_robust.nodecheck.engine import history
 from slurm_robust.nodecheck.engine.finding import Finding, NodeReport, Result, Status
@@ -93,7 +93,7 @@ class Verdicts:
             if finding.status not in _BAD:
                 self._looks.pop(name, None)
                 if self._said.pop(name, None) is not None:
-                    found.append(self._seen(source, Result(name, finding), urgency.NOTE, moment))
+                    found.append(self._seen(source, Result(name, finding), job_urgency.NOTE, moment))
                 continue
             hit = self._hit(name, finding)
             known = before is not None and (before.status, before.reason) == (finding.status.value, finding.reason)
@@ -105,7 +105,7 @@ class Verdicts:
             if known and not new:
                 continue
             rule = urgency.of_check(name, finding.reason, finding.status).name
-            rule = urgency.NOTE if first and rule != urgency.NOW else rule
+            rule = job_urgency.NOTE if first and rule != job_urgency.NOW else rule
             joined = f" (new on {', '.join(sorted(new))})" if known else ""
             said = Result(name, replace(finding, sentence=finding.sentence + joined))
             found.append(self._seen(source, said, rule, moment, new or hit))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from watch_helpers import at
 
+from slurm_robust.nodecheck.catalogue import job_urgency
 from slurm_robust.nodecheck.engine.context import Context
-from slurm_robust.nodewatch import urgency
 from slurm_robust.nodewatch.gpu_numbers import GpuNumbers
 from slurm_robust.nodewatch.host_load import HostLoad
 from slurm_robust.nodewatch.ring import Seen
@@ -108,7 +108,7 @@ def test_short_memory_is_a_note_and_makes_no_node_unfit(tmp_path: Path) -> None:
     verdicts = Verdicts("boot", {}, GpuNumbers(tmp_path), {})
     (seen,) = verdicts.changes("poll", node.results, at(60.0))
     assert isinstance(seen, Seen)
-    assert (seen.unfit, seen.finding.urgency) == (False, urgency.NOTE)
+    assert (seen.unfit, seen.finding.urgency) == (False, job_urgency.NOTE)
     node.write("proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 500000 kB\n")
     assert node.look(1.0) == ([], [])
     short = HostLoad(Context("n1", "periodic", root=tmp_path), {"memory": {"expected_mb": 9999}}, ())

@@ -16,6 +16,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from slurm_robust.nodecheck.catalogue.job_urgency import AT_NEXT_CHECKPOINT, NOTE, NOW, UrgencyRule
+
 
 class FaultSource(str, enum.Enum):
     """Who is at fault, as far as the code alone can say."""
@@ -48,86 +50,118 @@ class XidGrade(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Xid:
-    """A code of the catalogue."""
+    """A code of the catalogue: all that this project knows of it, but for what a line's own words add (`grade`).
+
+    Attributes:
+        code: The XID.
+        name: What it means, in a few words.
+        fault: Who is at fault.
+        act: What to do about it.
+        grade: What a line with this code makes of the node.
+        urgency: What a job on the node should do where the line is a fault; None if that follows from the grade.
+        others_work: The fault leaves the node's other GPUs as they are. Those of links, of the bus and of firmware
+            do not.
+    """
 
     code: int
     name: str
     fault: FaultSource
     act: Act
     grade: XidGrade
+    urgency: UrgencyRule | None = None
+    others_work: bool = False
 
 
 _H, _D, _A, _N = FaultSource.HARDWARE, FaultSource.DRIVER, FaultSource.APPLICATION, FaultSource.NONE
 _FAIL, _WARN, _NOTE = XidGrade.FAIL, XidGrade.WARN, XidGrade.NOTE
 
-_ROWS: tuple[tuple[int, str, FaultSource, Act, XidGrade], ...] = (
-    (8, "GPU stopped processing (channel idle timeout)", _A, Act.RESTART_APP, _NOTE),
-    (11, "invalid or corrupted push buffer stream", _A, Act.RESTART_APP, _NOTE),
-    (13, "graphics engine exception", _A, Act.RESTART_APP, _NOTE),
-    (25, "invalid or illegal push buffer stream", _A, Act.RESTART_APP, _NOTE),
-    (31, "GPU memory page fault", _A, Act.RESTART_APP, _NOTE),
-    (32, "invalid or corrupted push buffer stream", _A, Act.RESTART_APP, _NOTE),
-    (37, "driver firmware error (unknown method)", _A, Act.NONE, _NOTE),
-    (38, "driver firmware error (watchdog)", _D, Act.LOOK, _WARN),
-    (43, "GPU stopped processing (the application's channel was reset)", _A, Act.NONE, _NOTE),
-    (44, "graphics engine fault during context switch", _D, Act.LOOK, _WARN),
-    (45, "preemptive cleanup after an earlier error", _A, Act.NONE, _NOTE),
-    (46, "GPU stopped processing (GPU timeout)", _D, Act.RESET, _FAIL),
-    (48, "double-bit ECC error", _H, Act.RESET, _FAIL),
-    (54, "auxiliary power is not connected", _H, Act.REPAIR, _FAIL),
-    (57, "video memory interface could not be programmed", _H, Act.LOOK, _WARN),
-    (58, "unstable video memory interface", _H, Act.LOOK, _WARN),
-    (60, "video processor exception", _A, Act.RESTART_APP, _NOTE),
-    (61, "internal micro-controller breakpoint", _D, Act.LOOK, _WARN),
-    (62, "internal micro-controller halt", _H, Act.RESET, _FAIL),
-    (63, "memory row remapped or page retired", _H, Act.NONE, _NOTE),
-    (64, "memory row could not be remapped or page retired", _H, Act.REPAIR, _FAIL),
-    (66, "illegal access by the driver", _D, Act.LOOK, _WARN),
-    (67, "illegal access by the driver", _D, Act.LOOK, _WARN),
-    (68, "video decoder exception", _A, Act.RESTART_APP, _NOTE),
-    (69, "graphics engine class error", _A, Act.RESTART_APP, _NOTE),
-    (74, "NVLink error", _H, Act.RESET, _FAIL),
-    (78, "vGPU could not be started", _D, Act.LOOK, _WARN),
-    (79, "GPU has fallen off the bus", _H, Act.REBOOT, _FAIL),
-    (80, "corrupted data sent to the GPU", _A, Act.RESTART_APP, _NOTE),
-    (92, "high rate of single-bit ECC errors", _H, Act.LOOK, _WARN),
-    (93, "InfoROM wear limit exceeded", _D, Act.LOOK, _WARN),
-    (94, "contained memory error", _H, Act.RESTART_APP, _WARN),
-    (95, "uncontained memory error", _H, Act.RESET, _FAIL),
-    (106, "management test message", _N, Act.NONE, _NOTE),
-    (107, "management test message", _N, Act.NONE, _NOTE),
-    (108, "NVLink remote translation error", _A, Act.NONE, _NOTE),
-    (109, "context switch timeout", _A, Act.RESET, _WARN),
-    (110, "security fault", _H, Act.RESET, _FAIL),
-    (119, "GSP did not answer a remote call", _D, Act.RESET, _FAIL),
-    (120, "GSP error", _D, Act.RESET, _FAIL),
-    (121, "corrected errors of the chip-to-chip link", _H, Act.NONE, _NOTE),
-    (136, "NVLink training failed", _H, Act.RESET, _FAIL),
-    (137, "NVLink privilege error (illegal access to a peer)", _A, Act.NONE, _NOTE),
-    (139, "optical-flow engine error", _A, Act.RESTART_APP, _NOTE),
-    (140, "unrecovered ECC error", _H, Act.RESET, _FAIL),
-    (141, "CUDA fast path error", _D, Act.LOOK, _WARN),
-    (143, "GPU initialisation error", _H, Act.RESET, _FAIL),
-    (151, "key rotation error", _D, Act.REBOOT, _FAIL),
-    (154, "GPU recovery action changed", _N, Act.RESET, _WARN),
-    (155, "NVLink error defined by software", _A, Act.RESET, _WARN),
-    (156, "memory resource retired", _H, Act.RESET, _WARN),
-    (157, "memory resource could not be retired", _H, Act.LOOK, _WARN),
-    (158, "fatal GPU timeout", _H, Act.RESET, _FAIL),
-    (159, "coherent-interconnect error without data", _D, Act.LOOK, _WARN),
-    (160, "memory channel retired", _H, Act.LOOK, _WARN),
-    (161, "memory channel could not be retired", _H, Act.LOOK, _WARN),
-    (162, "power smoothing engaged again", _N, Act.NONE, _NOTE),
-    (163, "power smoothing disengaged", _N, Act.NONE, _NOTE),
-    (164, "power smoothing near the end of its life", _H, Act.LOOK, _WARN),
-    (165, "power smoothing at the end of its life", _H, Act.LOOK, _WARN),
-    (167, "fatal PCIe timeout", _H, Act.LOOK, _WARN),
-    (168, "reduced GPU memory capacity", _H, Act.LOOK, _WARN),
-    (169, "security micro-controller halt", _H, Act.LOOK, _WARN),
-    (166, "traffic on an encrypted NVLink before it was set up", _H, Act.LOOK, _WARN),
-    (170, "interrupt of an encrypted NVLink", _H, Act.LOOK, _WARN),
-    (171, "uncorrectable error in DRAM (goes with 48)", _H, Act.LOOK, _WARN),
-    (172, "uncorrectable error in SRAM (goes with 48)", _H, Act.LOOK, _WARN),
+_ENDS_JOBS = UrgencyRule(
+    NOW, "NVIDIA's XID catalogue: its immediate action is a reset, a reboot or a repair, and no work goes on before"
+)
+_DRIVER_SAYS = UrgencyRule(NOW, "NVIDIA's driver says so itself")
+_REMAPPED = UrgencyRule(
+    AT_NEXT_CHECKPOINT,
+    "NVIDIA's GPU memory error management: remapped at the next reset; work may go on until then",
+)
+_STORM = UrgencyRule(
+    AT_NEXT_CHECKPOINT,
+    "ours: corrected errors lose no data; a storm of them slows the job and often comes before uncorrected ones",
+)
+_CONTAINED = UrgencyRule(
+    AT_NEXT_CHECKPOINT,
+    "NVIDIA's XID catalogue: only the application that was hit ends; reset when the GPU is idle",
+)
+_ENGINE = UrgencyRule(NOTE, "NVIDIA's XID catalogue: the application's own, or nothing to do")
+_PERSON = UrgencyRule(NOTE, "ours: a person should know; a job gains nothing by leaving")
+
+_ROWS = (
+    Xid(8, "GPU stopped processing (channel idle timeout)", _A, Act.RESTART_APP, _NOTE),
+    Xid(11, "invalid or corrupted push buffer stream", _A, Act.RESTART_APP, _NOTE),
+    Xid(13, "graphics engine exception", _A, Act.RESTART_APP, _NOTE, _ENGINE),
+    Xid(25, "invalid or illegal push buffer stream", _A, Act.RESTART_APP, _NOTE),
+    Xid(31, "GPU memory page fault", _A, Act.RESTART_APP, _NOTE, _ENGINE),
+    Xid(32, "invalid or corrupted push buffer stream", _A, Act.RESTART_APP, _NOTE),
+    Xid(37, "driver firmware error (unknown method)", _A, Act.NONE, _NOTE),
+    Xid(38, "driver firmware error (watchdog)", _D, Act.LOOK, _WARN),
+    Xid(43, "GPU stopped processing (the application's channel was reset)", _A, Act.NONE, _NOTE, _ENGINE),
+    Xid(44, "graphics engine fault during context switch", _D, Act.LOOK, _WARN),
+    Xid(45, "preemptive cleanup after an earlier error", _A, Act.NONE, _NOTE, _ENGINE),
+    Xid(46, "GPU stopped processing (GPU timeout)", _D, Act.RESET, _FAIL, _ENDS_JOBS, True),
+    Xid(48, "double-bit ECC error", _H, Act.RESET, _FAIL, _ENDS_JOBS, True),
+    Xid(54, "auxiliary power is not connected", _H, Act.REPAIR, _FAIL, _ENDS_JOBS),
+    Xid(57, "video memory interface could not be programmed", _H, Act.LOOK, _WARN),
+    Xid(58, "unstable video memory interface", _H, Act.LOOK, _WARN),
+    Xid(60, "video processor exception", _A, Act.RESTART_APP, _NOTE),
+    Xid(61, "internal micro-controller breakpoint", _D, Act.LOOK, _WARN),
+    Xid(62, "internal micro-controller halt", _H, Act.RESET, _FAIL, _ENDS_JOBS, True),
+    Xid(63, "memory row remapped or page retired", _H, Act.NONE, _NOTE, _REMAPPED),
+    Xid(64, "memory row could not be remapped or page retired", _H, Act.REPAIR, _FAIL, _ENDS_JOBS, True),
+    Xid(66, "illegal access by the driver", _D, Act.LOOK, _WARN),
+    Xid(67, "illegal access by the driver", _D, Act.LOOK, _WARN),
+    Xid(68, "video decoder exception", _A, Act.RESTART_APP, _NOTE),
+    Xid(69, "graphics engine class error", _A, Act.RESTART_APP, _NOTE),
+    Xid(74, "NVLink error", _H, Act.RESET, _FAIL, _ENDS_JOBS),
+    Xid(78, "vGPU could not be started", _D, Act.LOOK, _WARN),
+    Xid(79, "GPU has fallen off the bus", _H, Act.REBOOT, _FAIL, _ENDS_JOBS),
+    Xid(80, "corrupted data sent to the GPU", _A, Act.RESTART_APP, _NOTE),
+    Xid(92, "high rate of single-bit ECC errors", _H, Act.LOOK, _WARN, _STORM),
+    Xid(93, "InfoROM wear limit exceeded", _D, Act.LOOK, _WARN),
+    Xid(94, "contained memory error", _H, Act.RESTART_APP, _WARN, _CONTAINED),
+    Xid(95, "uncontained memory error", _H, Act.RESET, _FAIL, _ENDS_JOBS, True),
+    Xid(106, "management test message", _N, Act.NONE, _NOTE),
+    Xid(107, "management test message", _N, Act.NONE, _NOTE),
+    Xid(108, "NVLink remote translation error", _A, Act.NONE, _NOTE, _ENGINE),
+    Xid(109, "context switch timeout", _A, Act.RESET, _WARN, _ENGINE, True),
+    Xid(110, "security fault", _H, Act.RESET, _FAIL, _ENDS_JOBS, True),
+    Xid(119, "GSP did not answer a remote call", _D, Act.RESET, _FAIL, _ENDS_JOBS),
+    Xid(120, "GSP error", _D, Act.RESET, _FAIL, _ENDS_JOBS),
+    Xid(121, "corrected errors of the chip-to-chip link", _H, Act.NONE, _NOTE, _PERSON),
+    Xid(136, "NVLink training failed", _H, Act.RESET, _FAIL, _ENDS_JOBS),
+    Xid(137, "NVLink privilege error (illegal access to a peer)", _A, Act.NONE, _NOTE, _ENGINE),
+    Xid(139, "optical-flow engine error", _A, Act.RESTART_APP, _NOTE),
+    Xid(140, "unrecovered ECC error", _H, Act.RESET, _FAIL, _ENDS_JOBS, True),
+    Xid(141, "CUDA fast path error", _D, Act.LOOK, _WARN),
+    Xid(143, "GPU initialisation error", _H, Act.RESET, _FAIL, _ENDS_JOBS, True),
+    Xid(151, "key rotation error", _D, Act.REBOOT, _FAIL, _ENDS_JOBS),
+    Xid(154, "GPU recovery action changed", _N, Act.RESET, _WARN, _DRIVER_SAYS),
+    Xid(155, "NVLink error defined by software", _A, Act.RESET, _WARN, _PERSON),
+    Xid(156, "memory resource retired", _H, Act.RESET, _WARN, _REMAPPED),
+    Xid(157, "memory resource could not be retired", _H, Act.LOOK, _WARN, _REMAPPED),
+    Xid(158, "fatal GPU timeout", _H, Act.RESET, _FAIL, _ENDS_JOBS, True),
+    Xid(159, "coherent-interconnect error without data", _D, Act.LOOK, _WARN),
+    Xid(160, "memory channel retired", _H, Act.LOOK, _WARN, _REMAPPED),
+    Xid(161, "memory channel could not be retired", _H, Act.LOOK, _WARN, _REMAPPED),
+    Xid(162, "power smoothing engaged again", _N, Act.NONE, _NOTE),
+    Xid(163, "power smoothing disengaged", _N, Act.NONE, _NOTE),
+    Xid(164, "power smoothing near the end of its life", _H, Act.LOOK, _WARN, _PERSON),
+    Xid(165, "power smoothing at the end of its life", _H, Act.LOOK, _WARN, _PERSON),
+    Xid(167, "fatal PCIe timeout", _H, Act.LOOK, _WARN),
+    Xid(168, "reduced GPU memory capacity", _H, Act.LOOK, _WARN, _REMAPPED),
+    Xid(169, "security micro-controller halt", _H, Act.LOOK, _WARN),
+    Xid(166, "traffic on an encrypted NVLink before it was set up", _H, Act.LOOK, _WARN),
+    Xid(170, "interrupt of an encrypted NVLink", _H, Act.LOOK, _WARN),
+    Xid(171, "uncorrectable error in DRAM (goes with 48)", _H, Act.LOOK, _WARN, _REMAPPED),
+    Xid(172, "uncorrectable error in SRAM (goes with 48)", _H, Act.LOOK, _WARN, _REMAPPED),
 )
 
 # Codes that today's drivers name and never log ("unused" in the catalogue), and what older ones meant by them.
@@ -149,21 +183,21 @@ _OLD_ROWS: tuple[tuple[tuple[int, ...], str, FaultSource, Act, XidGrade], ...] =
     ((138, 152, 153), "deep-learning accelerator error", _D, Act.LOOK, _WARN),
 )
 
+_TOLD_ONLY = range(122, 126)
 _COPY_ENGINES = (*range(39, 42), *range(70, 73), *range(75, 78), 85, *range(126, 136))
 _VIDEO_ENGINES = (82, 83, 84, 86, 88, 89, *range(96, 106), 142)
 _NVLINK5 = {144: "SAW", 145: "RLW", 146: "TLW", 147: "TREX", 148: "NVLPW_CTRL", 149: "NETIR", 150: "MSE"}
 
 CATALOGUE: dict[int, Xid] = {
-    **{code: Xid(code, *row[1:]) for row in _OLD_ROWS for code in row[0]},
-    **{row[0]: Xid(*row) for row in _ROWS},
+    **{code: Xid(code, *row[1:], _PERSON if code in _TOLD_ONLY else None) for row in _OLD_ROWS for code in row[0]},
+    **{row.code: row for row in _ROWS},
     **{code: Xid(code, "copy engine exception", _A, Act.RESTART_APP, _NOTE) for code in _COPY_ENGINES},
     **{code: Xid(code, "video engine exception", _A, Act.RESTART_APP, _NOTE) for code in _VIDEO_ENGINES},
-    **{code: Xid(code, f"NVLink 5 error ({unit})", _H, Act.RESET, _WARN) for code, unit in _NVLINK5.items()},
+    **{
+        code: Xid(code, f"NVLink 5 error ({unit})", _H, Act.RESET, _WARN, _ENDS_JOBS) for code, unit in _NVLINK5.items()
+    },
 }
 """Every code that NVIDIA's catalogue or driver names: 1–172 as of driver 580."""
-
-ONE_GPU_ONLY = frozenset({46, 48, 62, 64, 95, 109, 110, 140, 143, 158})
-"""Faults that leave the node's other GPUs as they are; those of links, of the bus and of firmware do not."""
 
 _SEVEN = re.compile(r"\(0x[0-9a-fA-F]{1,8}(?:, ?0x[0-9a-fA-F]{1,8}){6}\)")
 _IGNORED = (1 << 0 | 1 << 23 | 1 << 30, 0, 0, 0, 0, 0, 0)
@@ -208,7 +242,7 @@ def other_gpus_work(code: int, message: str) -> bool:
     if code == 154:
         action = recovery_action(message).lower()
         return wants_peers_ended(code, message) or ("reset" in action and "reboot" not in action)
-    return code in ONE_GPU_ONLY
+    return lookup(code).others_work
 
 
 def _of_nvlink(message: str) -> XidGrade:
@@ -258,6 +292,8 @@ _BY_MESSAGE: dict[int, Callable[[str], XidGrade]] = {
     145: _of_rlw,
 }
 """Codes that say in their words or registers how bad it is."""
+SAID_IN_WORDS = frozenset(_BY_MESSAGE)
+"""XIDs whose line says how bad they are, and whose event does not."""
 
 
 def grade(code: int, message: str, driver: int = 0) -> XidGrade:
