@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "marks": frozenset({"core", "wire"}),
     "progress": frozenset(),
     # It knows nothing of the daemon, nor of Slurm: its process has no right to either.
-    "notify": frozenset({"config", "core.text", "core.mode"}),
+    "notify": frozenset({"config", "core.text", "core.mode", "wire"}),
     "policy": BASE
     | VALUES_OF_SLURM
     | {"marks.blind_marker", "marks.fault_marker", "marks.lease_marker", "marks.watch_marker"},

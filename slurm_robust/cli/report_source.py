@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from slurm_robust.cli.state import load_config
+from slurm_robust.core.text import printable
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.read import FactSources, read_facts
 from slurm_robust.slurm.factory import connect
@@ -112,4 +113,4 @@ def moment(text: str, now_s: float, option: str) -> float:
 def show_doubts(facts: Facts) -> None:
     """The doubts on stderr, so that an output for tools stays one."""
     for doubt in facts.doubts:
-        click.echo(f"Note: {''.join(c if c.isprintable() else '?' for c in doubt)}", err=True)
+        click.echo(f"Note: {printable(doubt)}", err=True)

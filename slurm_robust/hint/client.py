@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
-import os
 import socket
 import ssl
-import stat
 import threading
 import time
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ import msgspec
 
 from slurm_robust.hint.errors import HintError
 from slurm_robust.hint.masking import clean
+from slurm_robust.wire import secret_file
 
 MAX_ANSWER_BYTES = 256 << 10
 MAX_KEY_BYTES = 4096
@@ -97,29 +96,12 @@ def read_key(path: Path) -> str:
     Raises:
         HintError: the file cannot be read, is another user's, or others may read or write it.
     """
-    shown = path
     try:
-        path = path.expanduser()
-        # A pipe would block for as long as nobody writes into it.
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise HintError(f"the key file {shown} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        state = os.fstat(opened)
-        if not stat.S_ISREG(state.st_mode):
-            raise HintError(f"the key file {shown} is no plain file")
-        if state.st_uid != os.geteuid():
-            raise HintError(f"the key file {shown} belongs to another user: use a file of your own")
-        if state.st_mode & 0o077:
-            raise HintError(f"others may read or write the key file {shown}: chmod 600 {shown}")
-        data = os.read(opened, MAX_KEY_BYTES + 1)
-    except OSError as error:
-        raise HintError(f"the key file {shown} cannot be read: {error.strerror}") from None
-    finally:
-        os.close(opened)
-    key = data.decode("latin-1").strip()
-    if not key or len(data) > MAX_KEY_BYTES or not key.isascii() or not key.isprintable() or " " in key:
-        raise HintError(f"the key file {shown} does not hold one key on one line")
+        key = secret_file.read(path.expanduser(), MAX_KEY_BYTES, own=True)
+    except (secret_file.SecretFileError, RuntimeError) as error:
+        raise HintError(f"the key file: {error}") from None
+    if not key.isascii():
+        raise HintError(f"the key file: {path} does not hold one word of ASCII")
     return key
 
 

@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 
-from slurm_robust.core.text import shortened
+from slurm_robust.core.text import printable, shortened
 
 _PLACEHOLDERS = frozenset({"secret", "key", "email", "ip", "mac", "host", "path", "name"})
 _TELLING_WORD = (
@@ -110,7 +110,7 @@ def clean(text: str, most_chars: int) -> str:
 
 def one_line(text: str) -> str:
     """Text without line ends and without anything that changes how a terminal shows it."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return " ".join(printable(text, " ").split())
 
 
 def _mask(line: str, names: set[str]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from slurm_robust.core.text import printable
 from slurm_robust.diagnose.lines import plain
 from slurm_robust.hint.masking import mask_lines
 
@@ -109,4 +110,4 @@ class PageLines:
 
 
 def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)
+    return printable(text, " ")

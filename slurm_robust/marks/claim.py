@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from slurm_robust.core.model import Conclusion, Grade, Plan, Road, Suspect, Verdict
-from slurm_robust.core.text import NODE_NAME, shortened
+from slurm_robust.core.text import NODE_NAME, printable, shortened
 
 PROTOCOL_VERSION = 1
 COMMENT_MAX_BYTES = 1024
@@ -159,7 +159,7 @@ def _nodes(key: str, value: Any) -> tuple[str, ...]:
 def _sentence(key: str, value: Any) -> str:
     if not isinstance(value, str) or len(value) > _MAX_WHY_CHARS:
         raise ClaimError(f"{key}: not a text of at most {_MAX_WHY_CHARS} characters")
-    return "".join(c if c.isprintable() else "?" for c in value)
+    return printable(value)
 
 
 def _whole(key: str, value: Any) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from slurm_robust.core.text import printable
+
 
 def marker(name: str) -> re.Pattern[str]:
     """Return the pattern of any marker of this name: also of another version, and one that cannot be read."""
@@ -12,7 +14,7 @@ def marker(name: str) -> re.Pattern[str]:
 
 def without(markers: re.Pattern[str], field: str) -> str:
     """Return the field without these markers, with a space for each control character, which Slurm does not take."""
-    return "".join(c if c.isprintable() else " " for c in markers.sub("", field)).strip()
+    return printable(markers.sub("", field), " ").strip()
 
 
 def sentence(text: str, most_chars: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from slurm_robust.core.text import printable
 from slurm_robust.marks.node_findings import NodeFinding
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.sources.kmsg import KernelLog
@@ -66,7 +67,7 @@ class SentRecords:
         """
         data = b""
         for text in records:
-            line = "".join(c if c.isprintable() else " " for c in text.partition("\n")[0])
+            line = printable(text.partition("\n")[0], " ")
             record = parse(line)
             if record is None or record.seq is None or record.uptime_s is None:
                 continue

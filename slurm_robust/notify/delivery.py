@@ -25,6 +25,7 @@ import msgspec
 from slurm_robust.config.notify import NotifyTarget
 from slurm_robust.notify.alert import Alert, Delivery, Letter
 from slurm_robust.notify.wording import plain
+from slurm_robust.wire import secret_file
 
 TIMEOUT_S = 20.0
 MAIL_TIMEOUT_S = 60.0
@@ -39,30 +40,6 @@ NOT_THIS_MESSAGE = (400, 413, 414, 415, 422)
 """Answers that the same message would get again."""
 OK = range(200, 300)
 REDIRECTS = range(300, 400)
-
-
-class SecretError(Exception):
-    """A file with a secret cannot be used; says which, why, and what to type."""
-
-
-def read_secret(path: str) -> str:
-    """What the file has, on one line.
-
-    Raises:
-        SecretError: it cannot be read, others may read it, or it is not one line of text.
-    """
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb") as file:
-            mode, raw = os.fstat(handle).st_mode, file.read(SECRET_BYTES + 1)
-    except OSError as error:
-        raise SecretError(f"{path} cannot be read ({error.strerror}): ls -l {path}") from None
-    if mode & 0o077:
-        raise SecretError(f"{path} may be read by others than its owner: chmod 600 {path}")
-    text = raw.decode("utf-8", "replace").strip()
-    if not text or len(raw) > SECRET_BYTES or not text.isprintable() or " " in text:
-        raise SecretError(f"{path} is not one line with one word: the URL or the token alone")
-    return text
 
 
 @dataclass(frozen=True)
@@ -80,12 +57,12 @@ class Address:
     def of(cls, target: NotifyTarget, sendmail: tuple[str, ...]) -> Address:
         """Read what the target needs; a problem is kept, and told at every try."""
         try:
-            url = target.url or (read_secret(target.url_file) if target.url_file else "")
-            token = read_secret(target.token_file) if target.token_file else ""
+            url = target.url or (secret_file.read(target.url_file, SECRET_BYTES) if target.url_file else "")
+            token = secret_file.read(target.token_file, SECRET_BYTES) if target.token_file else ""
             if url and not url.startswith(("https://", "http://")):
                 return cls(target, problem=f"{target.url_file} has no URL that begins with https:// or http://")
             tls = ssl.create_default_context(cafile=target.ca_file or None) if url else None
-        except SecretError as error:
+        except secret_file.SecretFileError as error:
             return cls(target, problem=str(error))
         except (OSError, ssl.SSLError) as error:
             return cls(target, problem=f"{target.ca_file} has no certificates that can be used ({error})")

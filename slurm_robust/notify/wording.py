@@ -11,7 +11,7 @@ from time import gmtime, strftime
 
 import msgspec
 
-from slurm_robust.core.text import shortened
+from slurm_robust.core.text import printable, shortened
 from slurm_robust.notify.alert import EVENTS, Alert, Letter, rank
 
 MAX_LISTED = 20
@@ -21,7 +21,7 @@ SENTENCE_CHARS, FIELD_CHARS = 500, 200
 def plain(text: str, limit: int) -> str:
     """One line of characters that every terminal, chat and mail program shows as they are."""
     # Characters that turn the direction of writing, and all others that are not seen, are not printable.
-    return shortened("".join(c if c.isprintable() else " " for c in text).strip(), limit)
+    return shortened(printable(text, " ").strip(), limit)
 
 
 def clock(at_s: float) -> str:

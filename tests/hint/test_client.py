@@ -49,7 +49,7 @@ def test_a_key_that_others_can_read_is_not_used(tmp_path: Path) -> None:
     assert read_key(path) == "abc"
     for text in ("", "a b", "a\nb", "a\x00b", "é", "x" * 5000):
         path.write_text(text)
-        with pytest.raises(HintError, match="does not hold one key"):
+        with pytest.raises(HintError, match="does not hold one word"):
             read_key(path)
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name, why in (

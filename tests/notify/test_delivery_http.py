@@ -14,7 +14,7 @@ from webhook_server import Hook, certificate_of, serving
 from slurm_robust.config.notify import NotifyTarget
 from slurm_robust.notify import delivery
 from slurm_robust.notify.alert import Alert, Delivery, Letter
-from slurm_robust.notify.delivery import Address, deliver, read_secret
+from slurm_robust.notify.delivery import Address, deliver
 from slurm_robust.notify.wording import letter
 
 HOSTILE = Alert(5.0, "stop", "k", "Job 7 <!channel> *x* \u202eevil\x1b[31m\r\nBcc: a@b & <http://evil|click>", job="7")
@@ -142,10 +142,10 @@ def test_a_certificate_is_checked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "mode", "message"),
     [
-        ("https://a/b", 0o644, "may be read by others than its owner: chmod 600"),
-        ("", 0o600, "is not one line with one word"),
-        ("https://a/b\nhttps://c/d", 0o600, "is not one line with one word"),
-        ("x" * 5000, 0o600, "is not one line with one word"),
+        ("https://a/b", 0o644, "chmod 600"),
+        ("", 0o600, "does not hold one word on one line"),
+        ("https://a/b\nhttps://c/d", 0o600, "does not hold one word on one line"),
+        ("x" * 5000, 0o600, "does not hold one word on one line"),
         ("file:///etc/passwd", 0o600, "has no URL that begins with https:// or http://"),
     ],
 )
@@ -157,11 +157,3 @@ def test_files_with_secrets(tmp_path: Path, text: str, mode: int, message: str) 
     found = sent(NotifyTarget(name="t", kind="slack", url_file=str(file)))
     assert message in found.message
     assert text[:8] not in found.message or not text
-
-
-def test_a_secret_is_read(tmp_path: Path) -> None:
-    """Without the end of its line."""
-    file = tmp_path / "secret"
-    file.write_text(" https://a/b \n")
-    file.chmod(0o600)
-    assert read_secret(str(file)) == "https://a/b"

@@ -12,6 +12,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from html import escape
 
+from slurm_robust.core.text import printable
 from slurm_robust.localize.evidence import Capture
 from slurm_robust.localize.ranks import fold, name
 from slurm_robust.localize.stacks.merge import Branch, merged
@@ -132,6 +133,6 @@ def _text(x_px: float, y_px: float, text: str, bold: bool = False) -> str:
 
 def shorten(text: str, width_px: float) -> str:
     """As much of a text as fits into so many pixels. Characters that XML does not allow are left out."""
-    clean = "".join(c for c in text if c.isprintable())
+    clean = printable(text, "")
     room = int(width_px / CHAR_PX)
     return clean if len(clean) <= room else clean[: max(room - 1, 0)] + "…"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from slurm_robust.core.text import shortened
+from slurm_robust.core.text import printable, shortened
 
 SENTENCE_MAX_CHARS = 200
 
@@ -140,5 +140,5 @@ def fitness(statuses: Iterable[Status]) -> Fitness:
 
 def shorten(text: str, limit: int = SENTENCE_MAX_CHARS) -> str:
     """Printable, one line, at most `limit` characters: fit for a drain reason."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    line = " ".join(printable(text, " ").split())
     return shortened(line, limit)

@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from slurm_robust.core.text import printable
+
 _INTEGER = re.compile(r"-?\d{1,20}\Z", re.ASCII)
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?\Z")
 _MAX_CPUS = 65_536
@@ -28,7 +30,7 @@ def text(path: Path, limit: int = 256) -> str:
 
 def word(path: Path, limit: int = 256) -> str:
     """The same for a file of one line: printable, with single blanks."""
-    return " ".join("".join(char if char.isprintable() else " " for char in read_text(path, limit)).split())
+    return " ".join(printable(read_text(path, limit), " ").split())
 
 
 def integer(digits: str) -> int | None:

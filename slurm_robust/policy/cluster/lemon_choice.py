@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from slurm_robust.core.text import shortened
+from slurm_robust.core.text import printable, shortened
 from slurm_robust.policy.cluster.node_states import idle
 from slurm_robust.slurm.client import Node
 
@@ -73,4 +73,4 @@ def choose(
 
 
 def _plain(text: str) -> str:
-    return shortened("".join(c if c.isprintable() else "?" for c in text), MAX_WHY_CHARS)
+    return shortened(printable(text), MAX_WHY_CHARS)

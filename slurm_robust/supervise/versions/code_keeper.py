@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_robust.core.model import Conclusion, Failure, Plan, Road, Verdict
+from slurm_robust.core.text import printable
 from slurm_robust.policy.job import code_versions
 from slurm_robust.policy.job.code_versions import CodeState, PendingCode
 from slurm_robust.supervise.incident.incident_log import IncidentLog
@@ -211,7 +212,7 @@ class CodeKeeper:
             self._withdraw(order)
             return
         until_s = session.clock.now_s() + order.within_s
-        pending = PendingCode(order.number, order.when, until_s, _printable(order.by), order.back)
+        pending = PendingCode(order.number, order.when, until_s, printable(order.by), order.back)
         self._checkpoint = NewestCheckpoint(session)
         self._store.code_changed(replace(self._state, pending=pending))
         text = f"version {order.number} of the code is put in force {_when_text(order)}, asked for by {pending.by}"
@@ -226,7 +227,7 @@ class CodeKeeper:
         state = self._state
         assert state.pending is not None
         self._store.code_changed(replace(state, pending=None))
-        text = f"version {state.pending.number} of the code is withdrawn by {_printable(order.by)}: version "
+        text = f"version {state.pending.number} of the code is withdrawn by {printable(order.by)}: version "
         text += f"{state.in_force} stays in force"
         self._answer = CodeAnswer(order.at_s, accepted=True, text=text)
         self._report()
@@ -343,10 +344,6 @@ def _when_text(order: CodeOrder) -> str:
     if order.when == "next-checkpoint":
         return f"right after the next verified checkpoint, {at_most}"
     return f"with the next failure, and within {order.within_s / 3600:g} h"
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _user() -> str:

@@ -11,16 +11,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from slurm_robust.wire import secret_file
 
 COOKIE = "srobust"
 COOKIE_MAX_AGE_S = 30 * 86400
 TOKEN_MIN_CHARS, TOKEN_MAX_BYTES = 16, 4096
 _MAKE = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+_WANTED = f"a token is one word of {TOKEN_MIN_CHARS} characters or more; make it: (umask 077; {_MAKE} >"
 
 
 class AccessError(Exception):
@@ -124,29 +125,11 @@ def read_token(path: Path) -> str:
         AccessError: it cannot be read, others may read it, or it is too short to be a secret.
     """
     try:
-        # A pipe would block for as long as nobody writes into it.
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise AccessError(
-            f"the token's file {path} cannot be read ({error.strerror}), so nothing is shown; make it: "
-            f"(umask 077; {_MAKE} > {path})"
-        ) from None
-    try:
-        state = os.fstat(opened)
-        if not stat.S_ISREG(state.st_mode):
-            raise AccessError(f"the token's file {path} is no plain file")
-        if state.st_mode & 0o027:
-            raise AccessError(f"others may read or write the token's file {path}: chmod 600 {path}")
-        data = os.read(opened, TOKEN_MAX_BYTES + 1)
-    except OSError as error:
-        raise AccessError(f"the token's file {path} cannot be read: {error.strerror}") from None
-    finally:
-        os.close(opened)
-    token = data.decode("utf-8", "replace").strip()
-    if len(data) > TOKEN_MAX_BYTES or len(token) < TOKEN_MIN_CHARS or not token.isprintable() or " " in token:
-        raise AccessError(
-            f"the token in {path} has to be one word of {TOKEN_MIN_CHARS} characters or more: {_MAKE} > {path}"
-        )
+        token = secret_file.read(path, TOKEN_MAX_BYTES, others=0o027)
+    except secret_file.SecretFileError as error:
+        raise AccessError(f"nothing is shown: {error}; {_WANTED} {path})") from None
+    if len(token) < TOKEN_MIN_CHARS:
+        raise AccessError(f"nothing is shown: the token in {path} is too short; {_WANTED} {path})")
     return token
 
 
