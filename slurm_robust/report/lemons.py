@@ -338,18 +338,3 @@ def binomial_tail(count: int, of: int, share: float) -> float:
         if number > of * share and term < total * 1e-16:
             break
     return min(1.0, total)
-
-
-def failures_needed(nodes: int, factor: float) -> int:
-    """How many failures a node has had on average when it is found, that fails `factor` times as often as the others.
-
-    All nodes have the same days, and each part of the cluster has as many failures as it is expected to have.
-    """
-    if nodes < 2 or factor <= MIN_RATIO:
-        raise ValueError(f"nodes: {nodes} must be 2 or more, factor: {factor} above {MIN_RATIO}")
-    count = MIN_FAILURES
-    while binomial_tail(count, round(count + count / factor * (nodes - 1)), 1 / nodes) > ERROR / nodes:
-        count += 1
-        if count > 100_000:
-            raise ValueError(f"factor: {factor} is too close to 1")
-    return count

@@ -29,11 +29,6 @@ def named_leaves(text: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def leaf_switches(text: str) -> tuple[tuple[str, ...], ...]:
-    """The nodes of each leaf switch alone."""
-    return tuple(named_leaves(text).values())
-
-
 def shared(names: Collection[str], switches: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     """The nodes of the one leaf switch that all of these are connected to; none where there is no such."""
     return next((nodes for nodes in switches if set(names) <= set(nodes)), ())

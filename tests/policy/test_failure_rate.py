@@ -14,8 +14,15 @@ from slurm_robust.policy.cluster.failure_rate import (
     gamma_p,
     gamma_quantile,
     poisson_interval,
-    poisson_tail,
 )
+
+
+def poisson_tail(count: int, mean: float) -> float:
+    """The chance of `count` events or more where `mean` are expected."""
+    if count <= 0:
+        return 1.0
+    return gamma_p(count, mean) if mean > 0 else 0.0
+
 
 PUBLISHED = {
     0: (0.0, 3.6889),

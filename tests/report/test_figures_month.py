@@ -8,8 +8,8 @@ from simulated_month import Truth, simulated_month
 from slurm_robust.core.training_time import Spent
 from slurm_robust.report.facts import Facts
 from slurm_robust.report.figures.all_figures import Figures, figures_of
-from slurm_robust.report.figures.ettr import LOST
-from slurm_robust.report.figures.expected import measured_alike
+from slurm_robust.report.figures.ettr import LOST, time_of_all
+from slurm_robust.report.figures.expected import _alike
 
 SEEDS = (1, 2, 3)
 SeenMonth = tuple[Figures, Facts, Truth]
@@ -93,4 +93,4 @@ def test_the_formula_is_near_what_was_measured(month: SeenMonth) -> None:
         assert row.prediction.low <= row.prediction.expected <= row.prediction.high
     nodes = sum(row.training.nodes for row in figures.expected)
     mean = sum(row.prediction.expected * row.training.nodes for row in figures.expected) / nodes
-    assert mean == pytest.approx(measured_alike(figures.trainings), abs=0.005)
+    assert mean == pytest.approx(_alike(time_of_all(figures.trainings)), abs=0.005)

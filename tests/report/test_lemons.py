@@ -17,9 +17,20 @@ from simulated_month import simulated_month
 
 from slurm_robust.daemon.store.attempt_ledger import ClusterSize
 from slurm_robust.report.facts import Facts, NodeDrain, NodeStrike
-from slurm_robust.report.lemons import ERROR, binomial_tail, failures_needed, failures_of, find_lemons, signals_of
+from slurm_robust.report.lemons import ERROR, MIN_FAILURES, binomial_tail, failures_of, find_lemons, signals_of
 
 LEMON = "n0"
+
+
+def failures_needed(nodes: int, factor: float) -> int:
+    """How many failures a node has had on average when it is found, that fails `factor` times as often as the others.
+
+    All nodes have the same days, and each part of the cluster has as many failures as it is expected to have.
+    """
+    count = MIN_FAILURES
+    while binomial_tail(count, round(count + count / factor * (nodes - 1)), 1 / nodes) > ERROR / nodes:
+        count += 1
+    return count
 
 
 def drains_of(seed: int, nodes: int, factor: float, days: float, per_day: float = 0.05) -> list[NodeDrain]:

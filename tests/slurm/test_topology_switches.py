@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm_robust.slurm.topology import leaf_switches, named_leaves, read, shared
+from slurm_robust.slurm.topology import named_leaves, read, shared
 
 TREE = """
 # SwitchName=old Nodes=n9
@@ -18,7 +18,7 @@ SwitchName=odd Nodes=n[
 
 def test_each_leaf_has_its_nodes_and_a_line_that_cannot_be_read_is_left_out() -> None:
     """In the file's order; comments and switches of switches say nothing."""
-    assert leaf_switches(TREE) == (("n1", "n3"), ("n2", "n4"))
+    assert tuple(named_leaves(TREE).values()) == (("n1", "n3"), ("n2", "n4"))
     assert list(named_leaves(TREE + "BlockName=b1 Nodes=n[5-6]")) == ["s0", "s1", "b1"]
 
 
@@ -31,7 +31,7 @@ def test_the_file_lies_beside_slurm_conf(tmp_path: Path) -> None:
 
 def test_nodes_that_hang_on_one_switch_name_it() -> None:
     """All of them do, or none is named."""
-    leaves = leaf_switches(TREE)
+    leaves = tuple(named_leaves(TREE).values())
     assert shared({"n3"}, leaves) == ("n1", "n3")
     assert shared({"n1", "n2"}, leaves) == ()
     assert shared({"n1"}, ()) == ()

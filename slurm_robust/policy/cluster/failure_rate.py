@@ -84,13 +84,6 @@ def poisson_interval(count: int, confidence: float = CONFIDENCE) -> tuple[float,
     return low, gamma_quantile(count + 1, 1 - error)
 
 
-def poisson_tail(count: int, mean: float) -> float:
-    """The chance of `count` events or more where `mean` are expected."""
-    if count <= 0:
-        return 1.0
-    return gamma_p(count, mean) if mean > 0 else 0.0
-
-
 @dataclass(frozen=True)
 class FailureRate:
     """Failures over an exposure, and the rate that they show.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from slurm_robust.core.spent_time import Spent
 from slurm_robust.policy.cluster.failure_rate import FailureRate
 from slurm_robust.report.facts import Facts
-from slurm_robust.report.figures.ettr import TimeShares, time_of, time_of_all
+from slurm_robust.report.figures.ettr import TimeShares, time_of
 from slurm_robust.report.figures.reliability import reliability
 from slurm_robust.report.figures.trainings import Training
 
@@ -151,8 +151,3 @@ def expected_ettr(facts: Facts, trainings: Sequence[Training]) -> tuple[Expected
 def _alike(time: TimeShares) -> float | None:
     total = sum(time.seconds[what] for what in _IN_FORMULA)
     return time.seconds[Spent.PRODUCTIVE] / total if total > 0 else None
-
-
-def measured_alike(trainings: Sequence[Training]) -> float | None:
-    """The cluster's ratio as the formula has it, weighed as `time_of_all`."""
-    return _alike(time_of_all(trainings))

@@ -81,14 +81,6 @@ def node_histories(facts: Facts) -> tuple[NodeHistory, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.counts.total(), row.node)))
 
 
-def events_by_day(facts: Facts, offset_s: float = 0.0) -> dict[int, Counter[str]]:
-    """Events by kind, by the day since the epoch (`offset_s` east of UTC); days without any are not in it."""
-    days: dict[int, Counter[str]] = defaultdict(Counter)
-    for event in _events(facts):
-        days[int((event.at_s + offset_s) // DAY_S)][event.kind] += 1
-    return dict(sorted(days.items()))
-
-
 def _history(node: str, events: list[NodeEvent], drains: list[NodeDrain], facts: Facts) -> NodeHistory:
     xids = [drain.xid for drain in whole_drains(drains)]
     return NodeHistory(

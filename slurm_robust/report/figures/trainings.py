@@ -69,10 +69,6 @@ class Training:
         """At the end."""
         return self.sizes[-1].nodes
 
-    def size_at(self, at_s: float) -> TrainingSize:
-        """The size at that time; before the first attempt, that of the first."""
-        return next((size for size in reversed(self.sizes) if size.at_s <= at_s), self.sizes[0])
-
     def weighed(self, unit: str) -> Iterator[tuple[Span, int]]:
         """The spans, cut where the size changes, with the number of GPUs or nodes."""
         ends = [*(size.at_s for size in self.sizes[1:]), float("inf")]

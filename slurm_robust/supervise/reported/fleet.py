@@ -34,7 +34,6 @@ class RankInfo:
     node: str
     pid: int = 0
     step_id: str = ""
-    found_at_s: float = 0.0
     task: int = -1
     """Slurm's number of its task; several ranks of torchrun share one."""
     ranked: bool = False
@@ -196,9 +195,7 @@ class Fleet:
         self.step_nodes = max(self.step_nodes, found.nodes)
         if known is not None:
             self._of_task[known.step_id, known.task].remove(known)
-        info = RankInfo(
-            number, found.node, found.pid, found.step_id, found.at_s, task, ranked=found.ranked, python=found.python
-        )
+        info = RankInfo(number, found.node, found.pid, found.step_id, task, ranked=found.ranked, python=found.python)
         self.ranks[number] = info
         self._of_task.setdefault((found.step_id, task), []).append(info)
         if found.ranked and replaces_worker and known is not None and (known.task == task or known.gone_at_s):
