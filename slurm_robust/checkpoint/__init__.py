@@ -9,16 +9,22 @@
     checkpoint.save("ckpt", step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
 
 A checkpoint is a folder (or a single file) with a *seal*: a manifest of names, sizes and digests, written last and
-atomically, after the files were read back. Without its seal a folder is never chosen. Choosing reads only seals, sizes
-and times of change; torch is imported by `save`, `load` and `Checkpointer` alone.
+atomically, after the files were read back. A folder without a seal is never chosen. Choosing reads only seals, sizes
+and times of change; only `save`, `load` and `Checkpointer` import torch.
 
 The folders, in the order in which data passes:
 
-* `saving`: `Checkpointer`, which copies the state of any parallel layout in the step, and writes it outside of it.
-* `store`: the files and their seal. `store/seals.py` writes and reads the seal; `store/find.py` chooses a checkpoint.
-* `formats`: recognises checkpoints of other frameworks by their files, to check them without a seal.
-* `health`: which checkpoints are from before a bad loss.
-* `integrations`: one-line use in Lightning, the HF Trainer, Megatron-LM and DeepSpeed.
+* `saving` has `Checkpointer`, which copies the state of any parallel layout in the step, and writes it outside of the
+  step.
+* `store` keeps the files and their seal: `store/seals.py` writes and reads the seal, `store/find.py` chooses a
+  checkpoint.
+* `formats` recognises other frameworks' checkpoints by their files, to check them without a seal.
+* `health` says which checkpoints were saved before a loss went bad.
+* `integrations` has one-line calls for Lightning, the HF Trainer, Megatron-LM and DeepSpeed.
+* `base` says which files a checkpoint consists of, and records rollbacks; `store`, `formats` and `health` use it.
+
+The modules: `resume` chooses the checkpoint from which all ranks start. `pruning` removes old checkpoints. `replay`
+tells whether this process replays steps as a test, and must not save. `errors` has the error of this package.
 """
 
 from __future__ import annotations

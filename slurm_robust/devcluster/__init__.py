@@ -1,5 +1,7 @@
-"""Where can I try it?
+"""Where can I try it? A real multi-node Slurm on one machine.
 
-A `spec` becomes `conf` and `files` in a folder; `daemons` starts Slurm there with what `machine` offers; `record` keeps
-what runs, `members` finds every process of it, and `cluster` is the interface to all of it.
+`cluster` is the interface: start a cluster, run commands in it, kill parts of it, end it. A `spec` becomes the text of
+the files (`conf`), which `files` writes into a folder. `daemons` starts Slurm there, with what `machine` offers, and
+`accounting` a private MariaDB for slurmdbd. `process` starts, finds and ends single processes, `members` finds all
+processes that belong to a cluster, and `record` keeps on disk what was started.
 """

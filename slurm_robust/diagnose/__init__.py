@@ -1,11 +1,17 @@
 """What broke, in its own words?
 
-`taxonomy` names what can break and who is to blame for it. `rulebook` reads the rules (`rules/*.yaml`, and the site's)
-that recognise it in a line; `findings` applies them to the lines of each rank; `root` finds the one that all others
-follow from; `signature` says when two failures are the same. Rules are data: no Python is needed to add one.
-`log/` makes a page of output files of any size: what was printed, how often, by which rank, and what is news.
-`telling` names the lines that tell most where there is room for few. `node_faults` adds what nodes reported to the
-blame, and `resembling` finds the same failure among past incidents.
+`taxonomy` names what can break and who is to blame for it. Rules (`rules/*.yaml`, and the site's) recognise it in a
+line: to add a rule, write YAML, no Python.
+
+* Reading: `large_files` reads logs of any size in one pass. `lines` removes colours and labels from a line, and
+  `raised` follows Python's tracebacks through lines of several ranks. `log` makes a page of output files: what was
+  printed, how often, by which rank, and what is new in it.
+* Matching: `rulebook` reads the rules, `hints` finds the words that a line must have for a pattern to match, so that
+  most lines are not searched, and `findings` applies the rules to the lines of each rank.
+* Judging: `root` finds the error that all others follow from. `reported_gpu_faults` blames the node for a CUDA error
+  if the node reported a fault of its GPU in the same minute. `signature` says when two failures are the same, and
+  `resembling` finds the same failure among past incidents.
+* Showing: `telling` chooses the lines that tell most, and `explain` writes the categories into docs/diagnosis.md.
 
 Pure code: it reads the files that it is given, and nothing else.
 """

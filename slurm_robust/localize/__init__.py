@@ -1,8 +1,15 @@
 """Who is at fault?
 
-`evidence` is what is known of one incident (read from files by `evidence_folder`, `circumstances`, `torchrun_table`,
-`ras` and `recorder/`). `stacks/` says what each rank does and for how long, `layout` which ranks belong together,
-`exit_causes` why a rank ended. `votes/` each read one kind of observation; `judge` asks them, the strongest first, and
-returns the `Verdict`, which `verdict_text` prints. `failure` makes it comparable with earlier ones. `slow/` does the
-same for jobs that move too slowly. `dead_mounts` tells a node's dead file system from a server's.
+`judge` asks the `votes`, the strongest first, and returns the `Verdict`; `grades` says how sure each kind of evidence
+is, and `verdict_text` prints the verdict.
+
+* What is judged: `evidence` has all that is known of one incident, as values. `evidence_folder` and `circumstances`
+  read it from a saved incident, each file through `own_file`, since users may write there. `torchrun_table` reads
+  torchrun's table of failed workers, `ras` reads NCCL's answers, and `recorder` reads PyTorch's flight recorder.
+* What is derived: `stacks` says what each rank does and for how long, `layout` which ranks belong to one parallel
+  group, `exit_causes` why a rank ended, and `dead_mounts` whether a file system is dead on one node or on all. `ranks`
+  writes sets of ranks as `0-2,5`.
+* Beside the verdict: `apart` says whose nodes are tested first if nothing names a node, and `failure` makes a failure
+  comparable with earlier ones.
+* Slow jobs: `timings` is the table of step times, and `slow` judges it.
 """

@@ -1,5 +1,5 @@
-"""What is a checkpoint's file, and which steps were rolled back?
+"""Which files does a checkpoint consist of, and which steps were rolled back?
 
-`files` and `checkpoint_files` say which files belong to a checkpoint, and `rollback_log` keeps what was rolled back.
-Formats, store and health stand on these.
+`checkpoint_files` lists the files of a checkpoint, `files` computes digests and writes small files atomically, and
+`rollback_log` records each rollback from a bad loss. The folders `formats`, `store` and `health` use these modules.
 """

@@ -1,12 +1,16 @@
-"""How does an existing training use this? One line where its framework saves, one where it starts.
+"""How does an existing training use this? One line where its framework saves, one line where it starts.
 
     from slurm_robust.checkpoint.integrations import resume_path, trainer_callback
 
     trainer = Trainer(..., callbacks=[trainer_callback()])           # every checkpoint is sealed after it was saved
     trainer.train(resume_from_checkpoint=resume_path("out"))         # the newest that verifies; None: from the start
 
-The table of all frameworks is in docs/checkpoints.md. No framework is imported before its own function is called, and
-nothing here raises into a training: a checkpoint that could not be sealed is reported on stderr and never chosen.
+The table of all frameworks is in docs/checkpoints.md. `choosing` finds the checkpoint to resume from and returns it as
+the argument that the framework expects. `huggingface` and `lightning` have the callbacks, and `sealing` seals what was
+saved, in a thread. `group` finds this process's rank and node, and has a barrier.
+
+No framework is imported before its own function is called. Nothing here raises into a training: a checkpoint that
+could not be sealed is reported on stderr and never chosen.
 """
 
 from slurm_robust.checkpoint.integrations.choosing import pin_latest, resume_path, resume_tag

@@ -1,4 +1,5 @@
 """Who waits for whom, as PyTorch's flight recorder saw it?
 
-Dumps are read (`dump`) and laid side by side (`align`); `votes.flight_recorder` judges them.
+`dump` reads the dump of one rank, and `align` compares the dumps of all ranks. `votes/flight_recorder.py` judges the
+result.
 """

@@ -1,5 +1,13 @@
 """Which machine is slow?
 
-Step timings (`timings`, from a file or the agents) go through `judge`, which also weighs them beside a hang; repeated
-captures go through `rounds`. Pure: a `Verdict` comes out. Only what `judge` loads when it is called imports numpy.
+`judge` takes step timings, live ones or ones that `timings_file` has read, and returns a `Verdict`; it also weighs
+them beside a hang. `rounds` judges repeated captures of stacks instead. The steps of `judge`, in their order:
+
+* `case` chooses the timings that can be judged, and `peers` says which ranks may be compared with each other.
+* `effects` computes how much slower each rank is than its peers, with `robust_statistics`, and `outliers` finds the
+  ranks and nodes that stand out.
+* `confounders` finds reasons other than a slow machine, and `verdict` makes one verdict of all this.
+* `unnamed` makes the verdict if the job is slow and no machine stands out. `wording` writes the reasons.
+
+Pure. Only what `judge` loads when it is called imports numpy.
 """

@@ -1,4 +1,6 @@
 """What is known about faults and hardware, as tables?
 
-XID and SXID codes, kernel messages, network cards, and the explanation of every check.
+`xids` and `sxids` say what NVIDIA's codes mean for GPUs and NVSwitches, and `kernel_patterns` what the kernel's
+messages mean. `remedies` says which faults may be repaired without a person. `network_cards` knows cards by their PCI
+id. `explain` writes the explanation of every check, for `srobust check --list` and docs/checks.md.
 """

@@ -1,5 +1,7 @@
 """How do I add a node check?
 
+The groups of checks: `gpu`, `host`, `network`, and `torch` for checks that compute.
+
 1. Write `checks/<group>/<name>.py`; the smallest complete example is `checks/network/loopback.py`. The first line of
    its docstring is the question that it answers. `probe(context, options)` reads facts (plain JSON values, paths by
    `context.path`); it runs in a process of its own and may hang or crash. `judge(facts, options)` is pure and returns
