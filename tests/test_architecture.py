@@ -554,3 +554,30 @@ def test_no_module_looks_like_a_test() -> None:
     """`test_x.py` and `x_test.py` are names of tests; the command `srobust test` is the one exception."""
     looks = [str(p.relative_to(PACKAGE)) for p in PACKAGE.rglob("*.py") if re.search(r"(^|_)test(_|$)", p.stem)]
     assert looks == ["cli/commands/test.py"]
+
+
+NAMED_BY_WHAT_IS_TYPED = {
+    "cli/commands": "a file for each subcommand, named after it: `srobust --help` lists them",
+    "nodecheck/checks/gpu": "a file for each check, named after it: `srobust check --list` explains them",
+    "nodecheck/checks/host": "the same",
+    "nodecheck/checks/network": "the same",
+    "nodecheck/checks/torch": "the same, and what several of these checks share",
+}
+"""Folder → why its docstring need not name its files."""
+
+
+def named_in(docstring: str) -> set[str]:
+    """Return the names that stand in backticks, without their folder and ending: `x` for `x`, `y/x.py` and `y.x`."""
+    quoted = re.findall(r"`([\w./]+)`", docstring)
+    return {re.split(r"[./]", text.rstrip("/").removesuffix(".py"))[-1] for text in quoted}
+
+
+@pytest.mark.parametrize("init", sorted(PACKAGE.rglob("__init__.py")), ids=name_of)
+def test_a_folder_names_all_that_is_in_it(init: Path) -> None:
+    """Whoever reads folders and docstrings alone finds each module and sub-folder, in backticks, with what it does."""
+    folder = init.parent
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
+    if folder.relative_to(PACKAGE).as_posix() in NAMED_BY_WHAT_IS_TYPED:
+        modules = set()
+    rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert (modules | rooms) - named_in(ast.get_docstring(ast.parse(init.read_text("utf-8"))) or "") == set()

@@ -1,7 +1,16 @@
 """How do we talk to Slurm? The only code that does, apart from the user's own `srun` and the watch step's.
 
-`factory.connect` gives a `client.SlurmClient`. A call passes through its back end: `commands`, or `pyslurm_backend`
-with `pyslurm_link` and, in a process of its own, `pyslurm_worker` (`pyslurm_fit` says which pyslurm fits, and what goes
-by command nevertheless). That checks values (`arguments`), runs the call with a deadline (`process`),
-and parses the answer (`parse`, `values`) or raises one of the `errors`.
+`factory` gives the client that the site chose, and `client` is the interface that all clients have. Every call checks
+its values (`arguments`), passes through a back end, and returns values or raises one of the `errors`. `in_use` tells
+which back end runs, in which version.
+
+* The back end of Slurm's commands: `commands` calls them by `process`, with a deadline. Parsers of what they print:
+  `parse` (nodes, jobs, reservations), `node_listing` (the short list of nodes), `job_gpus` (a job's GPUs), `values`
+  (times, node lists, states). `unread` skips and names a record that cannot be read.
+* The back end of pyslurm: `pyslurm_backend` sends requests by `pyslurm_link` to `pyslurm_worker`, a process of its
+  own, in the form of `pyslurm_messages`. That process calls `pyslurm_objects` or, with pyslurm 22.5,
+  `pyslurm_functions`, and `pyslurm_records` makes values of the answers. `pyslurm_fit` says which pyslurm fits which
+  Slurm.
+* More questions to Slurm: `accounting` asks for past jobs, `admission` whether a user's jobs may start, `topology` for
+  the leaf switches, and `output_files` gives the names of a job's output files.
 """

@@ -1,7 +1,14 @@
 """What do the facts mean? Figures with their definitions.
 
-`trainings` joins attempts to trainings and divides their time; `ettr` and `failure_costs` say where it went;
-`reliability`, `restarts`, `false_alarms` and `node_events` count failures; `standby_use` judges the pools;
-`expected` compares with what a formula predicts; `all_figures` computes everything. Pure: facts in, values out.
-A figure that cannot be said is None, never 0, and has a sentence that says why.
+`all_figures` computes all of these:
+
+* Time: `trainings` joins attempts to trainings and divides their time, `ettr` is the share of productive time, and
+  `expected` what a formula predicts for it. `goodput` is how much of the machine became progress.
+* Failures: `failures` says which incidents are failures, `failure_costs` what they cost, and `reliability` how long
+  trainings run between them, by `size_classes`. `restarts` says where restarts spend their seconds, `node_events` what
+  happened to each node, and `false_alarms` what was done for nothing.
+* Pools: `standby_use` judges the standby pools.
+
+`spread` computes median and 90th percentile. Pure: facts in, values out. A figure that cannot be computed is None,
+never 0, with a sentence that says why.
 """

@@ -1,6 +1,7 @@
 """Where do the facts come from?
 
-`journal` reads the daemon's journal, `folders` adds what the incidents' own folders say of what broke, `accounting`
-asks Slurm for every job, and `doubts` compares them. None is needed: one that is away becomes a sentence among the
-doubts.
+`journal` reads the daemon's journal, `folders` reads in the incidents' own folders what broke, `causes` adds the
+reasons for which suspects were drained, and `accounting` asks Slurm for every job. `doubts` finds times that
+contradict each other, and `wording` writes them as sentences. A report needs none of these sources: it names each one
+that is missing among its doubts.
 """

@@ -1,6 +1,16 @@
 """What does the running attempt show?
 
-`output` reads the job's log: `log_shapes` finds the numbers of known programs in it, `learned_counters` those of
-others, and `log_steps` tells which are progress. All feed `attempt_state`, which `observer` polls. `slowness` judges
-step times, `losses` keeps the loss, `step_pace` the pace, and `attached_end` finds the end of somebody else's step.
+`attempt_state` keeps all that is known of the current attempt, and `observer` updates it once in each poll.
+
+* The job's log: `output` reads it, `log_shapes` finds the numbers of known programs in it, `learned_counters` those of
+  other programs, `log_epochs` epochs, and `log_steps` tells which of them are progress. `task_exits` finds tasks that
+  ended badly, and `last_words` the last lines of the ranks that ended.
+* Speed and loss: `step_pace` computes how long steps take, `slowness` judges whether a machine is slow, and
+  `slow_watch` decides when a slow training is ended for tests. `losses` keeps the loss, and `loss_watch` tells when it
+  is bad.
+* Nodes: `fault_watch` decides when a job leaves a node that reported a fault, and `drain_watch` reads which nodes were
+  drained. `stopped_ranks` continues a rank that a signal has stopped.
+* Checkpoints: `newest_checkpoint` looks which verified checkpoint is the newest.
+* Steps of others: `attached_end` finds the end of a training that somebody else started, and `live_stacks` takes
+  stacks of a job that is not supervised.
 """
