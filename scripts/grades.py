@@ -41,8 +41,8 @@ The time of a grade is its *patience*. It counts from the newest sign of progres
 * The action limit, too, is never shorter than that. Only a limit that the program itself has announced is.
 * If an attempt was restarted on weak evidence, its pause may have been a healthy one that nobody let end: weak evidence
   of the next one is given {factor:g} × as long.
-* In an announced phase of which none has ended so far nothing is done on strong or weak evidence: only the action
-  limit, or the limit that the program announced.
+* In an announced phase, nothing is done on strong or weak evidence before one such phase has ended: only the action
+  limit counts, or the limit that the program announced.
 * Before the first step there is no pause to learn from. Strong evidence then has the patience of weak evidence
   ({weak_s:g} s).
 

@@ -1,4 +1,4 @@
-"""The error of this package: what happened, and what to type next."""
+"""Defines the error of this package: what happened, and what to type next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of `srobust ckpt`: progress bars, a table, JSON, errors and their exit codes."""
+"""Prints the answers of `srobust ckpt`: progress bars, a table, JSON, errors and their exit codes."""
 
 from __future__ import annotations
 

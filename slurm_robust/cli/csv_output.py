@@ -1,4 +1,4 @@
-"""CSV that a spreadsheet cannot be led astray by."""
+"""Prints CSV, so that a spreadsheet takes no cell for a formula."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console script `srobust`. A training step is started without click; everything else is `main`'s."""
+"""Starts the console script `srobust`: a training step without loading click, everything else by `main`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hint of `srobust diagnose --hint`: says who is asked, asks, keeps what is proposed, and shows what came of it."""
+"""Asks for the hint of `srobust diagnose --hint`: says who is asked, keeps the proposed rule, and shows the answer."""
 
 from __future__ import annotations
 

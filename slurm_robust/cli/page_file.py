@@ -1,4 +1,4 @@
-"""A page that a command writes: whole or not at all, and an error that says which file and why."""
+"""Writes the page of a command whole or not at all, with an error that says which file failed and why."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def write_page(path: Path, text: str) -> None:
 def _kept(path: Path) -> bool:
     """Whether to write into what is there: a link, a device or a pipe of the caller's or root's.
 
-    What is put into the place of /dev/null or /dev/stdout would be a file under that name, for everyone. Nobody else's
-    link or pipe is written into: it is replaced, or the error says that it cannot be.
+    A rename onto /dev/null or /dev/stdout would replace that device for everyone. Nobody else's link or pipe is
+    written into: it is replaced, or the error says that it cannot be.
     """
     try:
         found = path.lstat()

@@ -1,4 +1,4 @@
-"""What `srobust report` prints or writes: a page, Markdown, JSON, or a summary for the terminal."""
+"""Prints or writes the answer of `srobust report`: a page, Markdown, JSON, or a summary for the terminal."""
 
 from __future__ import annotations
 

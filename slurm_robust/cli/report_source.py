@@ -1,4 +1,4 @@
-"""What every `srobust report` command shares: of which time, from which sources."""
+"""Reads the options that all `srobust report` commands share, which time and which sources, and loads the facts."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def load_facts(source: FactOptions) -> Facts:
 
     Raises:
         click.ClickException: the configuration cannot be read.
-        click.UsageError: a time is none, or they are in the wrong order.
+        click.UsageError: a time cannot be read, or the times are in the wrong order.
     """
     now_s = time.time()
     from_s = moment(source.since, now_s, "--since")
-    # What the cluster will have is none of its past: no hour of it may be divided by.
+    # Ignore the time after now: shares and rates count only hours that have passed.
     to_s = min(moment(source.until, now_s, "--until"), now_s)
     if from_s >= to_s:
         raise click.UsageError(f"--since {source.since} is not before --until {source.until}, or lies in the future")
@@ -83,12 +83,12 @@ def load_facts(source: FactOptions) -> Facts:
     config = load_config(source.config)
     client = connect(config.slurm) if source.accounting else None
     journal = source.journal or Path(config.daemon.state_dir)
-    # Half a million rows, of which none is garbage: looking for some among them takes a quarter of the time.
+    # Stop the garbage collector: scanning half a million live rows takes a quarter of the run time.
     gc.disable()
     try:
         return read_facts(FactSources(journal, client, source.cluster), from_s, to_s, now_s)
     finally:
-        # The facts stay to the end: whoever works with them need not look through them either.
+        # Freeze what was read: the facts live to the end of the command, so later collections need not scan them.
         gc.freeze()
         gc.enable()
 

@@ -1,4 +1,4 @@
-"""`srobust run`: what has to be known before the user's srun starts. click and most else are not loaded for it."""
+"""Prepares `srobust run` before the user's srun starts, without loading click and most else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many standby nodes each hardware class needs, by the journal's failures and Slurm's nodes of now."""
+"""Computes for `srobust standby size` how many standby nodes each hardware class needs, from the journal's failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seconds_of(text: str) -> float:
     """`12h`, `30d` or `8w` in seconds.
 
     Raises:
-        click.UsageError: it is none of these.
+        click.UsageError: the text is not one of these.
     """
     found = re.fullmatch(r"(\d{1,5})([hdw])", text)
     if found is None or int(found[1]) == 0:

@@ -1,4 +1,4 @@
-"""Shared by the read-only subcommands: reads the daemon's state, formats times."""
+"""Reads the daemon's state for the read-only subcommands, and formats times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help texts of all commands: examples and exit codes below --help, and what to type after an error."""
+"""Writes the help texts of all commands: examples and exit codes below --help, and what to type after an error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fail(name: str, message: str) -> NoReturn:
 
 @contextlib.contextmanager
 def failing(name: str, *errors: type[Exception]) -> Iterator[None]:
-    """Show Slurm's errors and these as `fail` does, and a job id that is none as wrong usage."""
+    """Show Slurm's errors and these as `fail` does, and a word that is not a job id as wrong usage."""
     try:
         yield
     except SlurmError as error:

@@ -1,4 +1,4 @@
-"""Whether plans are carried out. A module of its own: a launch and a prolog need it, and no other noun of `model`."""
+"""Says whether plans are carried out. A module of its own, as a launch and a prolog need no other noun of `model`."""
 
 from __future__ import annotations
 

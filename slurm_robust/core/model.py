@@ -1,4 +1,4 @@
-"""The six nouns: frozen values, standard library only, nothing of the package imported but `mode`.
+"""Defines the six nouns as frozen values. Standard library only; of the package it imports nothing but `mode`.
 
 `Signal → Incident → Verdict → Plan → Action → Attempt`: data goes this way and no other. Every time is
 seconds since the epoch (`…_at_s`) and every duration is seconds (`…_s`).
@@ -61,7 +61,7 @@ class JobRef:
         """Read `12`, `12_3` or `12+1`; `job_id` gives an array task's raw id where it is known.
 
         Raises:
-            ValueError: the text is none of the three.
+            ValueError: the text does not have one of these forms.
         """
         match = re.fullmatch(r"(\d{1,10})(?:_(\d{1,10})|\+(\d{1,4}))?", text)
         if match is None:
@@ -300,7 +300,7 @@ class Plan:
         code: The version of the job's code that the next attempt runs; 0 for the one in force.
         tests: What is tested when the road is TEST.
         test_nodes: The nodes that are tested when the road is TEST.
-        rung: The rung of the ladder that this is (`policy.job.ladder.Rung`), empty where it is none.
+        rung: The rung of the ladder that this is (`policy.job.ladder.Rung`), empty if the plan is not a rung.
     """
 
     road: Road

@@ -1,4 +1,4 @@
-"""How text is built, cut and made printable; how long something took. Standard library only, nothing of the package.
+"""Builds, cuts and cleans text, and says how long something took. Standard library only, nothing of the package.
 
 A reason begins with one short sentence: which node, which fault, on what evidence. What else is known of it stands
 beside it (`Suspect.detail`, `Verdict.detail`), and is shown where there is room. Nothing is cut on the way: only who

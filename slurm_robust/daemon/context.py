@@ -1,4 +1,4 @@
-"""What all parts of the daemon share: configuration, journal, Slurm client, the last readings, and the clock."""
+"""Holds what all parts of the daemon share: configuration, journal, Slurm client, the last readings, and the clock."""
 
 from __future__ import annotations
 

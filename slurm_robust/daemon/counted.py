@@ -1,4 +1,4 @@
-"""Sums that only grow, as Prometheus wants them: counters and histograms by name and labels. Values alone.
+"""Keeps sums that only grow, as Prometheus wants them: counters and histograms by name and labels. Values alone.
 
 Rows of the journal are deleted after `daemon.retention_days`, so the sums are kept on their own, as one JSON text.
 """

@@ -1,4 +1,4 @@
-"""Reads several jobs in two calls, where one after the other would need two calls each."""
+"""Reads several jobs in two calls to Slurm; one after the other they would need two calls each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's own jobs (recheck, standby check, pair test) as the site wants them, and what Slurm says to them.
+"""Chooses account and partition of the daemon's own jobs (rechecks, pair tests), and waits after a refusal.
 
 A partition may take only the jobs of some accounts, or ask for a QOS. What is refused there is refused again a second
 later: the daemon waits, longer each time, and tells a person. The same goes for its reservations, which slurmctld

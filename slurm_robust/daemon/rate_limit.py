@@ -1,4 +1,4 @@
-"""How often something may happen, so that no text from outside fills disks or logs. Pure."""
+"""Limits how often something may happen, so that no text from outside fills disks or logs. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of `srobustd`: one call to Slurm a second, more only while a recovery or a claim is under way."""
+"""Runs the loop of `srobustd`: one call to Slurm a second, more only while a recovery or a claim is under way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster's own accounting: a real slurmdbd on a real MariaDB, both private to the cluster.
+"""Starts a cluster's own accounting: a real slurmdbd on a real MariaDB, both private to the cluster.
 
 MariaDB listens on no port: only on a socket in a folder that nobody but the cluster's user can enter, so it needs no
 accounts. Its files are small, and nothing waits for the disk: they end with the cluster.

@@ -1,4 +1,4 @@
-"""The text of a devcluster's files: slurm.conf and those beside it, robust.yaml, prolog and epilog."""
+"""Writes the text of a devcluster's files: slurm.conf and those beside it, robust.yaml, prolog and epilog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine offers a devcluster: commands, ports, munge, cgroups."""
+"""Finds what this machine offers a devcluster: commands, ports, munge, cgroups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes of this machine belong to a devcluster: its daemons, its slurmstepds, its jobs."""
+"""Finds the processes of this machine that belong to a devcluster: its daemons, its slurmstepds, its jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of a devcluster: started so that they outlive us, found again, and not confused with others.
+"""Starts processes of a devcluster that outlive us, and finds them again without confusing them with others.
 
 A command (`run`) is waited for; its output becomes part of the error where it fails.
 """

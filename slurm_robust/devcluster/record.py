@@ -1,4 +1,4 @@
-"""`cluster.json`: what a devcluster is and which processes it started, updated while it lives."""
+"""Keeps in `cluster.json` what a devcluster is and which processes it started."""
 
 from __future__ import annotations
 

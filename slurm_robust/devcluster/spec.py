@@ -1,4 +1,4 @@
-"""The specification of a devcluster, and the paths of its files."""
+"""Specifies a devcluster, and the paths of its files."""
 
 from __future__ import annotations
 

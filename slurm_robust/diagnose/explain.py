@@ -1,4 +1,4 @@
-"""The categories explained, for docs/diagnosis.md.
+"""Writes the explanation of the categories into docs/diagnosis.md.
 
 `python -m slurm_robust.diagnose.explain docs/diagnosis.md` writes the generated half of that page anew.
 """

@@ -1,4 +1,4 @@
-"""Which words a line must have for a pattern to match it: most lines have none of them, and are not searched."""
+"""Finds words that a line must have for a pattern to match it, so that lines without such words are not searched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WHOLE_ONLY = re.compile(r"\(\?[a-zA-Z]|\(\?\(|\(\?-|\\\d|\\Z")
 _PLAIN = re.compile(r"[\w :,'/=<>\"@%&;!-]+")
 _KNOWN_RUNS, _RUN_CHARS, _LEAST_RUN = 1 << 18, 40, 2
 _AS_RUNS = bytes(ord(chr(n).lower()) if chr(n).isalpha() and n < 128 else 32 for n in range(256))
-"""Letters in lower case, and blanks for what is none: digits, signs, and all that is not ASCII."""
+"""Letters in lower case, and blanks for all else: digits, signs, and all that is not ASCII."""
 _MASK = str.maketrans("123456789", "000000000")
 _REPEATS, _DIGIT = re.compile(r"\{\d*,?\d*\}|\\[dx]"), re.compile(r"\d")
 _EACH_DIGIT = re.compile(r"(?P<repeat>\{\d*,?\d*\})|[1-9]")

@@ -1,4 +1,4 @@
-"""Lines of a log as rules see them: without colours, and without the labels that launchers and loggers put before."""
+"""Makes lines of a log readable for rules: without colours, and without the labels of launchers and loggers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CUDA error beside a GPU's own complaint: a fault that its node reported in the same minute decides the blame."""
+"""Blames the node for a CUDA error if the node reported a fault of its GPU in the same minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which past incidents were the same failure, or much like it: by signature, else by category and words."""
+"""Finds past incidents that were the same failure, or much like it: by signature, else by category and words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of many errors is the one that the others follow from."""
+"""Finds the one of many errors that the others follow from."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def _mistakes(entry: Mapping[str, Any], categories: Mapping[str, Category]) -> l
         found.append("exception must be a name, a list of names, or `any`")
     for key, kind in (("blame", Blame), ("scope", AboutNode)):
         if key in entry and entry[key] not in [one.value for one in kind]:
-            found.append(f"{key} {entry[key]!r} is none of {joined(one.value for one in kind)}")
+            found.append(f"{key} {entry[key]!r} is not one of {joined(one.value for one in kind)}")
     weight = entry.get("weight", 0)
     if type(weight) is not int or not 0 <= weight <= MOST_WEIGHT:
         found.append(f"weight must be a number from 0 to {MOST_WEIGHT}")

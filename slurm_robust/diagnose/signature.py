@@ -1,4 +1,4 @@
-"""When two failures are the same: the same exception and message, at the same place of the program, of one category.
+"""Says when two failures are the same: same exception and message, same place of the program, same category.
 
 The class of an exception alone is no signature: two `RuntimeError`s have nothing in common. What a device, a machine or
 an outage causes shows wherever the program happens to be: there the place is left out.

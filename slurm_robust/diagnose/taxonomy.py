@@ -1,4 +1,4 @@
-"""What can break a training, who is to blame for it, and what to do: `rules/categories.yaml`, typed."""
+"""Names what can break a training, who is to blame for it, and what to do: `rules/categories.yaml`, typed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of a log's lines tell most, when there is room for few: the compressor's choice."""
+"""Chooses the lines of a log that tell most, when there is room for few; the log compressor chooses."""
 
 from __future__ import annotations
 

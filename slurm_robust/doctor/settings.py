@@ -1,4 +1,4 @@
-"""slurm.conf as the controller runs it, judged by what requeues, prologs and standby nodes rest on. Pure."""
+"""Judges slurm.conf as the controller runs it by what requeues, prologs and standby nodes need. Pure."""
 
 from __future__ import annotations
 

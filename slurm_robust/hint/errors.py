@@ -1,4 +1,4 @@
-"""Why there is no hint, or no rule: one exception, with a sentence for people."""
+"""Says why there is no hint, or no rule: one exception, with a sentence for people."""
 
 
 class HintError(Exception):

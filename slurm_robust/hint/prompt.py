@@ -1,4 +1,4 @@
-"""The question to a language model, as the body of a request to `/chat/completions`. Pure.
+"""Writes the question to a language model, as the body of a request to `/chat/completions`. Pure.
 
 Text of the log is data. Each of its lines stands behind a number and a bar, so that no line can end the block, and the
 instructions say that nothing in the block is one. What an answer may do is bounded in `vote`, not here.

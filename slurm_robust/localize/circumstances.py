@@ -1,4 +1,4 @@
-"""What belongs to a saved incident beside its stacks: who was missing, who ended and how, what nodes reported.
+"""Reads and writes what a saved incident knows beside its stacks: ranks that were missing or ended, nodes' reports.
 
 The supervisor writes it as `circumstances.json` into the incident's folder, so that the folder judges as the live
 evidence did. It is read as untrusted: sizes are capped and types checked.

@@ -1,4 +1,4 @@
-"""What localisation is given: captured stacks, progress, exits and node signals, as frozen values.
+"""Defines the evidence of an incident as frozen values: captured stacks, progress, exits and node signals.
 
 The supervisor, or a reader of saved files, makes these values; the votes only read them.
 """

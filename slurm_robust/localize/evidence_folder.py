@@ -1,4 +1,4 @@
-"""A folder of saved evidence: archives of nodes, and raw py-spy dumps, one a rank.
+"""Reads a folder of saved evidence: archives of nodes, and raw py-spy dumps, one a rank.
 
 One bad file never spoils the others: it becomes a sentence beside the evidence.
 """
@@ -157,7 +157,7 @@ def _incident(path: Path, folder: Path) -> Path:
 
 
 def _one(path: Path, folder: Path) -> NodeArchive | RasView | Circumstances | str:
-    """What one file holds, or why it cannot be used; an empty text for files that are none of ours."""
+    """What one file holds, or why it cannot be used; an empty text for files of other kinds."""
     match = _RANK_FILE.fullmatch(path.name)
     try:
         if match is not None:

@@ -1,4 +1,4 @@
-"""A failure's signature: what makes it the same as an earlier one, on this node or on another."""
+"""Computes a failure's signature, by which it is compared with earlier ones on this node or another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a verdict rests on, and how sure that is: the one table of grades.
+"""Grades what a verdict rests on: the one table that says how sure each kind of evidence is.
 
 Each vote says on which ground it names somebody, or nobody. What may be done about a grade, and when, is decided in
 `policy.job.consequences` alone. `scripts/grades.py` writes both tables into `docs/localization.md`.

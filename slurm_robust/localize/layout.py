@@ -1,4 +1,4 @@
-"""Which ranks belong together: parallel groups from sizes such as `tp=2,pp=4,dp=4`, in Megatron's rank order.
+"""Computes which ranks form a parallel group, from sizes such as `tp=2,pp=4,dp=4`, in Megatron's rank order.
 
 A rank is a number written with one digit for each kind of parallelism, the first kind of the order changing fastest.
 Experts are laid over the same ranks a second time (their own tensor size × expert × what is left), so neither `ep`

@@ -1,4 +1,4 @@
-"""Sets of ranks as people write them: `0-2,5`."""
+"""Writes and reads sets of ranks as people write them: `0-2,5`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NCCL's own view of a job (RAS, NCCL 2.24 and later), as frozen values, and how its answers are read.
+"""Reads NCCL's own view of a job (RAS, NCCL 2.24 and later) into frozen values.
 
 It shows which processes do not answer, and which ranks launched an operation less often than their peers.
 """

@@ -1,4 +1,4 @@
-"""How long each step took each rank: one table, steps by ranks, with gaps where nothing was reported."""
+"""Holds how long each step took each rank: one table, steps by ranks, with gaps where nothing was reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table that torchrun prints when a worker fails: what it saw of each worker of its node, and which it saw first.
+"""Reads the table that torchrun prints when a worker fails: how each worker of its node ended, and which was first.
 
 torchrun itself exits with 1 whatever happened, so that srun's line hides a worker's signal. With `@record` the worker's
 last lines are here and nowhere else.

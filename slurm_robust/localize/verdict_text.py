@@ -1,4 +1,4 @@
-"""A verdict for people and for tools: text for the incident report, and the object of `localize --json`."""
+"""Writes a verdict for people and for tools: text for the incident report, and the object of `localize --json`."""
 
 from __future__ import annotations
 

@@ -241,7 +241,7 @@ def parse(comment: str) -> Claim | None:
     if claim is None:
         return None
     if claim.state not in STATES:
-        raise ClaimError(f"state: {claim.state!r} is none of {', '.join(STATES)}")
+        raise ClaimError(f"state: {claim.state!r} is not one of {', '.join(STATES)}")
     if not claim.lineage:
         raise ClaimError("lineage: empty")
     return claim

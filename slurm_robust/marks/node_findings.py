@@ -97,7 +97,7 @@ def encode(findings: Sequence[NodeFinding], boot: str) -> bytes:
 
 
 def decode(data: bytes, boot: str) -> list[NodeFinding]:
-    """The findings of this boot, in their order. Lines that are none, of any version, are skipped."""
+    """The findings of this boot, in their order. Lines that are not findings of any version are skipped."""
     lines = data[:MAX_BYTES].split(b"\n")
     header = _object(lines[0])
     if header.get("v") != VERSION or header.get("boot") != boot:

@@ -58,7 +58,7 @@ class SentRecords:
         """What those of the records tell that are new, oldest first.
 
         Args:
-            records: As `/dev/kmsg` gives them; what is none is skipped.
+            records: As `/dev/kmsg` gives them; a line that is not a record is skipped.
             gpus: Numbers of GPUs by their PCI address.
             wall_s: That node's time, seconds since the epoch.
             since_boot_s: The same, seconds since its boot.

@@ -119,7 +119,7 @@ def duration_s(text: str) -> int | None:
 def expand(node_list: str, *, remember: bool = True) -> tuple[str, ...]:
     """`n[1-3,7]` as names, in Slurm's order; nothing for an empty list.
 
-    Without `remember` the names are not kept: for lists of thousands of nodes, of which none comes a second time.
+    Without `remember` the names are not kept: for lists of thousands of nodes that come only once.
 
     Raises:
         SlurmParseError: not a node list, or one of more than `MAX_NAMES` names.

@@ -76,7 +76,7 @@ def test_a_sites_rules_are_tried_first(tmp_path: Path) -> None:
         (GOOD.replace("id:", "name:"), ":3: unknown key 'name'"),
         (GOOD.replace("gateway \\d+ is down'", "gateway ( is down'"), ":3: pattern is no regular expression"),
         (GOOD.replace("gateway \\d+ is down'", "(gateway)?'"), ":3: pattern matches the empty line"),
-        (GOOD.replace("blame: node", "blame: them"), ":3: blame 'them' is none of node"),
+        (GOOD.replace("blame: node", "blame: them"), ":3: blame 'them' is not one of node"),
         (GOOD.replace(', "gateway 12 is down"', ""), ":3: examples must be two lines or more"),
         (GOOD.replace("blame: node", "weight: heavy"), ":3: weight must be a number"),
         (GOOD.replace("our-gateway", "gpu-oom"), "the id gpu-oom is taken"),

@@ -1,4 +1,4 @@
-"""Which files a checkpoint consists of: those of a folder, at any depth, or a single file with our own beside it."""
+"""Lists the files of a checkpoint: those of a folder, at any depth, or a single file with our own files beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torch.distributed.checkpoint`: `.metadata` names every tensor's chunks, and file, offset and length of each."""
+"""Recognises `torch.distributed.checkpoint`: `.metadata` names each tensor's chunks with file, offset and length."""
 
 from __future__ import annotations
 
@@ -173,15 +173,15 @@ class _Region(io.RawIOBase):
         self._fd, self._start, self._size, self._at = file.fileno(), start, size_bytes, 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True: the bytes can be read."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True: the position can be set."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """As a file does."""
+        """Set the position within these bytes, as a file does, and return it."""
         at = offset + (0 if whence == os.SEEK_SET else self._at if whence == os.SEEK_CUR else self._size)
         if at < 0:
             raise ValueError(f"offset {at}")

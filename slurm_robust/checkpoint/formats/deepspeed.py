@@ -1,4 +1,4 @@
-"""DeepSpeed: `global_step…/` with states of each model-parallel rank, and ZeRO shards of each data-parallel one."""
+"""Recognises DeepSpeed: `global_step…/` with states of each model-parallel rank and ZeRO shards of each data rank."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def recognise_tracker(tree: Tree) -> FormatReport | None:
 
 
 def pinned(text: str) -> str | None:
-    """The folder that the tracker's text names; None for what could be none."""
+    """The folder that the tracker's text names; None for a text that cannot be a folder's name."""
     return text if text and "/" not in text and text not in (".", "..") else None
 
 

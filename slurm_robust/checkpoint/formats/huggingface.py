@@ -1,4 +1,4 @@
-"""Hugging Face: weights split over files with an index, and the Trainer's `checkpoint-N` folders."""
+"""Recognises Hugging Face: weights split over files with an index, and the Trainer's `checkpoint-N` folders."""
 
 from __future__ import annotations
 

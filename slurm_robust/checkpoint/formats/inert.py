@@ -1,4 +1,4 @@
-"""Reads pickles without executing them: every class and function that they name becomes a husk that does nothing.
+"""Reads pickles without executing them: each class and function that they name becomes an object that does nothing.
 
 `torch.save` and `torch.distributed.checkpoint` describe their tensors in pickles. Unpickling one runs what it names;
 here nothing is imported and nothing is called but the husks of this file.

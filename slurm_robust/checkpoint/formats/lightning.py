@@ -1,4 +1,4 @@
-"""Lightning: one `torch.save` file a checkpoint, `epoch=2-step=300.ckpt`, which tells its own step."""
+"""Recognises Lightning: one `torch.save` file a checkpoint, `epoch=2-step=300.ckpt`, which tells its own step."""
 
 from __future__ import annotations
 

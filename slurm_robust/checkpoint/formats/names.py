@@ -1,4 +1,4 @@
-"""Names that are common in pickles of checkpoints: a name with one letter changed is recognised as damage.
+"""Knows names that are common in checkpoints' pickles: a name with one letter changed is recognised as damage.
 
 Names in a pickle are never imported here, so a wrong one would otherwise be noticed only when a load fails. Unknown
 names pass.

@@ -1,4 +1,4 @@
-"""All known formats; a folder may have several (an HF Trainer's contains DeepSpeed's, for example)."""
+"""Tries all known formats on a folder, which may have several: an HF Trainer's contains DeepSpeed's, for example."""
 
 from __future__ import annotations
 

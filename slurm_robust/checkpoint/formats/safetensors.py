@@ -1,4 +1,4 @@
-"""safetensors: a JSON header with every tensor's type, shape and position, then the bytes, without holes."""
+"""Reads safetensors: a JSON header with each tensor's type, shape and position, then the bytes, without holes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(file: IO[bytes]) -> SafetensorsContent:
     length = int.from_bytes(file.read(8), "little")
     if size_bytes < 8 or length > LARGEST_HEADER_BYTES or 8 + length > size_bytes:
         return SafetensorsContent(
-            {}, f"a header of {length} bytes in a file of {size_bytes}: truncated, or none of its kind"
+            {}, f"a header of {length} bytes in a file of {size_bytes}: truncated, or not a safetensors file"
         )
     try:
         header = json.loads(file.read(length), parse_constant=_no_number)
@@ -78,7 +78,7 @@ def _tensor(entry: Any, start: int) -> Tensor:
     begin, end = entry["data_offsets"]
     shape = entry["shape"]
     if not all(type(n) is int and n >= 0 for n in (begin, end, *shape)):
-        raise ValueError(f"an offset or a length that is none: {entry}"[:200])
+        raise ValueError(f"an offset or a length that is not valid: {entry}"[:200])
     later = _LATER_KIND.match(entry["dtype"])
     bits = ITEM_BITS.get(entry["dtype"], int(later[1]) if later else None)
     if bits is None:

@@ -1,4 +1,4 @@
-"""Files that `torch.save` writes: a zip of records with CRCs (or, before torch 1.6, pickles and raw storages)."""
+"""Reads files that `torch.save` writes: a zip of records with CRCs (before torch 1.6: pickles and raw storages)."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def read_legacy(file: IO[bytes]) -> TorchfileContent:
 
 
 def read(file: IO[bytes], *, whole: bool, on_bytes: OnBytes | None = None) -> TorchfileContent | None:
-    """The content of an open file, None where it is none of `torch.save`'s. Raises OSError if it cannot be read."""
+    """The content of an open file, None if `torch.save` did not write it. Raises OSError if it cannot be read."""
     if is_zip(file):
         return read_zip(file, whole=whole, on_bytes=on_bytes)
     file.seek(0)

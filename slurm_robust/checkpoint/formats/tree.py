@@ -1,4 +1,4 @@
-"""A folder of a checkpoint for the formats: its file names, and the content of its small files."""
+"""Shows a checkpoint's folder to the formats: its file names, and the content of its small files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoint that a framework resumes from, as the argument that it expects."""
+"""Chooses the checkpoint to resume from, and returns it as the argument that the framework expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This process's rank and node, and a barrier; imports nothing that the program did not import."""
+"""Finds this process's rank and node, and has a barrier; imports nothing that the program did not import."""
 
 from __future__ import annotations
 

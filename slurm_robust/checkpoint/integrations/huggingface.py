@@ -1,4 +1,4 @@
-"""The Trainer of transformers: a callback that seals each of its checkpoints, and records loss and gradient norm."""
+"""Has a callback for transformers' Trainer that seals each of its checkpoints, and records loss and gradient norm."""
 
 from __future__ import annotations
 

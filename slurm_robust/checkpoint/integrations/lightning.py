@@ -1,4 +1,4 @@
-"""Lightning, and NeMo on top of it: a callback that seals every checkpoint that the trainer saves."""
+"""Has a callback for Lightning, and for NeMo on top of it, that seals every checkpoint that the trainer saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seal of a checkpoint, `seal.json`: its files with the digest of every byte. This module writes and reads it.
+"""Writes and reads the seal of a checkpoint, `seal.json`: its files with the digest of every byte.
 
 A seal is written last. A folder contains `seal.json`, with file names relative to the folder; a single file `F` has
 `F.seal.json` beside it. A new seal replaces the old one in one rename, and ends a demotion of the old one.

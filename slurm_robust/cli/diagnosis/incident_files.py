@@ -1,4 +1,4 @@
-"""Everything in an incident's folder that its page shows.
+"""Reads everything in an incident's folder that its page shows.
 
 The job may write there: sizes are bounded, links are not followed out of the folder, and what cannot be read is a
 sentence on the page.

@@ -1,4 +1,4 @@
-"""What a job has left: its output files, and the folders of its incidents."""
+"""Finds what a job has left: its output files, and the folders of its incidents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Past incidents, to compare a failure with: the daemon's journal, and the folders beside the job's output."""
+"""Collects past incidents to compare a failure with: from the daemon's journal, and from folders beside the output."""
 
 from __future__ import annotations
 

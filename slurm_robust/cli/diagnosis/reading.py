@@ -1,4 +1,4 @@
-"""The lines that a diagnosis reads, what rules find in them, and the root."""
+"""Reads the lines for a diagnosis, applies the rules to them, and finds the root error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A diagnosis as text and as JSON: the root, whose fault it is, what followed, its incident, what was read."""
+"""Shows a diagnosis as text or JSON: the root, whose fault it is, what followed, its incident, what was read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the words of `srobust diagnose` name: files, or one job, or one incident."""
+"""Finds out what the words of `srobust diagnose` name: files, one job, or one incident."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The snapshot in Prometheus' text format: what each number means, and where in the snapshot it stands. Pure.
+"""Writes the snapshot in Prometheus' text format: what each number means, and where it stands in the snapshot. Pure.
 
 Labels are states, outcomes, roads and stages, chosen by this program. The names of jobs and users become labels only
 where the site says so (`daemon.http.job_labels`), and of a bounded number of jobs.

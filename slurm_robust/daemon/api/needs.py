@@ -1,4 +1,4 @@
-"""What needs a person now, from a snapshot: for `srobust status` and the dashboard. Pure."""
+"""Lists what needs a person now, from a snapshot: for `srobust status` and the dashboard. Pure."""
 
 from __future__ import annotations
 

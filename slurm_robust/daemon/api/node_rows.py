@@ -1,4 +1,4 @@
-"""A row of each node, as the snapshot shows it: encoded once, and again only where something of it has changed. Pure.
+"""Makes a row of each node for the snapshot: encoded once, and again only if something in it has changed. Pure.
 
 Of ten thousand nodes, a snapshot a second is made; in most of them no node has changed.
 """

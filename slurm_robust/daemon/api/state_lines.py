@@ -1,4 +1,4 @@
-"""The state as lines of JSON: what the daemon writes to its file and to the HTTP side, and what that one reads. Pure.
+"""Encodes the state as lines of JSON, for the daemon's file and for the HTTP side, which decodes them. Pure.
 
 A line is a whole snapshot, or one with `changed_nodes` instead of `nodes`: the rows that are others than in the line
 before. Of thousands of nodes, most lines have none.

@@ -1,4 +1,4 @@
-"""The daemon's state as one JSON document, for `srobust status`, the HTTP side and other tools."""
+"""Builds the daemon's state as one JSON document, for `srobust status`, the HTTP side and other tools."""
 
 from __future__ import annotations
 

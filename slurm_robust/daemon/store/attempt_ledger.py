@@ -1,4 +1,4 @@
-"""What the journal knows of trainings: every attempt, what interrupted them, and what there was to use."""
+"""Keeps every attempt of a training, what interrupted it, and how large the cluster and its pools were."""
 
 from __future__ import annotations
 

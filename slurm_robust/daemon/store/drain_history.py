@@ -1,4 +1,4 @@
-"""What the journal can tell of a drain afterwards: how long it lasted, and whether it was taken back for nothing."""
+"""Tells from the journal how long a drain lasted, and whether it was for nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal: every plan is written before its first action, every action before its call. One SQLite file.
+"""Writes the journal, one SQLite file: every plan before its first action, every action before its call.
 
 It is the daemon's memory across a kill -9, and the site's audit log. Only the daemon writes it, and `srobust breaker
 reset`, which writes one key. The file uses a write-ahead log.

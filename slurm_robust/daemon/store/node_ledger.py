@@ -1,4 +1,4 @@
-"""What the journal knows about nodes: quarantines, strikes, checks of standby nodes, drains."""
+"""Keeps in the journal what is known about nodes: quarantines, strikes, checks of standby nodes, drains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the journal knows about tests of two nodes together."""
+"""Keeps in the journal the tests of two nodes together."""
 
 from __future__ import annotations
 

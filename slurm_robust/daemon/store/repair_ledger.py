@@ -1,4 +1,4 @@
-"""What the journal knows about repairs: the tries on each node, and what a person was told."""
+"""Keeps in the journal the tries to repair each node, and what a person was told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal's tables, and the steps that bring an older file to the newest version."""
+"""Defines the journal's tables, and the steps that bring an older file to the newest version."""
 
 from __future__ import annotations
 

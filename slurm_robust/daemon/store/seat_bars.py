@@ -1,4 +1,4 @@
-"""Users whose claims wait: another job of theirs has started in the seat of a job that had claimed."""
+"""Keeps the users whose claims wait, since another job of theirs has started in the seat of a job that had claimed."""
 
 from __future__ import annotations
 

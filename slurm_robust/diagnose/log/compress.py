@@ -1,4 +1,4 @@
-"""A job's output files become a page: one pass, in bounded memory.
+"""Compresses a job's output files into a page: one pass, in bounded memory.
 
 A line costs one look into a dictionary by its key (`lines`); only the first line with a key is looked at closely, and
 what counts steps, may belong to a traceback or has to be asked for. Memory stays below `MEMORY_BYTES` above what the

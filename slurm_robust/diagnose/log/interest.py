@@ -1,4 +1,4 @@
-"""Which lines must never be lost, whatever is routine: as the caller says, in words, by a predicate, or both."""
+"""Says which lines must never be lost, even routine ones: as the caller asks, in words, by a predicate, or both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of all lines with one key, and of how many lines a line of a file consists."""
+"""Holds what is known of all lines with one key, and how many lines, glued together, are one line of a file."""
 
 from __future__ import annotations
 

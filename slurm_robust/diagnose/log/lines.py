@@ -1,4 +1,4 @@
-"""A file as logical lines, many at once: each line beside its *key*, the same bytes with every digit as 0.
+"""Reads a file as logical lines, many at once, each beside its *key*: the same bytes with every digit as 0.
 
 Equal keys are equal lines but for their digits, and a key has its line's length: what is found out about one line
 (where its label stands, where its step number) holds for all lines with that key. Both come from one pass of C code
@@ -184,7 +184,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def _open(path: Path) -> int:
-    """A regular file; one that is none is not waited for."""
+    """Open a regular file; any other kind is refused without waiting."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)

@@ -1,4 +1,4 @@
-"""A job's output, compressed: frozen values, as `compress` returns them and `render` prints them."""
+"""Holds a job's compressed output as frozen values: `compress` returns them, `render` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose line it is, and when it was printed: labels of srun, torchrun and PyTorch, and the usual spellings of a time.
+"""Reads from a line's start whose line it is and when it was printed: labels of srun, torchrun and PyTorch, and times.
 
 All works on bytes, and says where in the line something stands: that holds for all lines with the same key.
 """

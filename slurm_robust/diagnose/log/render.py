@@ -1,4 +1,4 @@
-"""A page as text within a limit: the most telling entries are kept, and shown in order of time."""
+"""Writes a page as text within a limit: the most telling entries are kept, and shown in order of time."""
 
 from __future__ import annotations
 

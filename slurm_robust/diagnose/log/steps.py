@@ -1,4 +1,4 @@
-"""Which lines count the training's steps, so that it is known which lines were printed while steps went on."""
+"""Finds the lines that count the training's steps, which tell what was printed while steps went on."""
 
 from __future__ import annotations
 

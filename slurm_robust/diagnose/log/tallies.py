@@ -1,4 +1,4 @@
-"""How often which template was printed by whom, within a budget of memory.
+"""Counts how often each template was printed, and by whom, within a budget of memory.
 
 What came first is kept for ever (half of the budget), and of the rest what came last or often: causes stand at the
 beginning of a disaster, and its end shows what became of it.

@@ -1,4 +1,4 @@
-"""What is left of a line without what differs each time: numbers, addresses, ids, folders, progress bars.
+"""Takes out of a line what differs each time: numbers, addresses, ids, folders, progress bars.
 
 drain3 does this too, with a tree of tokens that are compared one by one. Its last release is of July 2022.
 """

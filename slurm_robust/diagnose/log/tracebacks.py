@@ -1,4 +1,4 @@
-"""Tracebacks, put together from the lines of one speaker, each kept once however many ranks print it.
+"""Puts tracebacks together from the lines of one speaker; each is kept once however many ranks print it.
 
 Python's tracebacks with their chains and groups, the frames of C++ that follow them, and what faulthandler prints.
 """

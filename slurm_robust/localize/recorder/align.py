@@ -1,4 +1,4 @@
-"""Dumps of all ranks laid side by side: who waits for whom, and in which operation.
+"""Compares the dumps of all ranks: who waits for whom, and in which operation.
 
 An operation that a rank has enqueued and that is not complete waits for one of three things: members that never
 enqueued it (`absent`), its own device, where other members have completed it (`stuck`), or something that lies before
@@ -185,7 +185,7 @@ def _collective(board: _Board, group: ProcessGroup, seq: int, waiters: tuple[int
     elif not undumped and not seen["unknown"]:
         behind = tuple(rank for rank in group.ranks if not _is_first(board, rank, op))
         if behind and all(mine.state == "started" for mine in entered.values()):
-            # Each communicator has a stream of its own: what has begun on all devices waits for none of them.
+            # Each communicator has a stream of its own: what has begun on all devices no longer waits.
             found.running.append((group, op))
         if behind:
             found.holds.append(Hold(op, waiters, behind=behind))

@@ -1,4 +1,4 @@
-"""One rank's flight-recorder dump as frozen values, and how its file is read.
+"""Reads one rank's flight-recorder dump into frozen values.
 
 PyTorch writes a pickle of plain containers (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE` + rank) or, on request, JSON with the
 same keys. Nothing is executed from a pickle: a file that names any class or function is refused.

@@ -1,4 +1,4 @@
-"""Which of the timings can be judged: ranks with enough steps, steps that are alike, and who may be compared."""
+"""Chooses the timings that can be judged: ranks with enough steps, steps that are alike, and who may be compared."""
 
 from __future__ import annotations
 

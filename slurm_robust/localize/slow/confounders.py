@@ -1,4 +1,4 @@
-"""Why a rank that stands out may be no slow machine: its data, a fast twin, other work than the rest."""
+"""Finds reasons for a rank to be slow on a healthy machine: its data, a fast twin, other work than the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow nodes and ranks: which stand out, since when, and how steadily. Decides nothing about blame."""
+"""Finds slow nodes and ranks: which stand out, since when, and how steadily. Decides nothing about blame."""
 
 from __future__ import annotations
 

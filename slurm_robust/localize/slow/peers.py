@@ -1,4 +1,4 @@
-"""Who may be compared with whom: ranks that have the same work by the program's own design.
+"""Says who may be compared with whom: ranks that have the same work by the program's own design.
 
 Two comparisons, each blind to what the other sees. *Role*: ranks of one pipeline stage and the same place in their
 tensor, context and expert groups, across the replicas of the model: the same code on other data. *Twins*: ranks of one

@@ -1,4 +1,4 @@
-"""Statistics that a few wild values do not move, over whole tables at once. NaN is a gap everywhere."""
+"""Computes statistics that a few wild values do not move, over whole tables at once. NaN is a gap everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Step timings from a file: JSON lines or CSV, gzipped or not. One bad line never spoils the others.
+"""Reads step timings from a file: JSON lines or CSV, gzipped or not. One bad line never spoils the others.
 
 docs/localization.md describes the formats. What cannot be used becomes a sentence with file and line; of many
 of one kind only the first is shown, with their number.

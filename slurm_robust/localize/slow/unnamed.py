@@ -1,4 +1,4 @@
-"""A job that is slow, where the step times name no machine."""
+"""Makes the verdict for a job that is slow without a machine that stands out in its step times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on one job's step timings: outliers among the ranks, less what explains them without a slow machine."""
+"""Makes the verdict on one job's step timings: outliers among the ranks, less those with another explanation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasons of slowness in words and figures, as an on-call reads them."""
+"""Writes the reasons of slowness in words and figures, as an on-call reads them."""
 
 from __future__ import annotations
 

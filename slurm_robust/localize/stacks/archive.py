@@ -1,4 +1,4 @@
-"""One node's stacks of one round, as the node agent writes them: `<node>.json.gz`.
+"""Reads and writes one node's stacks of one round, as the node agent sends them: `<node>.json.gz`.
 
 An archive is gzipped JSON, content-addressed, so that a hundred data loaders that wait alike cost one stack:
 

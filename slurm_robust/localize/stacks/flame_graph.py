@@ -1,4 +1,4 @@
-"""The merged stacks as a picture: a flame graph in SVG, as wide as ranks are many, outermost functions on top.
+"""Draws the merged stacks as a flame graph in SVG: as wide as ranks are many, outermost functions on top.
 
 A function is a box; where ranks went different ways, boxes stand side by side. Communication is blue, everything else
 is warmer the fewer ranks are in it: the odd one out is red. Each box shows its function and ranks under the pointer.

@@ -1,4 +1,4 @@
-"""Names of frames, made comparable: the same place has the same name on every rank and in every dump.
+"""Makes names of frames comparable: the same place has the same name on every rank and in every dump.
 
 py-spy writes whole paths in JSON and short ones in text; both come out alike here.
 """

@@ -1,4 +1,4 @@
-"""Names that show what a stack does: files and functions of torch, of its neighbours, and of the kernel.
+"""Lists names that show what a stack does: files and functions of torch, of its neighbours, and of the kernel.
 
 Tables only; `place` reads them. A name that is missing here makes a verdict later, never wrong: unknown code counts
 as the user's own, which is not acted on before the action limit.

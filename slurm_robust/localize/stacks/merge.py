@@ -1,4 +1,4 @@
-"""Equal stacks shown once: classes of ranks that stand at the same place, and a merged tree for people."""
+"""Shows equal stacks once: classes of ranks that stand at the same place, and a merged tree for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a thread is doing: where it stands, and what it waits for there.
+"""Says what a thread is doing: where it stands, and what it waits for there.
 
 Two separate questions. *Kind* is the part of a training program that the thread is in, read from the
 innermost frames outward. *WaitsOn* is what holds it there, read from the innermost frames or, where those end in a call

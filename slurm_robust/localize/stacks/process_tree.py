@@ -1,4 +1,4 @@
-"""A rank's process tree: which process is the training itself, and what the others are for."""
+"""Reads a rank's process tree: which process is the training itself, and what the others are for."""
 
 from __future__ import annotations
 

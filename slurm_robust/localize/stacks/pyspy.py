@@ -1,4 +1,4 @@
-"""What py-spy prints, as threads: `py-spy dump --json`, and the plain text that people paste into tickets.
+"""Reads what py-spy prints: `py-spy dump --json`, and the plain text that people paste into tickets.
 
 py-spy prints the innermost frame first; here the outermost is first.
 """

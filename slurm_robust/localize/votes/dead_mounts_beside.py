@@ -1,4 +1,4 @@
-"""Weighs a verdict on D state by mounts: certain if one is dead on its node alone, weak if it is on others, too."""
+"""Weighs a verdict on D state by mounts: certain if one is dead on its node alone, weak if others have it, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does anybody work? All ranks wait for each other or for their device, and nothing moves: a deadlock, whoever made it.
+"""Recognises a deadlock: all ranks wait for each other or for their device, and nothing moves.
 
 A slow program has somebody at work: a rank in code of its own, a stack that moves, bytes on their way. A deadlock has
 nobody. That says nothing about who is at fault, so it makes a verdict surer and names nobody by itself.
@@ -122,7 +122,7 @@ def _rests(before: RankCapture, after: RankCapture, elapsed_s: float, evidence: 
 
     It may do so in the step's own code or in the backward pass; its recorder shows that an operation is open.
 
-    The rank's own process waits for peers, and for none of its children: those only count if they work hard.
+    The rank's own process waits for peers, not for its children: children only count if they work hard.
     """
     moved = compare(_alone(before), _alone(after), elapsed_s)
     may_spin = rank_place(after).kind in (Kind.USER, Kind.BACKWARD)

@@ -86,7 +86,7 @@ class WaitGraph:
     def _in_one_operation(self, ranks: tuple[int, ...]) -> bool:
         """A whole group in one operation, ranks outside any, or neighbours that exchange: not all send or all receive.
 
-        What waits in a circle through several groups came to them in an order that they never meet in.
+        Ranks that wait in a circle through several groups have entered these groups in different orders: a deadlock.
         """
         here = [scope for rank in ranks if (scope := self._scopes.get(rank)) is not None]
         if frozenset(ranks) in self._closed or not here:
@@ -95,7 +95,7 @@ class WaitGraph:
         return all(scope.toward for scope in here) and one_way not in ({"send"}, {"recv"})
 
     def sinks(self) -> tuple[WaitSink, ...]:
-        """Where the waiting ends, the most waited for first. Ranks that nobody waits for are none."""
+        """Where the waiting ends, the most waited for first, without ranks that nobody waits for."""
         parts = _strong_parts(self._edges)
         part_of = {member: number for number, part in enumerate(parts) for member in part}
         before: dict[int, set[int]] = {}

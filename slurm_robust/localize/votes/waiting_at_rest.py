@@ -1,4 +1,4 @@
-"""Do ranks wait at rest in a collective? A capture that finds them there may also be one moment of a healthy step.
+"""Tells ranks that wait at rest in a collective from ranks that were captured in one moment of a healthy step.
 
 What tells the two apart without a step: a rank that trains sends data, or its host uses a processor.
 """

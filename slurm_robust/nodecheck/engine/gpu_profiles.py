@@ -1,7 +1,7 @@
 """What is known of each GPU model, so that a board that falls short of its own kind is seen.
 
-Only figures that hold for every board of the model stand here: an NVLink bridge that a site may or may not have bought
-is none. A model that is not here has no expectations, and no check finds fault with it. A site lays its own figures
+Only figures that hold for every board of the model stand here, so no NVLink bridges, which a site may or may not have
+bought. A model that is not here has no expectations, and no check finds fault with it. A site lays its own figures
 over these, or adds models: `nodecheck.gpu_profiles`.
 
 Sources: NVIDIA's data sheets and architecture papers of each product (links, PCIe, memory, peak rates); the speed of a

@@ -44,7 +44,7 @@ class Option:
         if isinstance(value, dict):
             for key, inner in value.items():
                 if not isinstance(key, str) or (self.keys and key not in self.keys):
-                    return f"{key!r} is none of {', '.join(self.keys)}" if self.keys else f"{key!r} is no text"
+                    return f"{key!r} is not one of {', '.join(self.keys)}" if self.keys else f"{key!r} is no text"
                 if why := self._item(inner, self.items or ((str,) if self.allowed else (int, float))):
                     return f"{key}: {why}"
         if isinstance(value, list):
@@ -54,7 +54,9 @@ class Option:
     def _item(self, value: Any, types: tuple[type, ...]) -> str:
         if type(value) not in types:
             return f"{value!r} is no {' or '.join(kind.__name__ for kind in types)}"
-        return f"{value!r} is none of {', '.join(self.allowed)}" if self.allowed and value not in self.allowed else ""
+        return (
+            f"{value!r} is not one of {', '.join(self.allowed)}" if self.allowed and value not in self.allowed else ""
+        )
 
 
 @dataclass(frozen=True)

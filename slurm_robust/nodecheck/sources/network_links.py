@@ -27,7 +27,7 @@ Interface = dict[str, Any]
 def default_interfaces(ipv4: str, ipv6: str) -> list[str]:
     """Interfaces with a default route, from the texts of /proc/net/route and /proc/net/ipv6_route.
 
-    Interfaces are taken from the routes and not guessed from their names: `ens10f0` is one, `virbr0-calibrate` is none
+    Interfaces are taken from the routes and not guessed from their names: `ens10f0` is one, `virbr0-calibrate` is not
     unless a route says so.
     """
     names: list[str] = []

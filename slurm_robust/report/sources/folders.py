@@ -71,7 +71,7 @@ def _cause(incident: ClosedIncident) -> tuple[str, str]:
 
 
 def _content(folder: str, name: str) -> bytes:
-    """The file's content, by steps of which none follows a link."""
+    """The file's content, opened step by step without following links."""
     # The job's own folder may be reached by links above it: home folders are.
     job = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

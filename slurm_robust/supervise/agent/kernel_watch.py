@@ -56,7 +56,7 @@ class _Line(NamedTuple):
 
 
 class KernelWatch:
-    """Follows one kernel log, from `look_back_s` before now on; an empty path is none.
+    """Follows one kernel log, from `look_back_s` before now on; an empty path stands for no log.
 
     A log that cannot be opened is not tried again. One that is no device is read from near its end on, if it holds raw
     records as the device gives them.

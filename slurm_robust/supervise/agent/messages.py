@@ -234,7 +234,7 @@ class Flushed(NamedTuple):
 
 
 class Malformed(NamedTuple):
-    """What came from a node and is none of these messages. Never sent."""
+    """A line from a node that is not one of these messages. Never sent."""
 
     node: str
 
@@ -380,7 +380,7 @@ def encode(message: FromAgent | ToAgent) -> dict[str, Any]:
 
 
 def from_agent(raw: Mapping[str, Any]) -> FromAgent:
-    """What an agent sent; `Malformed` where it is none of its messages."""
+    """What an agent sent; `Malformed` if it is not one of an agent's messages."""
     try:
         return _FROM_AGENT.decode(raw)
     except ValueError:
@@ -389,7 +389,7 @@ def from_agent(raw: Mapping[str, Any]) -> FromAgent:
 
 
 def to_agent(raw: Mapping[str, Any]) -> ToAgent | None:
-    """What the supervisor sent; None where it is none of its messages."""
+    """What the supervisor sent; None if it is not one of the supervisor's messages."""
     try:
         return _TO_AGENT.decode(raw)
     except ValueError:

@@ -20,7 +20,7 @@ def whole(value: Any) -> int:
     """A whole number.
 
     Raises:
-        ValueError, TypeError, OverflowError: it is none, or too large.
+        ValueError, TypeError, OverflowError: the value is not a whole number, or too large.
     """
     number = int(value)
     if not -_MOST <= number < _MOST:
@@ -63,7 +63,7 @@ def findings(entries: Any) -> tuple[NodeFinding, ...]:
     """Findings, as the file of a node's findings would be believed.
 
     Raises:
-        ValueError: one of them is none.
+        ValueError: one of the entries is not a finding.
     """
     found = [node_findings.believable(dict(zip(NodeFinding._fields, entry))) for entry in entries]
     if None in found:

@@ -49,7 +49,7 @@ class SrunCommand(NamedTuple):
 
 
 def parse(words: Sequence[str]) -> SrunCommand:
-    """Parse `[srun options] [--] CMD…` as srun itself would (options end at the first word that is none).
+    """Parse `[srun options] [--] CMD…` as srun itself would (options end at the first word that is not an option).
 
     Raises:
         UsageError: no command, or an option without its value.

@@ -302,6 +302,6 @@ def _for_job(finding: NodeFinding, *, over_rdma: bool) -> NodeFinding:
 
 def _signal(node: str, finding: NodeFinding, now_s: float) -> Signal:
     evidence = {name: getattr(finding, name) for name in ("kind", "urgency", "gpus", "port", "code")}
-    # A node's clock may be ahead of ours, or be wrong by years; a time before the epoch is none.
+    # A node's clock may be ahead of ours, or be wrong by years; a time before the epoch is not valid.
     at_s = now_s - min(max(0.0, now_s - finding.at_s), _OLDEST_S) if finding.at_s >= 0 else now_s
     return Signal(SignalKind.NODE_FAULT, at_s, finding.source, finding.text, node, evidence=evidence)

@@ -26,7 +26,7 @@ _BOOTSTRAP = (
 )
 _STREAM_LIMIT = 1 << 20
 _STARTING_S = 10.0
-"""From srun's start to the agents': a fault in between is none of an earlier job's."""
+"""From srun's start to the agents': a fault in between does not belong to an earlier job."""
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 _LOG_DELAY_S = 2.0
 """Slurm ends it a moment before the srun of an allocation of its own ends: the end of a job is no reason for a line."""

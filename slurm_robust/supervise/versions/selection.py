@@ -214,11 +214,11 @@ class _Picker:
         self.found.files[path] = (self.root / path).lstat().st_size
         if len(self.found.files) > self._max_files:
             why = self.found.without_git
-            git = f" (git could not be asked what is none: {why})" if why else ""
+            git = f" (git could not be asked which files it ignores: {why})" if why else ""
             raise SelectionError(
                 f"{self.root} has more than {self._max_files} files that belong to its code "
-                "(supervise.code_max_files): name the folder with the code alone, or have git ignore what is none"
-                f"{git}"
+                "(supervise.code_max_files): name the folder with the code alone, or list in .gitignore what is "
+                f"not code{git}"
             )
 
     def _share(self, path: str) -> None:

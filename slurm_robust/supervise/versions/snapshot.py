@@ -58,7 +58,7 @@ def fits(found: Selection, source: Path, limits: Limits) -> None:
     """
     if not found.files:
         raise SnapshotError(f"{source} has no file that belongs to its code")
-    git = f" (git could not be asked what is none: {found.without_git})" if found.without_git else ""
+    git = f" (git could not be asked which files it ignores: {found.without_git})" if found.without_git else ""
     size_bytes = sum(found.files.values())
     if size_bytes > limits.size_bytes:
         largest = sorted(found.files, key=found.files.__getitem__, reverse=True)[:_LARGEST_SHOWN]
@@ -66,7 +66,7 @@ def fits(found: Selection, source: Path, limits: Limits) -> None:
         raise SnapshotError(
             f"the code in {source} has {size_bytes / _MIB:.1f} MiB, more than {limits.size_bytes / _MIB:g} MiB "
             f"(supervise.code_max_mib); the largest files: {shortened(names, 300)}. Name the folder with the code "
-            f"alone, or have git ignore what is none{git}"
+            f"alone, or list in .gitignore what is not code{git}"
         )
 
 

@@ -52,7 +52,7 @@ def tasks_in(answers: Mapping[str, WarmAnswer]) -> set[int]:
 
 
 def unpacked(packed: str) -> str:
-    """A packed text; empty where it is none."""
+    """A packed text; empty if the value is not one."""
     try:
         found = json.loads(packing.unpack(packed)) if packed else ""
     except ValueError:

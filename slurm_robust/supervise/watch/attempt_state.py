@@ -133,7 +133,7 @@ class AttemptState:
                 elif before is not None and before[0] >= 0 and found.step >= 0:
                     # A pause counts as a step time once training has gone on after it: the one line that ended it may
                     # be a stray line of a hung job, and must not raise the limit of its own silence.
-                    # The bar of a data set or of files is a sign of life, but its times are none of steps.
+                    # The bar of a data set or of files is a sign of life, but its times are not times of steps.
                     self._line_times.saw(-1, self._log_signs, before[1])
                 self._log_step = (found.step, now)
                 self._log_signs += 1

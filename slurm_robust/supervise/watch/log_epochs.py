@@ -97,7 +97,7 @@ class EpochLines:
         return CounterReading(EPOCHS + counts.value, whole, counts=counts, learned=True)
 
     def full_bar(self, low: str, now_s: float | None = None) -> FullBar | None:
-        """The full bar of this line, if it is a new one; None if it is none, or the last one again.
+        """The full bar of this line, if it is a new one; None for any other line, and for the last bar again.
 
         A bar that is drawn again has spent more time by as much as has passed. A new one has spent less, or another bar
         stood between them, or it can have begun since the last one was full.

@@ -19,7 +19,7 @@ import yaml
 
 _FILE = Path(__file__).with_name("log_shapes.yaml")
 _GROUPS = {
-    # `1,000` is one number; a time, a percentage, a decimal or a part of one is none.
+    # `1,000` is one number; a time, a percentage, a decimal or a part of one is not.
     "<step>": r"(?P<step>\d{1,3}(?:,\d{3})+(?!\d)|\d+)\b(?!,\d{3}\b|\.\d| ?(?:%|m?s\b|sec))",
     "<total>": r"(?P<total>\d+)",
     "<epoch>": r"(?P<epoch>\d{1,9})",

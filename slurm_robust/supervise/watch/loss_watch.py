@@ -22,7 +22,7 @@ class LossWatch:
         """Why the loss is lost, as a sentence, once; empty else.
 
         A spike is only announced, and so is a loss that no rank has ever had a finite one of, also in earlier attempts
-        (`had_finite`): it may be none by design.
+        (`had_finite`): the program may print NaN by design.
         """
         found = reported(self._attempt.fleet)
         if found is None:

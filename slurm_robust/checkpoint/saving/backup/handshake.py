@@ -1,4 +1,4 @@
-"""How the persisters of two nodes authenticate each other: both know a secret of the run, and neither sends it.
+"""Authenticates the persisters of two nodes to each other: both know a secret of the run, and neither sends it.
 
 The ranks agree on the secret over their own process group, and each tells its persister. What is sent afterwards is
 not encrypted, just as torch.distributed's own traffic is not.

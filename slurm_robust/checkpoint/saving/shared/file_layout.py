@@ -1,4 +1,4 @@
-"""The layout of a rank's file: from torch.distributed.checkpoint's plan to positions in a buffer."""
+"""Lays out a rank's file: from torch.distributed.checkpoint's plan to positions in a buffer."""
 
 from __future__ import annotations
 

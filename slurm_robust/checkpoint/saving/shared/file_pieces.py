@@ -1,4 +1,4 @@
-"""The bytes around one tensor or value in a `torch.save` file, computed before its own bytes are known.
+"""Computes the bytes around one tensor or value in a `torch.save` file, before the tensor's own bytes are known.
 
 Each piece of a checkpoint file is a zip of its own, as torch.distributed.checkpoint writes it. Everything in that zip
 except the tensor's bytes follows from dtype and shape; so a buffer is prepared once, and a save only copies bytes into

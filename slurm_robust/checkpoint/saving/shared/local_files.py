@@ -1,4 +1,4 @@
-"""Ranks' shares as files without a seal: on a node's own disk, or on the shared file system."""
+"""Writes ranks' shares as files without a seal: on a node's own disk, or on the shared file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tiers a save goes to: memory, the node's own disk, the shared file system, each at its own interval."""
+"""Decides which tiers a save goes to: memory, the node's own disk, the shared file system, each at its own interval."""
 
 from __future__ import annotations
 

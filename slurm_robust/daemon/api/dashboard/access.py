@@ -33,7 +33,7 @@ class Asked:
     """What a request says of who asks.
 
     Attributes:
-        peer: The address that it comes from; empty where it is none of the Internet.
+        peer: The address that it comes from; empty if it is not an IP address.
         local: Our address that it came to; the same.
         users: All values of the proxy's header.
     """

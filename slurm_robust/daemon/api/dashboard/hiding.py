@@ -1,4 +1,4 @@
-"""Takes the names of users and jobs out of a snapshot, for everyone whom the HTTP side answers. Pure.
+"""Takes the names of users and jobs out of a snapshot for everybody whom the HTTP side answers. Pure.
 
 Their fields become `hidden`, and so does each of these names where a sentence has it as a word. The name of a job that
 may as well be a word of the sentence (`nan`, `rank`) does so only where it stands as a name: quoted, behind `job`, in a

@@ -1,4 +1,4 @@
-"""The first page: what needs a person, incidents under way, trainings, nodes, drains, pools. Pure."""
+"""Makes the first page: what needs a person, incidents under way, trainings, nodes, drains, pools. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An incident: its card on the first page, and the page of its own with stages, plan and actions. Pure."""
+"""Makes an incident's card on the first page, and its own page with stages, plan and actions. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTML document around a board: it reads well without scripts, and the script only keeps it true. Pure."""
+"""Makes the HTML document around a board: it reads well without scripts; the script only updates it. Pure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Frame:
 
     @property
     def age_s(self) -> float:
-        """Of the snapshot; of none, for ever."""
+        """Return the age of the snapshot, seconds; infinite if there is no snapshot."""
         return max(0.0, self.now_s - self.at_s)
 
 

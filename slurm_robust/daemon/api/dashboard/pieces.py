@@ -1,4 +1,4 @@
-"""Small pieces that several pages have: times, links to incidents, commands to type. Pure.
+"""Makes small pieces that several pages have: times, links to incidents, commands to type. Pure.
 
 No piece depends on the time now: the browser's script writes ages, and a board changes only where the state does.
 """

@@ -1,4 +1,4 @@
-"""The report's pages, which the daemon makes once an hour: read by their names alone, and only those that are known."""
+"""Reads the report's pages, which the daemon makes once an hour, by name, and only those that are known."""
 
 from __future__ import annotations
 

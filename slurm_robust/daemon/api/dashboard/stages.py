@@ -1,4 +1,4 @@
-"""An incident's stages, from the last progress to the next step: what has happened, and what comes next. Pure."""
+"""Lists an incident's stages, from the last progress to the next step: what has happened, and what comes next. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A piece of a page as a value: it becomes HTML for a browser that loads the page, and JSON for one that shows it.
+"""Holds a piece of a page as a value, which becomes HTML for the first load and JSON for later changes.
 
 Texts come from jobs and users. They are escaped here and nowhere else; the browser's script uses text nodes.
 """

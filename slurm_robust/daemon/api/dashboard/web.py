@@ -1,4 +1,4 @@
-"""The pages and what they need, over HTTP: routes, who is answered, and the headers of every answer."""
+"""Answers requests for the pages and what they need: routes, who is answered, and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Dashboard:
         key = request.match_info["key"]
         channel = self.live.channel(f"incident:{key}", _incident_board(key)) if len(key) <= KEY_MAX_CHARS else None
         if channel is None or channel.board is None:
-            sentences = ("It is none of the newest hundred. The daemon's journal has them all:", "$ srobust incidents")
+            sentences = ("It is not among the newest hundred. The journal has all incidents:", "$ srobust incidents")
             return _page(request, message_page("No such incident here", sentences, self._frame()), 404)
         frame = self._frame(f"incident:{key}", channel.version)
         return _page(request, incident_page(channel.board, channel.rows(), frame))

@@ -1,4 +1,4 @@
-"""The full check of a node as a job of the daemon's own account: how it is submitted, and what its result means."""
+"""Runs a node's full check as a job of the daemon's account: how it is submitted, and what its result means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU reset: what the job that checks a repaired node does before it checks. Pure text.
+"""Writes the GPU reset that the job which checks a repaired node does before it checks. Pure text.
 
 It needs root and an empty node, which that job has: exclusive, in the node's quarantine, of the daemon's account.
 All GPUs are reset together: where NVSwitches connect them, one alone cannot be. Who holds the GPUs open is stopped

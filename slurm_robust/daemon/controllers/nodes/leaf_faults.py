@@ -1,4 +1,4 @@
-"""Tells as one fault what several nodes of one leaf switch have: they are drained all the same, as they are of no use.
+"""Tells people of one fault if several nodes of one leaf switch lose the network; these nodes are still drained.
 
 The reason of each drain names the switch, and people get one message. No such drain counts as a failure of its node.
 """

@@ -1,4 +1,4 @@
-"""What a suspect that has passed its full check still has to prove, and with whom: asks the policy, has it tested."""
+"""Asks the policy what a suspect that has passed its full check must still prove, and has it tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quarantine: a suspect is kept free of jobs, checked in full and tested with a proven node.
+"""Keeps a suspect in quarantine: free of jobs, checked in full and tested with a proven node.
 
 Then it is returned with a strike, or drained.
 """

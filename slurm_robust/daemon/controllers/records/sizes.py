@@ -1,4 +1,4 @@
-"""Writes down what there was to use: nodes of each class, and the standby pools. Only where that has changed."""
+"""Writes down how many nodes of each class and which standby pools there were, whenever that changes."""
 
 from __future__ import annotations
 

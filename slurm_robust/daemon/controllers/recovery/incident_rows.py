@@ -1,4 +1,4 @@
-"""How an incident is written down: its unique name, its row in the journal, and what its job has had so far."""
+"""Writes an incident down: its unique name, its row in the journal, and what its job has had so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An open recovery: its row in the journal, its timers, and what the policy decides from."""
+"""Holds an open recovery: its row in the journal, its timers, and what the policy decides from."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OpenRecovery:
     before: frozenset[tuple[int, int]] = frozenset()
     """Other jobs of its user, each with its restarts, that were there when the seat was last seen closed."""
     job: Job | None = None
-    """As it was seen last, without what always changes."""
+    """The job as Slurm showed it last, without the values that change at each reading."""
     broken: str = ""
     """The internal error that was logged last."""
 

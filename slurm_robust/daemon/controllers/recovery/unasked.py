@@ -1,4 +1,4 @@
-"""Recoveries that no job asked for: the daemon itself has seen that a node is lost, or at fault."""
+"""Begins recoveries that no job asked for: the daemon itself has seen that a node is lost, or at fault."""
 
 from __future__ import annotations
 

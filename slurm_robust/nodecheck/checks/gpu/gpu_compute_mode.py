@@ -14,7 +14,9 @@ def validate(options: Options) -> None:
     """Refuse a mode that does not exist."""
     wanted = options["mode"]
     if wanted not in ("", *_MODES.values()):
-        raise CheckError(f"nodecheck.options.gpu_compute_mode.mode: {wanted!r} is none of {', '.join(_MODES.values())}")
+        raise CheckError(
+            f"nodecheck.options.gpu_compute_mode.mode: {wanted!r} is not one of {', '.join(_MODES.values())}"
+        )
 
 
 def judge(facts: Facts, options: Options) -> Finding:

@@ -14,7 +14,7 @@ def validate(options: Options) -> None:
     """Refuse a mode that does not exist."""
     wanted = options["mode"]
     if wanted not in ("", *_MODES):
-        raise CheckError(f"nodecheck.options.gpu_gsp.mode: {wanted!r} is none of {', '.join(_MODES)}")
+        raise CheckError(f"nodecheck.options.gpu_gsp.mode: {wanted!r} is not one of {', '.join(_MODES)}")
 
 
 def judge(facts: Facts, options: Options) -> Finding:

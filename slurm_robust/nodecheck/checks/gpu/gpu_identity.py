@@ -40,7 +40,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def _job(facts: Facts) -> list[Fault]:
-    """GPUs of the job that are not there; ids beyond NVML's own are none of its minors, and say nothing."""
+    """GPUs of the job that are not there; ids that are not minor numbers of NVML's GPUs say nothing."""
     gpus = facts["gpus"]
     if facts["job_instances_missing"] and facts["stage"] == "prolog":
         text = f"the job was given {facts['job_instances_missing'][0]}, which the driver does not have"

@@ -12,7 +12,7 @@ _MODES = {"on": 1, "off": 0}
 def validate(options: Options) -> None:
     """Refuse a mode that does not exist."""
     if options["mode"] not in ("", *_MODES):
-        raise CheckError(f"nodecheck.options.gpu_mig.mode: {options['mode']!r} is none of {', '.join(_MODES)}")
+        raise CheckError(f"nodecheck.options.gpu_mig.mode: {options['mode']!r} is not one of {', '.join(_MODES)}")
 
 
 def judge(facts: Facts, options: Options) -> Finding:

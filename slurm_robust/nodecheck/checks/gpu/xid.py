@@ -51,7 +51,7 @@ def _xid(text: str, driver: int) -> tuple[str, int, str, str] | None:
 
 
 def _sxid(text: str) -> tuple[str, int, str, str] | None:
-    """Switch, code, grade and message of a line that is an SXID; the lines with its registers are none."""
+    """Switch, code, grade and message of a line that is an SXID; None for the lines with its registers."""
     match = _SXID.match(text)
     if match is None or (not match[3] and _REGISTERS.match(match[4])):
         return None

@@ -22,7 +22,7 @@ def _remote(folder: Path) -> bool:
 
 
 def _disks(context: Context) -> dict[str, Facts]:
-    """Whole disks by name; what can be taken out, and what another device or a network stands behind, is none."""
+    """Whole disks by name, without removable ones and those that stand for another device or a network."""
     found: dict[str, Facts] = {}
     for folder in small_files.matching(context.path("/sys/block"), "*")[:_MAX_DISKS]:
         # A hidden device is a path of a multipath disk, not a disk of its own.

@@ -33,7 +33,9 @@ def validate(options: Options) -> None:
     for name in ("ignore", "often"):
         for kind in options[name]:
             if kind not in kernel_patterns.KINDS or (name == "often" and type(options[name][kind]) is not int):
-                raise CheckError(f"nodecheck.options.kernel_log.{name}: {kind!r} is no kind, or its number is none")
+                raise CheckError(
+                    f"nodecheck.options.kernel_log.{name}: {kind!r} is not a kind of message, or has no number"
+                )
 
 
 def probe(context: Context, options: Options) -> Facts:

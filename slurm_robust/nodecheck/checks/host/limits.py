@@ -6,7 +6,7 @@ from slurm_robust.nodecheck.checks import Check, Context, Facts, Finding, Option
 from slurm_robust.nodecheck.sources import small_files
 
 _NEVER = 1 << 50
-"""Limits of this size (file-max on 64-bit machines) are none."""
+"""A limit of this size (file-max on 64-bit machines) means no limit."""
 
 
 def _pair(used: int | None, limit: int | None) -> dict[str, int] | None:

@@ -48,7 +48,7 @@ def validate(options: Options) -> None:
             if name == "files" and not value.startswith("/"):
                 raise _refuse(name, value, "is no absolute path")
             if name == "fail" and value not in _NAMES:
-                raise _refuse(name, value, f"is none of {', '.join(_NAMES)}")
+                raise _refuse(name, value, f"is not one of {', '.join(_NAMES)}")
     for value in options["sysctl"]:
         if not isinstance(value, str) or not _SYSCTL.match(value) or ".." in value:
             raise _refuse("sysctl", value, "is no name such as vm.swappiness")

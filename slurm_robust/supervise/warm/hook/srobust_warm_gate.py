@@ -242,7 +242,7 @@ class BehindOthers:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
     def __exit__(self, *_: object) -> None:
-        """As it was. Threads that libraries have started have the policy of their maker, so all threads are set."""
+        """Set the old scheduling policy for all threads: those that libraries have started inherited ours."""
         if self._policy == os.SCHED_OTHER:
             for thread in os.listdir("/proc/self/task"):
                 try:
@@ -264,7 +264,7 @@ class FirstToDie:
             pass
 
     def release(self) -> None:
-        """As it was."""
+        """Restore the score from before, so that the kernel no longer prefers this process when memory runs out."""
         with contextlib.suppress(OSError):
             self._score(self._oom_score)
 
@@ -283,7 +283,7 @@ def _listener() -> socket.socket:
 
 
 def _request(connection: socket.socket) -> dict[str, Any] | None:
-    """The order on a connection; None where it is none, or of another user."""
+    """The order on a connection; None if it is not an order, or another user sent it."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     if _PEER.unpack(peer)[1] not in (0, os.getuid()):
         return None
