@@ -1,4 +1,4 @@
-"""The blind marker: a node's own words in its `Extra` field that its checks cannot see its GPUs; and the full marker.
+"""Reads and writes two markers in a node's `Extra`: its checks cannot see its GPUs (blind), or a mount is full.
 
 `[[srobust-blind v=1 at=1763686800 : NVML cannot be used: the package nvidia-ml-py is not installed]]`: since when
 (seconds since the epoch; renewed while it is so) and why. The node's health check writes it, also in observe mode, and

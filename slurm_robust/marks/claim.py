@@ -1,4 +1,4 @@
-"""The claim: how a job speaks to the daemon, in its own Slurm record.
+"""Reads and writes the claim: what a job tells the daemon, in the job's own Slurm record.
 
 A job's `Comment` can be written by its owner only, survives a requeue, and is read for all jobs in one call.
 The claim stands behind the user's own text as `[[srobust:1 {…}]]`; the daemon answers in the same way in

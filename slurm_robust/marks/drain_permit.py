@@ -1,4 +1,4 @@
-"""The drain permit: the daemon's marker in a node's Comment that lets the node's own scripts drain it.
+"""Reads and writes the drain permit: the daemon's marker in a node's Comment that lets the node drain itself.
 
 `[[srobust-drain-permit until=1763686800 most=9]]`: until then (seconds since the epoch) prolog, epilog and health check
 may drain this node, as long as fewer than nine nodes are drained by us. The bound is there because many nodes may fail

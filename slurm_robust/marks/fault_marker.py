@@ -1,4 +1,4 @@
-"""The fault marker: a node's own words in its `Extra` field that a fault has struck it.
+"""Reads and writes the fault marker: a node's own words in its `Extra` field that a fault has struck it.
 
 `[[srobust-fault v=1 at=1763686800 kind=xid gpus=0,1 repair=reboot : XID 79 on GPU 0]]`: when (seconds since the epoch),
 the kind of fault, the GPUs (as the node watch numbers them; without `gpus=` it is the whole node), what repairs it

@@ -1,4 +1,4 @@
-"""Text that Slurm's fields take beside our markers, and the words within a marker. Standard library only."""
+"""Finds, removes and writes the texts of markers in Slurm's fields. Standard library only."""
 
 from __future__ import annotations
 

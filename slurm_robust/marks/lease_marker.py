@@ -1,4 +1,4 @@
-"""The lease: which daemon of the cluster acts, as a marker in one node's `Comment`.
+"""Reads and writes the lease: which daemon of the cluster acts, as a marker in one node's `Comment`.
 
 `[[srobust-lease v=1 of=ctl1 id=9f3c21d04ab77e10]]`: the daemon on that host, with that journal. A daemon that stands by
 adds `asked=TEXT`, and the one that acts removes it again: so everyone sees that it lives, and nobody's clock matters.

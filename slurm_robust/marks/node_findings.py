@@ -1,4 +1,4 @@
-"""Findings about a node, from the root service that watches it to the agents of jobs that run there: one small file.
+"""Reads and writes the file of findings about a node: the node watch writes it, the agents of jobs there read it.
 
 `findings.jsonl` in `nodecheck.cache_dir` holds the last findings of this boot: a header line, then a line each. Root
 writes it whole and renames it into place, so that a reader sees either the old or the new one. It is readable by all,

@@ -1,4 +1,4 @@
-"""What can repair a node without a person, and the tag at the end of a drain reason that names it.
+"""Names what can repair a node without a person, and the tag at the end of a drain reason that says so.
 
 Whoever finds a fault knows its remedy best: the node's own check, with the driver's words before it. So the remedy
 stands in the drain's reason, `srobust: XID 79 (…) on GPU 0000:9b:00 [repair reboot]`: it survives a lost journal and

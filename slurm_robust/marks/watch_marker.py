@@ -1,4 +1,4 @@
-"""The watch marker: a node's own word in its `Extra` field in which mode its node watch is, and of which build.
+"""Reads and writes the watch marker: a node's word in `Extra` in which mode, and of which build, its node watch is.
 
 `[[srobust-watch mode=act]] [[srobust-watch-build 3fa2c1d0]]`. The node watch writes it once, also in observe mode, and
 again when its mode or build changes; the daemon only reads it, to show in `srobust status` where it differs from its

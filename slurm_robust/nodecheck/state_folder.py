@@ -1,4 +1,4 @@
-"""The folder in which node checks keep their state: where it is, and who may have written what is in it.
+"""Opens the folder in which node checks keep their state, and says who may have written what is in it.
 
 Root reads and writes it, so nothing is believed that somebody else could have put there. `fast_path` loads this module
 in every prolog, so it imports only what the interpreter has loaded anyway: no json, no re, no pathlib.

@@ -1,4 +1,4 @@
-"""The table of urgencies, for docs/nodewatch.md.
+"""Writes the table of urgencies into docs/nodewatch.md.
 
 `python -m slurm_robust.nodewatch.explain docs/nodewatch.md` writes the generated half of that page anew.
 """

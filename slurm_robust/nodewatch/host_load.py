@@ -1,4 +1,4 @@
-"""CPU that processes of no job take from the jobs of this node, and short memory: told, and never a node's fault.
+"""Reports CPU that processes of no job take from the jobs of this node, and short memory: never a node's fault.
 
 Who it is stands in the service's log, which root reads. Findings reach the jobs' users, who may not see each other.
 """

@@ -1,4 +1,4 @@
-"""What lines of the kernel log mean for jobs: the checks' own probes and judges, on records as they come.
+"""Judges what lines of the kernel log mean for jobs, by the checks' own probes and judges, as the lines come.
 
 The checks `xid`, `kernel_log` and `nic_log` read these records as if they were all of the log; nothing is kept between
 two batches but counts of what is only told when it comes often.

@@ -1,4 +1,4 @@
-"""The source `kmsg`: follows the kernel log, a device by poll and a plain file by its size.
+"""Follows the kernel log (source `kmsg`): a device by poll, and a plain file by its size.
 
 A read takes a bounded piece, so that a flood of lines costs no memory. What was judged before a restart is passed over
 by the cursor in the state folder; records that the kernel overwrote before they could be read are said.

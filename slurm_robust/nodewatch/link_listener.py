@@ -1,4 +1,4 @@
-"""The source `link`: rtnetlink tells of every link that goes up or down, in the moment in which it does.
+"""Listens for links that go up or down (source `link`): rtnetlink tells of each at once.
 
 Considered are the interfaces that the check `ethernet` considers: default routes, RoCE, the site's own, and what they
 stand on. Whether one is without a link is that check's own word. All of it runs in a child: reading a card's speed

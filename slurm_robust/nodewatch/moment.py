@@ -1,4 +1,4 @@
-"""One reading of all clocks, so that what decides reads none."""
+"""Reads all clocks once, so that what decides reads no clock."""
 
 from __future__ import annotations
 

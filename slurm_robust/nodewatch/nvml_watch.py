@@ -1,4 +1,4 @@
-"""The source `nvml`: NVML's events as they come, and its checks every ten seconds, in one child that keeps it open.
+"""Receives NVML's events as they come (source `nvml`), and runs its checks every ten seconds, in one child.
 
 Where the library or the board has no events the checks alone remain. The child ends after an hour, so that GPUs that
 came or went and a driver of another version are met anew.

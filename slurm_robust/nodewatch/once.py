@@ -1,4 +1,4 @@
-"""`srobust nodewatch --once`: all sources asked one time, in order; nothing is kept and no ring is written."""
+"""Asks all sources one time, in order (`srobust nodewatch --once`); nothing is kept, and no file is written."""
 
 from __future__ import annotations
 

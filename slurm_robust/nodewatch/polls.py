@@ -1,4 +1,4 @@
-"""The sources `poll` and `rdma`: registered node checks, run again and again in a child."""
+"""Runs registered node checks again and again in a child (sources `poll` and `rdma`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ring of findings that agents read: kept in memory, written whole and renamed into place.
+"""Keeps the newest findings in memory, and writes them whole into the file that agents read.
 
 Equal findings that come close together are one, with a count. Whatever stands in the way of a write (a full disk, a
 folder that others may write) is said once and tried again: nothing here raises.

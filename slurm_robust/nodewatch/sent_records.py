@@ -1,4 +1,4 @@
-"""Judges records of another node's kernel log, which a job's agent has sent: as the service there would.
+"""Judges lines of another node's kernel log, which a job's agent has sent, as the node watch there would.
 
 Nothing of that node can be looked up, and nothing of this one is: there is no folder below the root that the checks
 get. What a record says of disks and mounts is judged without them.

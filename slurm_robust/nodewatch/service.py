@@ -1,4 +1,4 @@
-"""The loop: waits for all sources at once, judges what they say, and keeps the ring and the state on disk.
+"""Runs the loop: waits for all sources at once, judges what they say, and writes the findings and its own state.
 
 What was judged is kept only after the ring has it: a service that is killed in between reads some records again, and
 the ring knows them.

@@ -1,4 +1,4 @@
-"""What every source has in common: the service waits for its descriptor or its time, and starts a broken one again."""
+"""Defines what every source has in common: the service waits for its descriptor or its time, and restarts it."""
 
 from __future__ import annotations
 

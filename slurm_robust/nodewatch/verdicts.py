@@ -1,4 +1,4 @@
-"""What the findings of checks mean for jobs: only what changed since the last run is told."""
+"""Says what the findings of checks mean for jobs: only what changed since the last run is told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Something that people want to be told, and the message that tells it. Values alone."""
+"""Defines something that people want to be told, and the message that tells it. Values alone."""
 
 from __future__ import annotations
 

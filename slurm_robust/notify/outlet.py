@@ -1,4 +1,4 @@
-"""The process that hands messages over. It has no right to Slurm.
+"""Hands messages over, in a process that has no right to Slurm.
 
 It reads messages on its input, and tells on its output what came of them. A line of its input is one JSON object: first
 the settings, then messages; a line of its output is one `Delivery`. It reads the secrets, loads every module that it

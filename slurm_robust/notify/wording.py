@@ -1,4 +1,4 @@
-"""What a message says: what happened, to which node or job, what was done, what to type. Pure; plain text.
+"""Writes a message: what happened, to which node or job, what was done, what to type. Pure; plain text.
 
 The outlet escapes it for where it goes. Texts from outside are cut and made printable here.
 """

@@ -1,4 +1,4 @@
-"""What is known of a cluster's past: typed rows, from the journal, the incident folders and Slurm's accounting.
+"""Defines what is known of a cluster's past as typed rows: from journal, incident folders and Slurm's accounting.
 
 All times are seconds since the epoch (UTC). A time that is not known is None; one that cannot be true stays as it was
 found, and `Facts.doubts` has a sentence about it.

@@ -1,4 +1,4 @@
-"""The facts about one job's training, or one user's trainings, for a report of less than the cluster. Pure."""
+"""Narrows the facts to one job's training, or one user's trainings, for a report of less than the cluster. Pure."""
 
 from __future__ import annotations
 

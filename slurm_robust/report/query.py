@@ -1,4 +1,4 @@
-"""One question in SQL about facts: it reads, and changes, loads and opens nothing; a deadline ends it."""
+"""Runs one question in SQL about facts: it reads, and changes, loads and opens nothing; a deadline ends it."""
 
 from __future__ import annotations
 

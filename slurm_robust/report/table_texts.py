@@ -1,4 +1,4 @@
-"""What the columns mean, and the views that answer questions. Data."""
+"""Says what the columns of the tables mean, and defines the views that answer questions. Data."""
 
 from __future__ import annotations
 

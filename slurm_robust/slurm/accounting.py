@@ -1,4 +1,4 @@
-"""What the site's accounting remembers: one past job, or all runs of a time, by `sacct`.
+"""Reads from the site's accounting one past job, or all runs of a time, by `sacct`.
 
 A job's name is its owner's text and may contain anything. It cannot forge a field or a run: `separator` is random, new
 for each call, and nobody knew it when the name was written. (Users of this machine can read it while sacct runs.)

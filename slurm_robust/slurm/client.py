@@ -1,4 +1,4 @@
-"""The one interface to Slurm, and the values that it uses.
+"""Defines the one interface to Slurm, and the values that it uses.
 
 Every call blocks, has a deadline, and either succeeds or raises a `SlurmError` (see `slurm.errors`) with Slurm's own
 message. A change can be lost after the call returned: a slurmctld that is killed seconds later forgets it. Only reading

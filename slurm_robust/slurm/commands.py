@@ -1,4 +1,4 @@
-"""The back end that works on every site: Slurm's own commands, each with a deadline and a clean environment."""
+"""Calls Slurm's own commands, the back end that works on every site: each with a deadline and a clean environment."""
 
 from __future__ import annotations
 

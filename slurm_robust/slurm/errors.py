@@ -1,4 +1,4 @@
-"""What can go wrong in a call to Slurm. None of these errors says anything about a node or a job."""
+"""Defines what can go wrong in a call to Slurm. None of these errors says anything about a node or a job."""
 
 from __future__ import annotations
 

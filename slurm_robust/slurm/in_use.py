@@ -1,4 +1,4 @@
-"""The back end in use: its versions, and what it leaves to Slurm's commands."""
+"""Tells which back end is in use, its versions, and what it leaves to Slurm's commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of a job's output files: Slurm's patterns, filled in."""
+"""Finds the names of a job's output files: Slurm's patterns, filled in."""
 
 from __future__ import annotations
 

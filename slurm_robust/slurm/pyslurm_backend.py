@@ -1,4 +1,4 @@
-"""The back end for sites that have pyslurm: no process for each call, and no text to parse.
+"""Calls Slurm by pyslurm, on sites that have it: no process for each call, and no text to parse.
 
 pyslurm runs in a process of its own (`pyslurm_worker`), so that every call has a deadline, and neither libslurm's exits
 nor its symbols affect the daemon.

@@ -1,4 +1,4 @@
-"""Which pyslurm fits which Slurm, and what goes by Slurm's commands beside it."""
+"""Says which pyslurm fits which Slurm, and which calls go by Slurm's commands nevertheless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pyslurm 22.5.x has in its older API only: reservations, by functions on dicts. Nodes and jobs are objects."""
+"""Calls what pyslurm 22.5.x has in its older API only: reservations, by functions on dicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connection to the process that runs pyslurm: one request, one reply, a deadline."""
+"""Connects to the process that runs pyslurm: one request, one reply, a deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pyslurm back end and its process say to each other."""
+"""Defines what the pyslurm back end and its process say to each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slurm's calls by pyslurm's object API: `Nodes.load()`, `Job(…).requeue()`, `Reservation(…).create()`.
+"""Calls Slurm by pyslurm's object API: `Nodes.load()`, `Job(…).requeue()`, `Reservation(…).create()`.
 
 Found by trying pyslurm 25.11.2 and 22.5.3, and heeded below:
 

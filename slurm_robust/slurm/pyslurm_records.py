@@ -1,4 +1,4 @@
-"""pyslurm's objects as the values of `slurm.client`."""
+"""Makes the values of `slurm.client` of pyslurm's objects."""
 
 from __future__ import annotations
 

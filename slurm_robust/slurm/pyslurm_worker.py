@@ -1,4 +1,4 @@
-"""The process that runs pyslurm: reads JSON requests, one a line, and writes JSON replies, one a line.
+"""Runs pyslurm in a process: reads JSON requests, one a line, and writes JSON replies, one a line.
 
 libslurm ends its process if its configuration is wrong, and pyslurm holds the interpreter's lock during every call. In
 a process of its own neither does harm: the caller has a deadline, and ends this process after it.

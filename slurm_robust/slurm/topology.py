@@ -1,4 +1,4 @@
-"""The leaf switches of topology.conf: which nodes are neighbours."""
+"""Reads the leaf switches of topology.conf: which nodes are neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that cannot be read: each is skipped and named, so that no reading of many things depends on one of them."""
+"""Skips and names records that cannot be read, so that one of them does not spoil a reading of many things."""
 
 from __future__ import annotations
 

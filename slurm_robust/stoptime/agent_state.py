@@ -1,4 +1,4 @@
-"""What the agent of one node has told so far."""
+"""Keeps what the agent of one node has told so far."""
 
 from __future__ import annotations
 

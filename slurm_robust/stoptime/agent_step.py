@@ -1,4 +1,4 @@
-"""The test step: one srun, one agent a node. Its stdin and stdout are the channel. It leaves nothing running."""
+"""Runs the test step: one srun, one agent a node; its stdin and stdout are the channel. It leaves nothing running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One verdict of all tests: who failed, what is undecided, what was not tested. Pure."""
+"""Makes one verdict of all tests: who failed, what is undecided, what was not tested. Pure."""
 
 from __future__ import annotations
 

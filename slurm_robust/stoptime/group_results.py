@@ -1,4 +1,4 @@
-"""What the answers of a pair's nodes say about the pair. Pure."""
+"""Says what the answers of a pair's nodes mean for the pair. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests within the nodes say about each node. Pure.
+"""Says what the tests within the nodes mean for each node. Pure.
 
 A wrong number is the node's own fault, and so is a crash on one device while two others came to a result. A copy is
 slow below half of the median over all GPUs of the run (a link of a GPU that has lost lanes), or below what the site

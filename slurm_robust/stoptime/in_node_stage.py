@@ -1,4 +1,4 @@
-"""The stages of the test within the nodes: the full check, the devices, and NVIDIA's own tests."""
+"""Runs the stages of the test within the nodes: the full check, the devices, and NVIDIA's own tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The variables of NCCL and its kin that a job's own ranks have on this node. The agent loads it: standard library.
+"""Reads the NCCL variables that a job's own ranks have on this node. The agent loads it: standard library.
 
 `srobust test --job` is typed in a shell that seldom has them, and with other interfaces the tests would test another
 network than the training used.

@@ -1,4 +1,4 @@
-"""The task of the test step on each node: carries out orders from stdin, and tells results on stdout.
+"""Runs as the test step's task on each node: carries out orders from stdin, and tells results on stdout.
 
 It loads the standard library only, so that it answers within a second where PyTorch or a file system hangs. It ends
 with its stdin, and kills what it started.

@@ -1,4 +1,4 @@
-"""The name that a test holds on each of its nodes, so that two tests see each other; it leaves no file behind.
+"""Holds a name on each node of a test, so that two tests notice each other; it leaves no file behind.
 
 It is an abstract socket's, and anybody may hold any such name: who does not listen, or is another user, is passed over.
 """

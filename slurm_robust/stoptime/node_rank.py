@@ -1,4 +1,4 @@
-"""One rank of the test within a node: known answers, copies, and an all-to-all among the node's own ranks.
+"""Runs one rank of the test within a node: known answers, copies, and an all-to-all among the node's own ranks.
 
 It runs in a rank that `rank_server` forked, with the Python of the training: one for each GPU, or one on the CPU. It
 needs PyTorch and nothing else.

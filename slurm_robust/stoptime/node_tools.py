@@ -1,4 +1,4 @@
-"""NVIDIA's own tests, where a node has them: `nvbandwidth`, `dcgmi diag`, and EUD where asked for.
+"""Runs NVIDIA's own tests if a node has them: `nvbandwidth`, `dcgmi diag`, and EUD if it is asked for.
 
 Their JSON is judged purely.
 

@@ -1,4 +1,4 @@
-"""One rank of the test of a pair: all-gather and all-reduce with the other nodes, data compared, bandwidth measured.
+"""Runs one rank of a pair's test: all-gather and all-reduce with the other nodes, data compared, bandwidth measured.
 
 It runs in a rank that `rank_server` forked, with the Python of the training. It needs PyTorch and nothing else.
 """

@@ -1,4 +1,4 @@
-"""The rounds of pairs: `pairing` says who meets whom; the orders, and the waiting for answers, are here."""
+"""Runs the rounds of pairs: gives the orders, and waits for the answers; `pairing` says who meets whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is tested with whom, and which node or link the results point at. Pure.
+"""Chooses who is tested with whom, and names the node or link that the results point at. Pure.
 
 First all nodes meet a neighbour, then their neighbour on the other side: these are the links of a ring over the nodes.
 Up to five nodes all meet each other. Members of pairs that failed or were slow meet proven nodes (members of a pair

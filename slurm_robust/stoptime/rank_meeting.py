@@ -1,4 +1,4 @@
-"""How the ranks of a test meet: only who proves to know the secret of the test takes part.
+"""Lets the ranks of a test meet: only a rank that proves to know the secret of the test takes part.
 
 PyTorch's TCPStore and gloo admit anybody who connects. So the first rank listens itself, at the port that the order
 names, and each side answers the other's challenge. Only then is the store made, and do the members learn its port,

@@ -1,4 +1,4 @@
-"""Forks the ranks of the tests on one node. It loads PyTorch once, for that takes seconds, with the training's Python.
+"""Forks the ranks of the tests on one node, and loads PyTorch once for all, with the training's Python.
 
 Orders come as JSON lines on stdin, and each gets one JSON line on stdout; a line that comes meanwhile ends it. When
 stdin ends, or the agent that started it dies, it kills its ranks and ends. Only ranks touch CUDA: a process that

@@ -1,4 +1,4 @@
-"""What the ranks of the tests share: they join a process group, and time work on a device. Needs PyTorch only."""
+"""Has what the ranks of the tests share: they join a process group, and time work on a device. Needs PyTorch only."""
 
 from __future__ import annotations
 

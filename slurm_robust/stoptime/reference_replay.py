@@ -1,4 +1,4 @@
-"""One rank of the reference replay: a small training with tensor and pipeline parallelism, as one Slurm task.
+"""Runs one rank of the reference replay: a small training with tensor and pipeline parallelism, as one Slurm task.
 
 Each rank has a part of the weights of its pipeline stage. Forward and backward pass through all stages with send and
 receive, and each stage sums over its tensor group. Sums are of whole numbers, which are exact in whatever order they

@@ -1,4 +1,4 @@
-"""One training step of a small reference model: fixed weights and input, forward, backward, optimizer, and its digest.
+"""Runs one training step of a small reference model with fixed weights and input, and digests the result.
 
 It runs in a rank that `rank_server` forked, with the Python of the training. It needs PyTorch and nothing else.
 """

@@ -1,4 +1,4 @@
-"""Which nodes replay the training together, and which node the failing groups name. Pure.
+"""Chooses which nodes replay the training together, and names the node that the failing groups share. Pure.
 
 Tensor and pipeline parallelism stay as they are, and each group of `size` nodes is one replica of the model. In the
 first phase a group is a block of neighbours: node x is in group x // size. In the second it is spread: node x is in

@@ -1,4 +1,4 @@
-"""How the step of one group ended, from what srun said. Pure."""
+"""Reads from what srun said how the step of one group ended. Pure."""
 
 from __future__ import annotations
 

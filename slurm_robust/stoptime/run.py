@@ -1,4 +1,4 @@
-"""One run of the tests: starts the step, gives its agents orders, waits within the budget, and has them judged."""
+"""Runs the tests: starts the step, gives its agents orders, waits within the budget, and has the answers judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank of the alignment test in the shape of the job: tensor, pipeline and expert parallelism over a few ranks.
+"""Runs one rank of the alignment test in the job's own shape: tensor, pipeline and expert parallelism.
 
 Each step is made by the ranks of two nodes together, over NCCL or gloo, as a training of that layout makes it. All
 numbers are small and whole, so every sum is exact in whatever order it is made: each rank computes by itself what must

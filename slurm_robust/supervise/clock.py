@@ -1,4 +1,4 @@
-"""The clock of the supervisor's parts; a test replaces it."""
+"""Gives the supervisor's parts the time; a test replaces it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The incident folder beside the job's output: story, stacks, report.
+"""Writes the incident folder beside the job's output: story, stacks, report.
 
 Where the disk is full, that is reported once, and training goes on.
 """

@@ -1,4 +1,4 @@
-"""The supervised job: its identity, what Slurm reports about it, and its claim."""
+"""Holds the supervised job: its identity, what Slurm reports about it, and its claim."""
 
 from __future__ import annotations
 

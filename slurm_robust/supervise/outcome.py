@@ -1,4 +1,4 @@
-"""What the parts of the supervisor return to it; the supervisor alone acts on the current attempt."""
+"""Defines what the parts of the supervisor return to it; the supervisor alone acts on the current attempt."""
 
 from __future__ import annotations
 

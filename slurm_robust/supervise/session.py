@@ -1,4 +1,4 @@
-"""What all parts of one run of the supervisor share, and what stays the same for the whole run.
+"""Holds what all parts of one run of the supervisor share, and what stays the same for the whole run.
 
 A part is given the session and the few values that it needs besides; no part is given the supervisor.
 """

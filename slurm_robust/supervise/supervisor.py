@@ -1,4 +1,4 @@
-"""The supervisor of one job: launches the training, polls it, and acts on what its parts return.
+"""Supervises one job: launches the training, polls it, and acts on what its parts return.
 
 It runs beside the training, in another process than the launcher that started the user's srun. It alone holds the
 current attempt, and replaces it at a relaunch.

@@ -1,4 +1,4 @@
-"""Folders and files that are ours alone, where others may write too: a project's folder, `/tmp`.
+"""Opens folders and files that are ours alone in places where others may write: a project's folder, `/tmp`.
 
 A name there may be taken before us. So a folder is opened once, by a step that follows no link, and is believed only if
 it is our own and nobody else may write it; what is in it is reached by its descriptor. Whoever exchanges the name

@@ -1,4 +1,4 @@
-"""Reads a stranger's pickle or JSON without a bomb in it. Standard library only, nothing of the package, Python 3.8.
+"""Reads a stranger's pickle or JSON within bounds. Standard library only, nothing of the package, Python 3.8.
 
 A few hundred bytes can reserve gigabytes (a length, a place in the memo), or share one value so often that its text or
 its hash never ends (`b = (a, a); c = (b, b); …`).

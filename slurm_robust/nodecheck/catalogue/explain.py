@@ -1,4 +1,4 @@
-"""The checks explained, for `srobust check --list` and for docs/checks.md.
+"""Writes the explanation of the checks, for `srobust check --list` and for docs/checks.md.
 
 `python -m slurm_robust.nodecheck.catalogue.explain docs/checks.md` writes the generated half of that page anew.
 """

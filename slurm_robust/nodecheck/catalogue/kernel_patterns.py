@@ -1,4 +1,4 @@
-"""What the kernel says when something is wrong: the words of each kind of trouble, and what to do about it.
+"""Lists what the kernel says when something is wrong: the words of each kind of trouble, and what to do about it.
 
 No kind alone makes a node unfit: a job that eats all memory is killed on a healthy node, corrected errors are daily
 bread, and whatever broke for good is seen by the check that looks at it now. Words are those of Linux 4.18 to 6.12

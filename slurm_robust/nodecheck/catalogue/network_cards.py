@@ -1,4 +1,4 @@
-"""Network cards by their PCI id: what they are called, their fastest port, and what no healthy port is below.
+"""Lists network cards by PCI id: what they are called, their fastest port, and the least rate of a healthy port.
 
 Ids and speeds are public: pci.ids, and the makers' data sheets. mlx5 names its model after the device id in decimal
 (`MT4129` is 0x1021), which is all that a copied tree may have.

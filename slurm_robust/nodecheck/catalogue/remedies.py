@@ -1,4 +1,4 @@
-"""Which faults a node may be repaired of without a person: the remedy of each, and who says so. Pure.
+"""Says which faults a node may be repaired of without a person: the remedy of each, and who says so. Pure.
 
 XIDs and SXIDs have theirs in the catalogues of NVIDIA's codes (`Act`), and a 154 names its own. What a person has to
 repair, or what nobody documents a remedy for, is not here: then nothing is tried.

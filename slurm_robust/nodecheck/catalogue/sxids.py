@@ -1,4 +1,4 @@
-"""NVSwitch errors (SXIDs): what each means and what it makes of the node.
+"""Lists NVSwitch errors (SXIDs): what each means and what it makes of the node.
 
 Sources: classes, effects and recovery are those of NVIDIA's Fabric Manager guide (DU-09883-001, appendix D.4 to D.7);
 names of further codes, and what the driver prints without a class, those of NVIDIA's open driver (595,

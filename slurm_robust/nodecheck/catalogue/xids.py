@@ -1,4 +1,4 @@
-"""NVIDIA's XID codes: what each means, who is at fault, what to do, and what that makes of the node.
+"""Lists NVIDIA's XID codes: what each means, who is at fault, what to do, and what that makes of the node.
 
 Codes, meanings and immediate actions are those of NVIDIA's own catalogue
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, Ampere and newer, as of driver 580), with the

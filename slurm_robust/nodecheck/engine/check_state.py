@@ -1,4 +1,4 @@
-"""What a check keeps between two runs: one small JSON file for each check, in `nodecheck.cache_dir`.
+"""Keeps what a check wants to know at its next run: one small JSON file for each check, in `nodecheck.cache_dir`.
 
 Files are written through the descriptor of the opened folder: a link that takes the folder's place meanwhile leads
 nowhere.

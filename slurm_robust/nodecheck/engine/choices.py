@@ -1,4 +1,4 @@
-"""The site's choices for the node checks, for scripts that count milliseconds.
+"""Reads the site's choices for the node checks, for scripts that count milliseconds.
 
 Loading YAML and the typed configuration takes longer than most checks. So the result is kept in `nodecheck.cache_dir`,
 with the identity of the file, and read from there as long as the file is the same.

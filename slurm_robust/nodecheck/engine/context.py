@@ -1,4 +1,4 @@
-"""What every probe gets: which node, which stage, where to read."""
+"""Tells every probe which node and stage this is, and where to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters that only grow (errors, flaps, corrected bits): by how much since the last run, and how fast.
+"""Compares counters that only grow (errors, flaps, corrected bits): by how much since the last run, and how fast.
 
 A count alone means nothing: a port may have made a thousand errors when its cable was plugged in. So a check keeps what
 it read (`remember`), and judges the difference. Pure; time is the kernel's since boot, which no clock step changes, and

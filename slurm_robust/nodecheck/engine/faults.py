@@ -1,4 +1,4 @@
-"""Several faults at once, combined into one finding."""
+"""Combines several faults into one finding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result of a check, and what all results together say about the node."""
+"""Defines the result of a check, and what all results together say about the node."""
 
 from __future__ import annotations
 

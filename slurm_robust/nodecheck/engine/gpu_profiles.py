@@ -1,4 +1,4 @@
-"""What is known of each GPU model, so that a board that falls short of its own kind is seen.
+"""Lists what is known of each GPU model, so that a board that falls short of its own kind is seen.
 
 Only figures that hold for every board of the model stand here, so no NVLink bridges, which a site may or may not have
 bought. A model that is not here has no expectations, and no check finds fault with it. A site lays its own figures

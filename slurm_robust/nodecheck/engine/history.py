@@ -1,4 +1,4 @@
-"""What earlier runs saw: how often in a row a fault was seen, and with which job it began.
+"""Remembers what earlier runs saw: how often in a row a fault was seen, and with which job it began.
 
 One file for all checks, `looks.json` in `nodecheck.cache_dir`. Times are seconds since boot; a new boot starts anew.
 """

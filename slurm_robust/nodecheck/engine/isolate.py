@@ -1,4 +1,4 @@
-"""Run functions in processes beside this one, and abandon those that do not come back.
+"""Runs functions in processes beside this one, and abandons those that do not come back.
 
 A process that reads a dead mount or a hung driver sleeps in the kernel and cannot be killed: nobody may wait for it.
 So no function runs here. Each lane is a process that runs its functions one after another and holds no descriptor of

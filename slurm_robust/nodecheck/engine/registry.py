@@ -1,4 +1,4 @@
-"""The checks by name: what each reads, what it costs, and which functions it consists of."""
+"""Lists the checks by name: what each reads, what it costs, and which functions it consists of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run checks and collect their findings."""
+"""Runs checks and collects their findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions that hold run after run: since when. Pure; a new boot, or a run without it, starts anew."""
+"""Says since when a condition holds run after run. Pure; a new boot, or a run without the condition, starts anew."""
 
 from __future__ import annotations
 

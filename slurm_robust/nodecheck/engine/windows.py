@@ -1,4 +1,4 @@
-"""Counters over a window of several runs, which may be seconds or hours apart.
+"""Compares counters over a window of several runs, which may be seconds or hours apart.
 
 A few samples are kept; the newest is compared with the oldest in the window. Pure.
 """

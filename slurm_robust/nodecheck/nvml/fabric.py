@@ -1,4 +1,4 @@
-"""How a GPU stands with Fabric Manager: a call whose structure has grown with each version of the driver."""
+"""Asks how a GPU stands with Fabric Manager: a call whose structure has grown with each version of the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a probe takes along from NVML: plain JSON, only what its check asked for."""
+"""Collects what a probe takes along from NVML: plain JSON, only what its check asked for."""
 
 from __future__ import annotations
 

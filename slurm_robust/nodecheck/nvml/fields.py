@@ -1,4 +1,4 @@
-"""What can be asked of a GPU, each thing by a name of ours.
+"""Names what can be asked of a GPU.
 
 `READERS` are calls of their own; `FIELD_VALUES` are numbers of NVML's field list, many of which come in one call.
 Numbers without a name here are those of nvml.h. Fields 251–273 are not asked for: NVML gave these numbers other

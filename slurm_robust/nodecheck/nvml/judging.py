@@ -1,4 +1,4 @@
-"""What the judges of NVML's facts share: whether there is anything to judge, and how faults become one finding."""
+"""Has what the judges of NVML's facts share: is there anything to judge, and how do faults become one finding?"""
 
 from __future__ import annotations
 

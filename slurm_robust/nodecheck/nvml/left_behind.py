@@ -1,4 +1,4 @@
-"""Settings of GPUs that a diagnostic may change and leave: compared before and after, and put back or said.
+"""Compares GPU settings before and after a diagnostic that may change them, and restores or reports them.
 
 A lock of clocks (`nvidia-smi -lgc`) has no getter in NVML; it shows as a reason for the clocks of the moment. On an
 idle GPU nobody can know whether it was there before, so it is said and never removed.

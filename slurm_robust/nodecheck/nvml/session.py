@@ -1,4 +1,4 @@
-"""NVML asked by a thread of its own, so that a call that never comes back is noticed and named.
+"""Asks NVML by a thread of its own, so that a call that never comes back is noticed and named.
 
 One session serves all checks of the lane `nvml`: it is opened by the first that asks, and what one has read the next
 does not ask again. Nothing here raises: an error of a call is kept by its name beside the values.

@@ -1,4 +1,4 @@
-"""Names of hosts: what /etc/hosts knows, and what the resolver answers in time.
+"""Looks up names of hosts: in /etc/hosts, and by the resolver within a time limit.
 
 The resolver blocks while its servers are silent, so it is asked in processes that can be abandoned.
 """

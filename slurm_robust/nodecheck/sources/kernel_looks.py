@@ -1,4 +1,4 @@
-"""Looks itself whether the node shows what a line of the kernel log tells: in /sys, /proc and the file system.
+"""Looks whether the node itself shows what a line of the kernel log tells: in /sys, /proc and the file system.
 
 A line is where to look, and alone it is no fault of the node: users can have a part in what the kernel logs.
 """

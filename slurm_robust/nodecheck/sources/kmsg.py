@@ -1,4 +1,4 @@
-"""The kernel log: `/dev/kmsg` or a saved one in any usual shape, the lines of this boot only.
+"""Reads the kernel log: `/dev/kmsg` or a saved one in any usual shape, the lines of this boot only.
 
 Reading never blocks: the device is read until it has no more, a plain file to its end. The last 8 MiB count.
 """

@@ -1,4 +1,4 @@
-"""One line of a kernel log, in any of the shapes in which it is saved.
+"""Reads one line of a kernel log, in any of the shapes in which it is saved.
 
 Read are raw records of `/dev/kmsg`; dmesg's, with or without `-T`, `-x`, `-r`, `-e`, `-d`, `--time-format iso`;
 journalctl's short, short-iso, short-precise, short-full, short-monotonic and short-unix; syslog's, also with its

@@ -1,4 +1,4 @@
-"""Software RAID arrays, `/proc/mdstat` (format: md(4))."""
+"""Reads software RAID arrays from `/proc/mdstat` (format: md(4))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mount table, `/proc/self/mountinfo` (format: proc_pid_mountinfo(5))."""
+"""Reads the mount table, `/proc/self/mountinfo` (format: proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 

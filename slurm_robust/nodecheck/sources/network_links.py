@@ -1,4 +1,4 @@
-"""Network interfaces and what they stand on: bonds, VLANs and bridges resolved down to the cards.
+"""Reads network interfaces and what they stand on: bonds, VLANs and bridges resolved down to the cards.
 
 All of it from /sys/class/net and /proc/net/route: an interface's name says nothing. (ABI: sysfs-class-net.)
 """

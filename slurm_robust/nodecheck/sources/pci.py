@@ -1,4 +1,4 @@
-"""PCI functions: their addresses, config space, link capabilities, and which of them are GPUs."""
+"""Reads PCI functions: their addresses, config space, link capabilities, and which of them are GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes, read once a lane: one small file each (`/proc/<pid>/stat`, proc_pid_stat(5))."""
+"""Reads all processes from `/proc/<pid>/stat` (proc_pid_stat(5)), once for all checks that share a process."""
 
 from __future__ import annotations
 

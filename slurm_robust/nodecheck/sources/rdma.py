@@ -1,4 +1,4 @@
-"""RDMA devices and their ports as the kernel has them, InfiniBand, RoCE and EFA alike.
+"""Reads RDMA devices and their ports as the kernel has them, InfiniBand, RoCE and EFA alike.
 
 What a device is stands in /sys (`link_layer`, PCI ids, `node_type`); its name says nothing: `mlx5_bond_0`, `ibp0s1`,
 `roceP2p1s0` and `rdmap16s27` are what a distribution or a cloud called them. (ABI: sysfs-class-infiniband.)

@@ -1,4 +1,4 @@
-"""The kernel log, read once for all of its checks; each continues where its last run ended."""
+"""Reads the kernel log once for all of its checks; each check continues where its last run ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What slurm.conf says about this node: its CPUs, memory and GPUs, and which controllers it has."""
+"""Reads what slurm.conf says about this node: its CPUs, memory and GPUs, and which controllers it has."""
 
 from __future__ import annotations
 

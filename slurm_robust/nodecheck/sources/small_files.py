@@ -1,4 +1,4 @@
-"""Small files and folders of /proc and /sys; any may be missing, truncated or garbage, and nothing here raises."""
+"""Reads small files of /proc and /sys, which may be missing, truncated or garbage; nothing here raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`srobust check`: arguments, output, exit code. Prolog, epilog and health check start at `fast_path`."""
+"""Runs `srobust check`: arguments, output, exit code. Prolog, epilog and health check start at `fast_path`."""
 
 from __future__ import annotations
 

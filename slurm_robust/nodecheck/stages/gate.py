@@ -1,4 +1,4 @@
-"""What prolog, epilog, health check and node watch do with a report: nothing, or drain the node if that is permitted.
+"""Decides what prolog, epilog, health check and node watch do with a report: nothing, or drain the node by permit.
 
 A fit node costs no call to Slurm. An unfit node costs one read. If that shows a drain permit, or if the site has no
 daemon and chose `nodecheck.without_daemon: drain`, the node pauses for a random moment, counts the drained nodes, and

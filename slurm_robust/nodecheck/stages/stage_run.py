@@ -1,4 +1,4 @@
-"""A full run of one stage (prolog, epilog, health check): all of its checks, and what follows from the result."""
+"""Runs one stage in full (prolog, epilog, health check): all of its checks, and what follows from the result."""
 
 from __future__ import annotations
 

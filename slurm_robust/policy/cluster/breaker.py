@@ -1,4 +1,4 @@
-"""The breaker: how many nodes may go out of service before a person has to decide. Pure.
+"""Limits how many nodes may go out of service before a person has to decide: the breaker. Pure.
 
 A bad driver roll-out makes every node fail its checks; without a bound, daemon, prologs and health checks would drain
 the whole site. The drains of all of them count, since all have our prefix, and so do nodes in quarantine. Once open it

@@ -1,4 +1,4 @@
-"""Jobs that Slurm holds because a node refused to start them: which of them may be released. Pure."""
+"""Finds jobs that Slurm holds because a node refused to start them, and that may be released. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the daemon does about nodes that mark a fault of their own while jobs run there. Pure.
+"""Decides what the daemon does about nodes that mark a fault of their own while jobs run there. Pure.
 
 A single fault costs its node and moves its jobs; faults on many nodes within a minute have a cause that they share, and
 cost nothing but a person's attention.

@@ -1,4 +1,4 @@
-"""The picture of all nodes, kept from two depths of reading: a cheap listing often, the whole seldom. Pure.
+"""Keeps the picture of all nodes, read in two ways: a cheap listing often, the whole seldom. Pure.
 
 The listing shows what changes of nodes while the site runs. `difference` compares it with the picture. Most changes
 follow from the listing alone. Of the other nodes more has to be known, such as when they booted: they are named, to be

@@ -1,4 +1,4 @@
-"""The states of a node: active, standby, seat, quarantine, drained, idle; and which node may go into which. Pure."""
+"""Names the state of a node (active, standby, seat, quarantine, drained, idle), and which node may go where. Pure."""
 
 from __future__ import annotations
 

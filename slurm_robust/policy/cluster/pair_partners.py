@@ -1,4 +1,4 @@
-"""Who can meet whom: free nodes for a suspect, and the next pair of a standby pool. Pure."""
+"""Finds whom a node can meet in a test: free nodes for a suspect, and the next pair of a standby pool. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a claim, or a node failure that the daemon saw, to the list of actions that brings the job back. Pure.
+"""Plans a recovery: from a claim, or a node failure that the daemon saw, to the actions that bring the job back. Pure.
 
 The order is that of the seat protocol: suspects quarantined, seat reserved, claim answered, job requeued plainly (the
 delay of about two minutes that Slurm adds is the dead man's switch), pointed at its seat, and taken out once it runs.

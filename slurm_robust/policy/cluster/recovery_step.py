@@ -1,4 +1,4 @@
-"""The next step of a recovery, from what Slurm shows now. Pure, and level-triggered.
+"""Picks the next step of a recovery from what Slurm shows now. Pure, and level-triggered.
 
 Nothing here remembers how far a recovery came: each call starts from the state of Slurm. After a daemon was killed, or
 slurmctld forgot what it had agreed to, the missing step is simply taken (again).

@@ -1,4 +1,4 @@
-"""Repairs of drained nodes: whether one may begin, and what its next step is, from what Slurm shows now. Pure.
+"""Decides whether a drained node is repaired, and what the next step is, from what Slurm shows now. Pure.
 
 A try goes this way: hold the node by its quarantine's reservation, carry the remedy out, resume the node into the
 quarantine, have it checked in full. A GPU reset has no step of its own: the check's job does it first. Nothing

@@ -1,4 +1,4 @@
-"""Which standby nodes are known to be fit, and which are checked next. Pure."""
+"""Says which standby nodes are known to be fit, and which are checked next. Pure."""
 
 from __future__ import annotations
 

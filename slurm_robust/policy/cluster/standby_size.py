@@ -1,4 +1,4 @@
-"""How many standby nodes are enough for a day's failures, with a probability that the site chooses."""
+"""Computes how many standby nodes are enough for a day's failures, with a probability that the site chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strikes: how often a node was suspected and passed its check, by whom, and when that is enough to drain it. Pure."""
+"""Counts strikes: how often a node was suspected and passed its check, by whom, and when it is drained for it. Pure."""
 
 from __future__ import annotations
 

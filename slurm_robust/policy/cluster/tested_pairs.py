@@ -1,4 +1,4 @@
-"""Two nodes are tested together: what the report says of each, and what a suspect does next. Pure.
+"""Reads the tests of two nodes together: what they say of each node, and what a suspect does next. Pure.
 
 A pass proves both nodes. Two nodes that fail together prove nothing about which of them is broken: each has to meet
 another one. A node that fails together with two others, who failed with nobody else, is the broken one.

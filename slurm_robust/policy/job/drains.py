@@ -1,4 +1,4 @@
-"""What a job does about drains of its nodes. Pure.
+"""Decides what a job does about drains of its nodes. Pure.
 
 | who drained the node | the job | urgency |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""What a job does about faults that its nodes report: leave now, after the next checkpoint, or not at all. Pure.
+"""Decides what a job does about faults that its nodes report: leave now, after the next checkpoint, or stay. Pure.
 
 | urgency | what is done |
 |---|---|

@@ -1,4 +1,4 @@
-"""How long an outage of something that nodes share is waited for: each pause is twice the one before. Pure."""
+"""Says how long an outage of something that nodes share is waited for: each pause is twice the one before. Pure."""
 
 from __future__ import annotations
 

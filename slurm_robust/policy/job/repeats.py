@@ -1,4 +1,4 @@
-"""What a failure has to do with the earlier ones of its training: the same again, alike, or unrelated. Pure."""
+"""Compares a failure with the earlier ones of its training: the same again, alike, or unrelated. Pure."""
 
 from __future__ import annotations
 

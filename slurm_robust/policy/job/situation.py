@@ -1,4 +1,4 @@
-"""Everything on which the decision about an incident depends, as values."""
+"""Defines everything on which the decision about an incident depends, as values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster's jobs in one pass over the rows of the accounting: 500,000 in seconds, about 60 bytes for each."""
+"""Computes all about the cluster's jobs in one pass over the accounting: 500,000 rows in seconds, 60 bytes for each."""
 
 from __future__ import annotations
 

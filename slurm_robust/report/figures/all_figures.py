@@ -1,4 +1,4 @@
-"""Every figure of a window, computed once: what pages, Markdown and JSON show."""
+"""Computes every figure of a window once, for pages, Markdown and JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effective training time ratio: productive time of all time, cumulative and in a sliding hour; where the rest went.
+"""Computes the effective training time ratio, in total and in a sliding hour, and where the rest went.
 
 ETTR = productive seconds / all seconds from the first attempt's eligibility to the end or now, as ByteRobust publishes
 it, weighed by GPUs over the cluster. Queueing counts as time, as in Meta's definition of the same ratio. What nobody

@@ -1,4 +1,4 @@
-"""Which incidents are failures, what broke in them, and how many nodes they concerned.
+"""Says which incidents are failures, what broke in them, and how many nodes they concerned.
 
 A failure is an incident that stopped its training: not one after which the training went on by itself (a false alarm),
 and not one that a later incident of the same stop has superseded, which stands for both.

@@ -1,4 +1,4 @@
-"""Median, 90th percentile and number of measured values; how sure the median is."""
+"""Computes median, 90th percentile and number of measured values, and how sure the median is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report for tools: the raw values of everything that the page shows."""
+"""Writes a report for tools: the raw values of everything that the page shows."""
 
 from __future__ import annotations
 

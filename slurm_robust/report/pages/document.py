@@ -1,4 +1,4 @@
-"""What every page has: its head with style and script inside, the frame around its sections, tables, and numbers.
+"""Writes what every page has: its head with style and script, the frame around its sections, tables, and numbers.
 
 The page says of itself that nothing may be loaded and that no script but its own may run (a content security policy
 with the digests of both), so that even a fault in escaping would run nothing.

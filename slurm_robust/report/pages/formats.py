@@ -1,4 +1,4 @@
-"""Numbers and times as people read them. Times are UTC; a number that is not known is a dash."""
+"""Writes numbers and times as people read them. Times are UTC; a number that is not known is a dash."""
 
 from __future__ import annotations
 

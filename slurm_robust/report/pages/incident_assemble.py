@@ -1,4 +1,4 @@
-"""What is known of one incident, from its folder and from the daemon's journal, as the view of its page."""
+"""Assembles the view of one incident's page, from its folder and from the daemon's journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One incident as an HTML page: what the on-call reads first at the top, the evidence below it."""
+"""Writes one incident as an HTML page: what the on-call reads first at the top, the evidence below it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an incident's own page shows, as plain values; texts are not escaped here."""
+"""Defines what an incident's own page shows, as plain values; texts are not escaped here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report as Markdown, for a ticket or a chat: numbers, answers and tables; the plots are in the HTML page."""
+"""Writes a report as Markdown, for a ticket or a chat: numbers, answers and tables; the HTML page has the plots."""
 
 from __future__ import annotations
 

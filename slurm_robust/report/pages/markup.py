@@ -1,4 +1,4 @@
-"""HTML and SVG as text in which nothing from outside can be anything but text.
+"""Builds HTML and SVG as text, in which every text from outside is escaped.
 
 An element's children are escaped unless they are `Markup` already, so forgetting to escape is not possible.
 """

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no network, and no script to be read."""
+"""Writes a report as one HTML page that needs nothing else: no network, and no script to be read."""
 
 from __future__ import annotations
 

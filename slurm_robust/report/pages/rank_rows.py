@@ -1,4 +1,4 @@
-"""Which rank did what in the last capture, laid out as the job's parallel groups lie, or its nodes."""
+"""Lays out what each rank did in the last capture, by the job's parallel groups or by its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows, as plain values: texts, raw numbers with their units, and what each plot draws.
+"""Defines what a report shows, as plain values: texts, raw numbers with their units, and what each plot draws.
 
 Texts are not escaped here. Times are seconds since the epoch (UTC). A number that is not known is None, never 0.
 """

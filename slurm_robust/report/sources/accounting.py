@@ -1,4 +1,4 @@
-"""Every job of a time, from Slurm's accounting: asked for day by day, so that no answer is large."""
+"""Reads every job of a time from Slurm's accounting, day by day, so that no answer is large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What broke where the job's own words do not say it: the reason for which the suspect was drained afterwards. Pure."""
+"""Adds what broke if the job's own words do not say it: the reason of the suspect's later drain. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times that do not add up, in words. They stay as they were found: a report that smooths them would lie. Pure."""
+"""Names times that do not add up, in words. They stay as they were found: a report must not smooth them. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What broke, as the incidents' own folders say. They belong to users, so nothing in them is believed beyond its form.
+"""Reads what broke from the incidents' own folders. Users own these folders, so only the form of a text is believed.
 
 A folder is never left: neither it nor its file may be a link, the file must be a regular one, and its size is bounded.
 One that the caller cannot read is skipped and counted.

@@ -1,4 +1,4 @@
-"""What the daemon's journal knows of a time. It is only read, as of one moment, whichever version wrote it."""
+"""Reads what the daemon's journal knows of a time, as of one moment, whichever version wrote it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How doubts are worded: a few examples, times in UTC. Pure."""
+"""Words doubts: a few examples, times in UTC. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine's clocks, read in this file alone; everything else of `supervise` takes a clock, which a test replaces.
+"""Reads the machine's clocks, in this file alone; everything else of `supervise` takes a clock, which a test replaces.
 
 Apart from `supervise.clock`, which adds a sleep for asyncio: agents and the launcher do not load asyncio.
 """

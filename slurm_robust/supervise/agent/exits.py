@@ -1,4 +1,4 @@
-"""How tasks of this node ended, as slurmstepd knows it: the SPANK plugin writes one line for each into a file.
+"""Reads how tasks of this node ended: the SPANK plugin writes what slurmstepd knows into a file, one line for each.
 
 A line is `TASK CODE SIGNAL SECONDS`. The file is removed when the step ends on this node; our descriptor remains.
 """

@@ -1,4 +1,4 @@
-"""Which processes of an ended step still hold a GPU of this node, also where their environment names no job."""
+"""Finds processes of an ended step that still hold a GPU of this node, even if their environment names no job."""
 
 from __future__ import annotations
 

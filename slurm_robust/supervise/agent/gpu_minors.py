@@ -1,4 +1,4 @@
-"""The numbers of this node's GPUs and the driver's version, from the driver's files in /proc.
+"""Reads the numbers of this node's GPUs and the driver's version from the driver's files in /proc.
 
 NVIDIA's driver asks the GPU for some of what these files show, so reading one may hang where a GPU is lost
 (`nv_procfs_read_gpu_info` in its open kernel modules). A thread of its own reads them, once.

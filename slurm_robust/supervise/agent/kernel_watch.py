@@ -1,4 +1,4 @@
-"""Reads the kernel log where the job's user may and no root service does, and sends the lines that may tell of a fault.
+"""Reads the kernel log if the job's user may and no node watch does, and sends lines that may tell of a fault.
 
 Whether they do, the supervisor judges, by the node checks' catalogue, which agents do not load. Lines about disks that
 are lost and file systems that went read-only stay here: what they mean depends on what is mounted on this node.

@@ -1,4 +1,4 @@
-"""The agent's loop: find the ranks, report what changed, carry out what the supervisor asks (`messages`).
+"""Runs the agent's loop: find the ranks, report what changed, carry out what the supervisor asks (`messages`).
 
 End of input ends it.
 """

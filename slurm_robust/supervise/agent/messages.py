@@ -1,4 +1,4 @@
-"""The messages between agents and supervisor: the only place that knows how they look on the channel.
+"""Defines the messages between agents and supervisor: the only place that knows how they look on the channel.
 
 Both ends use these classes. On the channel (`wire`) a message is a JSON object with short keys: `t` is its kind, `n`
 the node that sent it, and lists such as progress are plain arrays, since thousands of ranks send them every second.

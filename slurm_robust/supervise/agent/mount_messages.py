@@ -1,4 +1,4 @@
-"""The messages about network file systems between supervisor and agents; `messages` knows them with all others."""
+"""Defines the messages about network file systems between supervisor and agents; `messages` lists them with all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the ring in which a root service writes what it finds about this node, and sends what concerns this job."""
+"""Reads the file in which a root service writes what it finds about this node, and sends what concerns this job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The socket on which ranks reach the process that writes their checkpoints (`checkpoint.saving.persister`).
+"""Listens for ranks that save, and starts the process that writes their checkpoints (`checkpoint.saving.persister`).
 
 The agent only listens. It starts that process when the first rank connects, and passes it the socket; a job that never
 saves through it costs one descriptor. The process is the agent's child, not a rank's, so it survives the end of a

@@ -1,4 +1,4 @@
-"""What an agent sees of its node's RDMA ports by itself: lost links where no root service watches, and the traffic.
+"""Watches this node's RDMA ports: the traffic, and lost links if no node watch does.
 
 How urgent a lost link is, and how it is worded, is as the service has it.
 """

@@ -1,4 +1,4 @@
-"""The ranks of this node: finds them, and reports what changed."""
+"""Keeps the ranks of this node: finds them, and reports what changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes of this node are ranks of the watched step, and which process tree belongs to which rank.
+"""Finds the processes of this node that are ranks of the watched step, and the process tree of each rank.
 
 One host may run several (virtual) nodes, and nodes of several clusters, so a process counts only if its own
 SLURMD_NODENAME and cluster match.

@@ -1,4 +1,4 @@
-"""Sends what a node reports of its faults, and again a little later: the channel may lose a line.
+"""Sends what a node reports of its faults, and again a little later, since the channel may lose a line.
 
 Slurm mixes lines of several nodes where they are cut, and such a line is skipped. A fault is told by its node once, so
 it is sent three times; the supervisor takes it once.

@@ -1,4 +1,4 @@
-"""SIGTERM to the watch step: Slurm ends its job, and the ranks get KillWait to save what they have.
+"""Handles SIGTERM to the watch step: Slurm ends its job, and the ranks get KillWait to save what they have.
 
 Their checkpoints are written by a child of the agent, so the agent stays as long as a rank of this node lives, and no
 longer: the job's end waits for it.

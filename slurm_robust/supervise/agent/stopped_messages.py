@@ -1,4 +1,4 @@
-"""The messages about a rank whose main process is stopped by a signal."""
+"""Defines the messages about a rank whose main process is stopped by a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of values that came over the channel: bounded, finite, printable. They raise for all else, or replace it.
+"""Reads values that came over the channel: bounded, finite, printable. Each reader raises or replaces all else.
 
 Slurm may cut a line and mix it with another, and what is then still JSON can be anything.
 """

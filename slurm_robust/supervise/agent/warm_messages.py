@@ -1,4 +1,4 @@
-"""The messages about warm processes between supervisor and agents; `messages` knows them with all others."""
+"""Defines the messages about warm processes between supervisor and agents; `messages` lists them with all."""
 
 from __future__ import annotations
 

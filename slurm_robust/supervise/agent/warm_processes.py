@@ -1,4 +1,4 @@
-"""The warm processes of this node: Python processes that have imported what the ranks import, and wait for a release.
+"""Finds this node's warm processes: Pythons that have imported what the ranks import, and wait for a release.
 
 They run `warm/hook/srobust_warm_gate.py`, which says what they understand. They are found like ranks, by the attempt
 in their environment, which has not begun. Each answers in milliseconds; one that does not is frozen, and is left.

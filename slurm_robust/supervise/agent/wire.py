@@ -1,4 +1,4 @@
-"""The channel's lines: a mark and a JSON object, cut into numbered pieces where it is long.
+"""Writes and reads the channel's lines: a mark and a JSON object, cut into numbered pieces if it is long.
 
 Slurm passes lines of up to about 1,000 bytes whole; it cuts longer ones, and mixes them with those of other nodes.
 Both ends use this module. A line without the mark, or one that does not parse, is skipped and counted.

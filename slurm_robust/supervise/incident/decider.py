@@ -1,4 +1,4 @@
-"""From a verdict to a plan: the policy is asked, and what it says is reported and written down."""
+"""Makes a plan of a verdict: asks the policy, and reports and writes down what it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done about silence, a dead rank, or an srun that failed: evidence, verdict, plan.
+"""Handles silence, a dead rank, or an srun that failed: evidence, verdict, plan.
 
 The handler opens the incident, and returns the plan for the supervisor to execute.
 """

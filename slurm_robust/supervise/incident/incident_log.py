@@ -1,4 +1,4 @@
-"""The incidents of one job: the current one, and how each is written down."""
+"""Keeps the incidents of one job, the current one among them, and writes each down."""
 
 from __future__ import annotations
 

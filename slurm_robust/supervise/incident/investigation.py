@@ -1,4 +1,4 @@
-"""From suspicion to verdict: capture, judge, capture again. It harms nothing, and acts on nothing."""
+"""Investigates a suspicion up to a verdict: capture, judge, capture again. It acts on nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the policy must know to choose a rung of the ladder: what may be tested here and now."""
+"""Collects what the policy must know to choose a rung of the ladder: what may be tested here and now."""
 
 from __future__ import annotations
 

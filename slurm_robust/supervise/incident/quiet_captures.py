@@ -1,4 +1,4 @@
-"""Quiet captures: stacks taken without an incident, if something may be wrong. Only what they prove is acted on.
+"""Takes stacks without an incident if something may be wrong (quiet captures). Only what they prove is acted on.
 
 What they prove is acted on when its grade is due (`policy.job.consequences`), as with any other silence.
 """

@@ -1,4 +1,4 @@
-"""What a replay of this job's training runs, and in groups of how many nodes."""
+"""Says what a replay of this job's training runs, and in groups of how many nodes."""
 
 from __future__ import annotations
 

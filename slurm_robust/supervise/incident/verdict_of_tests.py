@@ -1,4 +1,4 @@
-"""What tests of a job's nodes mean for its incident. Pure."""
+"""Says what tests of a job's nodes mean for its incident. Pure."""
 
 from __future__ import annotations
 

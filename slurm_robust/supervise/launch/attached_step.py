@@ -1,4 +1,4 @@
-"""A training step that somebody else's srun runs: its number, whether that srun lives, and the connection to it.
+"""Finds a training step that somebody else's srun runs, whether that srun lives, and the connection to it.
 
 With the SPANK plugin, an srun whose step has failed sends us its exit code and stays until we release it: only then
 does the next line of the batch script run, and a job whose script has ended cannot be requeued any more.

@@ -1,4 +1,4 @@
-"""The environment of each launch: a name, a checkpoint, fresh rendezvous values. Decides; starts nothing."""
+"""Decides the environment of each launch: a name, a checkpoint, fresh rendezvous values. Starts nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor's end of the socket to its launcher: srun's start and end arrive, orders are sent."""
+"""Holds the supervisor's end of the socket to its launcher: receives srun's start and end, and sends orders."""
 
 from __future__ import annotations
 

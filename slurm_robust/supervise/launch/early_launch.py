@@ -1,4 +1,4 @@
-"""The first launch of a run, made by the launcher itself: srun does not wait until a supervisor has loaded its modules.
+"""Makes the first launch from the launcher itself: srun does not wait until a supervisor has loaded its modules.
 
 What the ranks are given is the same that a supervisor would give them. Where that cannot be known here, and soon, there
 is no early launch, and the supervisor orders the first one as it orders all others. Whatever this module loads, srun

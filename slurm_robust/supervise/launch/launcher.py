@@ -1,4 +1,4 @@
-"""The outer process of `srobust run`: starts the user's `srun`, waits for it, and asks the supervisor what to do next.
+"""Runs as the outer process of `srobust run`: starts the user's `srun`, waits, and asks the supervisor what is next.
 
 It is small so that it has little reason to fail, and srun's first start waits for as little as possible
 (`early_launch`). The supervisor is another process: where it dies it is started again, and where it cannot run, the

@@ -1,4 +1,4 @@
-"""The messages between launcher and supervisor, over a socket pair: one JSON object a line.
+"""Defines the messages between launcher and supervisor, over a socket pair: one JSON object a line.
 
 `do` names what the supervisor asks for, `ev` what the launcher reports. Both ends use these classes.
 """

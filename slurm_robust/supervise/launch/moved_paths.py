@@ -1,4 +1,4 @@
-"""How the ranks run from a snapshot: working directory, PYTHONPATH, and the paths in the command. Starts nothing."""
+"""Lets the ranks run from a snapshot: working directory, PYTHONPATH, and the paths in the command. Starts nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `--robust…` options of `srobust run`, as typed values. The SPANK plugin offers the same under the same names."""
+"""Reads the `--robust…` options of `srobust run`. The SPANK plugin offers the same under the same names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks up the checkpoint that an attempt is given, and has one passed over from now on."""
+"""Looks up the checkpoint that an attempt is given, and demotes one that must not be used again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the `srobust run` of one batch script is this one? Its place names its training in the job's folder."""
+"""Tells apart the `srobust run` of one batch script: the place of each names its training in the job's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's own `srun` options: where the command begins, and what a relaunch adds to them. Pure.
+"""Reads the user's own `srun` options: where the command begins, and what a relaunch adds to them. Pure.
 
 Options are read, never rewritten. A relaunch adds a few at the end: for srun the last one counts.
 """

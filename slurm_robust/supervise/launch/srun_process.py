@@ -1,4 +1,4 @@
-"""Starts the user's own srun: stdin, stdout and stderr are ours, signals are taken by the launcher from then on."""
+"""Starts the user's own srun with our stdin, stdout and stderr; from then on the launcher takes all signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher's srun of a warm step: beside the user's own, and in its place once it is released.
+"""Starts the srun of a warm step, which takes the place of the user's own srun once the step is released.
 
 Its standard error is a pipe until then: what srun says of a warm step that failed is no line of the user's job.
 """

@@ -1,4 +1,4 @@
-"""What is remembered of one training across its attempts and requeues: how far it came, and its failures since then.
+"""Remembers one training across its attempts and requeues: how far it came, and its failures since then.
 
 Pure; `lineage_store` reads and writes it.
 """

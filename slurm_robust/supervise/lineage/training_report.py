@@ -1,4 +1,4 @@
-"""What the daemon is told of the training's progress, in the claim: when its steps were made, and what they lost.
+"""Writes into the claim what the daemon is told of the training's progress: when steps were made, what was lost.
 
 It is told with the first step, and then once an interval while steps are made. Nothing depends on it: whatever goes
 wrong here ends these reports, with a note, and nothing else.

@@ -1,4 +1,4 @@
-"""All agents of a job: one watch step, and an extra one for each node whose agent fell silent, until it answers again.
+"""Starts all agents of a job: one watch step, and an extra one for each node whose agent fell silent.
 
 A new watch step over all nodes would wait for a dead one; so a silent node gets its own, and the others keep theirs.
 """

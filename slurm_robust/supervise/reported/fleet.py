@@ -1,4 +1,4 @@
-"""What the agents have reported: nodes heard from, ranks, their progress and states."""
+"""Keeps what the agents have reported: nodes heard from, ranks, their progress and states."""
 
 from __future__ import annotations
 

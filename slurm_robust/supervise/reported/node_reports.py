@@ -1,4 +1,4 @@
-"""What nodes report of themselves: findings of their root service, and drains. Policy weighs what follows."""
+"""Keeps what nodes report of themselves: findings of their node watch, and drains. Policy weighs what follows."""
 
 from __future__ import annotations
 

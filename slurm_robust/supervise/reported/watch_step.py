@@ -1,4 +1,4 @@
-"""The watch step: `srun --overlap`, one agent a node, beside the training step. Its stdin and stdout are the channel.
+"""Starts the watch step: `srun --overlap`, one agent a node, with its stdin and stdout as the channel.
 
 Killing it harms no rank; where it ends too early, it is started again after a pause that grows.
 """

@@ -1,4 +1,4 @@
-"""What differs between two versions of the code: figures, and a unified diff of bounded size."""
+"""Compares two versions of the code: figures, and a unified diff of bounded size."""
 
 from __future__ import annotations
 

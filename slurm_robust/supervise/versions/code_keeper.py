@@ -1,4 +1,4 @@
-"""The supervisor's hand on the versions of the code: the first snapshot, orders for another one, and what is in force.
+"""Keeps the versions of the code for the supervisor: the first snapshot, orders for another one, what is in force.
 
 Nothing of it ends the training, but for an update that its user has asked for.
 """

@@ -1,4 +1,4 @@
-"""What `srobust update` asks the supervisor for: a file in the incident folder, read as untrusted."""
+"""Writes and reads what `srobust update` asks the supervisor for: a file in the incident folder, read as untrusted."""
 
 from __future__ import annotations
 

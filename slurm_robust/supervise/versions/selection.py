@@ -1,4 +1,4 @@
-"""What of a folder belongs to a version of the code, what stays shared with the folder, and what is left out."""
+"""Selects what of a folder belongs to a version of the code, what stays shared with the folder, what is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The versions of a job's code in its incident folder: `code/N/`, and beside each its facts, digests and diff.
+"""Keeps a job's versions of its code in its incident folder: `code/N/`, each with its facts, digests and diff.
 
 code/          mode 0700: the code, and the orders to the supervisor, are the job owner's alone
   1/           a snapshot; its files are read-only

@@ -1,4 +1,4 @@
-"""Questions to the agents about warm processes, and orders for them; each has a time within which it is answered."""
+"""Asks the agents about warm processes and gives orders for them; each question has a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A warm step, as the supervisor knows it."""
+"""Holds what the supervisor knows of a warm step."""
 
 from __future__ import annotations
 

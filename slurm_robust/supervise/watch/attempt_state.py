@@ -1,4 +1,4 @@
-"""What is known of the current attempt. Each attempt gets a new state: timers and exits end with their attempt."""
+"""Holds what is known of the current attempt. Each attempt gets a new state: timers and exits end with it."""
 
 from __future__ import annotations
 

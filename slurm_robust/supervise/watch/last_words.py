@@ -1,4 +1,4 @@
-"""The last lines of the job's output, assigned to the ranks that ended.
+"""Assigns the last lines of the job's output to the ranks that ended.
 
 srun reports tasks. A task of torchrun's holds several ranks: its table, or the labels of the lines, show which of them
 ended and how.

@@ -1,4 +1,4 @@
-"""Counters of a log that no shape reads: which number beside steady words counts the training?
+"""Learns counters of a log that no shape reads: which number beside steady words counts the training?
 
 A false progress hides a hang, so much is asked. Lines count as alike if they are the same but for their numbers. One of
 the numbers is learned once it has grown by the same amount several times in a row, or by any amount if a word beside it

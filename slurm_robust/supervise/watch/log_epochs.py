@@ -1,4 +1,4 @@
-"""Epochs as progress, for logs that show no step: one line an epoch, or a bar that is only drawn when it is full.
+"""Reads epochs as progress, in logs that show no step: one line an epoch, or a bar that is only drawn when full.
 
 An epoch that is higher than any before it is progress whatever else a job prints: a hung job repeats its epoch. It
 counts only while no shape has read a step, and it does not number the steps of the training.

@@ -1,4 +1,4 @@
-"""The shapes of progress lines, from log_shapes.yaml: which number of a line is its step, and what does it count?
+"""Reads progress lines by the shapes of log_shapes.yaml: which number is the step, and what does it count?
 
 The file says what its fields mean. Its patterns are compiled when a line first contains their word, so that the
 supervisor's start pays for the file alone.

@@ -1,4 +1,4 @@
-"""The losses that ranks report: kept as the training's health record, which is judged when an attempt ends."""
+"""Keeps the losses that ranks report, as the training's health record, which is judged when an attempt ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the job's own output files contain: progress lines, exits of tasks, the program's last lines. Never intercepted.
+"""Reads the job's own output files: progress lines, exits of tasks, the program's last lines. Never intercepts them.
 
 Files are read from their end at the start of the attempt; what is missing, or is no regular file, is ignored.
 """

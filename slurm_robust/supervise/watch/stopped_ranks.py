@@ -1,4 +1,4 @@
-"""A rank that a signal has stopped is no fault of its node. The gentlest way on is to continue it, once.
+"""Continues, once, a rank that a signal has stopped: that is no fault of its node.
 
 If it stops again, the stacks decide as for any other silence (`policy.job.consequences`).
 """

@@ -1,4 +1,4 @@
-"""Tasks that ended badly, as srun reports them in the job's output, and agents where the SPANK plugin records them.
+"""Collects tasks that ended badly, from srun's reports in the job's output, and from agents with the SPANK plugin.
 
 srun's report is preferred: it knows kills for memory. So an agent's report is held back for a moment, and used where no
 report of srun's follows (its output goes to a terminal, or through a pipe).

@@ -1,4 +1,4 @@
-"""Any plot of a view as what stands in the page: its legend, and a picture for desks and one for phones."""
+"""Draws any plot of a view for the page: its legend, and a picture for desks and one for phones."""
 
 from __future__ import annotations
 

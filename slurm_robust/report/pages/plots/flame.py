@@ -1,4 +1,4 @@
-"""The merged stacks as a flame graph that follows dark and light, with the ranks of the verdict outlined."""
+"""Draws the merged stacks as a flame graph that follows dark and light, with the ranks of the verdict outlined."""
 
 from __future__ import annotations
 

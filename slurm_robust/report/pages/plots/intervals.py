@@ -1,4 +1,4 @@
-"""Measured values with their intervals, on a logarithmic axis."""
+"""Draws measured values with their intervals, on a logarithmic axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bars of parts, one below the other: seconds by stage, failures by node."""
+"""Draws bars of parts, one below the other: seconds by stage, failures by node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks of a job as cells, in the groups in which they work together, coloured by what each was seen to do."""
+"""Draws a job's ranks as cells, in the groups in which they work together, coloured by what each was seen to do."""
 
 from __future__ import annotations
 

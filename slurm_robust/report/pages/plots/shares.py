@@ -1,4 +1,4 @@
-"""What is lost over time, stacked: it hangs from 100 %, and its lower edge is what is left."""
+"""Draws what is lost over time, stacked: it hangs from 100 %, and its lower edge is what is left."""
 
 from __future__ import annotations
 

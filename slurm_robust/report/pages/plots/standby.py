@@ -1,4 +1,4 @@
-"""Standby pools over time: nodes wanted, nodes there, and the recoveries that a pool could serve or could not."""
+"""Draws standby pools over time: nodes wanted, nodes there, and the recoveries that a pool could serve or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings one below the other: when each waited, ran, and stood still for a failure, with its incidents."""
+"""Draws trainings one below the other: when each waited, ran, and stood still for a failure, with its incidents."""
 
 from __future__ import annotations
 

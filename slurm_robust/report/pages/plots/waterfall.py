@@ -1,4 +1,4 @@
-"""The stages of an incident, each beginning where the one before has ended."""
+"""Draws the stages of an incident, each beginning where the one before has ended."""
 
 from __future__ import annotations
 

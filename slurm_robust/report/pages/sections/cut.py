@@ -1,4 +1,4 @@
-"""How much a page shows of a long list, and of a long time."""
+"""Cuts what a page shows of a long list, and of a long time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hours by what they are counted of: of GPUs, or of nodes where the GPUs are not known."""
+"""Names the hours that a section counts: GPU hours, or node hours if the GPUs are not known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A warm process: imports what the running ranks have imported, waits, and becomes the program when it is released.
+"""Imports in a warm process what the running ranks have imported, waits, and becomes the program at its release.
 
 It listens on an abstract Unix socket named after its pid. The agent of its node sends one JSON object a connection:
 
