@@ -66,7 +66,7 @@ class Span:
 
     @property
     def length_s(self) -> float:
-        """Its length."""
+        """Return the span's length, seconds."""
         return self.end_at_s - self.begin_at_s
 
 
@@ -122,7 +122,7 @@ class Timeline:
 
     @property
     def last_s(self) -> float:
-        """The latest mark."""
+        """Return the time of the latest mark; 0 if there is no mark."""
         return max((at_s for at_s, _, _ in self._marks), default=0.0)
 
     def mark(self, at_s: float, what: Spent, doubt: str = "") -> None:

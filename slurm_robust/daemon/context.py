@@ -123,7 +123,7 @@ class SlurmReadings:
         self.nodes_at_s = self.jobs_at_s = self.reservations_at_s = self.whole_at_s = 0.0
 
     def cluster(self) -> Cluster:
-        """For the planner."""
+        """Return these readings as the value from which policy plans."""
         return Cluster(self.nodes, tuple(self.jobs.values()), tuple(self.reservations.values()), self.unchecked)
 
 

@@ -28,7 +28,7 @@ class TimeCounts(msgspec.Struct):
     bounds_s: tuple[float, ...] = BUCKETS_S
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count one event that took this long."""
         self.counts[bisect_left(self.bounds_s, seconds)] += 1
         self.sum_s += seconds
 

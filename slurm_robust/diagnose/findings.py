@@ -83,7 +83,7 @@ class LogFinding:
 
     @property
     def category(self) -> Category:
-        """What it is."""
+        """Return the category of what the line tells."""
         return self.rule.category
 
     @property

@@ -90,7 +90,7 @@ class _Scan:
         self._of_findings: dict[int, _LogLine] = {}
 
     def of(self, files: Iterable[Path]) -> ScannedLog:
-        """Read them all."""
+        """Read all these files."""
         scanned = ScannedLog()
         for path in files:
             log, lines = LogReader(path), 0

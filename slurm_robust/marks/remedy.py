@@ -24,7 +24,7 @@ class Remedy(str, enum.Enum):
 
     @property
     def words(self) -> str:
-        """For people."""
+        """Return the remedy's name for people."""
         return self.value.replace("_", " ").replace("gpu", "GPU")
 
 

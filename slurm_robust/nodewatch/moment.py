@@ -24,7 +24,7 @@ class Moment(NamedTuple):
 
     @classmethod
     def now(cls) -> Moment:
-        """This moment."""
+        """Read all clocks."""
         return cls(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME), time.monotonic())
 
     def of_uptime(self, uptime_s: float) -> float:

@@ -53,7 +53,7 @@ class Alert(msgspec.Struct, frozen=True):
 
     @property
     def severity(self) -> str:
-        """By its event."""
+        """Return the severity of the alert's event."""
         return EVENTS[self.event][0]
 
 

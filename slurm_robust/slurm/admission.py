@@ -69,7 +69,7 @@ class AdmissionClient(CommandClient):
     """Asks Slurm's commands."""
 
     def partitions(self) -> list[PartitionRules]:
-        """All partitions."""
+        """Return the rules of all partitions."""
         return parse_partitions(self._run("read partitions", ["scontrol", "show", "partition", "-o"]))
 
     def associations(self, user: str) -> list[Association]:

@@ -129,7 +129,7 @@ class NodeAgent:
             os.write(1, f"{MARK}{text}\n".encode())
 
     def run(self) -> int:
-        """Until stdin ends."""
+        """Carry out orders until stdin ends."""
         self.tell("hello", host=socket.gethostname(), step=_step(), index=self.index)
         if not self._take_name():
             self.tell("taken")

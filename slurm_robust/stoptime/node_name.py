@@ -43,7 +43,7 @@ class NodeName:
         return True
 
     def release(self) -> None:
-        """Give it up."""
+        """Release the name."""
         if self._held is not None:
             self._held.close()
             self._held = None

@@ -43,7 +43,7 @@ class ReplayRank:
 
     @property
     def stage(self) -> int:
-        """Its pipeline stage."""
+        """Return the pipeline stage of this rank."""
         return self.rank // self.tensor
 
     @property

@@ -32,7 +32,7 @@ class ShapeRank:
 
     @property
     def width(self) -> int:
-        """Of all matrices."""
+        """Return the width of all matrices on this device."""
         return CPU_WIDTH if self.device == "cpu" else CUDA_WIDTH
 
     def noise(self, seed: int, rows: int) -> Any:

@@ -81,7 +81,7 @@ class SupervisedJob:
 
     @property
     def job_id(self) -> int:
-        """Its raw id."""
+        """Return the job's raw id."""
         return self.ref.job_id
 
     @property

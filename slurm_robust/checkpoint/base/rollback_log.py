@@ -38,7 +38,7 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RollbackFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The file."""
+    """The content of the file of rollbacks."""
 
     version: int = VERSION
     rollbacks: tuple[Rollback, ...] = ()

@@ -20,7 +20,7 @@ _Zero = dict[tuple[str, int], dict[int, str]]
 
 
 def recognise(tree: Tree) -> FormatReport | None:
-    """A tag's folder."""
+    """Report on the folder of one tag; None if DeepSpeed did not write this folder."""
     models = {int(m[1]): name for name in tree.files if (m := _MODEL.match(name))}
     zero: _Zero = defaultdict(dict)
     layers: dict[int, set[int]] = defaultdict(set)

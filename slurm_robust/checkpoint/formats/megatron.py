@@ -17,7 +17,7 @@ _MODEL = ("model_optim_rng.pt", "model_rng.pt")
 
 
 def recognise(tree: Tree) -> FormatReport | None:
-    """An iteration's folder."""
+    """Report on the folder of one iteration; None if Megatron-LM did not write this folder."""
     ranks = {match.groups(): name for name in tree.folders() if (match := _RANK.match(name))}
     if ranks and any("/" in name and name.rpartition("/")[2] in _MODEL for name in tree.names):
         return _by_rank(tree, {tuple(int(n) for n in key if n is not None): name for key, name in ranks.items()})

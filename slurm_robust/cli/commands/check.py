@@ -16,7 +16,7 @@ class _ArgparseCommand(click.Command):
     """Its options are argparse's: the prolog reads them without click."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Those options."""
+        """Return the options that begin with the typed word, with their help, for the shell."""
         shown = {o: a.help for a in parser()._actions for o in a.option_strings if a.help != argparse.SUPPRESS}
         return [CompletionItem(option, help=text) for option, text in shown.items() if option.startswith(incomplete)]
 

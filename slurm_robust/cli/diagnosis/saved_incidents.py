@@ -39,7 +39,7 @@ class SavedIncident:
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """Return the incident's id; the folder's name if the incident cannot be read."""
         return self.incident.id if self.incident is not None else self.folder.name
 
     @property

@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Of answers."""
+        """Return how many bytes of answers wait to be sent."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def drop(self) -> None:
@@ -191,7 +191,7 @@ class Connection(asyncio.Protocol):
         self._wait(self._bounds.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Forget the connection, and tell aiohttp's protocol of its end."""
         self._end()
         self._transport = None
         if self._is_begun:
@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass it on."""
+        """Tell aiohttp's protocol that the client sends no more."""
         return self._inner.eof_received() if self._is_admitted else None
 
     def pause_writing(self) -> None:

@@ -102,7 +102,7 @@ class ShownState:
 
     @property
     def text(self) -> bytes:
-        """As JSON."""
+        """Return the state as JSON."""
         self._read()
         if not self._text:
             self._text = encode(self._value)

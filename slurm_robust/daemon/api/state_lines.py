@@ -38,7 +38,7 @@ class Snapshot(NamedTuple):
 
 
 def encode(value: Any) -> bytes:
-    """As JSON."""
+    """Return the value as JSON."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:  # half a character pair, in a text from outside

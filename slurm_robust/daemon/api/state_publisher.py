@@ -25,13 +25,13 @@ WAIT_MAX_S = 60.0
 
 
 class StateSource(Protocol):
-    """What is published."""
+    """What the publisher asks for the daemon's state."""
 
     def revision(self) -> Revision | None:
         """What a snapshot would be made from now; None where that is not known."""
 
     def take(self) -> Snapshot:
-        """The state now."""
+        """Return the state as it is now."""
 
 
 class StatePublisher:

@@ -138,7 +138,7 @@ class Snapshots:
         return Revision((readings.picture, readings.jobs, readings.reservations), (*values, *more))
 
     def take(self) -> Snapshot:
-        """The state now."""
+        """Return the state as it is now."""
         daemon, context = self._daemon, self._daemon.context
         if self._incidents_at != (revision := context.journal.revision):
             self._incidents = recent_incidents(context.journal)

@@ -205,7 +205,7 @@ class Journal:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing."""
+        """Write all statements of the block, or none of them after an error."""
         self.db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -358,7 +358,7 @@ class Journal:
         return list(self._remembered[what])
 
     def get(self, key: str, default: str = "") -> str:
-        """A single value."""
+        """Return a single value by its key."""
         row = self.db.execute("SELECT value FROM kv WHERE key = ?", (key,)).fetchone()
         return str(row["value"]) if row else default
 

@@ -109,7 +109,7 @@ class NodeLedger:
         self.db.execute("UPDATE standby_checks SET begun_at_s = min(begun_at_s, ?)", (until_s,))
 
     def leave(self, node: str) -> None:
-        """Remove a node."""
+        """Remove a node from quarantine."""
         self.db.execute("DELETE FROM quarantines WHERE node = ?", (node,))
 
     def checked(self, node: str, at_s: float, word: str) -> None:

@@ -56,7 +56,7 @@ def _node(name: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments."""
+    """Return the parser of the command's arguments."""
     made = _Parser(
         prog="srobust check",
         description="Is this node fit to train?",

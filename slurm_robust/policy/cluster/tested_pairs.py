@@ -136,7 +136,7 @@ class PairTest:
 
     @property
     def nodes(self) -> tuple[str, str]:
-        """Both."""
+        """Return the node and its partner."""
         return self.node, self.partner
 
     def other(self, node: str) -> str:
@@ -228,7 +228,7 @@ class BackToService:
 
 @dataclass(frozen=True)
 class OutOfService:
-    """Drain it."""
+    """The suspect is drained."""
 
     why: str
 

@@ -90,7 +90,7 @@ class StormFault:
 
     @classmethod
     def of(cls, fault: Signal) -> StormFault:
-        """This one."""
+        """Make the value from a node's fault signal."""
         evidence = fault.evidence
         return cls(fault.at_s, _urgency(fault), str(evidence.get("kind")), evidence.get("code"))
 

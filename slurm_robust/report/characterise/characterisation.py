@@ -126,7 +126,7 @@ class _Sums:
         self.gpu_s = self.node_s = 0.0
 
     def add(self, job: RanJob) -> None:
-        """One run."""
+        """Count one run of a job."""
         self.runs += 1
         self.jobs += job.restart == 0
         seconds = self._seconds(job)

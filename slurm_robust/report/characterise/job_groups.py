@@ -50,7 +50,7 @@ class RunTimes(NamedTuple):
 
 
 def run_times(job: RanJob) -> RunTimes:
-    """Of this run."""
+    """Return how long this run waited and ran."""
     begun_s, ended_s = job.started_at_s, job.ended_at_s
     if begun_s is None:
         return RunTimes(None, None, never_started=True, odd=False)

@@ -37,7 +37,7 @@ class TimeShares:
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """Return the sum over all categories, seconds."""
         return sum(self.seconds.values())
 
     @property

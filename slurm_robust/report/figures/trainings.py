@@ -66,7 +66,7 @@ class Training:
 
     @property
     def nodes(self) -> int:
-        """At the end."""
+        """Return how many nodes the training had at its end."""
         return self.sizes[-1].nodes
 
     def weighed(self, unit: str) -> Iterator[tuple[Span, int]]:

@@ -17,7 +17,7 @@ _MAX_TREE_CHARS = 200_000
 
 
 def incident_html(view: IncidentView) -> str:
-    """The page."""
+    """Return the HTML page of the incident."""
     parts = [part for part in _sections(view) if part is not None]
     main = [
         element("p", view.headline, class_="headline"),

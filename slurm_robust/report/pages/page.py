@@ -10,7 +10,7 @@ from slurm_robust.report.pages.view import ReportSection, ReportView
 
 
 def html(view: ReportView) -> str:
-    """The page."""
+    """Return the HTML page of the report."""
     main = [
         number_tiles(view.numbers),
         doubts_box(view.doubts),

@@ -74,7 +74,7 @@ class _JournalReading:
         self._tables = {str(row["name"]) for row in names}
 
     def facts(self) -> Facts:
-        """All of it."""
+        """Return everything that the journal knows of the time."""
         self._note_version()
         attempts, incidents = self._attempts(), self._incidents()
         names = [*(incident.cluster for incident in incidents), *(attempt.cluster for attempt in attempts)]

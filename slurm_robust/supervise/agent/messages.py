@@ -228,7 +228,7 @@ class Flushing(NamedTuple):
 
 
 class Flushed(NamedTuple):
-    """They are written."""
+    """An agent that ends has written all of its checkpoints."""
 
     node: str
 

@@ -119,7 +119,7 @@ class WaitForRequeue(NamedTuple):
 
 
 class SupervisorAlive(NamedTuple):
-    """The supervisor lives."""
+    """The supervisor lives, and goes on."""
 
 
 class SupervisorPrepares(NamedTuple):

@@ -302,7 +302,7 @@ class Fleet:
 
     @property
     def alive(self) -> list[RankInfo]:
-        """Ranks that live."""
+        """Return the ranks that have not ended."""
         return [r for r in self.ranks.values() if not r.gone_at_s]
 
     @property

@@ -27,7 +27,7 @@ _OOM_STEP = re.compile(r"^slurmstepd(?:-(\S+?))?: .*StepId=(\d+\.\d+)")
 
 
 class LastWords:
-    """Of one attempt."""
+    """Collects the last lines of the ranks of one attempt."""
 
     def __init__(self, fleet: Fleet, job_id: int, *, labelled: bool) -> None:
         self._fleet = fleet

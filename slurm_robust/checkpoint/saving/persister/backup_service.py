@@ -35,7 +35,7 @@ class BackupService:
 
     @property
     def writers(self) -> list[ImageWriter]:
-        """Of the backups."""
+        """Return the writers of the backups that this persister keeps for other nodes."""
         return [writer for _, writer in self._backups.values()]
 
     def answer(self, request: Any, asking: ImageWriter | None) -> tuple[messages.PersisterReply, list[int]]:

@@ -42,7 +42,7 @@ class TierSchedule:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """All tiers."""
+        """Return the names of all tiers."""
         return tuple(self._every)
 
     def saved(self, step: int, tiers: tuple[str, ...]) -> None:

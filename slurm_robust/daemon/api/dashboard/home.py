@@ -42,7 +42,7 @@ SPENT_PX = 200
 
 
 def board(snapshot: Row) -> Board:
-    """The first page."""
+    """Make the board of the first page from a snapshot."""
     nodes: list[Row] = [n for n in snapshot.get("nodes", ()) if isinstance(n, dict) and isinstance(n.get("name"), str)]
     incidents: list[Row] = [i for i in snapshot.get("incidents", ()) if isinstance(i, dict)]
     wanted = needs(_whole(snapshot), float(snapshot.get("at_s", 0.0)))

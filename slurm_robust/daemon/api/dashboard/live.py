@@ -52,7 +52,7 @@ class Watcher:
             self.ready.set()
 
     def drop(self) -> None:
-        """Let it go."""
+        """Send this watcher nothing more, and end its request."""
         self.is_dropped = True
         self.waiting.clear()
         self.ready.set()
@@ -144,7 +144,7 @@ class Live:
 
     @property
     def watching(self) -> int:
-        """How many watch."""
+        """Return how many clients watch a page now."""
         return sum(len(channel.watchers) for channel in self._channels.values())
 
     def channel(self, page: str, make: Callable[[dict[str, Any]], Board | None]) -> LivePage | None:
@@ -172,7 +172,7 @@ class Live:
         self._channels = OrderedDict((name, c) for name, c in self._channels.items() if c.watchers)
 
     def close(self) -> None:
-        """Let everyone go."""
+        """End the requests of all watchers."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -60,7 +60,7 @@ class Frame:
 
 
 def home_page(board: Board, rows: Mapping[str, str], frame: Frame) -> str:
-    """The first page."""
+    """Return the HTML of the first page."""
 
     def put(name: str) -> str:
         return _container(board.sections[name], rows[name])

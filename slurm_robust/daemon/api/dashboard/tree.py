@@ -41,7 +41,7 @@ def visible(text: str) -> str:
 
 
 def html(piece: Element | str) -> str:
-    """As HTML."""
+    """Return the piece as HTML, with all texts escaped."""
     if isinstance(piece, str):
         return escape(piece)
     attributes = "".join([f' {name}="{escape(value)}"' for name, value in piece.attributes])

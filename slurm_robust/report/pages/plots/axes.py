@@ -68,7 +68,7 @@ def ticks(low: float, high: float, unit: Unit, most: int = 5) -> list[Tick]:
 
 
 def tick_label(value: float, unit: Unit) -> str:
-    """A round value."""
+    """Return the label of a tick, whose value is round."""
     if unit is Unit.SHARE:
         return share(round(value, 6)).replace(".0 %", " %")
     return "0" if value == 0 else shown(round(value, 6), unit).replace(".0 s", " s").replace(".00", "")

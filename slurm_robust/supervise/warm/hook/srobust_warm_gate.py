@@ -220,7 +220,7 @@ class Output:
             self._kept.append((fd, saved, memory))
 
     def release(self) -> None:
-        """Print it."""
+        """Print what was kept back, and let later output through."""
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
