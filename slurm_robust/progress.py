@@ -137,7 +137,7 @@ class ProgressRecord(NamedTuple):
     timings: tuple[StepTiming, ...] = ()
     """The last 48 of them, oldest first."""
     loss_call: int = 0
-    """The call of step() that gave `loss`, counted like `calls`; 0 where none did."""
+    """The call of step() that gave `loss`, counted like `calls`; 0 if none did."""
     first_step_monotonic_s: float = 0.0
     mark_monotonic_s: dict[str, float] | None = None
 
@@ -384,7 +384,7 @@ def mark(name: str) -> None:
 
 
 def find(pid: int, proc: str = "/proc") -> str | None:
-    """The path of a process's page, to be opened for reading; None where it has none or we may not read its /proc."""
+    """The path of a process's page, to be opened for reading; None if it has none or we may not read its /proc."""
     folder = f"{proc}/{pid}/fd"
     try:
         names = os.listdir(folder)  # noqa: PTH208 (pathlib costs time on each tick of an agent)

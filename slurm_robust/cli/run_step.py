@@ -127,7 +127,7 @@ def _why_unsupervised(outside: str, problem: str, *, het: bool) -> str:
 
 
 def _become_srun(command: srun_command.SrunCommand) -> int:
-    """Become the user's own srun; returns only where there is none."""
+    """Become the user's own srun; returns only if there is none."""
     try:
         os.execvp("srun", srun_command.plain(command))  # noqa: S606 (the user's own command)
     except OSError as error:

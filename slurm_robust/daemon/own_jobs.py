@@ -36,7 +36,7 @@ class OwnJobs:
         """By partition: what Slurm said, how often in a row, and when it may be tried again."""
 
     def partition(self, partitions: Sequence[str]) -> str:
-        """Where a job on a node of these partitions is submitted; empty where it has none."""
+        """Where a job on a node of these partitions is submitted; empty if it has none."""
         return self.config.partition_for(partitions)
 
     def options(self, partitions: Sequence[str]) -> list[str]:

@@ -208,7 +208,7 @@ class Totals:
 
 
 def _check(what: str, text: str) -> tuple[str, str] | None:
-    """Which check ended with this event, and how; None where none did."""
+    """Which check ended with this event, and how; None if none did."""
     if what == "quarantine.left" and ": drained: " in text:
         return "recheck", "failed"
     if what == "pair_test.ended":

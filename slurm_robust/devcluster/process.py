@@ -90,7 +90,7 @@ class StatFields:
 
 
 def read_stat(pid: int) -> StatFields | None:
-    """A process's stat, or None where there is none."""
+    """A process's stat, or None if there is none."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -46,7 +46,7 @@ class PatternBranch(NamedTuple):
         literal: The pattern is a mere text: a line that has its words matches.
         digits: It tells digits apart: of two lines that differ in digits only it may match one.
         of_key: Where it tells digits apart, a pattern that matches each line that it matches, with each digit as 0;
-            empty where none is known.
+            empty if none is known.
     """
 
     order: int
@@ -204,7 +204,7 @@ def _as_zero(match: re.Match[str]) -> str:
 
 
 def hints(pattern: str) -> Words:
-    """Words in lower case, one of which is in every line that the pattern matches; empty where none are known."""
+    """Words in lower case, one of which is in every line that the pattern matches; empty if none are known."""
     return next(iter(_required(pattern) or ()), frozenset())
 
 

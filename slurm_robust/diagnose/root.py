@@ -41,7 +41,7 @@ class Diagnosis:
         blame: Whose fault it is.
         followed: What only followed from it, each rule once, in order.
         also: Other errors that may be roots of their own.
-        why: Which lines beside the root decide about it, as a sentence; empty where none do.
+        why: Which lines beside the root decide about it, as a sentence; empty if none do.
     """
 
     root: LogFinding | None

@@ -38,7 +38,7 @@ def check(settings: Mapping[str, str], config: Path | None, root: Path = Path("/
 
 
 def settings_of(root: Path) -> dict[str, str]:
-    """The scripts' settings, `KEY=value` lines of their file; empty where there is none."""
+    """The scripts' settings, `KEY=value` lines of their file; empty if there is none."""
     try:
         text = (root / ENV_FILE.lstrip("/")).read_bytes().decode("utf-8", "replace")
     except OSError:

@@ -175,7 +175,7 @@ def built_in(library: bytes) -> dict[str, str]:
 
 
 def built_for(library: bytes) -> tuple[int, int] | None:
-    """The Slurm whose headers a plugin was built with, `(22, 5)`: its symbol `plugin_version`. None where it has none.
+    """The Slurm whose headers a plugin was built with, `(22, 5)`: its symbol `plugin_version`. None if it has none.
 
     It is read without loading it, which would need symbols of Slurm.
     """

@@ -62,7 +62,7 @@ def words(settings: Settings, key: str) -> set[str]:
 
 
 def seconds(settings: Settings, key: str) -> int | None:
-    """`30 sec`, `5 min`, `65534`: seconds; None where there is none or Slurm means no limit."""
+    """`30 sec`, `5 min`, `65534`: seconds; None if there is none or Slurm means no limit."""
     match = re.match(r"(\d{1,9})\s*(sec|min)?", value(settings, key))
     if match is None or int(match[1]) >= _NO_LIMIT:
         return None

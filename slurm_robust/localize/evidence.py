@@ -54,7 +54,7 @@ class CapturedProcess:
         cpu_s: User and system time used since its start, seconds; -1 where unknown.
         io_bytes: Bytes read and written since its start (rchar + wchar); -1 where unknown.
         wchan: Where in the kernel it waits, where readable.
-        error: Why there are no threads, where there are none.
+        error: Why there are no threads, if there are none.
         os_threads: Number of its threads as the kernel counts them, native ones included; -1 where unknown.
         net_bytes: Bytes that its TCP connections have sent and received since its node's agent first looked at them;
             those to the store of the ranks (MASTER_PORT) do not count, nor those that a process before it in the

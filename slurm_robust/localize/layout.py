@@ -214,7 +214,7 @@ def groups_of(layout: ParallelLayout) -> Groups:
 
 
 def known_groups(evidence: Evidence) -> tuple[Groups, str]:
-    """The parallel groups of a job, and why its layout cannot be used (empty where it can, or where there is none).
+    """The parallel groups of a job, and why its layout cannot be used (empty where it can, or if there is none).
 
     Process groups in flight-recorder dumps are what the program itself made; sizes are what a person gave.
     """

@@ -45,7 +45,7 @@ class StepTimings:
         total: One row a step, one value a rank.
         compute: The same, for a rank's own work.
         derived: Ranks whose own work is only known as total less communication: what nobody measured is in it.
-        layout: Parallel sizes that came with the timings, empty where none did.
+        layout: Parallel sizes that came with the timings, empty if none did.
     """
 
     ranks: tuple[int, ...] = ()
@@ -106,7 +106,7 @@ class Collector:
 
     @property
     def last_step(self) -> int:
-        """The highest step, -1 where there is none."""
+        """The highest step, -1 if there is none."""
         return max(self._rows, default=-1)
 
     def add(self, timing: Timing) -> str:

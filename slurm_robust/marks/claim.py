@@ -201,7 +201,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def split(comment: str) -> tuple[str, str | None]:
-    """Split a comment into the user's own text and our block (None where there is none)."""
+    """Split a comment into the user's own text and our block (None if there is none)."""
     start = comment.rfind("[[srobust:")
     if start < 0 or not _BLOCK.match(comment[start:]):
         return comment, None
@@ -232,7 +232,7 @@ def _parse(kind: type[Any], comment: str) -> Any:
 
 
 def parse(comment: str) -> Claim | None:
-    """Read the claim out of a job's comment; None where there is none.
+    """Read the claim out of a job's comment; None if there is none.
 
     Raises:
         ClaimError: there is one, and it is malformed, oversized or of a protocol version not supported here.
@@ -248,7 +248,7 @@ def parse(comment: str) -> Claim | None:
 
 
 def parse_answer(admin_comment: str) -> ClaimAnswer | None:
-    """Read the daemon's answer; None where there is none.
+    """Read the daemon's answer; None if there is none.
 
     Raises:
         ClaimError: as `parse`.

@@ -35,7 +35,7 @@ class DrainPermit(NamedTuple):
 
 
 def parse(comment: str, now_s: float) -> DrainPermit | None:
-    """The permit in this comment; None where there is none that is valid now.
+    """The permit in this comment; None if there is none that is valid now.
 
     The last of several markers counts. One that is malformed, expired, or reaches further ahead than `MAX_PERMIT_S` is
     no permit.

@@ -58,7 +58,7 @@ class FaultMarker(NamedTuple):
 
 
 def parse(extra: str) -> FaultMarker | None:
-    """The last marker in this text; None where there is none that can be read. Never raises."""
+    """The last marker in this text; None if there is none that can be read. Never raises."""
     found = _MARKER.findall(extra)
     if not found:
         return None

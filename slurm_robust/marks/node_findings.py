@@ -44,7 +44,7 @@ class NodeFinding(NamedTuple):
         gpus: Numbers of the GPUs that are affected, by their device files `/dev/nvidiaN`; empty for any of the node,
             or where no GPU is.
         port: The network device and port that is affected, `mlx5_0/1`; empty for none.
-        code: The XID or SXID; None where there is none.
+        code: The XID or SXID; None if there is none.
     """
 
     seq: int

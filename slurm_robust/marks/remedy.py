@@ -47,7 +47,7 @@ def tagged(text: str, remedy: Remedy | None, limit_chars: int) -> str:
 
 
 def named(word: str) -> Remedy | None:
-    """The remedy of this name; None where there is none that is known."""
+    """The remedy of this name; None if there is none that is known."""
     return next((known for known in Remedy if known.value == word), None)
 
 

@@ -168,7 +168,7 @@ def reporter(config: Config, node: str, say: Say, *, hung: str, kept: Mapping[st
 
 
 def marker_of(faults: Sequence[UnfitNode]) -> FaultMarker:
-    """One marker for those that jobs cannot go on with; where there is none, one for all, which spares the jobs."""
+    """One marker for those that jobs cannot go on with; if there is none, one for all, which spares the jobs."""
     urgent = [fault for fault in faults if fault.urgent]
     told = urgent or list(faults)
     whole_node = any(not fault.gpus for fault in told)

@@ -19,7 +19,7 @@ class Source:
 
     Attributes:
         name: As findings name it.
-        fd: Is waited for; -1 where there is none.
+        fd: Is waited for; -1 if there is none.
         due_s: When `tick` is wanted, monotonic.
     """
 

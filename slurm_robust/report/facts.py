@@ -28,7 +28,7 @@ class ClosedIncident:
         outcome: As in the journal; empty while it is open.
         times: Stamps, keys of `model.TIME_KEYS` and `accepted`. `first_step` is the first after it,
             `first_new_step` the first that nobody had made before.
-        road: The plan's (`model.Road` value), empty where there is none.
+        road: The plan's (`model.Road` value), empty if there is none.
         category: What broke, a category of `diagnose.taxonomy`; empty where unknown.
         blame: Whose fault that is by the same rules; empty where unknown.
         nodes: How many nodes the job had; 0 where unknown.

@@ -77,7 +77,7 @@ MEANINGS: Mapping[str, str] = {
     "conclusion": "culprit, none, user_code or undetermined.",
     "confidence": "Of the verdict, 0 to 1.",
     "suspects": "The nodes held to be at fault (JSON).",
-    "road": "The plan's way back: seat, owner_requeue, …; empty where there is none.",
+    "road": "The plan's way back: seat, owner_requeue, …; empty if there is none.",
     "evict": "Nodes that the next attempt leaves out (JSON).",
     "standby": "Nodes that replace them (JSON).",
     "verdict": "The verdict, in words.",

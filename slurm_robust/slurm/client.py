@@ -162,8 +162,8 @@ class PastRun(NamedTuple):
 
     Attributes:
         job: Its address, `12` or `12_3`; the pending rest of an array is one row, `12_[3-9]`.
-        nodes: Folded; empty where it has none (yet).
-        gpus: On all nodes together; those asked for where it has none yet. 0 where the accounting does not track them.
+        nodes: Folded; empty if it has none (yet).
+        gpus: On all nodes together; those asked for if it has none yet. 0 where the accounting does not track them.
         submitted_at_s: Of this run: a requeue submits the job anew. None where there is no such time, as with the rest.
     """
 

@@ -55,7 +55,7 @@ def calls_of(call: str) -> tuple[str, ...]:
 
 
 def release(version: str) -> tuple[int, int] | None:
-    """The release of Slurm in `slurm-wlm 22.05.8` or `22.5.3`: `(22, 5)`; None where there is none."""
+    """The release of Slurm in `slurm-wlm 22.05.8` or `22.5.3`: `(22, 5)`; None if there is none."""
     found = re.search(r"\b([0-9]{1,3})\.([0-9]{1,3})\b", version)
     return (int(found[1]), int(found[2])) if found else None
 

@@ -5,7 +5,7 @@ Found by trying pyslurm 25.11.2 and 22.5.3, and heeded below:
 * an array's task 0, and offset 0 of a het job, are read as None;
 * a text that is not UTF-8 raises where it is read; the exception has the bytes;
 * `Job.load` of an array has the first of its records, whichever was meant; it reads the steps too, and can raise
-  KeyError where there are none;
+  KeyError if there are none;
 * an exit code above 127 is read less 128: 130 is 2;
 * `Job.cancel` of an unknown job says nothing: the caller reads the job before;
 * `Reservation.flags` raises where Slurm has set a flag that pyslurm does not name, `REPLACE_DOWN` and `TIME_FLOAT` too;

@@ -75,7 +75,7 @@ def clamped_s(at_s: float) -> int:
 
 
 def epoch_s(text: str) -> int:
-    """A point in time as seconds since the epoch, at most `MAX_TIME_S`; 0 where there is none, or one before 1970.
+    """A point in time as seconds since the epoch, at most `MAX_TIME_S`; 0 if there is none, or one before 1970.
 
     Raises:
         SlurmParseError: neither a number, an ISO time, nor one of Slurm's texts for none.

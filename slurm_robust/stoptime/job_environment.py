@@ -15,7 +15,7 @@ _MAX_BYTES = 1 << 20
 
 
 def of_ranks(proc: Path, own: Mapping[str, str]) -> dict[str, str] | None:
-    """The variables of the job's first rank on this node; None where none runs that may be read.
+    """The variables of the job's first rank on this node; None if none runs that may be read.
 
     Args:
         proc: /proc.

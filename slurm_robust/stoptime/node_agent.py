@@ -362,7 +362,7 @@ def _step() -> str:
 
 
 def _ranks(group: list[Any], index: int, order: dict[str, Any]) -> list[dict[str, Any]]:
-    """The ranks of this node in its group: one for each GPU, one on the CPU where there is none."""
+    """The ranks of this node in its group: one for each GPU, one on the CPU if there is none."""
     port, host, members = group
     world = sum(max(1, gpus) for _, gpus in members)
     first, gpus = 0, 0

@@ -45,7 +45,7 @@ class GroupResult:
     """The result of one group of two or three nodes.
 
     Attributes:
-        gb_per_s: Bandwidth by operation; empty where none was measured.
+        gb_per_s: Bandwidth by operation; empty if none was measured.
         absent: Members that cannot take part any more.
         reason: Why it failed or did not run, as a sentence.
     """
@@ -276,7 +276,7 @@ def _seek(nodes: Sequence[str], known: _Known, used: set[str], add: Callable[...
 
 
 def _take(node: str, candidates: list[str], used: set[str], known: _Known) -> str:
-    """The first candidate that is free and has not met this node; empty where there is none."""
+    """The first candidate that is free and has not met this node; empty if there is none."""
     while candidates and candidates[0] in used:
         del candidates[0]
     return next((other for other in candidates if other not in used and not known.met(node, other)), "")

@@ -307,7 +307,7 @@ def _names(nodes: Sequence[str]) -> str:
 
 
 def _left_open(known: _Replayed, broken: dict[str, str]) -> dict[tuple[str, ...], str]:
-    """Failing groups that no broken node explains: their suspects, or all of them where there are none."""
+    """Failing groups that no broken node explains: their suspects, or all of them if there are none."""
     cleared = {
         node
         for r in known.results

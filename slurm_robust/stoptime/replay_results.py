@@ -79,7 +79,7 @@ class StepOutput:
             self.taken = self.taken or any(part in text.lower() for part in _TAKEN)
 
     def last_words(self) -> str:
-        """The last line of the task that failed first, or else of any task; empty where none wrote a line."""
+        """The last line of the task that failed first, or else of any task; empty if none wrote a line."""
         failed = _FIRST_TASK.search(self.error)
         return self.words.get(failed[1] if failed else self.latest, "")
 

@@ -56,7 +56,7 @@ class ReplaySpec:
 
     Attributes:
         group_nodes: Nodes of one group: as many as one replica of the model needs.
-        tasks: Ranks on each node; 0 for one on each GPU, or one where there are none.
+        tasks: Ranks on each node; 0 for one on each GPU, or one if there are none.
         command: The program and its arguments; empty for the reference model.
         tensor: Ranks of a tensor group of the reference model; 0 for all of a node.
         srun_options: The user's own options of srun, for the job's own command.

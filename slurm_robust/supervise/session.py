@@ -158,7 +158,7 @@ class Session:
 
     @property
     def launcher_gone(self) -> bool:
-        """Whether our launcher has ended; False where there is none."""
+        """Whether our launcher has ended; False if there is none."""
         return self.channel is not None and self.channel.gone.is_set()
 
     @property

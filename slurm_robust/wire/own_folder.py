@@ -31,7 +31,7 @@ def open_folder(path: str, *, inside: int | None = None, make: int = 0) -> int:
     Args:
         path: The folder.
         inside: Descriptor of the folder that `path` is relative to.
-        make: With these permissions it is made where there is none; 0 for not at all.
+        make: With these permissions it is made if there is none; 0 for not at all.
 
     Raises:
         NotOursError: it is a link, no folder, or somebody else's.

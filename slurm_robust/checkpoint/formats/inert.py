@@ -162,7 +162,7 @@ def path_of(value: Any) -> str:
 
 
 def field(value: Any, name: str) -> Any:
-    """The attribute or entry of that name, of a husk or a dict; None where there is none."""
+    """The attribute or entry of that name, of a husk or a dict; None if there is none."""
     if isinstance(value, Husk):
         state = value.state[0] if isinstance(value.state, tuple) and value.state else value.state
         found = state.get(name) if isinstance(state, dict) else None

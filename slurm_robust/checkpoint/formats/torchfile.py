@@ -280,7 +280,7 @@ def tensors(content: TorchfileContent) -> list[tuple[str, str, Storage]]:
 
 
 def shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor's husk, None where it is none."""
+    """Return the shape of a tensor that `inert` has read; None if the value is not a tensor."""
     if isinstance(value, inert.Husk) and value.path.startswith("torch._utils._rebuild_tensor") and len(value.args) > 3:
         size = value.args[2]
         return size if isinstance(size, tuple) else None

@@ -288,7 +288,7 @@ class Checkpointer:
         """Wait until all copies are written and sealed, or have failed; all ranks call it.
 
         Returns:
-            The last step of this run that is sealed, the same on all ranks; None where none is.
+            The last step of this run that is sealed, the same on all ranks; None if none is.
         """
         self._finish_copy()
         if self._buffers is not None:

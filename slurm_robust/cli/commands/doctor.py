@@ -126,7 +126,7 @@ def _nodes(client: CommandClient) -> dict[str, tuple[str, ...]]:
 
 
 def _state(config: Config) -> dict[str, Any]:
-    """Return the snapshot of a daemon on this machine; empty where there is none that can be read."""
+    """Return the snapshot of a daemon on this machine; empty if there is none that can be read."""
     try:
         state = json.loads((Path(config.daemon.state_dir) / "state.json").read_text("utf-8"))
     except (OSError, ValueError):

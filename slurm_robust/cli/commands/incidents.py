@@ -100,7 +100,7 @@ def _load(config: Config) -> list[dict[str, Any]]:
 
 
 def _of_folder(name: str) -> list[dict[str, Any]]:
-    """What a folder of this name holds; empty where there is none, and where a job's number is a folder by chance."""
+    """What a folder of this name holds; empty if there is none, and where a job's number is a folder by chance."""
     if not Path(name).is_dir():
         return []
     from slurm_robust.cli.diagnosis.incident_files import incidents_of_folder  # noqa: PLC0415 (loaded for a folder only)

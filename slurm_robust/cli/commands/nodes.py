@@ -18,7 +18,7 @@ STATES = tuple(state.value for state in NodeState)
 
 
 def repair(node: dict[str, Any]) -> str:
-    """`repair, try 1 of 2 (reboot): rebooting since 14:02:11; XID 79 …`; empty where none is under way."""
+    """`repair, try 1 of 2 (reboot): rebooting since 14:02:11; XID 79 …`; empty if none is under way."""
     now = node.get("repair")
     if not now:
         return ""

@@ -314,7 +314,7 @@ def _gpus(nodes: list[Node]) -> int:
 
 
 def _gres(nodes: list[Node]) -> str:
-    """What to ask for on each node to get its GPUs; empty where one has none."""
+    """What to ask for on each node to get its GPUs; empty if one has none."""
     return f"gpu:{gpus}" if (gpus := _gpus(nodes)) else ""
 
 

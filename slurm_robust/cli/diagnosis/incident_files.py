@@ -32,7 +32,7 @@ _MAX_SEEN = 20_000
 
 
 def newest_incident(folder: Path) -> SavedIncident | None:
-    """The incident in a folder, or the newest one in a job's folder; None where there is none."""
+    """The incident in a folder, or the newest one in a job's folder; None if there is none."""
     own = read_incident(folder)
     return own if own is not None else next(iter(incidents_in(folder)), None)
 

@@ -131,7 +131,7 @@ def _names(nodes: list[str]) -> str:
 
 
 def incident_of(job: Mapping[str, Any], incidents: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the incident that a running job is in; None where there is none.
+    """Return the incident that a running job is in; None if there is none.
 
     A job may first report that it is only alerted on, and then claim: two rows of one name, and the claim counts. What
     is under way goes before what is closed, also where the daemon alone brings the job back.

@@ -42,7 +42,7 @@ class IncidentRow:
         state: `open` (the recovery is under way), `running` (the job runs, its first new step is awaited), `closed`.
         outcome: `running`, `resumed`, `ended`, `not_started`, `aborted`, `refused`, `observed`, `came_back`, `went_on`,
             `superseded`, `stopped`, `alerted`; empty while it is open.
-        recovery: The decided way back; None where there is none (a refusal, a report).
+        recovery: The decided way back; None if there is none (a refusal, a report).
         confidence: Of the verdict, 0 to 1.
         step: The highest step that the job had reported with its claim, -1 where unknown.
         claimed_at_s: When the claim was written, 0 where no claim asked.

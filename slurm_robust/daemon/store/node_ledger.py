@@ -22,9 +22,9 @@ class Quarantine:
 
     Attributes:
         tries: Inconclusive rechecks.
-        recheck_job: Job id of the recheck under way, None where there is none.
+        recheck_job: Job id of the recheck under way, None if there is none.
         word: What it waits for, or the result of the last recheck.
-        user: Of the job that suspected it; empty where none did.
+        user: Of the job that suspected it; empty if none did.
         accused: The test as whose partner it got here; empty for a job's suspect.
         checked_at_s: When it passed its full check; None before.
         soaked: How many rounds of checks and tests it has passed while it soaks.
@@ -256,7 +256,7 @@ class NodeLedger:
         return found
 
     def first_at_s(self) -> float | None:
-        """When the journal's oldest event was written; None where it has none."""
+        """When the journal's oldest event was written; None if it has none."""
         row = self.db.execute("SELECT min(at_s) AS at_s FROM events WHERE at_s > 0").fetchone()
         return None if row["at_s"] is None else float(row["at_s"])
 

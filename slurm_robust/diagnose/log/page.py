@@ -45,7 +45,7 @@ class Place:
         line: Counted from 1, by newlines: redrawn progress bars share the number of their line.
         offset_bytes: Of the line's first byte in the (decompressed) file.
         at_s: When it was printed, in seconds since the epoch (a time without a zone is taken as UTC), by its own time
-            or the nearest one above it; None where none was seen.
+            or the nearest one above it; None if none was seen.
     """
 
     source: int
@@ -123,7 +123,7 @@ class PageTraceback:
 
     @property
     def exception(self) -> str:
-        """The last line that names an exception (`ValueError: …`); empty where there is none."""
+        """The last line that names an exception (`ValueError: …`); empty if there is none."""
         unindented = [line for line in self.lines if line and not line[0].isspace() and not line.endswith("last):")]
         return next((line for line in reversed(unindented) if not line.startswith("frame #")), "")
 

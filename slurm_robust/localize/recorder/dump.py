@@ -113,7 +113,7 @@ class RankDump:
         counters: Group's number in this process → (last enqueued, last completed), -1 for none yet.
         numbers: Group's number in this process → its name, as far as its entries show.
         pending: Operations not complete, in the order in which they were enqueued.
-        last_at_s: When it enqueued its newest recorded operation, 0 where it has none.
+        last_at_s: When it enqueued its newest recorded operation, 0 if it has none.
         exchanges: Completed point-to-point operations.
         whole: The recorder reaches back to the rank's first operation, so that its operations can be counted.
         written_at_s: When the dump was written, seconds since the epoch; 0 if that is not known.
@@ -253,7 +253,7 @@ def _exchanges(plain: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> 
 
 
 def _peer(match: re.Match[str], group: ProcessGroup | None) -> int:
-    """The other end's world rank: the name carries places in the group, own place first; -1 where it has none."""
+    """The other end's world rank: the name carries places in the group, own place first; -1 if it has none."""
     place = int(match[2])
     return group.ranks[place] if group is not None and place < len(group.ranks) else -1
 

@@ -42,7 +42,7 @@ def with_timings(evidence: Evidence, timings: StepTimings, ranks_per_node: int |
     """The evidence with timings, and their nodes and layout where nothing else gives them.
 
     Args:
-        evidence: Of the incident, empty where there is none.
+        evidence: Of the incident, empty if there is none.
         timings: Of the same job.
         ranks_per_node: Names nodes by number where nothing names them; None to leave them unnamed.
     """
@@ -57,7 +57,7 @@ def with_timings(evidence: Evidence, timings: StepTimings, ranks_per_node: int |
 
 
 def judge_slowness(evidence: Evidence) -> Verdict | None:
-    """What the timings say, with the layout of the evidence; None where there are none."""
+    """What the timings say, with the layout of the evidence; None if there are none."""
     timings = evidence.timings
     if timings is None:
         return None

@@ -16,7 +16,7 @@ _MAD_TO_SD = 1.4826
 
 
 def median(values: Floats, axis: int = -1) -> Floats:
-    """The median of the known values along an axis; NaN where there is none."""
+    """The median of the known values along an axis; NaN if there is none."""
     if not values.shape[axis]:
         return np.full(np.delete(values.shape, axis), np.nan)
     ordered = np.moveaxis(np.sort(values, axis=axis), axis, -1)  # gaps come last

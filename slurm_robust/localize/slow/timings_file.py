@@ -262,6 +262,6 @@ def packed(timings: StepTimings) -> bytes:
 
 
 def _column(rows: Sequence[array[float]], at: int) -> list[float | None] | None:
-    """One rank's values; None where there is none of this kind."""
+    """One rank's values; None if there is none of this kind."""
     values = [row[at] if math.isfinite(row[at]) else None for row in rows]
     return values if any(value is not None for value in values) else None

@@ -63,7 +63,7 @@ def waits_on(frames: tuple[StackFrame, ...], wchan: str = "") -> WaitsOn:
 
 @by_identity
 def slow_around(frames: tuple[StackFrame, ...], _: str) -> str:
-    """The word for work that takes long by nature and that these frames are part of; empty where there is none.
+    """The word for work that takes long by nature and that these frames are part of; empty if there is none.
 
     A rank that waits at the end of a checkpoint or an evaluation waits for those that are at work in it.
     """

@@ -62,7 +62,7 @@ def judge_exits(evidence: Evidence) -> Verdict | None:
 
 
 def judge_lost_peers(evidence: Evidence) -> Verdict | None:
-    """Undetermined where ranks ended that no other vote explains; None where none ended."""
+    """Undetermined where ranks ended that no other vote explains; None if none ended."""
     if {e.rank for e in evidence.exits} <= finished_before(evidence):
         return None
     reason = f"{name(e.rank for e in evidence.exits)} lost a peer, and no rank is known to have died first"

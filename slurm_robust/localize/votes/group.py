@@ -35,7 +35,7 @@ class OddRanks:
     """Ranks outside the dominant classes, and what they share.
 
     Attributes:
-        group: The smallest parallel group that holds them all; None where none does.
+        group: The smallest parallel group that holds them all; None if none does.
         nodes: Nodes to exclude: the group's, or the odd ranks' own where these are on one node.
     """
 

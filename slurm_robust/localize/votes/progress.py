@@ -59,7 +59,7 @@ def _last_sign_s(evidence: Evidence) -> float:
 
 
 def left_behind(last: Capture) -> Verdict | None:
-    """A verdict where all wait and a few have completed fewer steps than the others; None where none has."""
+    """A verdict where all wait and a few have completed fewer steps than the others; None if none has."""
     steps = {r.rank: r.progress.step for r in last.ranks if r.progress is not None}
     if len(steps) < len(last.ranks) or not steps:
         return None

@@ -33,7 +33,7 @@ class Context:
         cache_dir: State kept between runs; None keeps none (for a saved log or a saved tree).
         job_id: The job that starts or ends here, None outside prolog and epilog.
         job_gpus: Its GPUs on this node, host ids; empty where unknown.
-        job_instances: UUIDs of its MIG instances on this node; empty where it has none, or they are unknown.
+        job_instances: UUIDs of its MIG instances on this node; empty if it has none, or they are unknown.
         nvml_library: The site's own libnvidia-ml.so.1; empty: the loader's.
         gpu_profiles: The site's own expectations by model, see `engine.gpu_profiles`.
         real_memory_mb: Slurm's RealMemory of this node in MiB, 0 where unknown.

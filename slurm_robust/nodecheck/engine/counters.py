@@ -88,7 +88,7 @@ def remember(facts: dict[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:
 def remember_of(
     counts_of: Callable[[dict[str, Any]], Mapping[str, int]],
 ) -> Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any] | None]:
-    """The `remember` of a check that makes its counts of its facts; where there are none, what is kept stays."""
+    """The `remember` of a check that makes its counts of its facts; if there are none, what is kept stays."""
     return lambda facts, _: kept(facts, counts) if (counts := counts_of(facts)) else None
 
 

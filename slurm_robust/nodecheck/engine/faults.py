@@ -40,7 +40,7 @@ Faults = Iterator[Fault]
 
 
 def conclude(faults: Iterable[Fault], healthy: Finding, evidence: Mapping[str, Any]) -> Finding:
-    """The worst fault, with the sentences of all faults of its status, each once; `healthy` where there is none."""
+    """The worst fault, with the sentences of all faults of its status, each once; `healthy` if there is none."""
     found = list(faults)
     if not found:
         return healthy

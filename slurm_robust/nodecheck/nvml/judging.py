@@ -128,7 +128,7 @@ def conclude_gpus(
 
     Args:
         faults: In the order of importance; ` on GPU …` is added to their sentences.
-        passed: Reason and sentence where there are none.
+        passed: Reason and sentence if there are none.
         evidence: Of the finding; the GPUs with faults are added.
     """
     found = list(faults)

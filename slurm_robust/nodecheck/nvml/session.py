@@ -284,6 +284,6 @@ def _opened(context: Context) -> NvmlSession:
 
 
 def task_state(stat: str) -> str:
-    """The state letter of a /proc/*/stat (`D`: it sleeps in the kernel, nothing ends it); empty where there is none."""
+    """The state letter of a /proc/*/stat (`D`: it sleeps in the kernel, nothing ends it); empty if there is none."""
     fields = stat.rpartition(")")[2].split()
     return fields[0] if fields and len(fields[0]) == 1 else ""

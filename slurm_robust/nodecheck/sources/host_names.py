@@ -52,7 +52,7 @@ def resolve(names: Iterable[str], timeout_s: float) -> dict[str, dict[str, Any]]
     """Ask the system's resolver, for all names at once.
 
     Returns:
-        For each name `addresses` (empty where there are none), `error` (empty, `timeout` or the resolver's words) and
+        For each name `addresses` (empty if there are none), `error` (empty, `timeout` or the resolver's words) and
         `took_s`.
     """
     outcomes = run_all({name: Task(partial(_ask, name), timeout_s) for name in names})

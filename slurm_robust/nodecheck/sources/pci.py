@@ -46,7 +46,7 @@ def port_type(config: bytes) -> int:
 
 
 def acs_control(config: bytes) -> int | None:
-    """The Access Control Services register; None where there is none, or only root may read so far."""
+    """The Access Control Services register; None if there is none, or only root may read so far."""
     at = 0x100
     for _ in range(_ENOUGH):
         if at < 0x100 or at + 8 > len(config):

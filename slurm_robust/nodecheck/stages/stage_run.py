@@ -228,7 +228,7 @@ def distrust_slurm_conf(env: os._Environ[str] | dict[str, str], log: Log | None 
 
 
 def _not_the_system_s(path: str) -> str:
-    """The file itself or a folder on the way to it that a person owns or may write; empty where there is none."""
+    """The file itself or a folder on the way to it that a person owns or may write; empty if there is none."""
     if not path.startswith("/"):
         return path or "it"
     return state_folder.foreign_place(path, lambda uid: uid < FIRST_USER_ID)

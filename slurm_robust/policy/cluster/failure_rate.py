@@ -107,7 +107,7 @@ class FailureRate:
 
     @property
     def mean_time(self) -> float | None:
-        """Exposure between two failures; None where none was seen (then `mean_time_low` is what can be said)."""
+        """Exposure between two failures; None if none was seen (then `mean_time_low` is what can be said)."""
         return self.exposure / self.failures if self.failures and self.exposure > 0 else None
 
     @property

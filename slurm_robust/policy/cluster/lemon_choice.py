@@ -57,7 +57,7 @@ def named_lemons(answer: bytes) -> tuple[NamedLemon, ...]:
 def choose(
     lemons: Collection[NamedLemon], nodes: Mapping[str, Node], taken: Collection[str], given: Collection[str]
 ) -> NamedLemon | None:
-    """The surest lemon that may be given to quarantine now; None where none may.
+    """The surest lemon that may be given to quarantine now; None if none may.
 
     Args:
         lemons: In order.

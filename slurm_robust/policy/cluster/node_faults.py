@@ -115,7 +115,7 @@ def near(name: str, faults: Mapping[str, SeenFault], others: Mapping[str, float]
 
 
 def grown(earlier: Storm | None, found: Stormy, faults: Mapping[str, SeenFault], nodes: Mapping[str, Node]) -> Storm:
-    """The storm with what was found now; a first one where there was none."""
+    """The storm with what was found now; a first one if there was none."""
     before = earlier or Storm(0.0)
     now = {name: faults[name].at_s for name in found.own | found.late}
     newest_s = max(now.values(), default=0.0)

@@ -97,7 +97,7 @@ class Recovery:
         bad: Nodes that the next attempt must not use.
         kept: Survivors.
         standby: Nodes that replace the bad ones.
-        seat: Name of the reservation, empty where there is none.
+        seat: Name of the reservation, empty if there is none.
         exclude: The job's exclusions, the user's own and the daemon's, folded.
         own_exclude: The user's own.
         size: Nodes that the job had; 0 in rows of older daemons.
@@ -325,7 +325,7 @@ def plan_owner(job: Job, evict: Sequence[str], why: str) -> Recovery:
 def _next_window(
     job: Job, nodes: Sequence[str], reservations: Sequence[Reservation], now_s: float
 ) -> Reservation | None:
-    """The first coming reservation of others on these nodes; None where there is none."""
+    """The first coming reservation of others on these nodes; None if there is none."""
     coming = [
         r
         for r in reservations

@@ -21,7 +21,7 @@ class StandbyCheck:
     """What is known about a member's full check.
 
     Attributes:
-        job_id: Of the check under way, None where there is none.
+        job_id: Of the check under way, None if there is none.
         begun_at_s: When that was submitted; `ended_at_s`: when the last one ended, 0 for never.
         passed_at_s: When one last passed, 0 for never.
         tries: Inconclusive checks in a row.

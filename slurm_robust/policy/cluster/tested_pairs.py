@@ -96,7 +96,7 @@ class PairReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def parse(comment: str) -> PairReport | None:
-    """The report in a job's Comment; None where there is none."""
+    """The report in a job's Comment; None if there is none."""
     _, mark, text = comment.partition(MARK)
     try:
         return msgspec.json.decode(text, type=PairReport) if mark else None

@@ -68,7 +68,7 @@ def climbs(s: Situation) -> bool:
 
 
 def next_rung(s: Situation, *, attempts: bool) -> Plan | None:
-    """The next rung; None where none is left. Without `attempts` only those that cost no attempt are."""
+    """The next rung; None if none is left. Without `attempts` only those that cost no attempt are."""
     which = symptom(s)
     if which is None or not climbs(s):
         return None

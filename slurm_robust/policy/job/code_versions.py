@@ -143,7 +143,7 @@ def after_failure(state: CodeState, failure: Failure | None, *, own_error: bool,
 
 
 def unexplained(state: CodeState, failure: Failure | None) -> NextCode | None:
-    """The version to go back to because nothing explains why the one in force fails; None where there is none.
+    """The version to go back to because nothing explains why the one in force fails; None if there is none.
 
     Not where another version has failed in the same way, nor where an update waits: the next attempt runs that.
     """

@@ -83,7 +83,7 @@ def with_dirty(evict: Sequence[str], dirty: Collection[str], nodes: int) -> tupl
 
 
 def leave_at_fault(s: Situation) -> Plan | None:
-    """The plan that leaves the nodes at fault; None where there are none."""
+    """The plan that leaves the nodes at fault; None if there are none."""
     faults = at_fault(s)
     if not faults:
         return None

@@ -43,7 +43,7 @@ def always_on(node: str, failure: Failure, earlier: Iterable[Failure]) -> bool:
 
 
 def elsewhere(failure: Failure, earlier: Iterable[Failure]) -> Failure | None:
-    """The first earlier failure that is the same on other nodes alone; None where there is none."""
+    """The first earlier failure that is the same on other nodes alone; None if there is none."""
     here = set(failure.nodes)
     return next(
         (other for other in earlier if same(failure, other) and other.nodes and not here & set(other.nodes)), None

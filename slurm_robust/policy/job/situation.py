@@ -79,7 +79,7 @@ class Situation:
         tested: What the tests of this incident have found, oldest first. The attempt was ended for them.
         apart_nodes: Nodes whose ranks stand apart from the others: in the smallest class of stacks, or in the parallel
             group in which the waiting ends.
-        apart_group: All nodes of the parallel group that those that stand apart share; empty where there is none.
+        apart_group: All nodes of the parallel group that those that stand apart share; empty if there is none.
         slow: Why the training is slow, where no node is known to be the slow one; else empty.
         standby_nodes: Standby nodes that could take the place of an evicted one.
         now_s: The time, seconds since the epoch.

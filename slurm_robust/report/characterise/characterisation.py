@@ -47,9 +47,9 @@ class Characterisation:
 
     Attributes:
         jobs: Runs that were the first of their job.
-        failed_share: Failed of the runs that have ended; requeued ones do not count. None where none has.
+        failed_share: Failed of the runs that have ended; requeued ones do not count. None if none has.
         failed_of_gpu_runs: Failed or out of time, of the runs with GPUs that have ended: the share that Acme publishes.
-            None where there is none.
+            None if there is none.
         node_fails: Runs that Slurm lost to a node, over the node-days of all runs.
         infrastructure_of_failures: Share of failed runs whose cause is known.
         infrastructure_of_gpu_time: Their share of the GPU time of these runs.

@@ -12,7 +12,7 @@ _Z95 = 1.959963984540054
 
 @dataclass(frozen=True)
 class Spread:
-    """Some measured values. Every field but `n` is None where there is none.
+    """Some measured values. Every field but `n` is None if there is none.
 
     Attributes:
         low: The median is at least this, with 95 % confidence; None with fewer than six values.

@@ -86,7 +86,7 @@ class StandbyUse:
 
     @property
     def hit_rate(self) -> float | None:
-        """Hits of the nodes that were needed; None where none was, or there was no pool."""
+        """Hits of the nodes that were needed; None if none was, or there was no pool."""
         return self.hits / self.needed if self.needed and self.pools else None
 
 

@@ -9,7 +9,7 @@ from slurm_robust.supervise.agent import procfs
 
 
 def python_of(pid: int) -> str:
-    """The path by which another process of this node starts the same Python; empty where there is none.
+    """The path by which another process of this node starts the same Python; empty if there is none.
 
     A rank may run another program, or its Python may be inside a container. A virtual environment is found only by the
     path by which its Python was started: `/proc/PID/exe` leads to the Python that it was made from.

@@ -76,7 +76,7 @@ class RequestRunner:
         self._send(messages.CaptureTaken(self._target.node, request.capture_id, packing.pack(archive)))
 
     def _ask_nccl(self, request: messages.TakeCapture, ranks: list[Rank]) -> None:
-        """Ask NCCL's RAS service what it sees of the whole job; send nothing where there is none."""
+        """Ask NCCL's RAS service what it sees of the whole job; send nothing if there is none."""
         pids = [p.pid for r in ranks for p in r.tree]
         reply = ras.ask(pids, procfs.environ(ranks[0].main.pid), request.timeout_s, self._clock)
         if reply.json is not None or reply.text or reply.error:

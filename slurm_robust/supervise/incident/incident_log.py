@@ -22,7 +22,7 @@ class IncidentLog:
     """Keeps the current incident, and writes its files.
 
     Attributes:
-        current: The incident that is open; None where none is. An incident stays open after a relaunch, until the new
+        current: The incident that is open; None if none is. An incident stays open after a relaunch, until the new
             attempt's first new step.
     """
 

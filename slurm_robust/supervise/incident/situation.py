@@ -22,7 +22,7 @@ _NEW_OUTAGE_S = 60.0
 
 
 def first_exit(attempt: AttemptState) -> RankExit | None:
-    """The rank that ended first; None where none did."""
+    """The rank that ended first; None if none did."""
     return min(attempt.exits.values(), key=lambda e: e.at_s, default=None)
 
 

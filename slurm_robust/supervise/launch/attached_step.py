@@ -101,7 +101,7 @@ class AttachedStep:
 
 
 def connection(env: MutableMapping[str, str]) -> socket.socket | None:
-    """The connection to srun that the plugin has opened for us; None where there is none.
+    """The connection to srun that the plugin has opened for us; None if there is none.
 
     Our children do not inherit it, so none of them can keep srun waiting.
     """

@@ -271,7 +271,7 @@ class Launcher:
         return self._launch(self._plain)
 
     def _note_srun_end(self) -> int | None:
-        """Report srun's end to the supervisor; its exit code where there is none."""
+        """Report srun's end to the supervisor; its exit code if there is none."""
         code = self._reap()
         if code is None:
             return None

@@ -53,7 +53,7 @@ class SupervisorLock:
         return False
 
     def _locked(self, place: int) -> int:
-        """A descriptor that holds a name; -1 where somebody else holds it. Raises OSError where there can be none."""
+        """Return a descriptor that holds a name; -1 if somebody else holds it. OSError if no lock file can be made."""
         deadline = self._clock.monotonic_s() + _LOOKS_S
         while True:
             fd = own_folder.open_file(self._at(place), os.O_RDWR | os.O_CREAT, inside=self._inside(), mode=0o600)
@@ -90,7 +90,7 @@ class SupervisorLock:
 
     @property
     def fd(self) -> int:
-        """The descriptor that holds the name, for a child that is to hold it too; -1 where none does."""
+        """Return the descriptor that holds the name, for a child that is to hold it too; -1 if the name is not held."""
         return self._held
 
     def take_over(self, fd: int) -> None:

@@ -334,17 +334,17 @@ class Fleet:
 
     @property
     def step(self) -> int:
-        """The step that every reporting rank has completed, -1 where none reports one."""
+        """Return the step that every reporting rank has completed; -1 if no rank reports steps."""
         return min((r.progress.step for r in self.ranks.values() if r.progress is not None), default=-1)
 
     @property
     def last_sign_s(self) -> float:
-        """Time of the last sign of life of any rank, 0 where there was none."""
+        """Time of the last sign of life of any rank, 0 if there was none."""
         return max((r.progress.at_s for r in self.ranks.values() if r.progress is not None), default=0.0)
 
     @property
     def python(self) -> str:
-        """The Python that runs most ranks; empty where none is known."""
+        """The Python that runs most ranks; empty if none is known."""
         pythons = Counter(r.python for r in self.ranks.values() if r.python)
         return pythons.most_common(1)[0][0] if pythons else ""
 

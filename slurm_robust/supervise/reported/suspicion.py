@@ -91,7 +91,7 @@ class StepTimes:
         return rank in self._last
 
     def p99_s(self) -> float:
-        """The 99th percentile of the recent steps, seconds; 0 where none was seen."""
+        """The 99th percentile of the recent steps, seconds; 0 if none was seen."""
         if self._p99_s is None:  # used for each rank at each poll: sorted once
             ordered = sorted(self._samples)
             self._p99_s = ordered[min(len(ordered) - 1, int(_QUANTILE * len(ordered)))]

@@ -60,7 +60,7 @@ def waiting(folder: Path) -> bool:
 
 
 def receive(folder: Path, uid: int, job: str) -> CodeOrder | None:
-    """The order that waits in the folder; None where none does. It is taken away, also where it is refused.
+    """The order that waits in the folder; None if none does. It is taken away, also where it is refused.
 
     Raises:
         OrderError: it is not by the job's user or root, others could have written it, or it cannot be read.

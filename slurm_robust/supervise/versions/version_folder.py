@@ -223,7 +223,7 @@ class VersionFolder:
         return [found for number in self.numbers() if (found := self.version(number)) is not None]
 
     def version(self, number: int) -> CodeVersion | None:
-        """What is known of a version; None where there is none, or it is not whole."""
+        """What is known of a version; None if there is none, or it is not whole."""
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             return msgspec.json.decode((self.path / f"{number}.json").read_bytes(), type=CodeVersion)
         return None

@@ -137,7 +137,7 @@ class LogShapes:
         return iter(self._all)
 
     def read(self, low: str) -> CounterReading | None:
-        """The counter of a line in lower case, by the first shape that fits; None where none does."""
+        """The counter of a line in lower case, by the first shape that fits; None if none does."""
         for shape in self._likely(tuple([word for word in self._words if word in low])):
             for word in shape.words[1:]:
                 if word not in low:
@@ -197,7 +197,7 @@ def _shape(entry: dict[str, Any]) -> Shape:
 
 
 def _number(text: str | None) -> int | None:
-    """`1,000` and `1.23k` as numbers; None where there is none, or one that nobody counts to."""
+    """`1,000` and `1.23k` as numbers; None if there is none, or one that nobody counts to."""
     if not text or len(text) > _MAX_DIGITS:
         return None
     if text.isdecimal():

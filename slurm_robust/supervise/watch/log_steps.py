@@ -153,7 +153,7 @@ class Counters:
 
     @property
     def main(self) -> str:
-        """Name of the training's counter, empty where there is none yet.
+        """Name of the training's counter, empty if there is none yet.
 
         A full bar has ended (a data set is prepared, files are written), and a bar that restarts belongs to a
         validation or an epoch. Of the others, where there are any, it is the one with most progress. A counter that was
@@ -164,7 +164,7 @@ class Counters:
 
     @property
     def training(self) -> CounterSeries:
-        """The numbers of the training's counter; none where there is none yet."""
+        """The numbers of the training's counter; none if there is none yet."""
         return self._series.get(self.main) or CounterSeries()
 
 
@@ -181,7 +181,7 @@ class CounterSeries:
         other: It counts no training.
         learned: No shape reads it.
         epochs: It counts epochs.
-        total: Of its last number; 0 where it has none.
+        total: Of its last number; 0 if it has none.
         spent_s: How long its last full bar took; 0 where that is not known.
     """
 

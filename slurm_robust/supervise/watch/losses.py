@@ -42,7 +42,7 @@ class Losses:
         self.had_finite = False
         """An earlier attempt reported finite losses."""
         self.lost = ""
-        """Why the loss of this attempt is lost, where none of its ranks has had a finite one."""
+        """Return why the loss of this attempt is lost, if none of its ranks has reported a finite loss."""
 
     def take(self, attempt: AttemptState) -> None:
         """Take the loss that was reported last; the file is read and written in a thread."""

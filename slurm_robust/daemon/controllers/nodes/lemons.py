@@ -95,7 +95,7 @@ class Lemons:
             self.context.alert("lemon.found", f"{printable(lemon.node)}: {lemon.why}", key=lemon.node)
 
     def _give(self, now_s: float) -> None:
-        """Give the surest lemon that is free to quarantine, where none was given within a day."""
+        """Give the surest lemon that is free to quarantine, unless another one was given within a day."""
         context, given = self.context, self._given()
         window_s = context.config.quarantine.strike_window_days * DAY_S
         given = {node: at_s for node, at_s in given.items() if now_s - at_s < window_s}

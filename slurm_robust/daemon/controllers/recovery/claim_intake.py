@@ -65,7 +65,7 @@ class ReadClaim:
 
     Attributes:
         at_s: When it was read.
-        plan_at_s: When the plan in it was first read; 0 where it has none.
+        plan_at_s: When the plan in it was first read; 0 if it has none.
     """
 
     comment: str

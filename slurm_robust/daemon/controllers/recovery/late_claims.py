@@ -37,7 +37,7 @@ LOOKS_OF_JOB, LOOKS_OF_USER = 5, 60
 
 
 def late_claim(job: Job) -> Claim | None:
-    """The claim of an earlier attempt in a job's Comment, as that attempt wrote it; None where there is none."""
+    """The claim of an earlier attempt in a job's Comment, as that attempt wrote it; None if there is none."""
     try:
         claim = protocol.parse(job.comment)
     except ClaimError:

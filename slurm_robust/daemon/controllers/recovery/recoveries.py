@@ -163,7 +163,7 @@ class Recoveries:
 
     @property
     def unchanged_s(self) -> float:
-        """How long no open recovery, and none of their jobs, has changed; 0 where none is open."""
+        """How long no open recovery, and none of their jobs, has changed; 0 if none is open."""
         last_s = max((f.changed_at_s for f in self.open.values()), default=0.0)
         return max(0.0, self.context.now_s() - last_s) if last_s else 0.0
 

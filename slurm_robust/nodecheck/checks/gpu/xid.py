@@ -97,7 +97,7 @@ def events(texts: Iterable[str], driver: int = 0) -> list[dict[str, Any]]:
 
 
 def _driver(context: Context) -> int:
-    """The major number of the driver that is loaded, 0 where none is or where it does not say."""
+    """The major number of the driver that is loaded, 0 if none is or where it does not say."""
     match = _DRIVER.search(small_files.read_text(context.path("/proc/driver/nvidia/version"), 4096))
     return int(match[1]) if match else 0
 

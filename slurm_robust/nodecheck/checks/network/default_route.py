@@ -90,5 +90,5 @@ check = Check(
     reads="/proc/net/route, /proc/net/ipv6_route, /proc/net/arp",
     cost="three small reads",
     lane="files",
-    options={"required": Option(False, "fail where there is none", "ours: only the site knows its network")},
+    options={"required": Option(False, "fail if there is none", "ours: only the site knows its network")},
 )

@@ -55,7 +55,7 @@ def _link(function: Path, which: str) -> list[float]:
 
 
 def _slot(function: Path) -> list[float]:
-    """What the port above can do; zeros where there is none."""
+    """What the port above can do; zeros if there is none."""
     try:
         above = function.resolve().parent
     except (OSError, RuntimeError):

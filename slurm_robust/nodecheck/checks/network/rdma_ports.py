@@ -63,7 +63,7 @@ def _off(facts: Facts, port: rdma.Port) -> bool:
 
 
 def _age_s(facts: Facts, name: str) -> float:
-    """For how long a port or device has been missing, as far as looks can tell; since boot where none saw it up."""
+    """For how long a port or device has been missing, as far as looks can tell; since boot if no look saw it up."""
     known = _known(facts["kept"], facts["boot_id"])
     since = known["since"].get(name)
     if isinstance(since, (int, float)) and since <= facts["at_s"]:

@@ -101,7 +101,7 @@ def _names(devices: Iterable[dict[str, Any]]) -> list[str]:
 
 check = Check(
     **Check.parts_of(__name__),
-    reads="torch on each GPU, or on the CPU where there is none",
+    reads="torch on each GPU, or on the CPU if there is none",
     cost="seconds: torch is loaded, and computes on each GPU in turn",
     lane=torch_devices.LANE,
     deadline_s=180.0,
