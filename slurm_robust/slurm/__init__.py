@@ -11,6 +11,6 @@ which back end runs, in which version.
   own, in the form of `pyslurm_messages`. That process calls `pyslurm_objects` or, with pyslurm 22.5,
   `pyslurm_functions`, and `pyslurm_records` makes values of the answers. `pyslurm_fit` says which pyslurm fits which
   Slurm.
-* More questions to Slurm: `accounting` asks for past jobs, `admission` whether a user's jobs may start, `topology` for
-  the leaf switches, and `output_files` gives the names of a job's output files.
+* More questions: `accounting` asks for past jobs, `admission` whether a user's jobs may start. `topology`
+  reads the leaf switches of topology.conf, and `output_files` gives the names of a job's output files.
 """

@@ -1,7 +1,7 @@
 """Which observations point at a node?
 
 One module for each kind of observation. `localize/judge.py` lists the votes in the order of strength (`VOTES`); to add
-a vote, write its module and add it there.
+a vote, write its module and add its function to `VOTES`.
 
 * Nodes: `node_signals` judges nodes that are silent or report a fault. `dead_mounts_beside` weighs a rank in D state
   by its node's mounts.

@@ -1,6 +1,6 @@
 """What happens on this node? The watch step's agent, one a node: standard library only, Python >= 3.8.
 
-`main` is the loop. Slurm carries its messages over the watch step's stdin and stdout.
+`main` is the loop. Slurm carries the agent's messages over the watch step's stdin and stdout.
 
 * Ranks: `ranks` finds them by their environment, `rank_table` reports their progress and states, `timings` their step
   times, `exits` how their tasks ended, `rank_python` their Python, and `gpu_use` their GPUs.

@@ -1,15 +1,15 @@
 """How is the training step started?
 
-* The command line: `options` reads ours, `srun_command` reads srun's, and `srun_refusal` tells whether srun refused
-  it.
-* Starting: `launcher` is the process that the user starts. It starts srun by `srun_process`, the first time without
-  waiting for a supervisor (`early_launch`). `attempt_settings` decides the environment of each launch, `resume_points`
-  its checkpoint, and `moved_paths` lets it run from a snapshot of the code. `warm_srun` starts the srun of a warm
-  step.
+* The command line: `options` reads the `--robust…` options, `srun_command` reads srun's options, and `srun_refusal`
+  tells whether srun refused the command line.
+* Starting: `launcher` is the process that the user starts. The launcher starts srun by `srun_process`, the first time
+  without waiting for a supervisor (`early_launch`). `attempt_settings` decides the environment of each launch,
+  `resume_points` its checkpoint, and `moved_paths` lets the ranks run from a snapshot of the code. `warm_srun` starts
+  the srun of a warm step.
 * Between launcher and supervisor: `channel` is the supervisor's end of the socket, and `messages` are what both say.
 * Which run this is: `run_place` tells apart the runs of one batch script, `supervisor_lock` allows one supervisor a
   job, `other_restarters` finds other programs that restart the job, and `own_output` finds the job's output files.
 * The end: `user_end` tells whether the user ended the step, and `waiting_shell` waits in the launcher's place while
   the job is requeued.
-* `attached_step` is a training step that somebody else started.
+* Steps of others: `attached_step` finds a training step that somebody else started.
 """

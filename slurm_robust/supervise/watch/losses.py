@@ -42,7 +42,7 @@ class Losses:
         self.had_finite = False
         """An earlier attempt reported finite losses."""
         self.lost = ""
-        """Return why the loss of this attempt is lost, if none of its ranks has reported a finite loss."""
+        """Why the loss of this attempt stays bad, as `LossWatch` says it; empty if the loss is fine."""
 
     def take(self, attempt: AttemptState) -> None:
         """Take the loss that was reported last; the file is read and written in a thread."""
