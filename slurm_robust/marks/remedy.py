@@ -1,6 +1,6 @@
 """Names what can repair a node without a person, and the tag at the end of a drain reason that says so.
 
-Whoever finds a fault knows its remedy best: the node's own check, with the driver's words before it. So the remedy
+The node's own check finds the fault and reads the driver's words, so it knows the remedy best. So the remedy
 stands in the drain's reason, `srobust: XID 79 (…) on GPU 0000:9b:00 [repair reboot]`: it survives a lost journal and
 comes from nodes without a daemon, too; and a person who writes another reason has taken it away. A reason without a tag
 has no remedy. Standard library only; nothing here acts.

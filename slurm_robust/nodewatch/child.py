@@ -1,7 +1,7 @@
 """Runs sources that may hang in the kernel in a child: it sends JSON lines, and is abandoned when it falls silent.
 
 A child that cannot be killed (it sleeps in a driver) is left where it is and remembered, also across a restart of the
-service: as long as it is there no other one is started, since whatever hangs would hang for it too.
+service: as long as this child is there, no other child is started, since it would hang in the same place.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Reports CPU that processes of no job take from the jobs of this node, and short memory: never a node's fault.
 
-Who it is stands in the service's log, which root reads. Findings reach the jobs' users, who may not see each other.
+The names of these processes stand only in the service's log, which root reads: findings reach the jobs' users, who may
+not see each other.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every device runs the same training step of a small reference model several times. Devices of one hardware and library
 class must come to the same bits, each time. Where more than half of a class agree, they are right. A device on which
-the step crashes is broken where two others of the run come to a result; whatever else hinders it says nothing.
+the step crashes is broken if two others of the run come to a result; any other hindrance says nothing about it.
 """
 
 from __future__ import annotations

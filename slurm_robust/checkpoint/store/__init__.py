@@ -1,7 +1,7 @@
 """Is this checkpoint complete, and may it be used?
 
-`seals` writes and reads a checkpoint's seal, `seal.json`. Whatever seals calls `seals.write`: `writer` for
-`checkpoint.save`, `shared_seal` on several nodes, `seal_folder` for a whole folder. `verification`, `structure` and
+`seals` writes and reads a checkpoint's seal, `seal.json`. These modules write a seal by `seals.write`: `writer` for
+`checkpoint.save`, `shared_seal` for several nodes, and `seal_folder` for a whole folder. `verification`, `structure` and
 `bad_values` check; `find` chooses, `demotion` rejects, and `reader` loads what was found. `trackers` are the
 frameworks' own pointers to the newest one.
 """

@@ -3,7 +3,7 @@
 An operation that a rank has enqueued and that is not complete waits for one of three things: members that never
 enqueued it (`absent`), its own device, where other members have completed it (`stuck`), or something that lies before
 it on a member's device (`behind`). A send and its receive are matched by their place in the order of that direction.
-Whoever is waited for and has nothing outstanding itself waits for nobody.
+A rank that others wait for, and that has no operation outstanding, waits for nobody.
 
 What is known of an operation is worked out once for all its members: work grows with entries, not with pairs of ranks.
 """

@@ -10,7 +10,7 @@
 A fault of RDMA ports is a `note` for a job on one node, and for one that was not seen to train over RDMA.
 
 Faults on too many nodes at once (a storm, `_stormy`) share a cause outside the nodes: none of these nodes is left.
-Sources that look now and then report what came to all nodes at once seconds apart. So an urgent fault waits for others,
+Sources that only look now and then report one event of all nodes seconds apart. So an urgent fault waits for others,
 `settle_s`, and a node that the job has just left counts towards a storm for another `AT_ONCE_S`.
 
 A mild fault (`at_next_checkpoint`) on one new node after the other moves a job `MILD_MOVES` times in a day at most, and

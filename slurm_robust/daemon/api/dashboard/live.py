@@ -1,7 +1,7 @@
 """Sends what changes to those who watch: server-sent events, bounded in watchers, in memory and in rate.
 
-All who watch the same page get the same bytes. Who does not read is dropped; a browser then connects again, and gets
-what it lacks, or everything.
+All who watch the same page get the same bytes. A client that does not read is dropped; a browser then connects again,
+and gets what it lacks, or everything.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writes the GPU reset that the job which checks a repaired node does before it checks. Pure text.
 
-It needs root and an empty node, which that job has: exclusive, in the node's quarantine, of the daemon's account.
-All GPUs are reset together: where NVSwitches connect them, one alone cannot be. Who holds the GPUs open is stopped
-meanwhile. Where the reset fails, the fault is left as it is, so the check that follows says so.
+The reset needs root and an empty node. The job has both: it is exclusive, in the node's quarantine, of the daemon's
+account. All GPUs are reset together, since one alone cannot be reset if NVSwitches connect them. Services that hold the
+GPUs open are stopped meanwhile. If the reset fails, the fault stays, and the check that follows reports it.
 """
 
 from __future__ import annotations
