@@ -14,4 +14,5 @@ What one command uses:
 * `report_source` reads the facts for `srobust report`, and `report_output` prints or writes the report.
 * `hinting` asks for the hint of `srobust diagnose --hint`, and `rule_review` shows the rules that hints have proposed.
 * `standby_history` computes pool sizes for `srobust standby size`.
+* `undecided` ends `srobust test` if its tests could not tell whether a node fails.
 """

@@ -1,4 +1,4 @@
-"""How `srobust test` ends where its tests could not tell: no such end says that a node fails."""
+"""Ends `srobust test` if its tests could not tell: such an end never says that a node fails."""
 
 from __future__ import annotations
 

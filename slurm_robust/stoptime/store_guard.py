@@ -1,7 +1,7 @@
 """Keeps strangers of the network away from PyTorch's TCPStore, which answers anybody and lists its keys.
 
-The kernel drops what comes from other addresses than the members', by a filter at the socket that listens. A stranger on
-a member's own node has such an address, too, so the filter drops everything once all members are connected.
+The kernel drops what comes from other addresses than the members', by a filter at the socket that listens. A stranger
+on a member's own node has such an address, too, so the filter drops everything once all members are connected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Which machine is slow? Captures repeated every few seconds: who stands outside communication while the others wait.
 
 ByteRobust's rule for a job that moves, too slowly: each round gives a vote to the ranks that the others wait for, and
-to the parallel group that they share; the rank with most rounds is named. It finds slowness of tens of per cent, not of five:
-a rank that is slower by a tenth is waited for in a tenth of the rounds. Step times (`judge`) see far more.
+to the parallel group that they share; the rank with most rounds is named. The rule finds slowness of tens of
+per cent, not of five: a rank that is slower by a tenth is waited for in a tenth of the rounds. Step times (`judge`)
+show far more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How urgent a fault of a node is for the jobs on it: the words, and a row of every table of them."""
+"""Defines how urgent a fault of a node is for the jobs on it: the words, and the row of a table of faults."""
 
 from __future__ import annotations
 

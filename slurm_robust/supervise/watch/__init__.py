@@ -10,6 +10,7 @@
   is bad.
 * Nodes: `fault_watch` decides when a job leaves a node that reported a fault, and `drain_watch` reads which nodes were
   drained. `stopped_ranks` continues a rank that a signal has stopped.
+* Silence: `standstill` tells people once that the stacks of a silent job stand still.
 * Checkpoints: `newest_checkpoint` looks which verified checkpoint is the newest.
 * Steps of others: `attached_end` finds the end of a training that somebody else started, and `live_stacks` takes
   stacks of a job that is not supervised.

@@ -1,9 +1,9 @@
 """Who may see the dashboard? Pure, but for reading the token's file at the start.
 
 Without a token and without a proxy's header, everyone who can reach the address may. With one of them, or both, a
-person may who shows the token (as a bearer, or by a cookie that `?token=` gives), or whom a trusted proxy names. On loopback, and where
-names are configured, the Host header has to be one of ours: a web page of somebody else may make a browser ask us under
-its own name (DNS rebinding), but not under ours.
+person may who shows the token (as a bearer, or by a cookie that `?token=` gives), or whom a trusted proxy names. On
+loopback, and if names are configured, the Host header has to be one of ours: a web page of somebody else may make a
+browser ask us under its own name (DNS rebinding), but not under ours.
 """
 
 from __future__ import annotations
