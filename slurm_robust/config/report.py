@@ -19,4 +19,4 @@ class ReportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             try:
                 re.compile(text)
             except (re.error, OverflowError, RecursionError) as error:  # noqa: PERF203 (the error names the one)
-                raise ValueError(f"job_types.{name}: {text!r} is no regular expression: {error}") from None
+                raise ValueError(f"job_types.{name}: {text!r} is not a regular expression: {error}") from None

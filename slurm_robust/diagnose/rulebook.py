@@ -106,7 +106,7 @@ def _load(path: Path) -> Any:
     try:
         text = read_regular(path, _MAX_BYTES + 1)
         if len(text) > _MAX_BYTES:
-            raise RuleError(f"{path}: more than {_MAX_BYTES >> 20} MiB: this is no file of rules")
+            raise RuleError(f"{path}: more than {_MAX_BYTES >> 20} MiB: this is not a file of rules")
         return yaml.load(text.decode("utf-8"), _Loader)  # noqa: S506 (a safe loader that keeps line numbers)
     except (OSError, UnicodeDecodeError, RecursionError) as error:
         raise RuleError(f"{path}: cannot be read: {error}") from error
@@ -206,5 +206,5 @@ def _mistakes_of_pattern(pattern: Any) -> list[str]:
     try:
         made = regex.compile(pattern, regex.IGNORECASE)
     except regex.error as error:
-        return [f"pattern is no regular expression: {error}"]
+        return [f"pattern is not a regular expression: {error}"]
     return ["pattern matches the empty line"] if made.search("") else []

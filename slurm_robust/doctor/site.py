@@ -60,7 +60,7 @@ def _cache(path: str, root: Path) -> Advice:
         return Advice(Severity.OK, about, f"{path} is made by the first check")
     loss = "what is kept there is not believed: each prolog runs all checks, and jobs hear nothing of the node watch"
     if not stat.S_ISDIR(info.st_mode):
-        return Advice(Severity.WRONG, about, f"{path} is no folder: {loss}", f"rm {path}")
+        return Advice(Severity.WRONG, about, f"{path} is not a folder: {loss}", f"rm {path}")
     if info.st_uid not in (0, os.geteuid()) or info.st_mode & 0o022:
         whose = f"is user {info.st_uid}'s" if info.st_uid else "may be written by others"
         return Advice(Severity.WRONG, about, f"{path} {whose}: {loss}", f"chown root:root {path}; chmod 755 {path}")

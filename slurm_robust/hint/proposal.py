@@ -154,7 +154,7 @@ def accept(folder: Path, wanted: str, rules_file: Path) -> None:
 def _load(path: Path) -> tuple[RuleProposal, Rule, dict[str, Any]]:
     try:
         if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
-            raise HintError(f"{path}: this is no proposal")
+            raise HintError(f"{path}: this is not a proposal")
         book = read([path])
         loaded = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
@@ -191,7 +191,7 @@ def _objection_to_pattern(pattern: str) -> str:
             re.compile(pattern)
             empty = regex.compile(pattern, regex.IGNORECASE).search("", timeout=1)
     except (re.error, regex.error, RecursionError, OverflowError, ValueError, MemoryError, TimeoutError) as error:
-        return f"the pattern is no regular expression: {clean(str(error), 80)}"
+        return f"the pattern is not a regular expression: {clean(str(error), 80)}"
     if empty is not None or not hints(pattern):
         return "the pattern names no word that a line must have"
     return ""

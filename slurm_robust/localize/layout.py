@@ -141,7 +141,7 @@ def fit(sizes: Mapping[str, int], order: str, world_size: int) -> ParallelLayout
         LayoutError: the sizes do not multiply out to it, or the order lacks a kind.
     """
     if strange := sorted(set(sizes) - {*WORDS, "etp"}):
-        raise LayoutError(f"layout: {strange[0][:20]!r} is no kind of parallelism (known: {', '.join(WORDS)})")
+        raise LayoutError(f"layout: {strange[0][:20]!r} is not a kind of parallelism (known: {', '.join(WORDS)})")
     full = dict.fromkeys(WORDS, 1) | {kind: int(size) for kind, size in sizes.items()}
     full.setdefault("etp", full["tp"])
     if any(size < 1 for size in full.values()):

@@ -53,7 +53,7 @@ def open_folder(path: str, *, inside: int | None = None, make: int = 0) -> int:
             raise error from None
         if stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid():
             raise
-        what = f"belongs to uid {there.st_uid}" if stat.S_ISDIR(there.st_mode) else "is no folder"
+        what = f"belongs to uid {there.st_uid}" if stat.S_ISDIR(there.st_mode) else "is not a folder"
         raise NotOursError(error.errno, f"it {what}", path) from None
     try:
         _check(fd, path)
@@ -115,7 +115,7 @@ def open_file(name: str, flags: int, *, inside: int, mode: int = 0o644) -> int:
         found = os.fstat(fd)
         # Between the two, a writer may have put another in its place: then it has no name at all.
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-            raise NotOursError(1, "it is no plain file, or has several names", name)
+            raise NotOursError(1, "it is not a plain file, or has several names", name)
         if _open_to(found, fd) and flags & os.O_ACCMODE == os.O_RDONLY:
             raise NotOursError(1, "others may write it", name)
         _check(fd, name)

@@ -30,7 +30,7 @@ def open_plain(path: str | os.PathLike[str], inside: int | None = None) -> int:
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+        raise OSError(errno.EINVAL, "it is not a plain file", os.fspath(path))
     return fd
 
 

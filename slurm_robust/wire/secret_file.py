@@ -20,7 +20,7 @@ def read(path: str | os.PathLike[str], max_bytes: int, *, others: int = 0o077, o
         own: It has to belong to the caller.
 
     Raises:
-        SecretFileError: It cannot be read, is no plain file, is another user's or open to others, or holds anything
+        SecretFileError: It cannot be read, is not a plain file, is another user's or open to others, or holds anything
             but one word.
     """
     name = os.fspath(path)
@@ -30,7 +30,7 @@ def read(path: str | os.PathLike[str], max_bytes: int, *, others: int = 0o077, o
         try:
             state = os.fstat(fd)
             if not stat.S_ISREG(state.st_mode):
-                raise SecretFileError(f"{name} is no plain file")
+                raise SecretFileError(f"{name} is not a plain file")
             if own and state.st_uid != os.geteuid():
                 raise SecretFileError(f"{name} belongs to another user: use a file of your own")
             if state.st_mode & others:

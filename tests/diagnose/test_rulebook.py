@@ -74,7 +74,7 @@ def test_a_sites_rules_are_tried_first(tmp_path: Path) -> None:
     [
         (GOOD.replace("storage\n", "stroage\n", 1), ":3: category 'stroage' is not known"),
         (GOOD.replace("id:", "name:"), ":3: unknown key 'name'"),
-        (GOOD.replace("gateway \\d+ is down'", "gateway ( is down'"), ":3: pattern is no regular expression"),
+        (GOOD.replace("gateway \\d+ is down'", "gateway ( is down'"), ":3: pattern is not a regular expression"),
         (GOOD.replace("gateway \\d+ is down'", "(gateway)?'"), ":3: pattern matches the empty line"),
         (GOOD.replace("blame: node", "blame: them"), ":3: blame 'them' is not one of node"),
         (GOOD.replace(', "gateway 12 is down"', ""), ":3: examples must be two lines or more"),
@@ -103,7 +103,7 @@ def test_a_file_that_is_no_text_or_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuleError, match="cannot be read"):
         read([path])
     path.write_bytes(b"#" * (5 << 20))
-    with pytest.raises(RuleError, match="no file of rules"):
+    with pytest.raises(RuleError, match="not a file of rules"):
         read([path])
     with pytest.raises(RuleError, match="cannot be read"):
         read([tmp_path / "none.yaml"])

@@ -53,9 +53,9 @@ def test_a_key_that_others_can_read_is_not_used(tmp_path: Path) -> None:
             read_key(path)
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name, why in (
-        ("pipe", "no plain file"),
+        ("pipe", "not a plain file"),
         ("none", "cannot be read"),
-        (".", "no plain file"),
+        (".", "not a plain file"),
         ("\0", "cannot be"),
     ):
         with pytest.raises(HintError, match=why):

@@ -227,8 +227,8 @@ def test_the_verdict_says_that_members_are_outside() -> None:
     """A trainer of another job, as in RL: whether that one works cannot be seen from here."""
     found = judge(ALIVE["members of another job are waited for"])
     assert found.grade is not Grade.STRONG
-    assert "ranks 4-7 are no ranks of this step" in found.detail
-    assert "no ranks of this step" not in judge(DEAD["the recorder stands"]).detail
+    assert "ranks 4-7 are not ranks of this step" in found.detail
+    assert "not ranks of this step" not in judge(DEAD["the recorder stands"]).detail
 
 
 def test_a_host_that_waits_for_its_device_is_not_named() -> None:

@@ -98,7 +98,7 @@ def test_text_with_words_around_it() -> None:
         ("[", "not JSON"),
         ('{"a": 1}', "not a list"),
         ("[1]", "without frames"),
-        ('[{"frames": [1]}]', "no object"),
+        ('[{"frames": [1]}]', "not an object"),
         ("Error: Permission denied", "no line"),
         ("", "no line"),
         ("[" * 100_000, "not JSON"),

@@ -133,7 +133,7 @@ def test_what_others_could_have_written_is_refused(folder: Path, tmp_path: Path)
         read(str(folder), "b", ME)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(UntrustedRingError, match="no plain file"):
+    with pytest.raises(UntrustedRingError, match="not a plain file"):
         read(str(folder), "b", ME)
     link = tmp_path / "link"
     link.symlink_to(folder)

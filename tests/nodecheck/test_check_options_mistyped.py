@@ -65,12 +65,12 @@ def test_what_is_right_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("gpu_mig: {mode: onn}", "'onn' is not one of on, off"),
         ("gpu_compute_mode: {mode: exclusive}", "'exclusive' is not one of default"),
         ("swap: {expected: none}", "'none' is not one of on, off"),
-        ("settings: {modules: [a/b]}", "is no name"),
+        ("settings: {modules: [a/b]}", "is not a name"),
         ("settings: {fail: [krnel]}", "is not one of kernel"),
-        ("services: {required: ['a b']}", "is no service's name"),
-        ("scratch: {folders: [tmp]}", "is no absolute path"),
-        ("network_sysctls: {exact: {vm.swappiness: 1}}", "is no setting below net"),
-        ("controller_name: {hosts: ['a b']}", "is no host's name"),
+        ("services: {required: ['a b']}", "is not a service's name"),
+        ("scratch: {folders: [tmp]}", "is not an absolute path"),
+        ("network_sysctls: {exact: {vm.swappiness: 1}}", "is not a setting below net"),
+        ("controller_name: {hosts: ['a b']}", "is not a host's name"),
     ],
 )
 def test_what_is_mistyped_is_refused(

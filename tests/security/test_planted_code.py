@@ -38,7 +38,7 @@ def test_a_folder_that_was_put_in_ours_place_gets_no_code(tmp_path: Path) -> Non
             VersionFolder(folder)._write("state.json", b"{}")
 
     as_user(ATTACKER, attack)
-    assert "is no folder of yours: it belongs to uid" in as_user(VICTIM, take)
+    assert "is not a folder of yours: it belongs to uid" in as_user(VICTIM, take)
     as_user(VICTIM, write)
     assert not list((folder / "code").iterdir())
 

@@ -57,7 +57,7 @@ def test_a_file_that_is_none_is_not_waited_for(command: str, kind: str, tmp_path
         os.mkfifo(path)
     argv = [sys.executable, "-m", "slurm_robust.cli.main", *command.split(), str(path)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
-    assert "no regular file" in done.stdout + done.stderr
+    assert "not a regular file" in done.stdout + done.stderr
 
 
 def test_a_pipe_of_the_shell_is_read_to_its_end() -> None:

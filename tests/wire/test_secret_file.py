@@ -50,7 +50,12 @@ def test_anything_but_one_word_is_refused_and_not_told(tmp_path: Path, text: str
 def test_a_pipe_a_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
     """None of them is waited for."""
     os.mkfifo(tmp_path / "pipe", 0o600)
-    for name, why in (("pipe", "no plain file"), (".", "no plain file"), ("none", "cannot be read"), ("\0", "cannot")):
+    for name, why in (
+        ("pipe", "not a plain file"),
+        (".", "not a plain file"),
+        ("none", "cannot be read"),
+        ("\0", "cannot"),
+    ):
         with pytest.raises(SecretFileError, match=why):
             secret_file.read(tmp_path / name, 100)
 

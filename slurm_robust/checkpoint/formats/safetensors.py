@@ -59,7 +59,7 @@ def read(file: IO[bytes]) -> SafetensorsContent:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         return SafetensorsContent({}, f"its header is damaged: {error or type(error).__name__}")
     if strange:
-        return SafetensorsContent({}, f"its header is damaged: {strange[0]!r} in __metadata__ is no text")
+        return SafetensorsContent({}, f"its header is damaged: {strange[0]!r} in __metadata__ is not text")
     at = 8 + length
     for name, tensor in sorted(tensors.items(), key=lambda one: (one[1].offset, one[1].size_bytes)):
         if tensor.offset != at:

@@ -179,7 +179,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
         if stat.S_ISFIFO(mode) and (str(path.parent) in _OPENED_BY_SHELL or str(path) == "/dev/stdin"):
             os.set_blocking(file.fileno(), True)
         elif not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         return file.read(max_bytes) or b""
 
 
@@ -188,5 +188,5 @@ def _open(path: Path) -> int:
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     return number

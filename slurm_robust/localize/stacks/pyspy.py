@@ -75,7 +75,7 @@ def _thread(raw: Any) -> CapturedThread:
 
 def _frame(raw: Any) -> StackFrame:
     if not isinstance(raw, Mapping):
-        raise PySpyDumpError("a frame that is no object")
+        raise PySpyDumpError("a frame that is not an object")
     file = _text(raw.get("filename")) or _text(raw.get("short_filename"))
     return StackFrame(_text(raw.get("name")) or "?", file, _whole(raw.get("line")))
 

@@ -36,7 +36,7 @@ def with_nobody_at_work(verdict: Verdict, evidence: Evidence) -> Verdict:
     if verdict.conclusion is Conclusion.NONE or sure:
         return verdict
     if outside := _members_outside(evidence):
-        text = f"{name(outside)} are no ranks of this step, and may be at work elsewhere"
+        text = f"{name(outside)} are not ranks of this step, and may be at work elsewhere"
         missing = (*verdict.missing, f"what {name(outside)} do")
         return replace(verdict, detail="; ".join(filter(None, (verdict.detail, text))), missing=missing)
     if not nobody_works(evidence):

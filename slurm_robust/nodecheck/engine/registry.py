@@ -44,7 +44,7 @@ class Option:
         if isinstance(value, dict):
             for key, inner in value.items():
                 if not isinstance(key, str) or (self.keys and key not in self.keys):
-                    return f"{key!r} is not one of {', '.join(self.keys)}" if self.keys else f"{key!r} is no text"
+                    return f"{key!r} is not one of {', '.join(self.keys)}" if self.keys else f"{key!r} is not text"
                 if why := self._item(inner, self.items or ((str,) if self.allowed else (int, float))):
                     return f"{key}: {why}"
         if isinstance(value, list):

@@ -51,7 +51,7 @@ class _Parser(argparse.ArgumentParser):
 def _node(name: str) -> str:
     """Return a name that Slurm could have given to a node; it becomes part of paths."""
     if not NODE_NAME.match(name):
-        raise argparse.ArgumentTypeError(f"{name!r} is no node's name")
+        raise argparse.ArgumentTypeError(f"{name!r} is not a node's name")
     return name
 
 

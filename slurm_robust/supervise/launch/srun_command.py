@@ -100,7 +100,7 @@ def _option(words: Sequence[str], i: int) -> tuple[int, str, str]:
 def _value(words: Sequence[str], i: int) -> str:
     if i + 1 >= len(words) or words[i + 1] == "--":
         raise UsageError(
-            f"{words[i]}: a value is missing behind it (write {words[i]}=VALUE, or it is no option of srun's)"
+            f"{words[i]}: a value is missing behind it (write {words[i]}=VALUE, or srun has no such option)"
         )
     return words[i + 1]
 

@@ -74,7 +74,7 @@ def select(folder: Path, *, shared: Iterable[str] = (), max_files: int = 20_000)
     if not root.is_dir():
         raise SelectionError(f"{folder} is not a folder")
     if not _can_be_listed(str(root)):
-        raise SelectionError(f"{str(root)!a}: its name is no text of one line")
+        raise SelectionError(f"{str(root)!a}: its name is not one line of text")
     picker = _Picker(root, {str(PurePosixPath(path)) for path in shared}, max_files)
     try:
         picker.take_folder("")
@@ -185,7 +185,7 @@ class _Picker:
         if any(path == shared or path.startswith(f"{shared}/") for shared in self._shared):
             return  # `finish` links to it
         if not _can_be_listed(path):
-            self.found.left_out[ascii(path)] = "its name is no text of one line"
+            self.found.left_out[ascii(path)] = "its name is not one line of text"
             return
         try:
             mode = (self.root / path).lstat().st_mode
@@ -267,7 +267,7 @@ class _Picker:
                 return
             target = there  # only other nodes have it, perhaps
         if not _can_be_listed(str(target)):
-            self.found.left_out[path] = "it leads to a name that is no text of one line"
+            self.found.left_out[path] = "it leads to a name that is not one line of text"
             return
         if target == self.root or self.root in target.parents:
             self.found.links[path] = str(target.relative_to(self.root))

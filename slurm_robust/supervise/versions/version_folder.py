@@ -189,7 +189,7 @@ class VersionFolder:
                     self.snapshot(number).mkdir(mode=0o755)
                     return self.snapshot(number)
         except own_folder.NotOursError as error:
-            raise SnapshotError(f"{self.path} is no folder of yours: {error.strerror}") from None
+            raise SnapshotError(f"{self.path} is not a folder of yours: {error.strerror}") from None
         except OSError as error:
             raise SnapshotError(f"{self.path} cannot be written: {error.strerror}") from None
         raise SnapshotError(f"{self.path} holds {_MAX_NUMBER} versions: remove old ones")

@@ -183,7 +183,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     page = compress([LogFile(path) for path in paths])
     problems = [source.problem for source in page.sources]
     assert "No such file" in problems[0]
-    assert problems[1:] == [*["cannot be read: it is no regular file"] * 2, ""]
+    assert problems[1:] == [*["cannot be read: it is not a regular file"] * 2, ""]
     assert entry(page, "an error").first.source == 3
 
 

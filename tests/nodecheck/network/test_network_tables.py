@@ -142,7 +142,7 @@ def test_only_settings_below_net_are_read(name: str) -> None:
     """Anything else is an error of the configuration, said as one, and no verdict on the node."""
     report = runner.run([network_sysctls.check], Context("n1"), {"network_sysctls": {"minimum": {name: 1}}}, 10.0)
     assert report.results[0].finding.status.value == "unknown"
-    assert "is no setting below net" in report.results[0].finding.sentence
+    assert "is not a setting below net" in report.results[0].finding.sentence
 
 
 @given(st.text(max_size=300) | st.lists(st.sampled_from([*ROUTES.split(), *ARP.split(), "\n", "x"])).map(" ".join))

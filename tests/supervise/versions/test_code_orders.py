@@ -90,7 +90,7 @@ def link(path: Path) -> None:
     path.symlink_to(path.parent.parent / "order.json")
 
 
-@pytest.mark.parametrize(("make", "words"), [(pipe, "no plain file"), (link, "cannot be opened")])
+@pytest.mark.parametrize(("make", "words"), [(pipe, "not a plain file"), (link, "cannot be opened")])
 def test_special_files_hold_nobody_up(folder: Path, make: Callable[[Path], None], words: str) -> None:
     """A pipe is not waited for, and a link not followed."""
     make(folder / "order.json")
@@ -103,7 +103,7 @@ def test_a_folder_in_the_orders_place_is_refused(folder: Path) -> None:
     """It cannot be taken away, and is refused each time."""
     (folder / "order.json").mkdir(mode=0o700)
     for _ in range(2):
-        with pytest.raises(OrderError, match="no plain file"):
+        with pytest.raises(OrderError, match="not a plain file"):
             receive(folder, ME, "12")
 
 

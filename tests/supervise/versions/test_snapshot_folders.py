@@ -152,7 +152,7 @@ def test_a_place_that_somebody_else_has_made_is_not_used(
         if os.geteuid() != 0:
             pytest.skip("needs root, to make a folder of somebody else")
         os.chown(versions.path, 4242, -1)
-    with pytest.raises(SnapshotError, match="no folder of yours"):
+    with pytest.raises(SnapshotError, match="not a folder of yours"):
         take(versions, code)
     assert [*elsewhere.iterdir(), *versions.path.iterdir()] == []
 
@@ -461,7 +461,7 @@ def test_a_folder_whose_name_no_list_can_hold_is_refused(tmp_path: Path, version
     """The supervisor could not report it."""
     folder = tmp_path / os.fsdecode(b"latin-\xe9")
     write(folder, {"train.py": ""})
-    with pytest.raises(SnapshotError, match="no text of one line"):
+    with pytest.raises(SnapshotError, match="not one line of text"):
         take(versions, folder)
 
 

@@ -306,7 +306,7 @@ def test_an_order_that_cannot_be_taken_away_is_told_once(tmp_path: Path) -> None
     job = Job(tmp_path, {})
     job.events[1, 10] = lambda: (job.versions.path / "order.json").mkdir(mode=0o700)
     assert job.runs() == 0
-    assert job.text("code").count("refused: it cannot be opened: it is no plain file") == 1
+    assert job.text("code").count("refused: it cannot be opened: it is not a plain file") == 1
 
 
 def test_observe_mode_takes_snapshots_and_restarts_nothing(tmp_path: Path) -> None:

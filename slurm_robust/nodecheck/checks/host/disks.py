@@ -41,7 +41,7 @@ def _expected(options: Options) -> dict[str, int]:
     wanted: dict[str, int] = {}
     for pattern, count in options["expected"].items():
         if not isinstance(pattern, str) or type(count) is not int or count < 0:
-            raise CheckError(f"nodecheck.options.disks.expected: {pattern!r}: {count!r} is no number of disks")
+            raise CheckError(f"nodecheck.options.disks.expected: {pattern!r}: {count!r} is not a number of disks")
         wanted[pattern] = count
     return wanted
 

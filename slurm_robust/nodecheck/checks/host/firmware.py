@@ -18,7 +18,7 @@ def _patterns(options: Options, name: str) -> list[str]:
     wanted: list[Any] = options[name]
     for value in wanted:
         if not isinstance(value, str):
-            raise CheckError(f"nodecheck.options.firmware.{name}: {value!r} is no text; put it in quotes")
+            raise CheckError(f"nodecheck.options.firmware.{name}: {value!r} is not text; put it in quotes")
     return list(wanted)
 
 

@@ -32,10 +32,10 @@ def validate(options: Options) -> None:
     """Refuse kinds of messages that do not exist."""
     for name in ("ignore", "often"):
         for kind in options[name]:
-            if kind not in kernel_patterns.KINDS or (name == "often" and type(options[name][kind]) is not int):
-                raise CheckError(
-                    f"nodecheck.options.kernel_log.{name}: {kind!r} is not a kind of message, or has no number"
-                )
+            if kind not in kernel_patterns.KINDS:
+                raise CheckError(f"nodecheck.options.kernel_log.{name}: {kind!r} is not a kind of message")
+            if name == "often" and type(options[name][kind]) is not int:
+                raise CheckError(f"nodecheck.options.kernel_log.often: {kind} has no whole number")
 
 
 def probe(context: Context, options: Options) -> Facts:

@@ -37,10 +37,10 @@ def _entries(top: str) -> Iterator[os.stat_result]:
 
 
 def validate(options: Options) -> None:
-    """Refuse what is no absolute path."""
+    """Refuse what is not an absolute path."""
     for place in options["folders"]:
         if not isinstance(place, str) or not place.startswith("/"):
-            raise CheckError(f"nodecheck.options.scratch.folders: {place!r} is no absolute path")
+            raise CheckError(f"nodecheck.options.scratch.folders: {place!r} is not an absolute path")
 
 
 def probe(context: Context, options: Options) -> Facts:

@@ -46,7 +46,7 @@ def validate(options: Options) -> None:
     for kind in ("required", "wanted"):
         for name in options[kind]:
             if not isinstance(name, str) or not _NAME.match(name):
-                raise CheckError(f"nodecheck.options.services.{kind}: {name!r} is no service's name")
+                raise CheckError(f"nodecheck.options.services.{kind}: {name!r} is not a service's name")
 
 
 def probe(context: Context, options: Options) -> Facts:

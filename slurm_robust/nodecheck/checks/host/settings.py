@@ -44,17 +44,17 @@ def validate(options: Options) -> None:
     for name in ("kernel", "cmdline", "cmdline_without", "modules", "lsm", "files", "fail"):
         for value in options[name]:
             if not isinstance(value, str) or (name == "modules" and not _MODULE.match(value)):
-                raise _refuse(name, value, "is no name")
+                raise _refuse(name, value, "is not a name")
             if name == "files" and not value.startswith("/"):
-                raise _refuse(name, value, "is no absolute path")
+                raise _refuse(name, value, "is not an absolute path")
             if name == "fail" and value not in _NAMES:
                 raise _refuse(name, value, f"is not one of {', '.join(_NAMES)}")
     for value in options["sysctl"]:
         if not isinstance(value, str) or not _SYSCTL.match(value) or ".." in value:
-            raise _refuse("sysctl", value, "is no name such as vm.swappiness")
+            raise _refuse("sysctl", value, "is not a name such as vm.swappiness")
     for size, count in options["hugepages"].items():
         if not isinstance(size, str) or not _SIZE.match(size) or type(count) is not int:
-            raise _refuse("hugepages", size, 'is no page size such as "2048kB" with a number of pages')
+            raise _refuse("hugepages", size, 'is not a page size such as "2048kB" with a number of pages')
 
 
 def probe(context: Context, options: Options) -> Facts:

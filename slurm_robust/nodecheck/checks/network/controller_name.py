@@ -15,7 +15,7 @@ def validate(options: Options) -> None:
     """Refuse what cannot be a host's name."""
     for host in options["hosts"]:
         if not isinstance(host, str) or not host_names.is_host(host):
-            raise CheckError(f"nodecheck.options.controller_name.hosts: {host!r} is no host's name")
+            raise CheckError(f"nodecheck.options.controller_name.hosts: {host!r} is not a host's name")
 
 
 def probe(context: Context, options: Options) -> Facts:

@@ -12,10 +12,10 @@ _NAME = re.compile(r"net(?:[./][A-Za-z0-9_-]+){1,6}\Z")
 
 
 def validate(options: Options) -> None:
-    """Refuse what is no setting below net."""
+    """Refuse what is not a setting below net."""
     for name in (*options["minimum"], *options["exact"]):
         if not isinstance(name, str) or not _NAME.match(name):
-            raise CheckError(f"nodecheck.options.network_sysctls: {name!r} is no setting below net")
+            raise CheckError(f"nodecheck.options.network_sysctls: {name!r} is not a setting below net")
 
 
 def probe(context: Context, options: Options) -> Facts:
