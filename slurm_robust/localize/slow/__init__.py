@@ -7,7 +7,7 @@ them beside a hang. `rounds` judges repeated captures of stacks instead. The ste
 * `effects` computes how much slower each rank is than its peers, with `robust_statistics`, and `outliers` finds the
   ranks and nodes that stand out.
 * `confounders` finds reasons other than a slow machine, and `verdict` makes one verdict of all this.
-* `unnamed` makes the verdict if the job is slow and no machine stands out. `wording` writes the reasons.
+* `unnamed` recognises a verdict that finds the job slow and names no machine. `wording` writes the reasons.
 
 Pure. Only what `judge` loads when it is called imports numpy.
 """

@@ -1,4 +1,4 @@
-"""Makes the verdict for a job that is slow without a machine that stands out in its step times."""
+"""Recognises the verdict on a job that is slow without a machine that stands out in its step times."""
 
 from __future__ import annotations
 
