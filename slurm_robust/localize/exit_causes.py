@@ -47,12 +47,14 @@ class ExitCause:
         detail: The line, or the fact in words.
         signature: The same for the same failure elsewhere.
         finding: The line as a rule has recognised it; None where no line says anything.
+        one_of: Fewer ranks than have this cause have printed the line, and which of them is not known.
     """
 
     cause: Cause
     detail: str
     signature: str
     finding: LogFinding | None = None
+    one_of: bool = False
 
     @property
     def of_peer(self) -> bool:
@@ -83,9 +85,12 @@ _INTERRUPTIONS = {"KeyboardInterrupt": "SIGINT", "SignalException": "SIGTERM"}
 _BY_SLURM = ("slurm_error", "launch_failed")
 """Of Slurm's own lines only these give a reason, and only why a step did not begin: for the end of a rank they repeat
 what is known (a task was killed, the connection to a dead node broke), or belong to another step."""
+_CONNECTION = re.compile(r"\b(?:Connection(?:Reset|Aborted|Refused)|BrokenPipe)Error\b")
 _LOST_PEER = ("peer_lost", "comm_timeout", "nccl_error")
 """NCCL's errors without a reason mostly follow from another rank's end."""
 _TOGETHER_S = 30.0
+_ONE_REPORT_S = 1e-4
+"""Ends that one line of srun's reports are stamped closer than this."""
 _OF_DEVICES = ("cuda_error", "rdma_error")
 _LEAST_WEIGHT = 10
 """A line that says less is no reason for an end."""
@@ -162,8 +167,50 @@ def exit_causes(exits: Iterable[RankExit], rules: Matcher | None = None) -> list
     read = {key: _reasons(lines, rules, of_step=key in of_step) for key, lines in texts.items()}
     lost = any(_lost_peer(f) for found in read.values() for f in found)
     alone = len(nodes) == 1 and "" not in nodes and not lost
-    shared = {id(e.shared_lines): _from_shared(read[id(e.shared_lines)], alone=alone) for e in ended}
-    return [(e, _exit_cause(e, read[id(e.last_lines)], shared[id(e.shared_lines)])) for e in ended]
+    silent: dict[int, list[RankExit]] = {}
+    for e in ended:
+        if _says_nothing(e, read[id(e.last_lines)]):
+            silent.setdefault(id(e.shared_lines), []).append(e)
+    shared: dict[int, ExitCause] = {}
+    for key, members in silent.items():
+        shared.update(_dealt(members, texts[key], read[key], _from_shared(read[key], alone=alone)))
+    return [(e, _exit_cause(e, read[id(e.last_lines)], shared.get(id(e)))) for e in ended]
+
+
+def _says_nothing(ended: RankExit, own: Sequence[LogFinding]) -> bool:
+    """Whether neither its own lines nor the way of its end say why it ended: lines that name no rank may."""
+    well = ended.exit_code == 0 and not signal_of(ended)
+    return not (well or ended.oom_killed or signal_of(ended) in _AT_ONCE) and _from_own(own) is None
+
+
+def _dealt(
+    ended: Sequence[RankExit], lines: Sequence[str], found: Sequence[LogFinding], cause: ExitCause | None
+) -> dict[int, ExitCause]:
+    """Return the cause of each of these ends, by its id: what lines that name no rank say, each for whom it may be.
+
+    An exception is that of as many ranks as there are tracebacks of it: of those that ended first. The others have lost
+    a peer if some rank says that it has; else no more is known of them than their exit codes.
+    """
+    if cause is None:
+        return {}
+    root, times = cause.finding, len(ended)
+    if root is not None and root.in_traceback and cause.cause not in _NO_REASON:
+        # Tracebacks of ranks that print at the same time are mixed: the last line alone tells one.
+        same_lines = sum(line.strip() == root.text.strip() for line in lines)
+        times = max(same_lines, sum(signature(f) == signature(root) for f in found))
+    # Python ends with 1 after an exception; who ended in another way is less likely to have printed it.
+    likely = sorted(ended, key=lambda e: e.exit_code != 1)
+    last = likely[min(times, len(likely)) - 1]
+    beside = [e for e in likely[times:] if e.node == last.node and 0 <= e.at_s - last.at_s <= _ONE_REPORT_S]
+    theirs, after = replace(cause, one_of=bool(beside)), _from_own([f for f in found if _lost_peer(f)])
+    rest = dict.fromkeys(map(id, ended), after) if after is not None else {}
+    return {**rest, **dict.fromkeys(map(id, (*likely[:times], *beside)), theirs)}
+
+
+def unseen_ends(causes: Sequence[tuple[RankExit, ExitCause]]) -> list[tuple[RankExit, ExitCause]]:
+    """Return the ends that nobody has reported, if others were: perhaps these ranks were first, or have finished."""
+    unseen = [(e, f) for e, f in causes if f.cause is Cause.VANISHED]
+    return unseen if len(unseen) < len(causes) else []
 
 
 def _exit_cause(ended: RankExit, own: Sequence[LogFinding], shared: ExitCause | None) -> ExitCause:
@@ -229,7 +276,9 @@ def _reasons(lines: Sequence[str], rules: Matcher | None, *, of_step: bool = Fal
         return kept  # without reading the rules
     for finding in findings(lines, rules=rules):
         # What was raised while a lost peer was handled is no error of its own.
-        dropped = finding.chained and (dropped or (bool(kept) and _lost_peer(kept[-1])))
+        # But a service's own error, raised for a connection that broke or was refused, tells whose connection it was.
+        of_service = finding.blame is Blame.SHARED and bool(kept) and _CONNECTION.search(kept[-1].text) is not None
+        dropped = finding.chained and not of_service and (dropped or (bool(kept) and _lost_peer(kept[-1])))
         if not dropped and not finding.mild and _may_be_reason(finding, of_step=of_step):
             kept.append(finding)
     if any(f.in_traceback for f in kept):

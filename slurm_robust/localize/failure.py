@@ -10,7 +10,16 @@ from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.diagnose.reported_gpu_faults import blames_node
 from slurm_robust.diagnose.signature import signature
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, ExitCause, exit_causes, in_words, known_ends, path_of, root_of_all
+from slurm_robust.localize.exit_causes import (
+    Cause,
+    ExitCause,
+    exit_causes,
+    in_words,
+    known_ends,
+    path_of,
+    root_of_all,
+    unseen_ends,
+)
 from slurm_robust.localize.stacks.process_tree import rank_place
 from slurm_robust.localize.votes.exits import ROOTS
 
@@ -41,7 +50,7 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
         # What is about a peer shows on any node but the broken one.
         same = (e.node for e, f in roots if f.signature == finding.signature and e.node and not f.of_peer)
         where = nodes or tuple(sorted(set(same)))
-        telling = where if _telling(finding) else ()
+        telling = where if _telling(finding) and not _unsure_where(evidence, finding) else ()
         return Failure(f"died: {finding.signature}", telling, _cause(finding), finding.category)
     suspects = {rank for suspect in verdict.suspects for rank in suspect.ranks}
     return Failure(_hang_signature(evidence, suspects), nodes, FailureCause.EITHER)
@@ -51,8 +60,8 @@ def words_of(evidence: Evidence, verdict: Verdict) -> dict[str, str]:
     """What broke, in the words of the rank that the verdict is about: `Incident.cause`; empty where no line says it."""
     root = _root(_roots(evidence), verdict)
     ended, finding = (root[0], root[1].finding) if root is not None else (None, None)
-    if finding is None:
-        ended, finding = None, root_of_all(evidence.exits, evidence.rules)
+    if finding is None or (root is not None and root[1].one_of):
+        ended, finding = None, finding or root_of_all(evidence.exits, evidence.rules)
     if finding is None:
         return {}
     return {
@@ -93,6 +102,18 @@ def _cause(finding: ExitCause) -> FailureCause:
 def _telling(finding: ExitCause) -> bool:
     """Whether two failures with this signature are the same: any Python program ends with 1, and any disk is full."""
     return finding.cause is not Cause.DISK_FULL and finding.signature != "exit 1"
+
+
+def _unsure_where(evidence: Evidence, finding: ExitCause) -> bool:
+    """Whether ranks that are gone unseen leave it open where it began.
+
+    An error of no known cause may follow from their end. If they are what the failure is, they are known not to have
+    finished only where a node has lost two or more: one process may end by itself.
+    """
+    unseen = unseen_ends(known_ends(evidence))
+    if finding.cause is Cause.VANISHED:
+        return bool(unseen) and max(Counter(e.node for e, _ in unseen).values()) < 2
+    return bool(unseen) and finding.cause is Cause.FAILED
 
 
 def _node_signature(evidence: Evidence, nodes: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from slurm_robust.core.model import Conclusion, Signal, SignalKind, Suspect, Ver
 from slurm_robust.core.text import joined
 from slurm_robust.diagnose.reported_gpu_faults import blames_node, fault_beside
 from slurm_robust.localize.evidence import Evidence, RankExit
-from slurm_robust.localize.exit_causes import Cause, ExitCause, hardware_line, in_words, known_ends
+from slurm_robust.localize.exit_causes import Cause, ExitCause, hardware_line, in_words, known_ends, unseen_ends
 from slurm_robust.localize.grades import Ground
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.stacks.blocking import SURE
@@ -73,6 +73,19 @@ def _judged(evidence: Evidence) -> Verdict | None:
     causes = known_ends(evidence)
     if not causes:
         return None
+    unseen = unseen_ends(causes)
+    told = [(e, f) for e, f in causes if f.cause in ROOTS and f.cause is not Cause.VANISHED]
+    if told and unseen:
+        if (found := _either_first(told, unseen)) is not None:
+            return found
+        # Who is gone unseen may have finished: a reason that a rank has given goes before it.
+        causes = [(e, f) for e, f in causes if f.cause is not Cause.VANISHED]
+    if told and all(f.cause is Cause.FAILED for _, f in told) and _down_untold(evidence):
+        return None  # the vote on silent nodes names it
+    return _judged_by(causes, evidence)
+
+
+def _judged_by(causes: _Ends, evidence: Evidence) -> Verdict | None:
     gone = _gone_nodes(evidence)
     failed = [(e, f) for e, f in causes if f.cause is not Cause.FINISHED]
     if not failed:
@@ -91,6 +104,32 @@ def _judged(evidence: Evidence) -> Verdict | None:
         if chosen and not (cause is Cause.SHARED and _killed_before(early, chosen[0][0].at_s)):
             return _by_message(evidence, cause, chosen, failed)
     return _unstartable(evidence, failed) or _without_message(evidence, _likely_first(early), failed)
+
+
+def _either_first(told: _Ends, unseen: _Ends) -> Verdict | None:
+    """The verdict where ranks are gone unseen at the moment of an error that may only follow from that; else None."""
+    first_s = min(e.at_s for e, _ in told)
+    gone = [(e, f) for e, f in unseen if first_s - SAME_MOMENT_S <= e.at_s <= first_s + CLEAR_LEAD_S]
+    words = [(e, f) for e, f in told if in_words(f) and f.cause is Cause.FAILED]
+    if not gone or not words or any(f.cause is not Cause.FAILED for _, f in told):
+        return None
+    nodes = ", ".join(sorted({e.node for e, _ in gone}))
+    who = f"{name(e.rank for e, _ in gone)} on {nodes} are gone, and no end of them was reported"
+    reason = f"{who}; {_who(words)} ended with {words[0][1].detail!r} at the same moment: which was first is not known"
+    return Verdict(Conclusion.UNDETERMINED, reason, missing=(f"the exit codes of {name(e.rank for e, _ in gone)}",))
+
+
+def _down_untold(evidence: Evidence) -> bool:
+    """Whether Slurm calls a node down of whose ranks no end is reported: its end explains those of others."""
+    down = {s.node for s in evidence.node_signals if s.kind is SignalKind.NODE_DOWN and s.node}
+    told = {e.node for e in evidence.exits if e.exit_code is not None or e.signal}
+    return bool((down & set(evidence.rank_nodes.values())) - told)
+
+
+def _who(ends: _Ends) -> str:
+    """The ranks, and that it is one of them where no more is known."""
+    known = f"{name(e.rank for e, _ in ends)}"
+    return f"one of {known}" if any(f.one_of for _, f in ends) else known
 
 
 def _unstartable(evidence: Evidence, failed: _Ends) -> Verdict | None:
@@ -192,7 +231,7 @@ def _no_root(failed: _Ends, evidence: Evidence) -> Verdict | None:
 
 def _by_message(evidence: Evidence, cause: Cause, chosen: _Ends, failed: _Ends) -> Verdict:
     finding = chosen[0][1]
-    who = name(e.rank for e, f in chosen if f.signature == finding.signature)
+    who = _who([(e, f) for e, f in chosen if f.signature == finding.signature])
     after = _victims(failed, {e.node for e, _ in chosen})
     of_nobody = _of_nobody(cause, who, finding, after)
     if of_nobody is not None:
@@ -244,7 +283,7 @@ def _spoken_suspect(evidence: Evidence, node: str, here: _Ends) -> Suspect:
     first, finding = here[0]
     ended = any(e in evidence.exits for e, _ in here)
     how = "died first" if ended else "raised this, and has not ended"
-    why, cause = f"{name(e.rank for e, _ in here)} on {node} {how}: {finding.detail}", finding.cause
+    why, cause = f"{_who(here)} on {node} {how}: {finding.detail}", finding.cause
     infrastructure = cause is Cause.HARDWARE
     if cause is Cause.EITHER:
         gpu = finding.category == "cuda_error"
@@ -280,7 +319,7 @@ def _without_message(evidence: Evidence, early: _Ends, failed: _Ends) -> Verdict
         faulted = [s.detail for s in _faults(evidence, node)]
         confidence = CONFIDENCE_SIGNAL if finding.cause is Cause.SIGNAL else CONFIDENCE_UNKNOWN
         ranks = tuple(sorted({e.rank for e, _ in here}))
-        why = f"{name(ranks)} on {node} died first: {finding.detail}"
+        why = f"{_who(here)} on {node} died first: {finding.detail}"
         if faulted:
             why, confidence = f"{why}; the node itself reports {faulted[0][:120]}", CONFIDENCE_HARDWARE
         else:

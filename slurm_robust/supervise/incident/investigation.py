@@ -26,7 +26,7 @@ from slurm_robust.localize.stacks.merge import render_tree
 from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.mount_messages import CheckMounts
 from slurm_robust.supervise.incident.incident_log import IncidentLog
-from slurm_robust.supervise.incident.waited_for import ended_ranks, waited_for_in_s
+from slurm_robust.supervise.incident.waited_for import ended_ranks, unreported_ranks, waited_for_in_s
 from slurm_robust.supervise.reported.fleet import RankInfo
 from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import SILENT_AGENT_S, AttemptState
@@ -249,12 +249,15 @@ class Investigation:
         ]
         since_s = attempt.last_sign_s - _FAULT_BEFORE_S
         told = [s for s in attempt.signals if s.kind is not SignalKind.NODE_FAULT or s.at_s >= since_s]
+        # srun ends by itself once it knows the end of every task: who is not reported then has finished.
+        over = self._session.srun_exit_code is not None or self._session.attached_srun_gone
+        unreported = {} if over else unreported_ranks(attempt)
         return Evidence(
             world_size=max(fleet.world, len(fleet.ranks)),
             rank_nodes=fleet.rank_nodes,
             captures=tuple(self.captures),
             # srun's report of ended ranks is surer than their absence, which may show a second earlier.
-            exits=tuple(ended_ranks(attempt).values()),
+            exits=(*ended_ranks(attempt).values(), *unreported.values()),
             node_signals=(*told, *silent),
             layout=layout,
             layout_order=order,

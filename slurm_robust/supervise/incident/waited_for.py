@@ -32,6 +32,20 @@ def ended_ranks(attempt: AttemptState) -> dict[int, RankExit]:
     return attempt.exits or (attempt.vanished if attempt.fleet.complete else {})
 
 
+def unreported_ranks(attempt: AttemptState) -> dict[int, RankExit]:
+    """Return the ranks that are gone from nodes of which no end is reported, while ends on other nodes are.
+
+    Slurm's own process of the step may be gone there with them. Where it lives, it reports whoever ends badly.
+    """
+    fleet = attempt.fleet
+    if not attempt.exits or -1 in attempt.exits or not fleet.complete:
+        return {}
+    told = {e.node for e in attempt.exits.values()}
+    told |= {r.node for r in fleet.ranks.values() if (r.step_id, r.task) in fleet.ends}
+    gone = (r for r in fleet.ranks.values() if r.gone_at_s and not r.task_lives and r.node not in told)
+    return {r.rank: RankExit(r.rank, r.node, r.missed_at_s) for r in gone}
+
+
 def waited_for_in_s(
     attempt: AttemptState, captures: Sequence[Capture], now_s: float, settings: SuperviseConfig
 ) -> float:
