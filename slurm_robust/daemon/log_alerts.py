@@ -95,7 +95,8 @@ def _hangs(at_s: float, _: str, text: str) -> Alert:
     key, _, said = text.partition(": ")
     done, _, since = said.partition(", since ")
     job = key.partition(".")[0]
-    happened, command = f"Job {job} hangs since {since}", f"srobust incidents {job}"
+    happened = f"Job {job} hangs since {since}"
+    command = f"srobust incidents {job}; srobust stacks {job}; to start it anew: scontrol requeue {job}"
     return Alert(at_s, "hang", hang_key(key), happened, job=job, done=done, command=command)
 
 

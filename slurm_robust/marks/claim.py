@@ -72,6 +72,10 @@ class Claim:
             `why` are repeated, for a daemon that was away. Daemons that do not know the key ignore it.
         own_mode: The mode in which the job's supervisor began, and which it keeps: `act` or `observe`. Empty in claims
             of older versions; daemons of older versions ignore it.
+        still_since_s: The stacks of a job that tells no progress stand still since then; 0 if they do not.
+        still: Where its ranks stand.
+        acts_at_s: When a job in mode `act` does something about what it suspects, if nothing changes; 0 if that is not
+            known. Daemons of older versions ignore it.
     """
 
     state: str
@@ -99,6 +103,7 @@ class Claim:
     own_mode: str = ""
     still_since_s: float = 0.0
     still: str = ""
+    acts_at_s: float = 0.0
 
     def verdict(self, suspects: Sequence[str]) -> Verdict:
         """The verdict that the claim reports, about these of its nodes."""

@@ -129,7 +129,7 @@ class SupervisedJob:
     async def _write(self, changes: Mapping[str, object]) -> bool:
         # Without a suspicion or a standstill among the changes, an earlier one is withdrawn.
         now = {"at_s": round(self.clock.now_s(), 3), "suspected_at_s": 0.0, "progress": self.progress()}
-        now |= {"still_since_s": 0.0, "still": "", **changes}
+        now |= {"still_since_s": 0.0, "still": "", "acts_at_s": 0.0, **changes}
         if now.get("incident", self.claim.incident) != self.claim.incident:
             now["asked"] = -1  # what was repeated belongs to the incident before
         self.claim = replace(self.claim, **now)  # type: ignore[arg-type]
@@ -166,15 +166,18 @@ class SupervisedJob:
 
     def tell(self, **changes: object) -> None:
         """Write these changes into the claim, without waiting for it; a suspicion stays."""
-        self._write_soon({"suspected_at_s": self.claim.suspected_at_s, **changes})
+        kept = {"suspected_at_s": self.claim.suspected_at_s, "acts_at_s": self.claim.acts_at_s}
+        self._write_soon({**kept, **changes})
 
     def withdraw_suspicion(self) -> None:
         """Write, without waiting for it, that nothing is suspected any more."""
         if self.claim.suspected_at_s:
             self._write_soon({})
 
-    async def report(self, incident: Incident, mode: Mode) -> None:
+    async def report(self, incident: Incident, mode: Mode, acts_at_s: float = 0.0) -> None:
         """Report a plan that asks nothing of the daemon: admins read the daemon's journal.
+
+        `acts_at_s`: when something else will be done, if nothing changes; 0 if that is not known.
 
         Where the plan is carried out, this does not wait for Slurm: nothing may delay the recovery. Where it is not,
         the job may end in a moment, so this waits a while until the claim is written.
@@ -196,6 +199,7 @@ class SupervisedJob:
             "why": plan.reason,
             "times": dict(incident.times),
             "suspected_at_s": self.claim.suspected_at_s or round(self.clock.now_s(), 3),
+            "acts_at_s": round(acts_at_s, 3),
         }
         if mode is Mode.ACT and plan.road is Road.STOP:
             # The job's last claim follows and carries it: a report after that one would call an ended job suspected.

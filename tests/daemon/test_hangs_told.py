@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from slurm_robust.daemon import log_alerts
 from slurm_robust.daemon.api.needs import needs
 
 WHY = "rank 2 on n2 holds the others up"
+COMMAND = "srobust incidents 1; srobust stacks 1; to start it anew: scontrol requeue 1"
 
 
 def hang(
@@ -41,7 +43,7 @@ def test_a_hang_that_is_only_observed_is_told_once(world: World) -> None:
     (line,) = told(world)
     alert = log_alerts.alert_of(world.slurm.now_s, "training.hangs", line)
     assert alert is not None
-    assert (alert.event, alert.severity, alert.job, alert.command) == ("hang", "warning", "1", "srobust incidents 1")
+    assert (alert.event, alert.severity, alert.job, alert.command) == ("hang", "warning", "1", COMMAND)
     assert alert.happened.startswith("Job 1 hangs since ")
     assert alert.happened.endswith(f" UTC: {WHY}")
     assert alert.done == "nothing is done (mode observe; in mode act: restart in place)"
@@ -63,6 +65,41 @@ def test_a_hang_that_nothing_may_be_done_about_is_told(world: World) -> None:
     alert = log_alerts.alert_of(world.slurm.now_s, "training.hangs", line)
     assert alert is not None
     assert alert.done == "nothing is done (alert only)"
+
+
+def test_a_hang_that_is_acted_on_later_is_told_once_with_the_time(world: World) -> None:
+    """In mode act: nothing before the time that the claim names, what to type meanwhile; `srobust status` says it too.
+
+    What the job does then is the same hang; so is what a job that only observes would do then.
+    """
+    acts_at_s = world.slurm.now_s + 1500
+    hang(world, "act", "alert_only", acts_at_s=acts_at_s)
+    world.run(40)
+    (line,) = told(world)
+    alert = log_alerts.alert_of(world.slurm.now_s, "training.hangs", line)
+    assert alert is not None
+    at = time.strftime("%H:%M:%S UTC", time.gmtime(acts_at_s))
+    assert alert.done == f"nothing is done before {at} (the evidence is not sure enough)"
+    assert alert.command.endswith("srobust stacks 1; to start it anew: scontrol requeue 1")
+    (said,) = (said for said in needs(published(world.daemon), world.slurm.now_s) if "no progress" in said)
+    assert "nothing is done about it for another 24 min" in said
+    assert "srobust stacks 1; to start it anew: scontrol requeue 1" in said
+    world.claim(1, (), "i1", state="watching", road="alert_only", mode="act")
+    world.run(20)
+    assert len(moves(world)) == 1
+    assert not any("no progress" in said for said in needs(published(world.daemon), world.slurm.now_s))
+
+
+def test_what_an_observing_job_would_do_at_its_limit_is_no_second_hang(world: World) -> None:
+    """First its evidence is not sure enough, and then the limit is reached: told once, with the first."""
+    acts_at_s = world.slurm.now_s + 100
+    hang(world, "observe", "alert_only", acts_at_s=acts_at_s)
+    world.run(40)
+    at = time.strftime("%H:%M:%S UTC", time.gmtime(acts_at_s))
+    assert f"nothing is done (mode observe; in mode act: nothing before {at}), since" in told(world)[0]
+    hang(world, "observe", "restart_in_place")
+    world.run(40)
+    assert len(told(world)) == 1
 
 
 @pytest.mark.parametrize("mode", ["observe", "act"])

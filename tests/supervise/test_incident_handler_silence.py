@@ -11,7 +11,10 @@ from handler_parts import Parts
 from supervised import World, in_d_state
 
 from slurm_robust.config.site import Config
-from slurm_robust.core.model import Conclusion, Grade, Mode, Road, Signal, SignalKind, Verdict
+from slurm_robust.core.model import Conclusion, Grade, Mode, Road, Signal, SignalKind, Suspect, Verdict
+from slurm_robust.localize.votes.busy_ranks import ENDLESS
+from slurm_robust.marks.claim import Claim
+from slurm_robust.policy.job.consequences import Pauses
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.incident.quiet_captures import ProvenSuspicion
 from slurm_robust.supervise.launch.attached_step import AttachedStep
@@ -185,3 +188,75 @@ def test_weak_evidence_in_a_step_of_another_srun_is_reported_when_it_is_due(
     assert asyncio.run(parts.silent()) is None
     assert len(reported_s) == 1
     assert 300.0 <= reported_s[0] < 400.0
+
+
+NAMED = Verdict(
+    Conclusion.CULPRIT, "rank 1 on n2 stands", (Suspect("n2", (1,), 0.75, "stands"),), missing=("evidence below",)
+)
+BUSY = Verdict(Conclusion.UNDETERMINED, "rank 1 on n2 is busy: slow, or an endless loop", missing=(ENDLESS,))
+SAVES = Verdict(Conclusion.CULPRIT, "rank 1 on n2 saves", (Suspect("n2", (1,), 0.3, "in save"),), missing=("more",))
+MOVES = Verdict(Conclusion.NONE, "rank 1 moves")
+
+
+def told_of(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verdict: Verdict,
+    until_s: float,
+    *,
+    mode: Mode,
+    pause_s: float = 0.0,
+) -> tuple[Parts, list[tuple[float, Claim]]]:
+    """The claims that report something, each with the silence by then; training moves after `until_s`."""
+    parts = Parts(World(tmp_path, command="python train.py", config=Config(mode=mode)))
+    monkeypatch.setattr(Investigation, "judge", lambda _: parts.log.set_verdict(verdict) or verdict)
+    world, found = parts.world, []
+    silent_for(parts, 11.0)
+    parts.attempt.pauses = Pauses({"train": pause_s})
+    last_step_s = world.clock.at_s - 11.0
+
+    def look() -> None:
+        if world.job.claim.road and not found:
+            found.append((world.clock.at_s - last_step_s, world.job.claim))
+        if world.clock.at_s > last_step_s + until_s:
+            world.steps(20)
+
+    world.clock.on_sleep = look
+    assert asyncio.run(parts.silent()) is None
+    return parts, found
+
+
+@pytest.mark.parametrize("mode", [Mode.ACT, Mode.OBSERVE])
+@pytest.mark.parametrize("verdict", [NAMED, BUSY])
+def test_a_hang_that_is_named_but_not_proven_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode, verdict: Verdict
+) -> None:
+    """Once it has lasted as long as weak evidence is given: in the claim, with the time at which something is done.
+
+    Both are taken back as soon as training moves.
+    """
+    parts, ((silent_s, claim),) = told_of(tmp_path, monkeypatch, verdict, 900.0, mode=mode)
+    assert 300.0 <= silent_s < 430.0
+    assert (claim.road, claim.mode, claim.why.partition(" (")[0]) == (
+        "alert_only",
+        mode.value,
+        f"waiting: {verdict.reason}",
+    )
+    assert claim.suspected_at_s > 0
+    assert claim.acts_at_s == pytest.approx(parts.world.clock.at_s - 900.0 + 1800.0, abs=5)
+    (note,) = [event["text"] for event in parts.world.story if event["kind"] == "note"]
+    assert ("nothing is done before " in note) is (mode is Mode.ACT)
+    assert "srobust stacks 1. To start the job anew now: scontrol requeue 1" in note
+    assert (parts.world.job.claim.suspected_at_s, parts.world.job.claim.acts_at_s) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "until_s", "pause_s"), [(NAMED, 280.0, 0.0), (NAMED, 580.0, 200.0), (SAVES, 900.0, 0), (MOVES, 900, 0)]
+)
+def test_a_pause_that_may_be_healthy_is_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict, until_s: float, pause_s: float
+) -> None:
+    """A short one; one that is no three times as long as one that was healthy; a long save; ranks that move."""
+    parts, found = told_of(tmp_path, monkeypatch, verdict, until_s, mode=Mode.ACT, pause_s=pause_s)
+    assert found == []
+    assert "note" not in parts.world.kinds

@@ -162,7 +162,12 @@ def _hangs(job: dict[str, Any], state: dict[str, Any], now_s: float) -> str:
     # A suspicion may begin long after the last step that the job has told of.
     since = duration(max(0.0, now_s - min(job["suspected_at_s"], job.get("step_at_s") or job["suspected_at_s"])))
     why = {"observed": "observe mode", "refused": "its claim was refused"}.get(outcome_of(job, state), "alert only")
+    done = f"nothing is done about it ({why})"
+    left_s = (job.get("acts_at_s") or 0.0) - now_s
+    if why == "alert only" and left_s > 0:
+        done = f"nothing is done about it for another {duration(left_s)} (the evidence is not sure enough)"
+    name = job["job"]
     return (
-        f"job {job['job']} of {job['user']} has made no progress for {since}, and nothing is done about it ({why}): "
-        f"srobust incidents {job['job']}"
+        f"job {name} of {job['user']} has made no progress for {since}, and {done}: "
+        f"srobust incidents {name}; srobust stacks {name}; to start it anew: scontrol requeue {name}"
     )

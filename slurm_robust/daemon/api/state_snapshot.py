@@ -276,6 +276,7 @@ def _job(daemon: Daemon, job: Job, claim: Claim) -> dict[str, Any]:
         "claim": claim.state,
         "mode": claim.own_mode if claim.own_mode in (mode.value for mode in Mode) else None,
         "suspected_at_s": claim.suspected_at_s or None,
+        "acts_at_s": claim.acts_at_s or None,
         "still_since_s": claim.still_since_s or None,
         "still": claim.still,
         "lineage": claim.lineage,

@@ -12,6 +12,8 @@ from slurm_robust.localize.stacks.motion import Motion, Stillness
 from slurm_robust.localize.stacks.place import StackPlace
 from slurm_robust.localize.votes.held_ranks import GIL_CAPTURES
 
+ENDLESS = "whether it ends by itself"
+"""What is missing where a rank is busy in code that takes no long time by nature."""
 Observation = tuple[Blocking, Stillness]
 """What holds a rank, and for how long it has stood still."""
 
@@ -26,8 +28,10 @@ def verdict_at_work(
     who, where = name(r.rank for r in moving), places[rank.rank].label
     if last.busy:
         what = f"is busy at {where} ({last.why})"
+        slow = places[rank.rank].slow_by_nature
         reason = f"{who} on {rank.node} {what}: slow, or an endless loop"
-        return Verdict(Conclusion.UNDETERMINED, reason, missing=("whether it ends by itself",), detail=peers)
+        missing = f"the end of its {slow}" if slow else ENDLESS
+        return Verdict(Conclusion.UNDETERMINED, reason, missing=(missing,), detail=peers)
     return Verdict(Conclusion.NONE, f"{who} on {rank.node} moved outside the collective ({last.why})", detail=peers)
 
 

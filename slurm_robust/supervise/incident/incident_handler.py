@@ -14,12 +14,12 @@ from slurm_robust.core.model import Conclusion, Failure, Grade, Plan, Road, Sign
 from slurm_robust.diagnose.findings import matcher_with
 from slurm_robust.localize.ranks import name
 from slurm_robust.localize.votes.node_signals import name_reported
-from slurm_robust.policy.job.consequences import patience_s
 from slurm_robust.policy.job.node_faults import failure_of, settle_s
 from slurm_robust.supervise.incident.dead_nodes import find_dead_nodes
 from slurm_robust.supervise.incident.decider import Decider, Judged
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
+from slurm_robust.supervise.incident.left_alone import due_in_s_of, named_in_vain, nobody_may_act, tell_named
 from slurm_robust.supervise.incident.quiet_captures import ProvenSuspicion
 from slurm_robust.supervise.incident.situation import first_exit
 from slurm_robust.supervise.launch import srun_refusal
@@ -55,21 +55,6 @@ def _pause_s(rounds: int, settings: SuperviseConfig) -> float:
     return min(settings.recapture_s, _LATER * settings.corroborate_after_s if rounds < _LATER_CAPTURES else math.inf)
 
 
-def _due_in_s(order: ExecutePlan) -> float:
-    """In how many seconds the evidence is acted on, if it stays as it is; infinite if it is not sure enough."""
-    silence = order.situation.silence if order.situation is not None else None
-    if silence is None or not order.verdict.corroborated:
-        return math.inf
-    left_s = patience_s(order.verdict.grade, silence) - silence.silent_s
-    return left_s if left_s > 0 else math.inf
-
-
-def _left_alone(order: ExecutePlan, due_in_s: float) -> bool:
-    """Whether the evidence would be acted on by now, if the step were ours to start again."""
-    outside = order.situation is not None and order.situation.outside
-    return outside and order.verdict.corroborated and due_in_s == math.inf
-
-
 def _as_cancelled(attempt: AttemptState) -> bool:
     """Whether each rank ended by a signal with which Slurm cancels steps.
 
@@ -100,7 +85,7 @@ class IncidentHandler:
         investigation = Investigation(session, attempt, log)
         await investigation.capture()
         last_reason, reported, due_in_s, dead_before = "", False, math.inf, len(attempt.exits)
-        told_s = -math.inf
+        told_s, named, told = -math.inf, False, False
         while True:
             pause_s = min(_pause_s(investigation.rounds, settings), max(due_in_s, _PAUSE_S))
             if await self._silence_ends(attempt, pause_s, assessment.level, dead_before):
@@ -129,12 +114,16 @@ class IncidentHandler:
             order = await self._decider.decide(attempt, start, investigation, case)
             if order.plan.road is not Road.ALERT_ONLY:
                 return await self._decider.conclude(attempt, order)
-            due_in_s = _due_in_s(order)
-            if (overdue or _left_alone(order, due_in_s)) and not reported:
+            due_in_s = due_in_s_of(order)
+            named_before, named = named, named_in_vain(order, due_in_s)
+            if (overdue or nobody_may_act(order, due_in_s)) and not reported:
                 # No action is allowed, and the job will not go on by itself: a person has to know.
                 reported = True
                 log.update(outcome="Alert only: nothing was done.")
                 await session.job.report(log.incident, session.config.mode)
+            elif named_before and named and not reported and not told:
+                told = True
+                await tell_named(session, log.incident, assessment)
             log.save()
             if order.plan.reason != last_reason or session.clock.monotonic_s() - told_s >= _WAITING_AGAIN_S:
                 last_reason, told_s = order.plan.reason, session.clock.monotonic_s()

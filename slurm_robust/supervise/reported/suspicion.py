@@ -45,6 +45,7 @@ class Assessment:
         ranks: Those that are silent beyond the limit.
         silent_s: Since the last progress of any rank or line, seconds.
         limit_s: The limit that was, or will be, crossed.
+        action_s: The silence after which something is done, whatever is seen.
     """
 
     level: SilenceLevel
@@ -52,6 +53,7 @@ class Assessment:
     silent_s: float = 0.0
     limit_s: float = 0.0
     why: str = ""
+    action_s: float = math.inf
 
 
 class StepTimes:
@@ -175,6 +177,6 @@ def assess(
     why = f"no progress for {silent_s:.1f} s, limit {limit_s:.1f} s"
     if times.count >= config.min_steps:
         why += f" ({config.suspicion_p99_factor:g} × p99 step {times.p99_s():.2f} s + {config.suspicion_floor_s:g} s)"
-    overdue = any(silent_s > action_s for _, action_s in crossed.values())
-    level = SilenceLevel.OVERDUE if overdue else SilenceLevel.SUSPECT
-    return Assessment(level, tuple(crossed), silent_s, limit_s, why)
+    action_s = min(action_s for _, action_s in crossed.values())
+    level = SilenceLevel.OVERDUE if silent_s > action_s else SilenceLevel.SUSPECT
+    return Assessment(level, tuple(crossed), silent_s, limit_s, why, action_s)

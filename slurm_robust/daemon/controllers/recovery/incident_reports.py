@@ -179,21 +179,31 @@ class IncidentReports:
         return found
 
     def _was_told(self, what: str, row: IncidentRow) -> bool:
-        """Whether the log has it of this incident, also by the daemon before this one."""
-        query = "SELECT 1 FROM events WHERE what = ? AND text LIKE ? || ': %'"
+        """Whether the log has it of this incident, under any plan, also by the daemon before this one."""
+        incident = row.key.partition(row.incident.id)[0] + row.incident.id
+        query = "SELECT 1 FROM events WHERE what = ? AND (text LIKE ? || ': %' OR text LIKE ? || '.%: %')"
         db = self.context.journal.db
-        return db.execute(query, (what, row.key)).fetchone() is not None
+        return db.execute(query, (what, incident, incident)).fetchone() is not None
 
     def _tell_hang(self, row: IncidentRow, claim: Claim) -> None:
         if self._was_told("training.hangs", row):
             return
         why = {"observed": "mode observe", "refused": "its claim was refused"}.get(row.outcome, "alert only")
-        why += f"; in mode act: {road_words(claim.road)}" if row.outcome == "observed" and claim.road else ""
+        before = f" before {_utc(claim.acts_at_s)}" if claim.acts_at_s > self.context.now_s() else ""
+        if row.outcome == "observed" and claim.road:
+            why += f"; in mode act: {f'nothing{before}' if before else road_words(claim.road)}"
+            before = ""
+        elif before and row.outcome == "alerted":
+            why = "the evidence is not sure enough"
         since_s = min(claim.suspected_at_s, claim.progress.get("last") or claim.suspected_at_s)
-        since = strftime("%H:%M:%S UTC", gmtime(max(0.0, min(since_s, self.context.now_s()))))
-        text = f"{row.key}: nothing is done ({why}), since {since}: {claim.why}"
+        since = _utc(max(0.0, min(since_s, self.context.now_s())))
+        text = f"{row.key}: nothing is done{before} ({why}), since {since}: {claim.why}"
         self.context.alert("training.hangs", text, key=row.key, user=row.user)
 
     def _close(self, row: IncidentRow, outcome: str, reason: str) -> None:
         self.context.journal.close_incident(row.key, outcome, reason, self.context.now_s())
         self.context.info("incident.closed", f"{row.key}: {outcome}: {reason}", key=row.key, user=row.user)
+
+
+def _utc(at_s: float) -> str:
+    return strftime("%H:%M:%S UTC", gmtime(at_s))

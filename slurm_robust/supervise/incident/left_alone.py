@@ -1,0 +1,55 @@
+"""Hangs about which nothing is done yet: when will that be, and who has to know meanwhile?"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from slurm_robust.core.model import Conclusion, Grade, Incident
+from slurm_robust.localize.votes.busy_ranks import ENDLESS
+from slurm_robust.policy.job.consequences import patience_s
+from slurm_robust.supervise.outcome import ExecutePlan
+from slurm_robust.supervise.reported.suspicion import Assessment
+from slurm_robust.supervise.session import Session
+
+_LIKELY = 0.5
+"""Nobody is told of less likely culprits: they may be where work takes long by nature."""
+
+
+def due_in_s_of(order: ExecutePlan) -> float:
+    """Return in how many seconds the evidence is acted on, if it stays as it is; infinite if it is not sure enough."""
+    silence = order.situation.silence if order.situation is not None else None
+    if silence is None or not order.verdict.corroborated:
+        return math.inf
+    left_s = patience_s(order.verdict.grade, silence) - silence.silent_s
+    return left_s if left_s > 0 else math.inf
+
+
+def nobody_may_act(order: ExecutePlan, due_in_s: float) -> bool:
+    """Return whether the evidence would be acted on by now, if the step were ours to start again."""
+    outside = order.situation is not None and order.situation.outside
+    return outside and order.verdict.corroborated and due_in_s == math.inf
+
+
+def named_in_vain(order: ExecutePlan, due_in_s: float) -> bool:
+    """Return whether stacks name who holds the others up, not surely enough to act, for as long as weak evidence gets.
+
+    A pause that the program has announced, or has shown to be healthy, is given its own time.
+    """
+    verdict, silence = order.verdict, order.situation.silence if order.situation is not None else None
+    if silence is None or due_in_s < math.inf or silence.silent_s < patience_s(Grade.WEAK, silence):
+        return False
+    named = verdict.conclusion is Conclusion.CULPRIT and sum(s.confidence for s in verdict.suspects) >= _LIKELY
+    return named or ENDLESS in verdict.missing
+
+
+async def tell_named(session: Session, incident: Incident, assessment: Assessment) -> None:
+    """Tell people of a hang that is not sure enough to be acted on yet, and when it is acted on all the same."""
+    acts_at_s = session.clock.now_s() + assessment.action_s - assessment.silent_s
+    at = time.strftime("%H:%M:%S", time.localtime(acts_at_s))
+    then = f"nothing is done before {at}" if session.acting else "nothing is done (observe mode)"
+    job = session.job.name
+    text = f"the evidence is not sure enough, so {then}, unless it changes; the daemon is told. "
+    text += f"To look: srobust stacks {job}. To start the job anew now: scontrol requeue {job}"
+    session.folder.log_event("note", text, incident=incident.id)
+    await session.job.report(incident, session.config.mode, acts_at_s)
