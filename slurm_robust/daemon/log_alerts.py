@@ -96,7 +96,7 @@ def _hangs(at_s: float, _: str, text: str) -> Alert:
     done, _, since = said.partition(", since ")
     job = key.partition(".")[0]
     happened = f"Job {job} hangs since {since}"
-    command = f"srobust incidents {job}; srobust stacks {job}; to start it anew: scontrol requeue {job}"
+    command = f"srobust incidents {job}; srobust stacks {job}; scontrol requeue {job} (starts it anew)"
     return Alert(at_s, "hang", hang_key(key), happened, job=job, done=done, command=command)
 
 

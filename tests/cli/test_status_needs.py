@@ -29,7 +29,7 @@ def test_a_hang_that_nobody_acts_on() -> None:
     (said,) = needs(state(jobs=[JOB], incidents=observed), 1000.0)
     assert said.startswith("job 12 of ann has made no progress for 1 min 40 s")
     assert "observe mode" in said
-    assert said.endswith(": srobust incidents 12; srobust stacks 12; to start it anew: scontrol requeue 12")
+    assert said.endswith(": srobust incidents 12; srobust stacks 12; scontrol requeue 12 (starts it anew)")
     (since_its_step,) = needs(state(jobs=[{**JOB, "step_at_s": 700.0}], incidents=observed), 1000.0)
     assert "no progress for 5 min" in since_its_step
     assert needs(state(jobs=[{**JOB, "suspected_at_s": None}], incidents=observed), 1000.0) == []

@@ -13,7 +13,7 @@ from slurm_robust.daemon import log_alerts
 from slurm_robust.daemon.api.needs import needs
 
 WHY = "rank 2 on n2 holds the others up"
-COMMAND = "srobust incidents 1; srobust stacks 1; to start it anew: scontrol requeue 1"
+COMMAND = "srobust incidents 1; srobust stacks 1; scontrol requeue 1 (starts it anew)"
 
 
 def hang(
@@ -80,10 +80,10 @@ def test_a_hang_that_is_acted_on_later_is_told_once_with_the_time(world: World) 
     assert alert is not None
     at = time.strftime("%H:%M:%S UTC", time.gmtime(acts_at_s))
     assert alert.done == f"nothing is done before {at} (the evidence is not sure enough)"
-    assert alert.command.endswith("srobust stacks 1; to start it anew: scontrol requeue 1")
+    assert alert.command.endswith("srobust stacks 1; scontrol requeue 1 (starts it anew)")
     (said,) = (said for said in needs(published(world.daemon), world.slurm.now_s) if "no progress" in said)
     assert "nothing is done about it for another 24 min" in said
-    assert "srobust stacks 1; to start it anew: scontrol requeue 1" in said
+    assert "srobust stacks 1; scontrol requeue 1 (starts it anew)" in said
     world.claim(1, (), "i1", state="watching", road="alert_only", mode="act")
     world.run(20)
     assert len(moves(world)) == 1

@@ -169,5 +169,5 @@ def _hangs(job: dict[str, Any], state: dict[str, Any], now_s: float) -> str:
     name = job["job"]
     return (
         f"job {name} of {job['user']} has made no progress for {since}, and {done}: "
-        f"srobust incidents {name}; srobust stacks {name}; to start it anew: scontrol requeue {name}"
+        f"srobust incidents {name}; srobust stacks {name}; scontrol requeue {name} (starts it anew)"
     )
