@@ -14,6 +14,8 @@ from slurm_robust.policy.job.repeats import alike, unrelated
 LAUNCH = Failure("died: cuda_error: CUDA error: launch", ("n2",), FailureCause.WORDS, "cuda_error")
 ACCESS = Failure("died: cuda_error: CUDA error: access", ("n2",), FailureCause.WORDS, "cuda_error")
 QUEUE = Failure("died: runtime: RuntimeError: the queue is empty", ("n3",), FailureCause.WORDS, "runtime")
+PLACED = replace(QUEUE, signature=f"{QUEUE.signature} at train.py:next")
+"""The same message, read with its place: where all ranks print at once, some tracebacks are read half."""
 PORT = Failure("died: address_in_use: EADDRINUSE", ("n4",), FailureCause.WORDS, "address_in_use")
 KILLED = Failure("died: SIGKILL", ("n4",))
 
@@ -52,7 +54,13 @@ def test_unrelated_errors_on_two_nodes_let_the_job_go_on() -> None:
 
 @pytest.mark.parametrize(
     ("earlier", "fruitless", "stops"),
-    [((QUEUE, QUEUE), 3, True), ((LAUNCH, ACCESS), 3, False), ((LAUNCH, PORT), 3, False), ((KILLED, KILLED), 3, True)],
+    [
+        ((QUEUE, QUEUE), 3, True),
+        ((QUEUE, PLACED), 3, True),
+        ((LAUNCH, ACCESS), 3, False),
+        ((LAUNCH, PORT), 3, False),
+        ((KILLED, KILLED), 3, True),
+    ],
 )
 def test_unrelated_failures_are_counted_apart(earlier: tuple[Failure, ...], fruitless: int, stops: bool) -> None:
     """Three of one kind stop the job; others do not count with them."""

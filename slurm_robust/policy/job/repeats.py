@@ -26,7 +26,10 @@ def unrelated(one: Failure, other: Failure) -> bool:
     """Both are known by their messages, and these have nothing in common; or other nodes had faults of their own."""
     if one.cause is other.cause is FailureCause.NODE:
         return not set(one.nodes) & set(other.nodes)
-    return bool(one.category and other.category) and not alike(one, other)
+    shorter, longer = sorted((one.signature, other.signature), key=len)
+    # Where ranks print at once, a message may be read without its place.
+    alike_here = alike(one, other) or longer.startswith(f"{shorter} at ")
+    return bool(one.category and other.category) and not alike_here
 
 
 def unrelated_before(failure: Failure | None, earlier: Iterable[Failure]) -> int:
