@@ -21,6 +21,8 @@ EXIT_STOPPED_FOR_GOOD = 93
 EXIT_USAGE = 64
 """`srobust run`: wrong arguments (sysexits' EX_USAGE)."""
 
+BESIDE = "several sruns of the job run at once"
+"""Why nothing is done in a job whose supervisors would take each other's nodes for spares."""
 REASON_PREFIX = "srobust:"
 """Every drain reason of ours begins with this; any other reason belongs to a person."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slurm_robust.config.site import Config, NodecheckConfig, SuperviseConfig
-from slurm_robust.core.model import Mode
+from slurm_robust.core.model import BESIDE, Mode
 from slurm_robust.diagnose.findings import Matcher
 from slurm_robust.supervise.agent.messages import FromAgent, KernelRecords, NodeFindings
 from slurm_robust.supervise.agent.node_ring import NodeFiles
@@ -140,6 +140,13 @@ class Session:
     def acting(self) -> bool:
         """Whether plans are carried out."""
         return self.config.mode is Mode.ACT and not (self.lock is not None and self.lock.shared)
+
+    @property
+    def why_idle(self) -> str:
+        """Why plans are not carried out, as the story says it; empty where they are."""
+        if self.acting:
+            return ""
+        return BESIDE if self.lock is not None and self.lock.accompanied else "observe mode"
 
     @property
     def srun_exit_code(self) -> int | None:

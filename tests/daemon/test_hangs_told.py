@@ -102,6 +102,15 @@ def test_what_an_observing_job_would_do_at_its_limit_is_no_second_hang(world: Wo
     assert len(told(world)) == 1
 
 
+def test_two_sruns_at_once_are_named_as_the_reason(world: World) -> None:
+    """The job is in mode act, and so is the site: it observes, since one supervisor might take the other's nodes."""
+    hang(world, "observe", "stop", own_mode="act")
+    world.run(40)
+    assert "nothing is done (several sruns of the job run at once), since" in told(world)[0]
+    (said,) = (said for said in needs(published(world.daemon), world.slurm.now_s) if "no progress" in said)
+    assert "nothing is done about it (several sruns of the job run at once)" in said
+
+
 @pytest.mark.parametrize("mode", ["observe", "act"])
 def test_what_is_no_hang_is_not_told(world: World, mode: str) -> None:
     """A crash, after which the job ends; a hang that is over; one that is mended."""

@@ -18,6 +18,7 @@ from slurm_robust.policy.job.consequences import Pauses
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.incident.quiet_captures import ProvenSuspicion
 from slurm_robust.supervise.launch.attached_step import AttachedStep
+from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 from slurm_robust.supervise.outcome import ExecutePlan, Exit
 
 LIMIT_S = 600.0
@@ -260,3 +261,18 @@ def test_a_pause_that_may_be_healthy_is_not_told(
     parts, found = told_of(tmp_path, monkeypatch, verdict, until_s, mode=Mode.ACT, pause_s=pause_s)
     assert found == []
     assert "note" not in parts.world.kinds
+
+
+def test_two_sruns_at_once_are_the_reason_why_nothing_is_done(tmp_path: Path) -> None:
+    """And not the mode, which is act."""
+    lock = SupervisorLock("fake-beside", "1")
+    later = SupervisorLock("fake-beside", "1")
+    assert lock.claim()
+    assert not later.claim()
+    parts = Parts(World(tmp_path, command="python train.py", lock=lock))
+    silent_for(parts, 11.0)
+    parts.world.agents.processes = in_d_state
+    assert asyncio.run(parts.silent()) is None
+    later.release()
+    lock.release()
+    assert parts.world.text("observed").startswith("several sruns of the job run at once: would take ")

@@ -50,6 +50,7 @@ def test_the_second_is_told_and_the_first_learns_of_it(cluster: str) -> None:
     assert not first.shared
     assert not second.claim()
     assert first.shared
+    assert (first.accompanied, second.accompanied, other.accompanied) == (True, True, False)
     assert not other.shared
     second.release()
     first.release()

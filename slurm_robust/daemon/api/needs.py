@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from slurm_robust.core.model import BESIDE
 from slurm_robust.core.text import duration, shortened
 
 STALE_S = 30.0
@@ -162,6 +163,8 @@ def _hangs(job: dict[str, Any], state: dict[str, Any], now_s: float) -> str:
     # A suspicion may begin long after the last step that the job has told of.
     since = duration(max(0.0, now_s - min(job["suspected_at_s"], job.get("step_at_s") or job["suspected_at_s"])))
     why = {"observed": "observe mode", "refused": "its claim was refused"}.get(outcome_of(job, state), "alert only")
+    if why == "observe mode" and job.get("mode") == state.get("mode") == "act":
+        why = BESIDE
     done = f"nothing is done about it ({why})"
     left_s = (job.get("acts_at_s") or 0.0) - now_s
     if why == "alert only" and left_s > 0:

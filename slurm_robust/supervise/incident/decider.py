@@ -154,10 +154,11 @@ class Decider:
             session.folder.log_event("note", text, incident=log.incident.id)
             return self._leave_alone(attempt, "The step's srun had ended: nothing was done.")
         if not session.acting and not committed:
-            log.update(outcome="Observe mode: nothing was done.")
+            why = session.why_idle
+            log.update(outcome=f"{why[0].upper()}{why[1:]}: nothing was done.")
             log.save()
             await session.job.report(log.incident, Mode.OBSERVE)
-            text = f"observe mode: would take {road_words(plan.road.value)}: {plan.reason}"
+            text = f"{why}: would take {road_words(plan.road.value)}: {plan.reason}"
             session.folder.log_event("observed", text, incident=log.incident.id)
             return self._leave_alone(attempt, log.incident.outcome, goes_on=goes_on)
         log.save()

@@ -47,7 +47,7 @@ async def tell_named(session: Session, incident: Incident, assessment: Assessmen
     """Tell people of a hang that is not sure enough to be acted on yet, and when it is acted on all the same."""
     acts_at_s = session.clock.now_s() + assessment.action_s - assessment.silent_s
     at = time.strftime("%H:%M:%S", time.localtime(acts_at_s))
-    then = f"nothing is done before {at}" if session.acting else "nothing is done (observe mode)"
+    then = f"nothing is done before {at}" if session.acting else f"nothing is done ({session.why_idle})"
     job = session.job.name
     text = f"the evidence is not sure enough, so {then}, unless it changes; the daemon is told. "
     text += f"To look: srobust stacks {job}. To start the job anew now: scontrol requeue {job}"

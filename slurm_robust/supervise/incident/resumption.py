@@ -50,7 +50,7 @@ class Resumption:
             count = f"{len(fleet.ranks)} ranks" if fleet.complete else f"{len(fleet.ranks)} of {fleet.world} ranks"
             mode = self._session.config.mode
             text = f"training at step {step}, {count} on {where}"
-            text += "; observe mode" * (mode is Mode.OBSERVE)
+            text += f"; {self._session.why_idle}" * (mode is Mode.OBSERVE)
             output = [str(path) for path in self._session.output_files]
             folder.log_event("training", text, step=step, mode=mode.value, output=output)
         if not self._new_step_seen and step > self._start.last_old_step and not self._start.unsure:

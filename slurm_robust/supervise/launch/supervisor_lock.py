@@ -119,6 +119,11 @@ class SupervisorLock:
         """Whether another supervisor of the job runs, which came later."""
         return any(self._taken(place) for place in range(1, _LATE + 1) if place != self._place)
 
+    @property
+    def accompanied(self) -> bool:
+        """Whether another supervisor of the job runs, earlier or later."""
+        return self.shared or (self._place > 0 and self.taken)
+
     def release(self) -> None:
         """Give the name up."""
         if self._held >= 0:

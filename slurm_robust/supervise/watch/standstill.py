@@ -75,7 +75,7 @@ class Standstill:
         then = "So far they prove no hang, and nothing is done"
         if due_in_s < math.inf:
             at = time.strftime("%H:%M:%S", time.localtime(session.clock.now_s() + max(0.0, due_in_s)))
-            done = "acted on" if session.acting else "written down, and nothing is done (observe mode)"
+            done = "acted on" if session.acting else f"written down, and nothing is done ({session.why_idle})"
             then = f"If they stay so, that is {done} at {at}"
         look = f"srobust stacks {session.job.name}"
         return f"{then}. To look: {look}. If it works all the same, let it call progress.step (docs/engineer.md)"

@@ -10,7 +10,7 @@ import sqlite3
 from dataclasses import replace
 from time import gmtime, strftime
 
-from slurm_robust.core.model import Mode, Plan, Road, road_words
+from slurm_robust.core.model import BESIDE, Mode, Plan, Road, road_words
 from slurm_robust.daemon.api.needs import LEFT_ALONE
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.controllers.recovery.claim_intake import MARK, ClaimIntake
@@ -111,7 +111,8 @@ class IncidentReports:
         """What has come of the job's own plan by now."""
         journal, times = self.context.journal, self.intake.times_of(claim)
         if row.mode == Mode.OBSERVE.value:
-            self._close(row, "observed", "the job only observes: nothing was done")
+            why = BESIDE if claim.own_mode == Mode.ACT.value else "the job only observes"
+            self._close(row, "observed", f"{why}: nothing was done")
         elif plan.road in _FINAL:
             self._close(row, _FINAL[plan.road], claim.why)
         elif "first_new_step" in times:
@@ -190,7 +191,9 @@ class IncidentReports:
             return
         why = {"observed": "mode observe", "refused": "its claim was refused"}.get(row.outcome, "alert only")
         before = f" before {_utc(claim.acts_at_s)}" if claim.acts_at_s > self.context.now_s() else ""
-        if row.outcome == "observed" and claim.road:
+        if row.outcome == "observed" and row.kind == REPORT and claim.own_mode == Mode.ACT.value:
+            why, before = BESIDE, ""
+        elif row.outcome == "observed" and claim.road:
             why += f"; in mode act: {f'nothing{before}' if before else road_words(claim.road)}"
             before = ""
         elif before and row.outcome == "alerted":
