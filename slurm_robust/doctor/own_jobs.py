@@ -51,6 +51,13 @@ def judge(
     return wrong
 
 
+def on_condition(advice: Advice, user: str) -> Advice:
+    """Return the same advice where nothing on this host shows as which user the daemon runs: it may be another one."""
+    if advice.level not in (Severity.WRONG, Severity.ADVICE):
+        return advice
+    return replace(advice, level=Severity.ADVICE, sentence=f"if the daemon runs as {user}: {advice.sentence}")
+
+
 def _partition(
     config: OwnJobsConfig, user: str, p: PartitionRules, associations: Sequence[Association] | None, said: str
 ) -> Advice:

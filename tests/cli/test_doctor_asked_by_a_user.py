@@ -1,4 +1,4 @@
-"""`srobust doctor`, typed by somebody who is neither root nor the daemon's user."""
+"""`srobust doctor`, typed by somebody who is not the daemon's user, or where nothing shows who that is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from slurm_robust.cli.commands.doctor import _own_jobs
 from slurm_robust.config.site import Config, DaemonConfig
 from slurm_robust.doctor.advice import Severity
+from slurm_robust.slurm.admission import AdmissionClient, Association, PartitionRules
 
 
 @pytest.mark.parametrize("folder", ["there", "missing"])
@@ -22,3 +23,27 @@ def test_a_user_is_told_that_the_daemons_jobs_cannot_be_tried(
     (found,) = _own_jobs({}, Config(daemon=DaemonConfig(state_dir=str(tmp_path / folder))), {})
     assert found.level is Severity.UNKNOWN
     assert found.sentence == "nobody cannot try the jobs of root, the daemon's user"
+
+
+@pytest.mark.parametrize(
+    ("folder", "level", "begins"),
+    [
+        ("there", Severity.WRONG, "partition gpu takes jobs"),
+        ("missing", Severity.ADVICE, "if the daemon runs as root: "),
+    ],
+)
+def test_a_node_does_not_know_the_daemons_user(
+    folder: str, level: Severity, begins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site may run it as another one (security.md): what would be wrong for root is said as a condition there."""
+    (tmp_path / "there").mkdir()
+    partition = PartitionRules("gpu", accounts=frozenset(("ml",)))
+    known = [Association("root", default=True)]
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(AdmissionClient, "partitions", lambda _: [partition])
+    monkeypatch.setattr(AdmissionClient, "associations", lambda *_: known)
+    monkeypatch.setattr(AdmissionClient, "refusal", lambda *_: "")
+    config, said = Config(daemon=DaemonConfig(state_dir=str(tmp_path / folder))), {"AccountingStorageEnforce": "qos"}
+    (found,) = _own_jobs(said, config, {"n1": ("gpu",)})
+    assert found.level is level
+    assert found.sentence.startswith(begins)

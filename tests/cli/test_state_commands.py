@@ -104,6 +104,17 @@ def test_a_pool_that_is_not_there_is_explained(site: Path, size: int, said: str)
     assert ("systemctl reload srobustd" if size == 0 else "a pool is made once one is") in output
 
 
+@pytest.mark.parametrize(("mode", "size", "said"), [("observe", 1, True), ("act", 1, False), ("observe", 0, False)])
+def test_an_observing_daemon_makes_no_pool(site: Path, mode: str, size: int, said: bool) -> None:
+    """So a pool that is wanted, and lacks nobody, is explained."""
+    site.write_text(site.read_text() + f"standby: {{size: {size}}}\n")
+    state = json.loads((site.parent / "state" / "state.json").read_text())
+    pool = {"name": "gpu", "partition": "gpu", "gres": "", "held": 0, "unchecked": 0, "wanted": 1, "short": 0}
+    state.update(mode=mode, standby=[{**pool, "ends_at_s": None}])
+    (site.parent / "state" / "state.json").write_text(json.dumps(state))
+    assert ("In mode observe no pool is made" in run(site, "standby").output) is said
+
+
 def test_a_daemon_that_has_just_begun_says_that_it_still_reads(tmp_path: Path) -> None:
     """Not that nothing runs: in tables and in JSON, until it has read everything once."""
     slurm = FakeSlurm()

@@ -152,12 +152,13 @@ def _own_jobs(said: dict[str, str], config: Config, nodes: dict[str, tuple[str, 
     from slurm_robust.slurm.admission import AdmissionClient  # noqa: PLC0415 (the same)
     from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (the same)
 
-    chosen, client = config.own_jobs, AdmissionClient(config.slurm)
+    chosen, client, guessed = config.own_jobs, AdmissionClient(config.slurm), False
     try:
         asks = pwd.getpwuid(os.geteuid()).pw_name
         try:
             user = Path(config.daemon.state_dir).owner()
         except (OSError, KeyError):
+            guessed = True  # a node, or the daemon has not begun yet: it may have a user of its own
             user = asks if os.geteuid() == 0 else "root"
         if asks not in ("root", user):
             who = f"{asks} cannot try the jobs of {user}, the daemon's user"
@@ -171,7 +172,8 @@ def _own_jobs(said: dict[str, str], config: Config, nodes: dict[str, tuple[str, 
         tried = {p.name: client.refusal([f"--partition={p.name}", *options], user) for p in partitions}
     except (SlurmError, KeyError) as error:
         return [Advice(Severity.UNKNOWN, own_jobs.ABOUT, f"the daemon's own jobs could not be tried: {error}")]
-    return own_jobs.judge(chosen, user, partitions, known, tried, standby=config.standby.partitions)
+    found = own_jobs.judge(chosen, user, partitions, known, tried, standby=config.standby.partitions)
+    return [own_jobs.on_condition(advice, user) for advice in found] if guessed else found
 
 
 def _show_backend(about: BackEnd, *, everything: bool) -> None:

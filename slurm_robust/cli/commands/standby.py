@@ -39,6 +39,8 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
         for p in pools
     ]
     columns = ("pool", "partition", "gres", "holds", "unchecked", "wanted", "short", "until")
+    if config.standby.size != 0 and state.get("mode") == "observe":
+        sentence("In mode observe no pool is made, and none is filled: the daemon makes them once its mode is act.")
     if pools:
         table("Standby pools", columns, rows, drop=("partition", "until"))
         for pool in pools:
