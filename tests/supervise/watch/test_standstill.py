@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,21 @@ from slurm_robust.supervise.incident.quiet_captures import QuietCaptures
 from slurm_robust.supervise.lineage.attempt_start import AttemptStart
 from slurm_robust.supervise.lineage.lineage_store import LineageStore
 
+RECEIVES = [{"name": "MainThread", "main": True, "os_thread_id": 1, "frames": [["recvall", "/home/u/train.py", 27]]}]
 SLEEPS = [{"name": "MainThread", "main": True, "os_thread_id": 1, "frames": [["main", "/home/u/serve.py", 7]]}]
 
 
 class Mute:
-    """A job of two ranks that prints nothing; its real stacks are judged by the real votes."""
+    """A job that prints nothing; its real stacks are judged by the real votes."""
 
     def __init__(self, folder: Path, where: dict[int, str], mode: Mode = Mode.ACT) -> None:
-        self.world = supervised.World(folder, config=Config(mode=mode))
+        nodes = tuple(f"n{rank + 1}" for rank in where)
+        self.world = supervised.World(folder, config=Config(mode=mode), nodes=nodes)
         self.world.clock.at_s = 1000.0
         self.where = where
         self.attempt = self.world.attempt()
-        self.world.finds_ranks()
-        self.world.agents.stacks = {**supervised.WAITS, "sleeps": SLEEPS}
+        self.world.finds_ranks(len(where))
+        self.world.agents.stacks = {**supervised.WAITS, "sleeps": SLEEPS, "receives": RECEIVES}
         self.world.agents.processes = self.processes
         start = AttemptStart(self.world.session, self.attempt, LineageStore(self.world.session))
         self.quiet = QuietCaptures(self.world.session, self.attempt, start)
@@ -118,3 +121,20 @@ def test_a_mute_hang_that_was_left_alone_and_ends_by_itself_is_suspected_no_more
     mute.passes(100)
     assert mute.world.job.claim.suspected_at_s == 0
     assert mute.world.kinds.count("cleared") == 1
+
+
+@pytest.mark.parametrize("mode", [Mode.ACT, Mode.OBSERVE])
+def test_a_job_that_hangs_in_its_first_steps_is_told(tmp_path: Path, mode: Mode) -> None:
+    """Too few steps to know how long one takes (`supervise.min_steps`), behind a collective that is not known."""
+    mute = Mute(tmp_path, {0: "receives", 1: "receives", 2: "sleeps"}, mode)
+    mute.world.steps(1, ranks=3)
+    mute.world.clock.at_s += 2.0
+    mute.world.steps(2, ranks=3)
+    began_s = mute.world.clock.at_s
+    mute.passes(500)
+    (line,) = mute.said
+    assert "ranks 0-1 in recvall (u/train.py:27), rank 2 in main (u/serve.py:7)" in line
+    at = time.strftime("%H:%M:%S", time.localtime(began_s + 1800))
+    assert f"{'acted on' if mode is Mode.ACT else 'nothing is done (observe mode)'} at {at}" in line
+    assert mute.world.job.claim.still_since_s > 0
+    assert mute.proven == 0

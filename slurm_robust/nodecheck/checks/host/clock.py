@@ -99,7 +99,8 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 check = Check(
     **Check.parts_of(__name__),
-    reads="adjtimex(2), nothing is set; whether a time daemon, a container or a hypervisor is there",
+    reads="adjtimex(2), nothing is set; whether a time daemon, a container or a hypervisor is there; no other clock is "
+    "asked, not even slurmctld's, so that a node which follows a wrong server passes",
     cost="one call, 5 ms for loading ctypes",
     strikes=2,
     lane="files",
