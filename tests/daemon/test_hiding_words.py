@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_robust.daemon.api.dashboard.hiding import Hiding
@@ -25,6 +25,7 @@ def test_an_ordinary_word_is_no_name() -> None:
     assert [job["why"] for job in shown["jobs"]] == [OURS[0], OURS[2]]
 
 
+@example(["12 of"])
 @given(st.lists(st.sampled_from(WORDS) | st.tuples(st.sampled_from(WORDS), st.sampled_from(WORDS)).map(" ".join)))
 def test_no_name_changes_a_sentence_of_our_own(names: list[str]) -> None:
     """Whatever words and pairs of words of these sentences jobs are called, node names and numbers included."""

@@ -130,7 +130,8 @@ def _stands_as_name(found: re.Match[str]) -> bool:
     word, before, after = found[0], found.string[: found.start()], found.string[found.end() :]
     if before[-1:] in ("'", '"', "`") and after[:1] == before[-1:]:
         return True
-    called = _CALLED.search(before) is not None and not (_BEHIND_JOB.fullmatch(word) or word.isdigit())
+    first = word.partition(" ")[0]  # of `12 of`, which follows `job` in sentences of our own
+    called = _CALLED.search(before) is not None and not (_BEHIND_JOB.fullmatch(first) or first.isdigit())
     return called or _IN_A_PATH.search(before) is not None
 
 
