@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from slurm_robust.core.model import Road
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.daemon.counted import SEPARATOR, Counted
 from slurm_robust.daemon.store.drain_history import DrainJudge
@@ -89,8 +90,8 @@ class Totals:
     def _incidents(self, kept: Counted) -> bool:
         journal, full = self.context.journal, False
         # `counted`: 1 where its beginning is in the totals, 2 where its end is, too. Written out for the partial index.
-        # An incident that a job only alerts on may be claimed later: then it is the claim's, and not another one.
-        waits = "(kind = 'report' AND outcome = 'alerted' AND opened_at_s > ?)"
+        # What a job only alerts on may be claimed, or restarted in place, later: then it is that, and not another one.
+        waits = "(kind = 'report' AND key LIKE '%.alert_only' AND opened_at_s > ?)"
         for where, count, mark in (
             (f"counted < 2 AND counted = 0 AND NOT {waits}", self._opened, 1),
             (f"counted < 2 AND counted = 1 AND state = 'closed' AND NOT {waits}", self._closed, 2),
@@ -109,9 +110,12 @@ class Totals:
         return not full
 
     def _claimed(self, row: IncidentRow) -> bool:
-        """Whether this is the report of an incident that has a row of its own: its key is the report's without road."""
-        alerted = row.kind == REPORT and row.outcome == "alerted"
-        return alerted and self.context.journal.incident(row.key.rpartition(".")[0]) is not None
+        """Whether this says that a job only alerts, and another row says what was done about that incident later."""
+        incident = row.key.removesuffix(f".{Road.ALERT_ONLY.value}")
+        if row.kind != REPORT or incident == row.key:
+            return False
+        later = "job_id = ? AND key != ? AND (key = ? OR key LIKE ? || '.%')"
+        return bool(self.context.journal.incidents(later, (row.job_id, row.key, incident, incident), 1))
 
     def _opened(self, kept: Counted, row: IncidentRow) -> None:
         kept.count("incidents_opened", row.kind)

@@ -166,6 +166,22 @@ def test_what_is_alerted_and_then_claimed_is_one_incident(world: World, claims: 
     assert found == (one if claims else {"incidents_opened|report": 1, "incidents|report|alert_only|alerted": 1})
 
 
+@pytest.mark.parametrize(("mode", "outcome"), [("act", "resumed"), ("observe", "observed")])
+def test_what_is_alerted_and_then_acted_on_by_the_job_is_one_incident(world: World, mode: str, outcome: str) -> None:
+    """A hang that was not sure enough is restarted in place at the action limit, or would be."""
+    world.claim(1, (), state="watching", road="alert_only", mode=mode)
+    run(world, 5)
+    world.claim(1, (), state="watching", road="restart_in_place", mode=mode)
+    run(world, 5)
+    times = {"first_new_step": world.slurm.now_s}
+    world.claim(1, (), state="watching", road="restart_in_place", mode=mode, times=times, step=30)
+    run(world, 5)
+    world.slurm.now_s += 3600
+    run(world, 8)
+    found = {name: number for name, number in counters(world).items() if name.startswith("incidents")}
+    assert found == {"incidents_opened|report": 1, f"incidents|report|restart_in_place|{outcome}": 1}
+
+
 def test_a_full_disk_is_counted_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither lost nor counted twice; what is shown stays as it was."""
     before = counters(world)
