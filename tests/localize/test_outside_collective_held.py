@@ -13,6 +13,7 @@ from slurm_robust.localize.evidence import CapturedThread, Evidence, RankCapture
 from slurm_robust.localize.judge import judge
 from slurm_robust.localize.stacks import motion
 from slurm_robust.localize.stacks.place import place_of
+from slurm_robust.localize.votes.busy_ranks import ENDLESS
 
 HOLDER = frames("run threading.py:982", "publish /home/u/native_metrics.py:58")
 DISPATCH = frames(
@@ -170,6 +171,16 @@ def test_one_that_spins_alone() -> None:
     found = judge(seen(*looks))
     assert not found.suspects
     assert "slow, or an endless loop" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("where", "endless"), [("forward /home/u/model.py:88", True), ("evaluate /home/u/t.py:9", False)]
+)
+def test_a_busy_rank_may_be_endless_where_nothing_takes_long_by_nature(where: str, endless: bool) -> None:
+    """People are told of a rank that may be in an endless loop, and not of a long evaluation."""
+    stack = frames("main /home/u/train.py:57", where)
+    looks = [[*peers(but=5, count=8), rank(5, process(stack, state="R", cpu_s=100 + 10.0 * n))] for n in range(2)]
+    assert (ENDLESS in judge(seen(*looks)).missing) is endless
 
 
 @pytest.mark.parametrize("unread", [False, True], ids=["no progress told", "no stack read"])
