@@ -6,4 +6,5 @@ describes the result to `policy.job`, `decider` reports what that says, and the 
 before, `verdict_of_tests` says what tests of the job's nodes mean, and `resumption` closes the incident at the first
 new step. Without an incident, `quiet_captures` takes stacks, `dead_ranks` waits for the other ranks after a death,
 `waited_for` finds whom a rank waits for, `full_disk` finds full disks, and `replay_settings` sets up a replay of steps.
+`left_alone` says of a hang about which nothing is done yet when something will be, and who has to know meanwhile.
 """
