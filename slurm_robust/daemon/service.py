@@ -292,7 +292,8 @@ class Daemon:
             await self.quarantine.tick()
             await self.repairs.tick()
             await self.standby_checks.tick()
-            await self.standby_pools.tick(frozenset(n for f in self.recoveries.open.values() for n in f.recovery.bad))
+            evicted = frozenset(n for f in self.recoveries.open.values() for n in f.recovery.bad)
+            await self.standby_pools.tick(evicted, self.seats_again.lacked)
             with context.aside("recording of sizes"):
                 self.sizes.tick(self.standby_pools.pools)
         self._forget()

@@ -230,6 +230,7 @@ class PoolRules:
     Attributes:
         seat_prefix: Reservations of seats begin so.
         sizes: By a class's slug, where the site chose `auto`; `start_size` for classes that are not in it.
+        lacked: Nodes that a job could use which waits for nodes after a requeue: none of them is added.
         until_s: Nodes are of use if nobody has reserved them from before this time on: `OF_USE_S` from now.
     """
 
@@ -237,6 +238,7 @@ class PoolRules:
     seat_prefix: str
     sizes: Mapping[str, int] = field(default_factory=dict)
     until_s: float = math.inf
+    lacked: frozenset[str] = frozenset()
 
     def size_of(self, kind: HardwareClass) -> int:
         """How many nodes a class's pool should have."""
@@ -259,6 +261,7 @@ def plan_pools(
     A member that got a job through a seat leaves the pool (it is not idle any more), and its place is refilled.
     A member in a seat stays in its pool, and is not added to another; one that is busy with the
     daemon's own check (`at_check`) stays, too. Nodes in `keep_out`, for example those in quarantine, are not taken.
+    Nor are those added that a waiting job `lacked`: beside the pool it could wait for ever.
     Those that were `suspected` come last; a member that was not checked since (False) gives way to another node.
     Nor is a node taken that somebody has reserved from before `until_s` on; one that is reserved later comes last.
     """
@@ -275,7 +278,7 @@ def plan_pools(
         stay = [n for n in present if n in names and n not in taken and _stays(nodes[n], seats, at_check)]
         unsure = [n for n in stay if not suspected.get(n, True) and n not in seats and n not in at_check]
         keep = [n for n in stay if n not in unsure][:size]
-        not_these = {*taken, *others, *present}
+        not_these = {*taken, *rules.lacked, *others, *present}
         free = sorted((n for n in sorted(names, reverse=True) if n not in not_these), key=later.__contains__)
         fresh = [n for n in free if idle(nodes[n]) and "RESERVED" not in nodes[n].flags]
         more = [*(n for n in fresh if n not in suspected), *unsure, *(n for n in fresh if n in suspected)]

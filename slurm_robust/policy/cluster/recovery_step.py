@@ -367,7 +367,8 @@ def _requeued_by_others(r: Recovery, view: View) -> str:
         somebody = "somebody else requeued the job, and its delay is not the daemon's to shorten"
         return "" if ActionKind.REQUEUE in view.called else somebody
     down = any(view.nodes[n].drained for n in r.bad if n in view.nodes)
-    return "" if down else "the job was requeued, and not because of its node"
+    no_cause = "the job was requeued, and Slurm has not shown its node out of service"
+    return "" if down or view.was_out else no_cause
 
 
 def _drain_lost(r: Recovery, view: View) -> Step | None:

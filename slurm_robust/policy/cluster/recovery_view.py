@@ -36,6 +36,8 @@ class View:
         may_take_out: False while the breaker is open.
         withdrawn: The job wrote a later claim that asks for nothing: it has helped itself. (A missing claim means
             nothing: a killed slurmctld forgets comments, too.)
+        was_out: A lost node was seen out of service since the recovery began: the job was requeued because of it, also
+            where it is back by now.
         was_drained: Nodes that this recovery has drained: one that is in service again was resumed by somebody.
         in_quarantine: Suspects that are in quarantine now; those that passed their check are not put back.
         settled: A whole second has passed since the job ended: credentials have that resolution, and slurmd refuses one
@@ -67,6 +69,7 @@ class View:
     start_timeout_s: float = 120.0
     may_take_out: bool = True
     withdrawn: bool = False
+    was_out: bool = False
     was_drained: frozenset[str] = frozenset()
     in_quarantine: frozenset[str] = frozenset()
     now_s: float = 0.0

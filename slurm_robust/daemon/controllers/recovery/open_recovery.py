@@ -124,6 +124,7 @@ class OpenRecovery:
             pointed_s=since(self.pointed_since_s),
             lost_s=since(self.lost_since_s),
             age_s=now_s - max(self.incident.opened_at_s, self.reopened_at_s),
+            was_out="node_out" in self.incident.times,
             was_drained=self._was_drained(context),
             # Whole seconds: slurmd refuses a credential issued in the second in which the last one was revoked.
             settled=int(now_s) > int(self.ended_at_s)

@@ -304,6 +304,8 @@ class Recoveries:
             if row.done_at_s is None and (row.calls or uncalled) and shown(f.recovery, action, view):
                 context.journal.note_result(f.row.key, action, now_s)
         job, times = view.job, dict(f.incident.times)
+        if f.recovery.kind == NODE_LOST and any(view.nodes[n].drained for n in f.recovery.bad if n in view.nodes):
+            times.setdefault("node_out", now_s)  # it may be back before the job is
         if job is not None and job.restart_count > f.recovery.restart and not job.completing:
             times.setdefault("stopped", now_s)
             if job.state == "RUNNING":

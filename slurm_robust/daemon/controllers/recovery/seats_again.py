@@ -11,10 +11,12 @@ from dataclasses import replace
 
 from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.recovery.recoveries import Recoveries
-from slurm_robust.daemon.store.journal import CLOSED, IncidentRow
-from slurm_robust.policy.cluster.node_states import candidates
+from slurm_robust.daemon.store.journal import CLOSED, OPEN, IncidentRow
+from slurm_robust.policy.cluster.node_states import candidates, class_of
 from slurm_robust.policy.cluster.recovery_plan import Recovery, RecoveryRequest, Refusal, plan
+from slurm_robust.policy.cluster.recovery_view import missing
 from slurm_robust.slurm.client import Job
+from slurm_robust.slurm.values import expand
 
 EVERY_S = 5.0
 """Waiting jobs are compared with the free nodes so often."""
@@ -30,6 +32,8 @@ class SeatsAgain:
         self._looked_at_s = 0.0
         self._seated: dict[int, float] = {}
         """By job: when it last got a seat again."""
+        self.lacked: frozenset[str] = frozenset()
+        """Nodes that jobs could use which wait after a requeue for want of nodes: no standby pool takes them."""
 
     def restart_timers(self) -> None:
         """The clock was set back: look at once."""
@@ -44,12 +48,29 @@ class SeatsAgain:
         self._looked_at_s = now_s
         jobs = context.readings.jobs
         self._seated = {i: at_s for i, at_s in self._seated.items() if i in jobs}
-        for job in jobs.values():
-            job_id, waits = job.ref.job_id, job.state == "PENDING" and job.restart_count and not job.completing
+        waiting = [j for j in jobs.values() if j.state == "PENDING" and j.restart_count and not j.completing]
+        waiting = [j for j in waiting if j.priority]
+        self.lacked = frozenset[str]().union(*(self._lacked(job) for job in waiting))
+        for job in waiting:
+            job_id = job.ref.job_id
             rests = now_s < self._seated.get(job_id, 0.0) + AGAIN_S
-            if waits and job.priority and not rests and self.recoveries.of_job(job_id) is None:
+            if not rests and self.recoveries.of_job(job_id) is None:
                 with context.guarded("recovery.waits", f"job {job.ref.address}", key=job.ref.address):
                     await self._look(job)
+
+    def _lacked(self, job: Job) -> frozenset[str]:
+        """Return the nodes of the kind that the job ran on, where it waits for nodes since its last recovery."""
+        nodes, named = self.context.readings.nodes, job.partition.split(",")
+        row, last = next(iter(self.context.journal.recoveries(job.ref.job_id, job.user)), (None, None))
+        if row is None or last is None or self.context.now_s() > row.incident.opened_at_s + DAY_S:
+            return frozenset()
+        short = missing(last, job, nodes) > 0 if row.state == OPEN else _for_nodes(job)
+        if not short or "maintenance" in job.reason.lower() or job.restart_count <= last.restart:
+            return frozenset()
+        its = [(nodes[n], p) for n in (*last.seat_nodes, *last.bad) if n in nodes for p in named]
+        kinds = {class_of(node, p) for node, p in its if p in node.partitions}
+        like = {n.name for n in nodes.values() for p in named if p in n.partitions and class_of(n, p) in kinds}
+        return frozenset(like - {*expand(last.own_exclude)})
 
     async def _look(self, job: Job) -> None:
         context, now_s = self.context, self.context.now_s()
@@ -110,7 +131,12 @@ def _short(row: IncidentRow, last: Recovery) -> bool:
 def _waits(job: Job, last: Recovery) -> bool:
     """True where the job still waits for the nodes that it had, and for nothing else."""
     same = job.restart_count == last.restart + 1 and job.num_nodes <= last.size
-    # As Slurm says it: `ReqNodeNotAvail`, or `Nodes required for job are DOWN, …`; but not `QOSMaxNodePerUserLimit`.
-    word = job.reason.lower()
-    for_nodes = word in ("resources", "priority", "none", "") or ("node" in word and "limit" not in word)
+    for_nodes = _for_nodes(job) or job.reason.lower() in ("priority", "none", "")
     return job.state == "PENDING" and same and for_nodes and bool(job.priority)
+
+
+def _for_nodes(job: Job) -> bool:
+    """True where Slurm says that the job waits for nodes."""
+    # As `ReqNodeNotAvail`, or `Nodes required for job are DOWN, …`; but not `QOSMaxNodePerUserLimit`.
+    word = job.reason.lower()
+    return word == "resources" or ("node" in word and "limit" not in word)

@@ -23,7 +23,9 @@ LONGEST_MIN = 360 * DAY_MIN
 """Slurm's longest reservation is a year from its start: an older pool is deleted and created again."""
 
 
-_PlannedFrom = tuple[NodePicture, Mapping[str, Reservation], frozenset[str], frozenset[str], Mapping[str, int], object]
+_PlannedFrom = tuple[
+    NodePicture, Mapping[str, Reservation], frozenset[str], frozenset[str], frozenset[str], Mapping[str, int], object
+]
 
 
 class StandbyPools:
@@ -47,10 +49,10 @@ class StandbyPools:
         self._next_at_s = 0.0
         self.sizes.restart_timers()
 
-    async def tick(self, keep_out: frozenset[str] = frozenset()) -> None:
+    async def tick(self, keep_out: frozenset[str] = frozenset(), lacked: frozenset[str] = frozenset()) -> None:
         """Bring the pools to what they should be, without nodes that an open recovery evicts (`keep_out`).
 
-        Nodes in its seat stay where they are anyway.
+        None is added that a job `lacked`. Nodes in its seat stay where they are anyway.
         """
         context, readings, config = self.context, self.context.readings, self.context.config.standby
         if not readings.complete or (context.now_s() < self._next_at_s and not self._lost_one()):
@@ -60,12 +62,12 @@ class StandbyPools:
         sizes, suspected = self.sizes.now(), self.ledger.suspected(context.now_s() - SUSPECT_S)
         unsure = doubted(suspected, self.ledger.standby_checks())
         suspects = {name: name not in unsure for name in suspected}
-        now = (readings.picture, readings.reservations, out, readings.at_check, sizes, suspects)
+        now = (readings.picture, readings.reservations, out, lacked, readings.at_check, sizes, suspects)
         if self._planned is None or now[0] is not self._planned[0] or now[1:] != self._planned[1:]:
             self.pools = plan_pools(
                 readings.nodes,
                 readings.reservations.values(),
-                PoolRules(config, context.config.seat.prefix, sizes, context.now_s() + OF_USE_S),
+                PoolRules(config, context.config.seat.prefix, sizes, context.now_s() + OF_USE_S, lacked),
                 keep_out=out,
                 at_check=readings.at_check,
                 suspected=suspects,
