@@ -70,3 +70,17 @@ def test_no_pool_takes_a_node_that_a_waiting_job_lacks(world: World) -> None:
     assert not pooled(world)
     world.run(30)
     assert (job(world).state, job(world).nodes) == ("RUNNING", ("n1", "n3", "n4"))
+
+
+def test_a_node_that_was_given_back_is_not_shown_as_left_out(world: World) -> None:
+    """It has another job, so the recovery is still open: `srobust status` would tell a person to type what is done."""
+    world.run(10)
+    assert world.daemon.exclusions.shown(job(world)) == {"n2": "out of service"}
+    set_node(world, "n2", state="IDLE", flags=frozenset(), reason="")
+    waits = max(world.slurm.state.jobs)
+    world.slurm.run_job(("n2",), user="ben")
+    world.run(10)
+    now = world.slurm.state.jobs[waits]
+    assert (now.state, now.exclude or "") == ("PENDING", "")
+    assert world.daemon.recoveries.of_job(waits) is not None
+    assert world.daemon.exclusions.shown(now) == {}

@@ -199,6 +199,15 @@ def test_job_waits_outside_a_seat_that_has_too_few_nodes_for_it() -> None:
     assert kind(TOO_FEW, SHORT) == "KeepWaiting"
 
 
+def test_a_seat_on_nodes_that_another_job_shares_does_not_keep_its_own_job_out() -> None:
+    """Where jobs share nodes it holds nothing free: outside it, its job could start beside the other one at once."""
+    shared = replace(TOO_FEW, occupied=frozenset(("n1", "n2")), in_quarantine=frozenset())
+    assert kind(shared, SHORT) == "delete_seat"
+    gone = replace(shared, reservations={})
+    assert kind(gone, SHORT) == "lift_exclude"
+    assert kind(replace(gone, job=replace(OUTSIDE, exclude="n3")), SHORT) == "KeepWaiting"
+
+
 @pytest.mark.parametrize(
     ("change", "nodes", "exclude"),
     [

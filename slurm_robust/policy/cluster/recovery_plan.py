@@ -380,7 +380,7 @@ def _with_actions(r: Recovery, cluster: Cluster, request: RecoveryRequest) -> Re
         Action(ActionKind.POINT_JOB_AT_SEAT, address, "exclusions, seat and start time in one update", point),
         Action(ActionKind.WAIT_RUNNING, address, "until Slurm starts it"),
         Action(ActionKind.LEAVE_SEAT, address, "back to the job's own", {"reservation": r.own_reservation}),
-        Action(ActionKind.DELETE_SEAT, r.seat, "the job runs"),
+        Action(ActionKind.DELETE_SEAT, r.seat, "nobody needs it any more"),
     ]
     if request.suspects_to == "quarantine":
         actions += [Action(ActionKind.RECHECK, name, RECHECK_REASON) for name in suspects]

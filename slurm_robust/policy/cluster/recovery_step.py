@@ -322,7 +322,9 @@ def _while_pending(r: Recovery, view: View, job: Job) -> Step:
         return wrong
     if r.kind != OWNER and (step := _drain_lost(r, view) or _set_suspects_aside(r, view) or _close(r, view)):
         return step
-    if r.kind != OWNER and (step := _seat(r, view)):
+    # Where jobs share nodes, a closed seat holds nothing free, and would keep its own job out.
+    shared = not suffices(r, view) and view.occupied.intersection(r.seat_nodes)
+    if r.kind != OWNER and (step := _take_away(r, view) if shared else _seat(r, view)):
         return step
     # Also one that was placed with its requeue: Slurm's scheduler does not run because a start time has come.
     first = ActionKind.POINT_JOB_AT_SEAT not in view.called

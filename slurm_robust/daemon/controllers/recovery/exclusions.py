@@ -52,7 +52,11 @@ class Exclusions:
 
     def _left_out_now(self, job: Job) -> tuple[str, ...]:
         under_way = self.recoveries.of_job(job.ref.job_id)
-        return under_way.recovery.bad if under_way is not None else self.left_out.get(job.ref.job_id, ())
+        if under_way is None:
+            return self.left_out.get(job.ref.job_id, ())
+        seen = under_way.job
+        out = under_way.recovery.bad if seen is None else expand(seen.exclude or "")  # it may have been given back
+        return tuple(n for n in under_way.recovery.bad if n in out)
 
     async def tick(self) -> None:
         """Otherwise a job could wait for ever after its recovery was given up, or after a later requeue."""
