@@ -73,6 +73,12 @@ def _full(at_s: float, what: str, text: str) -> Alert:
     return Alert(at_s, "full", what, text, done=done, command="df -h, on one of them")
 
 
+def _rebooted(at_s: float, what: str, text: str) -> Alert:
+    names = text.split(": ")[1]
+    command = f"scontrol update NodeName={names} State=RESUME"
+    return Alert(at_s, "drain", f"{what} {names}", text, done="no job starts there", command=command)
+
+
 def _takeover(at_s: float, what: str, text: str) -> Alert:
     happened = text[0].upper() + text[1:]
     return Alert(at_s, "takeover", what, happened, command="srobust status, on both hosts")
@@ -125,6 +131,7 @@ _LINES: dict[str, Callable[[float, str, str], Alert | None]] = {
     "lemon": _lemon,
     "nodes.blind": _blind,
     "nodes.full": _full,
+    "nodes.rebooted": _rebooted,
     "training.vanished": _vanished,
     "training.hangs": _hangs,
     "training.moves": _moves,

@@ -15,7 +15,7 @@ from slurm_robust.core.text import printable
 from slurm_robust.daemon.actor import Actor
 from slurm_robust.daemon.context import DAY_S, DaemonContext
 from slurm_robust.daemon.controllers.breaker import Breaker
-from slurm_robust.daemon.controllers.nodes.blind_nodes import BlindNodes
+from slurm_robust.daemon.controllers.nodes.blind_nodes import BOOTED, BlindNodes
 from slurm_robust.daemon.controllers.nodes.drain_permits import DrainPermits
 from slurm_robust.daemon.controllers.nodes.leaf_faults import LeafFaults
 from slurm_robust.daemon.controllers.nodes.lemons import Lemons
@@ -99,6 +99,7 @@ class Daemon:
         self.node_faults = MarkedFaults(context, self.actor, self.breaker, self.node_failures)
         self.leaf_faults = LeafFaults(context, self.actor, self.ledger)
         self.blind_nodes, self.full_nodes = BlindNodes(context), BlindNodes(context, FULL)
+        self.rebooted_nodes = BlindNodes(context, BOOTED)
         pair_ledger = PairLedger(context.journal)
         self.pair_tests = PairTests(context, self.actor, self.breaker, self.ledger, pair_ledger)
         self.quarantine = Quarantines(
@@ -125,7 +126,7 @@ class Daemon:
             *(self.recoveries, self.quarantine, self.node_failures, self.drain_permits, self.sweeper, self.exclusions),
             *(self.standby_pools, self.standby_checks, self.node_faults, self.repairs, self.pair_tests),
             *(self.trainings, self.notifier, self.lemons, self.blind_nodes, self.full_nodes, self.leaf_faults),
-            self.seats_again,
+            *(self.seats_again, self.rebooted_nodes),
         )
         """Parts with timers in memory; the breaker's are in the journal."""
         self._last_poll_s = 0.0
@@ -302,6 +303,7 @@ class Daemon:
         """Tell people what nodes say of themselves, and nobody acts on."""
         self.blind_nodes.tick()
         self.full_nodes.tick()
+        self.rebooted_nodes.tick()
 
     async def _read_nodes(self) -> None:
         began_s = self.context.steady_s()

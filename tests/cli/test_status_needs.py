@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from slurm_robust.daemon.api.needs import needs
 
 JOB = {"job": "12", "user": "ann", "suspected_at_s": 900.0, "incident": "i1", "claim": "watching"}
@@ -60,12 +62,26 @@ def test_the_most_urgent_comes_first() -> None:
             breaker={"open": True, "why": "XID storm"},
             waiting=[{"job": "7", "reason": "JobHeldAdmin"}, {"job": "8", "reason": "JobHeldUser"}],
             nodes=[{"name": "n3", "owner": "srobust"}, {"name": "n4", "owner": "foreign"}],
-            standby=[{"short": 2}],
+            standby=[{"short": 2, "short_since_s": 1000.0 - 3601.0}],
         ),
         1000.0,
     )
     starts = ("the disk is full", "the breaker is open (XID storm)", "job 7 is held", "n3 is drained", "the standby")
     assert [s.startswith(start) for s, start in zip(said, starts, strict=True)] == [True] * 5
+
+
+def test_a_pool_that_is_short_needs_nobody_for_an_hour() -> None:
+    """It is filled as soon as a node is free; of older daemons nobody knows since when."""
+    for pool in ({"short": 1, "short_since_s": 900.0}, {"short": 1}, {"short": 0, "short_since_s": None}):
+        assert needs(state(standby=[pool]), 1000.0) == []
+
+
+@pytest.mark.parametrize("reason", ["JobHeldUser", "job requeued in held state"])
+def test_a_job_that_its_user_holds_needs_nobody(reason: str) -> None:
+    """`scontrol hold` and `scontrol requeuehold`: whoever releases it overrides its owner."""
+    assert needs(state(waiting=[{"job": "16", "reason": reason}]), 1000.0) == []
+    (said,) = needs(state(waiting=[{"job": "16", "reason": "launch failed requeued held"}]), 1000.0)
+    assert said.endswith("scontrol release 16")
 
 
 def test_only_nodes_that_are_left_out_are_dots() -> None:

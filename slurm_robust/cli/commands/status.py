@@ -71,6 +71,8 @@ def command(path: str | None, as_json: bool) -> None:
 
     if lost := state.get("lost_gres"):
         click.echo(f"{fold(lost)}: {LOST_GRES}")
+    if (short := sum(int(pool["short"]) for pool in state["standby"])) and not any("lacks" in said for said in wanted):
+        sentence(f"The standby pool lacks {short} node{'s' if short > 1 else ''}: it is filled when one is free.")
     tell_suspects(state["standby"])
     if not reading:
         _tell_nodes_and_jobs(state, slurm_s)

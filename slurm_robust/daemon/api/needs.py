@@ -7,6 +7,8 @@ from typing import Any
 
 from slurm_robust.core.model import BESIDE
 from slurm_robust.core.text import duration, shortened
+from slurm_robust.policy.cluster.node_states import REBOOTED, rebooted
+from slurm_robust.slurm.values import fold
 
 STALE_S = 30.0
 """A snapshot that is older than this is not the daemon's state any more."""
@@ -18,6 +20,10 @@ NOT_BACK = ("not_started", "aborted", "refused")
 """Outcomes after which a job that waits has only Slurm's own queue left."""
 STARTS_SOON = ("", "None", "BeginTime")
 """Reasons of a job that waits, but not for nodes."""
+BY_OWNER = ("JobHeldUser", "job requeued in held state")
+"""Reasons of jobs that their owner holds, by `scontrol hold` and `scontrol requeuehold`."""
+SHORT_TOLD_S = 3600.0
+"""A standby pool that is short is filled as soon as a node is free; only one that stays short needs a person."""
 STORM_TOLD_S = 3600.0
 """A storm of faults is named for so long."""
 LEFT_ALONE = ("observed", "alerted", "refused")
@@ -44,7 +50,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     sentences += [
         f"job {job['job']} is held ({job['reason']}): scontrol release {job['job']}"
         for job in state.get("waiting", ())
-        if "held" in job["reason"].lower() and job["reason"] != "JobHeldUser"  # held by its owner
+        if "held" in job["reason"].lower() and job["reason"] not in BY_OWNER
     ]
     sentences += [
         f"job {job['job']} waits ({job['reason']}) and leaves {', '.join(fit)} out, as its own claim wanted: "
@@ -55,6 +61,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     ours = [n["name"] for n in state["nodes"] if n["owner"] == "srobust" and not n.get("repair")]
     if ours:
         sentences.append(f"{_names(ours)} drained and to be repaired: srobust nodes --state drained")
+    sentences += _rebooted(state)
     if lost := state.get("lost_jobs"):
         jobs = shortened(",".join(str(job["job"]) for job in lost), 100)
         sentences.append(f"{lost_trainings(lost)}: sacct -j {jobs}")
@@ -62,9 +69,11 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     sentences += _storm(state, now_s)
     sentences += [_blind(group) for group in state.get("blind_nodes", ())]
     sentences += [_full(group) for group in state.get("full_nodes", ())]
-    short = sum(int(pool["short"]) for pool in state["standby"])
-    if short:
-        sentences.append(f"the standby pool lacks {short} node{'s' if short > 1 else ''}: srobust standby")
+    sentences += [_kept_out(job) for job in state.get("kept_out", ())]
+    lacking = [pool for pool in state["standby"] if now_s - (pool.get("short_since_s") or now_s) > SHORT_TOLD_S]
+    if short := sum(int(pool["short"]) for pool in lacking):
+        lacks = f"the standby pool lacks {short} node{'s' if short > 1 else ''}"
+        sentences.append(f"{lacks} for more than an hour: srobust standby")
     sentences += [
         f"nobody is told by {t['target']} ({t['error']}): srobust notify test --target {t['target']}"
         for t in state.get("notify", ())
@@ -83,7 +92,9 @@ def lost_trainings(jobs: list[dict[str, Any]]) -> str:
 def _not_back(state: dict[str, Any]) -> list[str]:
     """Name the jobs that wait because they were not brought back, and the nodes that Slurm lost under jobs of ours."""
     # A plain requeue waits two minutes by itself.
-    waiting = {str(job["job"]): job for job in state.get("waiting", ()) if job["reason"] not in STARTS_SOON}
+    waiting = {
+        str(job["job"]): job for job in state.get("waiting", ()) if job["reason"] not in (*STARTS_SOON, *BY_OWNER)
+    }
     last = {str(i["job"]): i for i in reversed(state["incidents"])}
     jobs = [job for job in waiting if job in last and last[job]["outcome"] in NOT_BACK]
     sentences = [
@@ -99,6 +110,23 @@ def _not_back(state: dict[str, Any]) -> list[str]:
 def _lost(node: dict[str, Any]) -> bool:
     """Return whether Slurm has set the node DOWN, and nobody wants it so."""
     return node["state"].startswith("DOWN") and "POWER" not in node["state"] and node["owner"] in ("", "slurm")
+
+
+def _rebooted(state: dict[str, Any]) -> list[str]:
+    """Name the nodes that Slurm keeps DOWN since they have booted, and nobody else wants so."""
+    down = [n["name"] for n in state["nodes"] if rebooted(n.get("state", "").split("+"), n.get("reason", ""))]
+    if not down:
+        return []
+    back = f"scontrol update NodeName={fold(down)} State=RESUME"
+    return [f"{_names(down)} DOWN ({REBOOTED}), and Slurm leaves it so: once its log says why: {back}"]
+
+
+def _kept_out(job: dict[str, Any]) -> str:
+    return (
+        f"job {job['job']} of {job['user']} needs {job['needs']} nodes, and partition {job['partition']} has "
+        f"{job['beside']} beside its standby pool: it waits for ever: lower standby.size in robust.yaml, then: "
+        "systemctl reload srobustd"
+    )
 
 
 def _storm(state: dict[str, Any], now_s: float) -> list[str]:

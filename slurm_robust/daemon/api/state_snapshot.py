@@ -21,6 +21,7 @@ from slurm_robust.daemon.controllers.recovery.claim_intake import MARK
 from slurm_robust.daemon.store.journal import ActionRow, IncidentRow, Journal
 from slurm_robust.daemon.store.seat_bars import SeatBars
 from slurm_robust.marks.claim import Claim
+from slurm_robust.policy.cluster.kept_out import kept_out
 from slurm_robust.policy.cluster.node_states import (
     QUARANTINE_PREFIX,
     Pool,
@@ -182,6 +183,11 @@ def _state(daemon: Daemon) -> dict[str, Any]:
         "waiting": [
             _waiting(daemon, job) for job in readings.jobs.values() if job.state == "PENDING" and MARK in job.comment
         ],
+        "kept_out": kept_out(
+            (j for j in readings.jobs.values() if daemon.recoveries.of_job(j.ref.job_id) is None),
+            readings.picture,
+            in_reservations(readings.reservations.values(), context.config.standby.prefix + "-"),
+        ),
         "troubles": list(context.troubles.values()),
         "lost_jobs": daemon.lost_jobs.shown(),
         "fault_storm": daemon.node_faults.storm_shown(),
@@ -240,6 +246,7 @@ def _pool(daemon: Daemon, pool: Pool) -> dict[str, Any]:
         "wanted": pool.wanted,
         "size_reason": daemon.standby_pools.size_reason(pool),
         "short": pool.short,
+        "short_since_s": daemon.standby_pools.short_since_s.get(pool.name),
         "ends_at_s": held.end_at_s if held else None,
     }
 

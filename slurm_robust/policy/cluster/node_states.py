@@ -6,7 +6,7 @@ import enum
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
@@ -27,6 +27,10 @@ OF_USE_S = 3600.0
 """A node that is free for less has no time for its full check, a job that comes to it, and that job's first steps."""
 SLURMS_OWN_REASONS = ("Not responding",)
 """Reasons that slurmctld writes by itself, when a node falls silent; no person wrote them."""
+
+REBOOTED = "Node unexpectedly rebooted"
+"""The reason of a node that slurmctld keeps DOWN because it booted, and nobody had told Slurm that it would."""
+_ELSE = frozenset(("DRAIN", "NOT_RESPONDING", "REBOOT_ISSUED", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP"))
 
 
 class NodeState(str, enum.Enum):
@@ -82,6 +86,11 @@ def foreign(node: Node) -> bool:
     """
     reason = node.reason.strip() if node.drained else ""
     return bool(reason) and not reason.startswith(REASON_PREFIX) and reason not in SLURMS_OWN_REASONS
+
+
+def rebooted(state: Collection[str], reason: str) -> bool:
+    """True where only Slurm keeps the node DOWN, since it has booted; `state` is with its flags."""
+    return "DOWN" in state and _ELSE.isdisjoint(state) and reason.startswith(REBOOTED)
 
 
 def drained_by_us(node: Node) -> bool:

@@ -1,5 +1,7 @@
 """Tells people which nodes cannot check their GPUs, or have a full mount: each says so itself, by a marker in `Extra`.
 
+And which nodes Slurm keeps DOWN because they have booted.
+
 Nothing is done about it. The health checks of a large site come one after the other, so nodes are gathered for a while
 before an alert names them; which were told of stands in the journal.
 """
@@ -13,11 +15,13 @@ from slurm_robust.core.text import shortened
 from slurm_robust.daemon.context import DaemonContext
 from slurm_robust.marks import blind_marker
 from slurm_robust.marks.blind_marker import BLIND, FULL
+from slurm_robust.policy.cluster.node_states import REBOOTED, rebooted
 from slurm_robust.slurm.values import fold
 
-_LINE = {BLIND: "nodes.blind", FULL: "nodes.full"}
-_ONE = {BLIND: "cannot check its GPUs", FULL: "has a full file system"}
-_MANY = {BLIND: "cannot check their GPUs", FULL: "have a full file system"}
+BOOTED = "booted"
+_LINE = {BLIND: "nodes.blind", FULL: "nodes.full", BOOTED: "nodes.rebooted"}
+_ONE = {BLIND: "cannot check its GPUs", FULL: "has a full file system", BOOTED: "is DOWN after a reboot"}
+_MANY = {BLIND: "cannot check their GPUs", FULL: "have a full file system", BOOTED: "are DOWN after a reboot"}
 GATHER_S, GATHER_MAX_S = 120.0, 900.0
 """An alert waits until no further node has come for so long, but at most this long after the first of them."""
 
@@ -37,7 +41,7 @@ class BlindGroup:
 
 
 class BlindNodes:
-    """Compares each reading of the nodes with what people were told, for one kind of marker."""
+    """Compares each reading of the nodes with what people were told, for one kind of them."""
 
     def __init__(self, context: DaemonContext, kind: str = BLIND) -> None:
         self.context, self.kind = context, kind
@@ -76,8 +80,10 @@ class BlindNodes:
 
     def _blind(self, now_s: float) -> dict[str, str]:
         """Return the reason of each node whose marker holds."""
-        found = {}
-        picture = self.context.picture
+        found, picture = dict[str, str](), self.context.picture
+        if self.kind == BOOTED:
+            down = picture.silent.items()
+            return {name: REBOOTED for name, n in down if rebooted((n.state, *n.flags), n.reason)}
         for name, node in (picture.blind if self.kind == BLIND else picture.full).items():
             marker = blind_marker.parse(node.extra, self.kind)
             if marker is not None and blind_marker.believed(marker, now_s, node.boot_at_s):

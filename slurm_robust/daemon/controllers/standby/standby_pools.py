@@ -35,6 +35,8 @@ class StandbyPools:
         self.context, self.actor, self.ledger = context, actor, ledger
         self.sizes = StandbySizes(context, ledger)
         self.pools: list[Pool] = []
+        self.short_since_s: dict[str, float] = {}
+        """Since when this daemon has seen a pool short, by its name."""
         self._next_at_s = 0.0
         self._planned: _PlannedFrom | None = None
         """What the pools were planned from."""
@@ -47,6 +49,7 @@ class StandbyPools:
     def restart_timers(self) -> None:
         """The clock was set back: compare at once."""
         self._next_at_s = 0.0
+        self.short_since_s.clear()
         self.sizes.restart_timers()
 
     async def tick(self, keep_out: frozenset[str] = frozenset(), lacked: frozenset[str] = frozenset()) -> None:
@@ -73,6 +76,8 @@ class StandbyPools:
                 suspected=suspects,
             )
             self._planned = now
+            known, now_s = self.short_since_s, context.now_s()
+            self.short_since_s = {p.name: known.get(p.name, now_s) for p in self.pools if p.short}
         if not context.acting:
             return
         wanted = {p.name: p.nodes for p in self.pools}
