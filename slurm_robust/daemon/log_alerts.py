@@ -12,8 +12,12 @@ from slurm_robust.daemon.api.needs import UNWRITABLE
 from slurm_robust.marks.remedy import untagged
 from slurm_robust.notify.alert import Alert
 from slurm_robust.policy.cluster.leaf_faults import MARK
+from slurm_robust.policy.cluster.recovery_step import ENDED
+from slurm_robust.slurm.client import Job
+from slurm_robust.slurm.values import fold
 
-NOT_RESUMED = ("recovery.given_up", "recovery.not_started", "recovery.aborted", "held.too_often")
+NOT_RESUMED = ("recovery.given_up", "held.too_often")
+"""Not the line of the end (`recovery.not_started`), which comes seconds after the first: it would be a repetition."""
 STORMS = ("nodes.storm", "nodes.fault_storm")
 STOPPED = "stopped: "
 TROUBLE = "trouble "
@@ -91,6 +95,17 @@ def _error(at_s: float, what: str, text: str) -> Alert:
 
 def _not_resumed(at_s: float, _: str, text: str) -> Alert:
     return _of_incident(at_s, "not_resumed", "was not brought back", text)
+
+
+def back_or_gone(alert: Alert, job: Job | None, now_s: float) -> Alert | None:
+    """Return the alert that a job which was not brought back runs again, or is gone; None while it waits."""
+    if job is not None and job.state not in ENDED:
+        began = job.state == "RUNNING" and job.start_at_s >= int(alert.at_s)
+        said = f"runs again on {fold(job.nodes)}" if began else ""
+    else:
+        said = f"has ended ({job.state})" if job is not None else "has ended"
+    happened = f"Job {alert.job}, which was not brought back, {said}"
+    return Alert(now_s, "over", alert.key, happened, job=alert.job, command=alert.command) if said else None
 
 
 def _vanished(at_s: float, what: str, text: str) -> Alert:

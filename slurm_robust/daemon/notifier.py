@@ -95,6 +95,8 @@ class Notifier:
         over = self._over(now_s)
         for state in self._kept.targets.values():
             planner.ended(state, over, now_s)
+            for alert in self._back_or_gone(state, now_s):
+                planner.over_by(state, alert)
             planner.remind(state, now_s)
         self._take_answers(now_s)
         await self._keep_running(now_s)
@@ -163,6 +165,17 @@ class Notifier:
         over = sorted(key for key in told - now if key.startswith(log_alerts.TROUBLE))
         self._over_since_s = {key: self._over_since_s.get(key, now_s) for key in over}
         return [key for key, since_s in self._over_since_s.items() if now_s - since_s >= TROUBLE_S]
+
+    def _back_or_gone(self, state: TargetState, now_s: float) -> list[Alert]:
+        """Return that jobs which were told as not brought back run again, or are gone."""
+        readings = self.context.readings
+        told = [r.alert for r in state.repetitions.values() if r.alert.event == "not_resumed" and r.alert.job]
+        told = [alert for alert in told if readings.jobs_at_s > alert.at_s]
+        if not told or self.context.client.unread.get("jobs"):
+            return []
+        jobs = {job.ref.address: job for job in readings.jobs.values()}
+        found = (log_alerts.back_or_gone(alert, jobs.get(alert.job), now_s) for alert in told)
+        return [alert for alert in found if alert is not None]
 
     # --- the process
 

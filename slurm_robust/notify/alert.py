@@ -21,7 +21,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     "blind": ("warning", "nodes cannot check their GPUs"),
     "full": ("warning", "a file system that jobs need is full"),
     "lemon": ("info", "a node fails more often than others"),
-    OVER: ("info", "what was told as `daemon_error` or as `hang` is over"),
+    OVER: ("info", "what was told as `daemon_error`, `hang` or `not_resumed` is over"),
     "test": ("info", "`srobust notify test` was typed"),
 }
 """Event → how severe it is, and what it means."""

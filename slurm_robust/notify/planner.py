@@ -20,7 +20,7 @@ GATHER_S = 60.0
 """What waited longer than this is told together."""
 FORGET_S = HOUR_S
 """What has not come again for so long is new when it comes."""
-LASTS_S = {"hang": 7 * DAY_S}
+LASTS_S = {"hang": 7 * DAY_S, "not_resumed": 7 * DAY_S}
 """By event: what is told once, may last longer, and is told to be over."""
 STILL_S, STILL_MAX_S = 1800.0, 6 * HOUR_S
 """When it is first said that something still goes on; then after twice the time, up to the longest."""

@@ -74,7 +74,7 @@ def test_a_drain_is_told_and_nothing_is_lost(tmp_path: Path, hook: Hook) -> None
         assert hook.got[1]["id"] == hook.got[2]["id"]
         assert notifier._process is not None
         notifier._process.kill()
-        world.journal.event(world.slurm.now_s, "warning", "recovery.aborted", "7.r0.5.i: it was requeued by somebody")
+        world.journal.event(world.slurm.now_s, "warning", "recovery.given_up", "7.r0.5.i: it was requeued by somebody")
         await until(world, lambda: len(hook.got) == 4)
         # The next daemon goes on with what this one has read, and with what came while there was none.
         await until(world, lambda: notifier.shown()[0]["sent"] == 3)
