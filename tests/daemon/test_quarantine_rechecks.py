@@ -63,7 +63,47 @@ def test_silent_node_in_quarantine_is_drained(world: World) -> None:
     assert "resume n2" not in world.slurm.acts
     drained = world.slurm.state.nodes["n2"]
     assert drained.reason.startswith("srobust: held up the end of job 1")
+    assert drained.reason.count("does not respond") == 1
     assert "DRAIN" in drained.flags
+    assert told(world) == [f"n2: {drained.reason}"], "what people read is the whole reason"
+
+
+def told(world: World) -> list[str]:
+    """What the log has of drained nodes."""
+    return [r["text"] for r in world.journal.db.execute("SELECT text FROM events WHERE what = 'node.drained'")]
+
+
+@pytest.mark.parametrize("falls_silent", [False, True])
+def test_a_drain_that_only_ends_a_job_is_told_once_it_is_clear_what_the_node_is(
+    world: World, *, falls_silent: bool
+) -> None:
+    """It answers, and is brought back to be checked: nobody is told. Or it does not: told with that, once."""
+    world.slurm.run_job(("n1", "n2", "n3"))
+    world.slurm.stuck.add("n2")
+    world.run(6)
+    world.claim(1, ("n2",))
+    while "set_down n2" not in world.slurm.acts:
+        world.run(0.5)
+    if falls_silent:
+        node = world.slurm.state.nodes["n2"]
+        world.slurm.state.nodes["n2"] = replace(node, flags=node.flags | {"NOT_RESPONDING"})
+    world.run(60)
+    reason = world.slurm.state.nodes["n2"].reason
+    assert told(world) == ([f"n2: {reason}"] if falls_silent else [])
+    assert ("does not respond" in reason) is falls_silent
+
+
+def test_a_node_that_slurm_gave_up_in_quarantine_is_drained_in_one_sentence(world: World) -> None:
+    """`Not responding, and does not respond` says the same twice."""
+    world.slurm.run_job(("n1", "n2", "n3"))
+    world.run(6)
+    world.claim(1, ("n2",))
+    world.run(2)
+    node = world.slurm.state.nodes["n2"]
+    down = replace(node, state="DOWN", flags=frozenset(("NOT_RESPONDING",)), reason="Not responding")
+    world.slurm.state.nodes["n2"] = down
+    world.run(30)
+    assert world.slurm.state.nodes["n2"].reason == "srobust: does not respond"
 
 
 def test_quarantine_is_renewed_while_the_daemon_lives(tmp_path: Path) -> None:

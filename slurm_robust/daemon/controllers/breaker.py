@@ -19,12 +19,15 @@ from slurm_robust.policy.cluster.breaker import (
     kept_for_claim,
     over_limit,
 )
+from slurm_robust.policy.cluster.node_states import HELD_UP, SILENT
 from slurm_robust.slurm.client import Node
 
 T = TypeVar("T")
 
 SAVED_AFTER_S = 60.0
 """slurmctld has certainly saved a drain after this time; a person has ended one that is missing then."""
+UNCLEAR_S = 30.0
+"""A node that was set DOWN to end a job, and is neither back nor drained after this time, is told of as it is."""
 OPEN_KEY, RESET_KEY, SEEN_KEY = "breaker_open", "breaker_reset_at_s", "drains_seen"
 
 
@@ -51,6 +54,8 @@ class Breaker:
         self.context, self.ledger = context, ledger
         self.lost: dict[str, str] = {}
         """Drains that slurmctld forgot when it was killed, reason by node: to be repeated."""
+        self._unclear: dict[str, float] = {}
+        """Nodes that were set DOWN only to end a job, and when: seconds later they are back, or do not respond."""
 
     @property
     def why_open(self) -> str:
@@ -113,6 +118,7 @@ class Breaker:
         if float(context.journal.get(RESET_KEY, "0")) > now_s:
             context.journal.put(RESET_KEY, repr(now_s))
         context.away_at_s = min(context.away_at_s, now_s)
+        self._unclear = {name: min(at_s, now_s) for name, at_s in self._unclear.items()}
 
     def count_drains(self) -> None:
         """After each reading of the nodes: count the drains with our prefix, whoever made them; open where needed."""
@@ -123,6 +129,12 @@ class Breaker:
         for node in context.picture.ours.values():
             if node.name not in known:
                 self.ledger.drained(node.name, at_s, node.reason)
+                if HELD_UP in node.reason and SILENT not in node.reason:
+                    self._unclear[node.name] = context.now_s()
+            since_s = self._unclear.get(node.name)
+            clear = since_s is not None and (SILENT in node.reason or context.now_s() - since_s >= UNCLEAR_S)
+            if clear or (node.name not in known and since_s is None):
+                self._unclear.pop(node.name, None)
                 cause = context.cause_of(node.name)
                 more = f"; {cause}" if cause and cause not in node.reason else ""
                 context.alert("node.drained", f"{node.name}: {node.reason}{more}")
@@ -132,6 +144,7 @@ class Breaker:
             if self._forgotten(nodes[name], reason):
                 self.lost[name] = reason
             else:
+                self._unclear.pop(name, None)
                 self.ledger.drain_ended(name, context.now_s())
                 context.info("node.back", f"{name} is back in service")
         if not seen:

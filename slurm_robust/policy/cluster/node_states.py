@@ -28,6 +28,9 @@ OF_USE_S = 3600.0
 SLURMS_OWN_REASONS = ("Not responding",)
 """Reasons that slurmctld writes by itself, when a node falls silent; no person wrote them."""
 
+HELD_UP = "held up the end of job"
+"""So begins the reason of a node that was set DOWN only to end a job."""
+SILENT = "does not respond"
 REBOOTED = "Node unexpectedly rebooted"
 """The reason of a node that slurmctld keeps DOWN because it booted, and nobody had told Slurm that it would."""
 _ELSE = frozenset(("DRAIN", "NOT_RESPONDING", "REBOOT_ISSUED", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP"))

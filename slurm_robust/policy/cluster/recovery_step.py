@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from slurm_robust.core.model import REASON_PREFIX, Action, ActionKind
 from slurm_robust.policy.cluster.launch_failed import refused_by
-from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, quarantine_name
+from slurm_robust.policy.cluster.node_states import HELD_UP, SILENT, drained_by_us, foreign, quarantine_name
 from slurm_robust.policy.cluster.recovery_plan import CLAIM, NODE_FAULT, NODE_LOST, OWNER, Recovery
 from slurm_robust.policy.cluster.recovery_view import (
     View,
@@ -304,8 +304,8 @@ def _while_completing(r: Recovery, view: View, job: Job) -> Step:
         soon = name in r.bad and (silent or (r.kept and out))
         limit_s = HELD_UP_AFTER_S if soon else HELD_UP_BY_ALL_AFTER_S
         if view.alone_s >= limit_s and r.kind != OWNER:
-            reason = f"{REASON_PREFIX} held up the end of job {r.job.address} for {view.completing_s:.0f} s"
-            return Do(Action(ActionKind.SET_DOWN, name, reason))
+            reason = f"{REASON_PREFIX} {HELD_UP} {r.job.address} for {view.completing_s:.0f} s"
+            return Do(Action(ActionKind.SET_DOWN, name, reason + (f", and {SILENT}" if silent else "")))
     return KeepWaiting(f"only the suspects {', '.join(sorted(holding))} delay the job's end")
 
 

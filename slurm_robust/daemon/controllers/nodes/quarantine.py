@@ -19,7 +19,7 @@ from slurm_robust.daemon.controllers.nodes.proof import Proof
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.marks.remedy import remedy_of, tagged, untagged
-from slurm_robust.policy.cluster.node_states import drained_by_us, foreign, quarantine_name
+from slurm_robust.policy.cluster.node_states import SILENT, SLURMS_OWN_REASONS, drained_by_us, foreign, quarantine_name
 from slurm_robust.policy.cluster.recovery_plan import RECHECK_REASON
 from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.policy.cluster.repair import REASON_MAX_CHARS
@@ -300,7 +300,9 @@ class Quarantines:
         if "NOT_RESPONDING" in node.flags or not drained_by_us(node):
             refused = self.breaker.why_open and now_s < q.next_try_at_s
             if since_s > SURE_AFTER_S and not refused:
-                await self._failed(q, (node.reason.removeprefix(REASON_PREFIX).strip() + ", and does not respond"))
+                why = node.reason.removeprefix(REASON_PREFIX).strip()
+                own = not why or why in SLURMS_OWN_REASONS
+                await self._failed(q, SILENT if own else why if SILENT in why else f"{why}, and {SILENT}")
         elif since_s > RESUME_AFTER_S:
             del self._down_since_s[q.node]
             await self.actor.perform(q.incident, Action(ActionKind.RESUME, q.node, "its job has ended: it is checked"))
