@@ -71,6 +71,26 @@ def test_a_node_that_the_daemon_itself_brought_back_to_be_checked(journal: Journ
     assert only(journal).reverted is passed
 
 
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "srobust: stopped responding while job 45 ran on it",
+        "srobust: held up the end of job 10 for 2 s, and does not respond",
+    ],
+)
+def test_a_node_that_was_dead_and_came_back_was_not_drained_for_nothing(
+    journal: Journal, reason: str, *, again: bool
+) -> None:
+    """A person resumes it as soon as its slurmd is back: it is fit then, and was not when it was drained."""
+    ledger = NodeLedger(journal)
+    ledger.drained("n1", 100.0, "srobust: held up the end of job 10 for 2 s" if again else reason)
+    if again:
+        ledger.drained_again("n1", 103.0, reason)
+    ledger.drain_ended("n1", 400.0)
+    assert not only(journal).reverted
+
+
 def test_another_reason_is_the_same_drain(journal: Journal) -> None:
     """The daemon gave it a better one after five minutes; a person resumed it after three hours."""
     drained(journal)

@@ -18,8 +18,8 @@ _PASSED = "its check passed, with nothing repaired"
 class DrainJudge:
     """Says of drains whether they were for nothing: the only place with that rule. Journals of any version are read.
 
-    A drain is not for nothing where anything was done to repair the node. Otherwise it is where a check passed, or
-    where a person took it back within the hour.
+    A drain is not for nothing where the node was silent, or where anything was done to repair it. Otherwise it is where
+    a check passed, or where a person took it back within the hour.
     """
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -27,6 +27,7 @@ class DrainJudge:
         self._repairs = _by_node(db, "repairs", "SELECT node, begun_at_s, acted_at_s, outcome FROM repairs")
         resumes = "SELECT target AS node, called_at_s FROM actions WHERE kind = 'resume'"
         self._resumes = _by_node(db, "actions", resumes)
+        self._silent = _by_node(db, "drains", "SELECT node, at_s FROM drains WHERE reason LIKE '%respond%'")
         self._strikes = _by_node(db, "strikes", "SELECT node, at_s FROM strikes")
 
     def why_reverted(self, node: str, at_s: float, ended_at_s: float | None) -> str:
@@ -34,6 +35,8 @@ class DrainJudge:
         # Nodes that were drained before the daemon's very first start have no begin.
         if ended_at_s is None or at_s <= 0 or ended_at_s < at_s:
             return ""
+        if any(at_s - _SAME_S <= silent_at_s <= ended_at_s for (silent_at_s,) in self._silent[node]):
+            return ""  # it is fit now, and was not then
         repairs = [row for row in self._repairs[node] if at_s - _SAME_S <= row[0] <= ended_at_s]
         if any(acted_at_s is not None for _, acted_at_s, _ in repairs):
             return ""
