@@ -80,7 +80,8 @@ class Resumption:
         times, reached = log.incident.times, self._start.remembered().reached
         took_s = times["first_new_step"] - times.get("fault", log.incident.opened_at_s)
         since = "the fault" if "fault" in times else "the update began"
-        text = f"{where}, {first_step_words(first, reached)}, {took_s:.1f} s after {since}"
+        begun = first if exact or over >= 0 else self._start.first
+        text = f"{where}, {first_step_words(first, reached, begun)}, {took_s:.1f} s after {since}"
         if first < 0:
             text = "the attempt that followed ended well; it reported no step"
         incident = log.close(f"{text[0].upper()}{text[1:]}.")
@@ -97,9 +98,15 @@ class Resumption:
         )
 
 
-def first_step_words(first: int, reached: int) -> str:
-    """Return how the first step after an incident is told: one that a failed attempt has made is not new."""
-    return f"first step {first} ({reached} had been reached)" if first <= reached else f"first new step {first}"
+def first_step_words(first: int, reached: int, begun: int | None = None) -> str:
+    """Return how the first step after an incident is told: one that a failed attempt has made is not new.
+
+    `begun` is where the attempt began, if `first` was only seen later; -1 where that is not known.
+    """
+    if first > reached:
+        return f"first new step {first}"
+    begun = first if begun is None else begun
+    return f"{f'first step {begun}' if begun >= 0 else f'at step {first}'} ({reached} had been reached)"
 
 
 def resumed_from(offered: int, first: int) -> str:
