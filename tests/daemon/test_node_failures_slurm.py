@@ -65,6 +65,24 @@ def test_two_nodes_lost_at_once_and_one_comes_back_late(scene: Scene) -> None:
         wait_until(lambda: f"srobust-seat-{job}" not in scene.ours(), 20, "the seat is let go")
 
 
+@pytest.mark.variant
+def test_a_lost_node_that_a_person_resumes_is_given_to_its_job(scene: Scene) -> None:
+    """No other node is free: the job waits, and gets its own node back, which no standby pool takes."""
+    job = scene.submit("-N4", "--exclusive")
+    before = scene.watched(job)
+    scene.start(standby={"size": 1, "check_max_age_h": 0})
+    gone = next(n for n in before.nodes if n != before.batch_host)
+    with lost(scene, gone):
+        wait_until(lambda: scene.node(gone).reason.startswith("srobust: stopped responding"), 60, "drained, witnessed")
+        wait_until(lambda: scene.job(job).state == "PENDING", 20, "it waits")
+    scene.client.resume(gone)
+    after = scene.running(job, restart=1, timeout_s=60)
+    assert gone in after.nodes
+    scene.await_incident(job, kind="node_lost", outcome="running")
+    assert not [name for name in scene.ours() if "standby" in name]
+    assert "recovery.given_up" not in scene.log.read_text()
+
+
 def test_node_that_comes_back_costs_nothing(scene: Scene) -> None:
     """A node is silent for a while and answers again: the seats held ahead are let go, the job never noticed."""
     scene.start(standby={"size": 1})
