@@ -177,10 +177,15 @@ def _health_check(settings: Settings, config: Config) -> list[Advice]:
 
 
 def _requeue(settings: Settings) -> list[Advice]:
+    found = [_ok("JobRequeue", "jobs may be requeued")]
     if value(settings, "JobRequeue") == "0":
         sentence = "0: only jobs that ask for it (`sbatch --requeue`) can be requeued"
-        return [Advice(Severity.ADVICE, "JobRequeue", sentence, "JobRequeue=1")]
-    return [_ok("JobRequeue", "jobs may be requeued")]
+        found = [Advice(Severity.ADVICE, "JobRequeue", sentence, "JobRequeue=1")]
+    tracks = value(settings, "ProctrackType")
+    if tracks in ("proctrack/linuxproc", "proctrack/pgid"):
+        sentence = f"{tracks}: a process whose parent has ended outlives its job, and disturbs the job's next run"
+        found.append(Advice(Severity.ADVICE, "ProctrackType", sentence, "ProctrackType=proctrack/cgroup"))
+    return found
 
 
 def codes(text: str) -> set[int]:

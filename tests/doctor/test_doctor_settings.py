@@ -96,6 +96,7 @@ def test_a_site_that_follows_the_documentation_is_well() -> None:
         ({"HealthCheckNodeState": "IDLE"}, "HealthCheckNodeState", "advice", "HealthCheckNodeState=ANY,CYCLE"),
         ({"HealthCheckNodeState": "ANY"}, "HealthCheckNodeState", "advice", "HealthCheckNodeState=ANY,CYCLE"),
         ({"JobRequeue": "0"}, "JobRequeue", "advice", "JobRequeue=1"),
+        ({"ProctrackType": "proctrack/linuxproc"}, "ProctrackType", "advice", "ProctrackType=proctrack/cgroup"),
         ({"RequeueExit": "1,90-95"}, "RequeueExit", "wrong", "RequeueExit=1,90,91,92,94,95"),
         ({"RequeueExit": "64"}, "RequeueExit", "wrong", "RequeueExit="),
         ({"RequeueExitHold": "75,2"}, "RequeueExitHold", "wrong", "RequeueExitHold=2"),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import Submit  # type: ignore[import-not-found]
+from conftest import Submit, Training  # type: ignore[import-not-found]
+from helpers import wait_until
+from spank_jobs import command_lines
 
+from slurm_robust.devcluster import members
 from slurm_robust.devcluster.cluster import DevCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slurm, pytest.mark.timeout(300)]
@@ -15,12 +21,29 @@ Cluster = Callable[..., DevCluster]
 ROBUST = ("--robust", "--robust-checkpoint-dir=ck")
 
 
-def with_plugin(cluster: Cluster, plugstack: Path) -> DevCluster:
+def with_plugin(cluster: Cluster, plugstack: Path, **wanted: Any) -> DevCluster:
     """A cluster that loads the plugin.
 
     No node is lost in these stories; Slurm 24.11 takes a node for lost that is three seconds late on a busy machine.
     """
-    return cluster(slurm_conf_extra=f"PlugStackConfig={plugstack}", slurmd_timeout_s=10)
+    return cluster(slurm_conf_extra=f"PlugStackConfig={plugstack}", slurmd_timeout_s=10, **wanted)
+
+
+def sruns(job: Training) -> set[int]:
+    """The processes of the script's srun."""
+    lines = command_lines(job.cluster, job.id)
+    return {pid for pid, words in lines.items() if words.startswith(b"srun\0") and b"train.py" in words}
+
+
+def kill_step(job: Training, node: str) -> None:
+    """Kill -9 all of the training step on a node, its slurmstepd included: srun learns of no task's end there."""
+    title = f"slurmstepd: [{job.id}.0]".encode()
+    steps = [p.pid for p in members.stepds(job.cluster.record, node)]
+    stepds = [pid for pid in steps if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(title)]
+    assert stepds
+    lines, here = command_lines(job.cluster, job.id), job.cluster.processes(int(job.id), node)
+    for pid in (*stepds, *(pid for pid in here if b"train.py" in lines.get(pid, b""))):
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_an_untouched_script_lives_through_a_hung_rank(cluster: Cluster, submit: Submit, plugstack: Path) -> None:
@@ -74,3 +97,21 @@ def test_the_programs_own_error_is_given_to_the_script(cluster: Cluster, submit:
     assert "srun gave 1" in job.output()
     assert "TypeError" in job.hears("verdict")["text"]
     assert job.told("claimed") == []
+
+
+def test_the_srun_of_the_old_run_is_ended_with_the_requeue_under_linuxproc(
+    cluster: Cluster, submit: Submit, plugstack: Path
+) -> None:
+    """It waits for a step whose slurmstepd was killed: Slurm leaves it running after the requeue, as init's child.
+
+    32 s after SIGTERM it would cancel its step, which is by then the step of the resumed training.
+    """
+    dev = with_plugin(cluster, plugstack, proctrack="linuxproc", nodes=3, standby=0)
+    job = submit(dev, nodes=2, steps=400, command="srun", sbatch=ROBUST)
+    wait_until(lambda: len(list(job.folder.glob("ck/step-*"))) > 1, 60, "two checkpoints")
+    old = sruns(job)
+    assert old
+    kill_step(job, job.job().nodes[1])
+    job.hears("claimed", 90)
+    job.hears("resumed", 90)
+    assert not old & sruns(job), job.everything()

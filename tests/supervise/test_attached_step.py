@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from slurm_robust.cli.main import cli
 from slurm_robust.core.model import JobRef
 from slurm_robust.marks.claim import Claim
 from slurm_robust.slurm.client import Job
+from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.agent.ranks import ProcessFinder, Target
 from slurm_robust.supervise.job import SupervisedJob
 from slurm_robust.supervise.launch.attached_step import AttachedStep, connection
@@ -32,6 +34,24 @@ def test_it_is_over_when_its_srun_has_ended() -> None:
         process.communicate(b"\n")
     wait_until(lambda: attached.over, 5, "its end")
     assert AttachedStep("0", process.pid).over
+
+
+@pytest.mark.parametrize(("name", "killed"), [("srun", True), ("python3", False)])
+def test_an_srun_is_killed_and_no_other_program(tmp_path: Path, name: str, killed: bool) -> None:
+    """Killed once: not what has got its pid since."""
+    program = tmp_path / name
+    program.symlink_to(sys.executable)
+    with subprocess.Popen([program, "-Sc", "input()"], stdin=subprocess.PIPE) as process:
+        wait_until(lambda: (found := procfs.stat(process.pid)) and found.command == name, 5, "its start")
+        attached, earlier = AttachedStep("0", process.pid), AttachedStep("0", process.pid)
+        earlier._srun = (process.pid, 1)  # no test can have a pid used again
+        earlier.kill()
+        assert process.poll() is None
+        attached.kill()
+        if not killed:
+            process.communicate(b"\n")
+    assert process.returncode == (-9 if killed else 0)
+    attached.kill()
 
 
 def held() -> tuple[socket.socket, AttachedStep]:

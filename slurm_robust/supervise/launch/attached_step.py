@@ -11,11 +11,13 @@ import contextlib
 import os
 import re
 import select
+import signal
 import socket
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.clock import Clock
 
@@ -41,6 +43,8 @@ class AttachedStep:
     hold: socket.socket | None = None
     clock: Clock = field(default_factory=Clock)
     arguments: tuple[str, ...] = field(default=(), init=False)
+    _srun: tuple[int, int] | None = field(default=None, init=False)
+    """Its pid, and when that process started; None where it had ended already."""
     _pidfd: int = field(default=-1, init=False)
     _gone: bool = field(default=False, init=False)
     _received: str = field(default="", init=False)
@@ -52,6 +56,8 @@ class AttachedStep:
         with contextlib.suppress(OSError):
             line = Path(f"/proc/{self.launcher}/cmdline").read_bytes().decode("utf-8", "replace")
             self.arguments = tuple(line.split("\0")[1:])
+        if (found := procfs.stat(self.launcher)) is not None and "srun" in found.command:
+            self._srun = self.launcher, found.start_ticks
         try:
             self._pidfd = os.pidfd_open(self.launcher)
         except ProcessLookupError:
@@ -90,6 +96,21 @@ class AttachedStep:
             while True:
                 hold.send(b".")
                 await self.clock.sleep(_STAY_EVERY_S)
+
+    def kill(self) -> None:
+        """End an srun that outlives its run of the job. Call it once Slurm has begun to end that run, not before.
+
+        Under `proctrack/linuxproc` Slurm misses an srun whose parent, the batch script, has ended first. An srun that
+        is told to end waits half a minute for its step and then cancels it by its number, which is by then that of the
+        next run's step.
+        """
+        if self._srun is None:
+            return
+        pid, started = self._srun
+        found = procfs.stat(pid)
+        if found is not None and found.start_ticks == started:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                os.kill(pid, signal.SIGKILL)
 
     def release(self) -> None:
         """Let srun end, with its own exit code. It also ends when we do."""

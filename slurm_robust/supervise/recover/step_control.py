@@ -169,7 +169,10 @@ async def wait_for_requeue(session: Session, wanted: claim.Claim, phase: WaitPha
     """
     wait, client, folder, channel = _wait(session, wanted, phase), session.job.client, session.folder, session.channel
     if channel is None:
-        return await requeue_wait.wait_here(wait, client, folder, session.clock)
+        code = await requeue_wait.wait_here(wait, client, folder, session.clock)
+        if code == requeue_wait.ENDED_WITH_JOB and session.attached is not None:
+            session.attached.kill()
+        return code
     if phase is WaitPhase.PLAIN:
         polled = await asyncio.to_thread(requeue_wait.poll, wait, client, folder, session.clock)
         if isinstance(polled, int):
