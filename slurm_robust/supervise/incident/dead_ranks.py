@@ -48,8 +48,8 @@ class DeadRanks:
     async def decide_now(self) -> bool:
         """Whether the deaths have to be handled now. Takes the capture that is due, if any.
 
-        They have to be if nothing else runs, if the others wait for the dead, if plain srun would end the step now, or
-        if the node of a dead rank is silent or has reported a fault.
+        They have to be if nothing else runs and no other end will be reported, if the others wait for the dead, if
+        plain srun would end the step now, or if the node of a dead rank is silent or has reported a fault.
         """
         attempt, session = self._attempt, self._session
         self.waited_for = False
@@ -58,6 +58,8 @@ class DeadRanks:
         nodes = session.allocation.nodes
         faulty = session.node_faults.faulty(nodes, nodes_in_use(session, attempt)).all
         struck = {e.node for e in attempt.exits.values()} & {*session.allocation.silent_nodes, *faulty}
+        if attempt.awaits_reports and not struck:
+            return False
         if not attempt.fleet.runs or struck or await self._is_the_end():
             return True
         new = set(attempt.exits) - self._known

@@ -202,8 +202,11 @@ class Investigation:
         return attempt.reports and bool(self.captures) and attempt.last_sign_s > self.captures[-1].at_s
 
     def _in_doubt(self, verdict: Verdict, evidence: Evidence) -> Verdict:
-        """The same verdict; where ranks run that do not wait for the ended ones, it is not yet sure."""
+        """The verdict; not yet sure if ranks run that do not wait for the ended ones, or if more ends may come."""
         attempt, ended = self._attempt, ended_ranks(self._attempt)
+        if attempt.awaits_reports:
+            missing = (*verdict.missing, "srun's report of how the other ranks ended")
+            return replace(verdict, corroborated=False, missing=missing)
         if not ended or not attempt.fleet.alive or not (attempt.exits or _rests_on(verdict, ended, evidence)):
             return verdict
         if not self.ended_are_waited_for_in_s():

@@ -25,10 +25,12 @@ _GAPS = 6
 
 
 def ended_ranks(attempt: AttemptState) -> dict[int, RankExit]:
-    """Return the ranks that are known to have ended badly; else those that have vanished.
+    """Return the ranks that are known to have ended badly; else those that have vanished; both where nothing lives.
 
     If a part of the world runs in another step, others may wait for that part; who has vanished may be a helper.
     """
+    if attempt.exits and not attempt.fleet.alive:
+        return {**attempt.vanished, **attempt.exits}
     return attempt.exits or (attempt.vanished if attempt.fleet.complete else {})
 
 

@@ -97,8 +97,8 @@ class AttachedStep:
                 hold.send(b".")
                 await self.clock.sleep(_STAY_EVERY_S)
 
-    def kill(self) -> None:
-        """End an srun that outlives its run of the job. Call it once Slurm has begun to end that run, not before.
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send srun a signal. Call it once Slurm has begun to end this run of the job, or for the script to go on.
 
         Under `proctrack/linuxproc` Slurm misses an srun whose parent, the batch script, has ended first. An srun that
         is told to end waits half a minute for its step and then cancels it by its number, which is by then that of the
@@ -110,7 +110,7 @@ class AttachedStep:
         found = procfs.stat(pid)
         if found is not None and found.start_ticks == started:
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
 
     def release(self) -> None:
         """Let srun end, with its own exit code. It also ends when we do."""

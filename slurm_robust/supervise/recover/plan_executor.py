@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 from slurm_robust.core.model import Plan, Road
@@ -22,6 +23,8 @@ from slurm_robust.supervise.watch.fault_watch import nodes_in_use
 from slurm_robust.supervise.watch.losses import Losses
 
 _FOLLOW_S = 5.0
+_SRUN_GIVES_UP_S = 45.0
+"""srun waits for its step for KillWait and two seconds once it was told to end, 32 s by default."""
 _POLL_S = 0.1
 
 
@@ -78,6 +81,7 @@ class PlanExecutor:
         # job would be over before it is requeued: there the requeue itself ends the step.
         if session.channel is not None or (plan.road is Road.STOP and session.srun_exit_code is None):
             await step_control.end_step(session, attempt.fleet)
+            await self._end_attached_srun()
         self._log.set_time("stopped")
 
     async def _pause(self, plan: Plan) -> None:
@@ -94,10 +98,24 @@ class PlanExecutor:
         while clock.monotonic_s() < deadline and not (session.launcher_gone or session.attached_srun_gone):
             await clock.sleep(_POLL_S)
 
-    async def _wait_for_srun(self) -> None:
+    async def _end_attached_srun(self) -> None:
+        """Have srun end with its step. It would wait for ever for a task whose slurmstepd is gone, and the job with it.
+
+        It is told to end before it is killed: it then ends with the code of the tasks of which it knows.
+        """
+        attached = self._session.attached
+        if attached is None or not attached.launcher:
+            return
+        await self._wait_for_srun()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._session.srun_exit_code is None and not attached.over:
+                attached.kill(number)
+                await self._wait_for_srun(_SRUN_GIVES_UP_S)
+
+    async def _wait_for_srun(self, within_s: float = _FOLLOW_S) -> None:
         """Wait a moment for the other ranks to follow the dead one: our own kill would become srun's exit code."""
         session, clock = self._session, self._session.clock
-        deadline = clock.monotonic_s() + _FOLLOW_S
+        deadline = clock.monotonic_s() + within_s
         while session.srun_exit_code is None and not session.attached_srun_gone and clock.monotonic_s() < deadline:
             await clock.sleep(_POLL_S)
 

@@ -43,6 +43,8 @@ class RankInfo:
     gone_at_s: float = 0.0
     missed_at_s: float = 0.0
     """The supervisor's own time of `gone_at_s`; 0 while the rank lives."""
+    last_seen_s: float = 0.0
+    """When its agent was heard last, where that agent has gone with it, or before it; else 0."""
     task_lives: bool = False
     """It is gone, and a process of its task (torchrun, a shell) still lives."""
     state: str = ""
@@ -106,6 +108,8 @@ class Fleet:
         """(step, task) → how it ended, from slurmstepd; empty without the SPANK plugin."""
         self._unconfirmed: dict[str, set[int]] = {}
         """Node → ranks that its new agent has not found so far."""
+        self._left_s: dict[str, float] = {}
+        """Node → when the agent before its present one was heard last."""
         self._with_workers: set[tuple[str, int]] = set()
         """(step, task) of each task whose ranks have RANK, such as torchrun's workers."""
         self._of_task: dict[tuple[str, int], list[RankInfo]] = {}
@@ -140,6 +144,8 @@ class Fleet:
     def feed(self, message: messages.FromAgent, now_s: float) -> None:
         """Take one agent's message; one that makes no sense is counted and skipped."""
         if message.node:
+            if isinstance(message, messages.Hello):
+                self._left_s[message.node] = self.heard_at_s.get(message.node, now_s)
             self.heard_at_s[message.node] = now_s
         self.garbled += isinstance(message, messages.Malformed)
         try:
@@ -156,8 +162,10 @@ class Fleet:
 
     def _take_heartbeat(self, message: messages.Heartbeat, now_s: float) -> None:
         for number in self._unconfirmed.pop(message.node, ()):
-            if self.ranks[number].node == message.node:
-                self._mark_gone(self.ranks[number], now_s, now_s, task_lives=False)
+            info = self.ranks[number]
+            if info.node == message.node and not info.gone_at_s:
+                info.last_seen_s = self._left_s[message.node]
+                self._mark_gone(info, now_s, now_s, task_lives=False)
 
     def _take_gone(self, gone: messages.RankGone, now_s: float) -> None:
         self._unwatched.discard((gone.node, gone.pid))
@@ -190,7 +198,7 @@ class Fleet:
         self._unconfirmed.get(found.node, set()).discard(number)
         self.world = max(self.world, found.world, number + 1)
         if known is not None and known.pid == found.pid and known.node == found.node:
-            known.gone_at_s = known.missed_at_s = 0.0
+            known.gone_at_s = known.missed_at_s = known.last_seen_s = 0.0
             return
         self.step_nodes = max(self.step_nodes, found.nodes)
         if known is not None:

@@ -30,6 +30,7 @@ from slurm_robust.supervise.watch.last_words import LastWords
 from slurm_robust.supervise.watch.log_steps import Counters
 from slurm_robust.supervise.watch.output import OutputFile
 from slurm_robust.supervise.watch.task_exits import TaskExits
+from slurm_robust.supervise.watch.unreported_ends import awaited, unreported
 
 SILENT_AGENT_S = 7.0
 """Three heartbeats: after this long without one, an agent counts as silent."""
@@ -77,7 +78,9 @@ class AttemptState:
         name: Its name, empty for a job that was not started by us.
         resume_point: The checkpoint that it was given.
         exits: Rank → its end, for ranks that are known to have ended badly.
-        vanished: Ranks that are gone while srun runs and reports no end of them: finished, or dead.
+        vanished: Ranks that are gone while srun runs and reports no end of them: finished, or dead. Where nothing
+            lives any more, those that went with their slurmstepd, so that no end of them will be reported.
+        awaits_reports: Nothing lives any more, and some rank's end may be reported any moment.
         signals: Other facts that were observed.
         quiet_until_s: No silence is acted on before this time.
         left_alone_at_s: When a silence was left alone; 0 once training has moved since.
@@ -92,6 +95,7 @@ class AttemptState:
         self.resume_point = ResumePoint()
         self.exits: dict[int, RankExit] = {}
         self.vanished: dict[int, RankExit] = {}
+        self.awaits_reports = False
         self.signals: list[Signal] = []
         self.quiet_until_s = self.left_alone_at_s = 0.0
         self.began_at_s = clock.now_s()
@@ -186,11 +190,15 @@ class AttemptState:
         early = not self.fleet.ranks or self._clock.now_s() - reported_at_s < _FOUND_WITHIN_S
         return not ranks and not self.fleet.complete and early
 
-    def note_vanished(self) -> None:
-        """Note the ranks that the agents no longer find while other ranks live."""
-        missing = self.fleet.missing(self._clock.now_s(), _SETTLE_S)
+    def note_vanished(self, *, ended: bool = False) -> None:
+        """Note the ranks that the agents no longer find while other ranks live, or while srun has not `ended`."""
+        now_s = self._clock.now_s()
+        missing = self.fleet.missing(now_s, _SETTLE_S)
+        lost = [] if ended else unreported(self.fleet, self.exits, self.last_sign_s)
+        self.awaits_reports = bool(lost) and awaited(self.fleet, now_s)
         self.vanished = {
-            r.rank: RankExit(r.rank, r.node, r.missed_at_s, 0 if self._finished(r) else None) for r in missing
+            r.rank: RankExit(r.rank, r.node, r.last_seen_s or r.missed_at_s, 0 if self._finished(r) else None)
+            for r in (missing or ([] if self.awaits_reports else lost))
         }
 
     def _finished(self, rank: RankInfo) -> bool:

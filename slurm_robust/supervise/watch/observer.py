@@ -35,7 +35,7 @@ class Observer:
             session.folder.log_event("note", text)
         attempt.read_outputs()
         attempt.confirm_exits(ended=session.srun_exit_code is not None)
-        attempt.note_vanished()
+        attempt.note_vanished(ended=session.srun_exit_code is not None or session.attached_srun_gone)
         waited_for = attempt.reports or others_rest(*attempt.seen_resting, session.clock.now_s(), session.settings)
         if self.stopped_ranks.poll(attempt.fleet, attempt.last_sign_s, waited_for=waited_for):
             attempt.leave_out_pause()
