@@ -46,6 +46,28 @@ def test_the_action_limit_is_checked_when_it_is_due(tmp_path: Path) -> None:
     assert parts.log.incident.signals[0].kind is SignalKind.SILENCE
 
 
+def test_a_silence_after_which_no_rank_is_left_is_not_waited_with(tmp_path: Path) -> None:
+    """One exit is known, the other rank went with its slurmstepd: which was first is not known, and both are dead."""
+    output = tmp_path / "slurm-1.out"
+    output.touch()
+    parts = Parts(World(tmp_path, command="python train.py", supervise={"action_limit_s": LIMIT_S}))
+    parts.attempt = parts.start._attempt = parts.world.attempt(paths=(output,))
+    parts.world.finds_ranks()
+    for step in range(20):
+        parts.world.clock.at_s += 1.0
+        output.write_text("".join(f"step {n}/100 loss 1.0\n" for n in range(step)))
+        parts.attempt.read_outputs()
+    parts.exit_of(0, code=1)
+    parts.world.clock.at_s += 11.0
+    began_s = parts.world.clock.at_s
+    parts.world.clock.on_sleep = lambda: parts.world.loses(1)
+    parts.attempt.fleet.ranks[1].last_seen_s = began_s - 11.2  # as a new agent on its node finds
+    outcome = asyncio.run(parts.silent())
+    assert isinstance(outcome, ExecutePlan)
+    assert outcome.verdict.conclusion is Conclusion.UNDETERMINED
+    assert parts.world.clock.at_s - began_s < 15.0
+
+
 def test_strong_evidence_is_a_plan_once_its_patience_is_over(tmp_path: Path) -> None:
     """The plan names the node, the incident has its verdict, and nothing was carried out.
 

@@ -106,7 +106,8 @@ class IncidentHandler:
                 await self._drop(attempt)
                 return None
             overdue = assessment.level is SilenceLevel.OVERDUE
-            died = bool(attempt.exits) and verdict.corroborated
+            all_gone = not attempt.fleet.runs and not attempt.awaits_reports
+            died = bool(attempt.exits) and (verdict.corroborated or all_gone)
             silent_s = None if due is not None else session.clock.now_s() - attempt.last_sign_s
             stopped = self._observer.stopped_ranks.to_be_continued(attempt.fleet)
             case = Judged(verdict, dead, overdue=overdue, ended=died, silent_s=silent_s, to_be_continued=stopped)
