@@ -44,7 +44,7 @@ def test_a_story_from_a_healthy_cluster_to_a_dead_daemon(browser: Browser) -> No
         assert time.monotonic() - began_s < 5
         assert "BREAKER OPEN" in text(page, "#state")
         assert narrow(page)
-        assert page.evaluate("document.title") == "(4) atlas"
+        assert page.evaluate("document.title") == "(3) atlas"
         state = stormy(time.time())
         card = state["incidents"][0]
         card["times"]["running"] = time.time()

@@ -99,6 +99,7 @@ class IncidentHandler:
             dead = await find_dead_nodes(session, attempt)
             if attempt.exits or attempt.raised:
                 attempt.add_last_lines()
+                dead_before = len(attempt.exits)  # torchrun's table makes several of one
                 await self._read_rules()
             verdict = investigation.judge() if due is None else self._blame(attempt, investigation, due)
             assessment = attempt.assess(settings)
