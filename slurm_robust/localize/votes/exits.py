@@ -76,7 +76,9 @@ def _judged(evidence: Evidence) -> Verdict | None:
     unseen = unseen_ends(causes)
     told = [(e, f) for e, f in causes if f.cause in ROOTS and f.cause is not Cause.VANISHED]
     if told and unseen:
-        if (found := _either_first(told, unseen)) is not None:
+        # Where nothing lives, and srun still waits for somebody, a bare exit code may only follow from that, too.
+        all_gone = len({e.rank for e, _ in causes}) >= evidence.world_size
+        if (found := _either_first(told, unseen, bare=all_gone)) is not None:
             return found
         # Who is gone unseen may have finished: a reason that a rank has given goes before it.
         causes = [(e, f) for e, f in causes if f.cause is not Cause.VANISHED]
@@ -106,11 +108,14 @@ def _judged_by(causes: _Ends, evidence: Evidence) -> Verdict | None:
     return _unstartable(evidence, failed) or _without_message(evidence, _likely_first(early), failed)
 
 
-def _either_first(told: _Ends, unseen: _Ends) -> Verdict | None:
-    """The verdict where ranks are gone unseen at the moment of an error that may only follow from that; else None."""
+def _either_first(told: _Ends, unseen: _Ends, *, bare: bool) -> Verdict | None:
+    """Return the verdict if ranks are gone unseen at the moment of an error that may only follow from that.
+
+    `bare` says that an exit code without words is such an error, too.
+    """
     first_s = min(e.at_s for e, _ in told)
     gone = [(e, f) for e, f in unseen if first_s - SAME_MOMENT_S <= e.at_s <= first_s + CLEAR_LEAD_S]
-    words = [(e, f) for e, f in told if in_words(f) and f.cause is Cause.FAILED]
+    words = [(e, f) for e, f in told if f.cause is Cause.FAILED and (bare or in_words(f))]
     if not gone or not words or any(f.cause is not Cause.FAILED for _, f in told):
         return None
     nodes = ", ".join(sorted({e.node for e, _ in gone}))

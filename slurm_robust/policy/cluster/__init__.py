@@ -9,6 +9,7 @@
 * Suspects: `tested_pairs` decides what a suspect does after each test with another node, `pair_partners` chooses the
   other node, and `strikes` says when a suspect that passes its checks is drained all the same.
 * Standby pools: `standby_size` and `standby_history` say how large a pool is, from a `failure_rate`, and
-  `standby_health` which members are fit and which are checked next.
+  `standby_health` which members are fit and which are checked next. `kept_out` finds waiting jobs that can never start
+  beside the pools.
 * Reading Slurm: `node_picture` finds what has changed of the nodes, and which nodes have to be read by themselves.
 """
