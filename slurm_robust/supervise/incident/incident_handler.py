@@ -19,7 +19,7 @@ from slurm_robust.supervise.incident.dead_nodes import find_dead_nodes
 from slurm_robust.supervise.incident.decider import Decider, Judged
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
-from slurm_robust.supervise.incident.left_alone import due_in_s_of, named_in_vain, nobody_may_act, tell_named
+from slurm_robust.supervise.incident.left_alone import due_in_s_of, nobody_may_act, seen_in_vain, tell_seen
 from slurm_robust.supervise.incident.quiet_captures import ProvenSuspicion
 from slurm_robust.supervise.incident.situation import first_exit
 from slurm_robust.supervise.launch import srun_refusal
@@ -85,7 +85,7 @@ class IncidentHandler:
         investigation = Investigation(session, attempt, log)
         await investigation.capture()
         last_reason, reported, due_in_s, dead_before = "", False, math.inf, len(attempt.exits)
-        told_s, named, told = -math.inf, False, False
+        told_s, seen, told = -math.inf, False, False
         while True:
             pause_s = min(_pause_s(investigation.rounds, settings), max(due_in_s, _PAUSE_S))
             if await self._silence_ends(attempt, pause_s, assessment.level, dead_before):
@@ -116,15 +116,15 @@ class IncidentHandler:
             if order.plan.road is not Road.ALERT_ONLY:
                 return await self._decider.conclude(attempt, order)
             due_in_s = due_in_s_of(order)
-            named_before, named = named, named_in_vain(order, due_in_s)
+            seen_before, seen = seen, seen_in_vain(order, due_in_s, investigation.captures)
             if (overdue or nobody_may_act(order, due_in_s)) and not reported:
                 # No action is allowed, and the job will not go on by itself: a person has to know.
                 reported = True
                 log.update(outcome="Alert only: nothing was done.")
                 await session.job.report(log.incident, session.config.mode)
-            elif named_before and named and not reported and not told:
+            elif seen_before and seen and not reported and not told:
                 told = True
-                await tell_named(session, log.incident, assessment)
+                await tell_seen(session, log.incident, assessment)
             log.save()
             if order.plan.reason != last_reason or session.clock.monotonic_s() - told_s >= _WAITING_AGAIN_S:
                 last_reason, told_s = order.plan.reason, session.clock.monotonic_s()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 from slurm_robust.core.model import Conclusion, Grade, Incident
+from slurm_robust.localize.evidence import Capture
+from slurm_robust.localize.stacks.motion import Motion, compare
 from slurm_robust.localize.votes.busy_ranks import ENDLESS
 from slurm_robust.policy.job.consequences import patience_s
 from slurm_robust.supervise.outcome import ExecutePlan
@@ -31,19 +34,32 @@ def nobody_may_act(order: ExecutePlan, due_in_s: float) -> bool:
     return outside and order.verdict.corroborated and due_in_s == math.inf
 
 
-def named_in_vain(order: ExecutePlan, due_in_s: float) -> bool:
-    """Return whether stacks name who holds the others up, not surely enough to act, for as long as weak evidence gets.
+def seen_in_vain(order: ExecutePlan, due_in_s: float, captures: Sequence[Capture]) -> bool:
+    """Return whether the stacks show a hang, not surely enough to act, for as long as weak evidence gets.
 
-    A pause that the program has announced, or has shown to be healthy, is given its own time.
+    They name who holds the others up; or nobody is named, and all ranks stand still and use no processor. A pause that
+    the program has announced, or has shown to be healthy, is given its own time.
     """
     verdict, silence = order.verdict, order.situation.silence if order.situation is not None else None
     if silence is None or due_in_s < math.inf or silence.silent_s < patience_s(Grade.WEAK, silence):
         return False
     named = verdict.conclusion is Conclusion.CULPRIT and sum(s.confidence for s in verdict.suspects) >= _LIKELY
-    return named or ENDLESS in verdict.missing
+    return named or ENDLESS in verdict.missing or (verdict.conclusion is Conclusion.UNDETERMINED and _at_rest(captures))
 
 
-async def tell_named(session: Session, incident: Incident, assessment: Assessment) -> None:
+def _at_rest(captures: Sequence[Capture]) -> bool:
+    """Return whether the last two captures show the same ranks, each at the same place and without work."""
+    if len(captures) < 2 or captures[-1].missing_nodes:
+        return False
+    before, after = captures[-2:]
+    old = {rank.rank: rank for rank in before.ranks if rank.processes}
+    if not old or {rank.rank for rank in after.ranks if rank.processes} != set(old):
+        return False
+    moved = (compare(old[rank.rank], rank, after.at_s - before.at_s) for rank in after.ranks)
+    return all(found.motion is Motion.STILL and not found.busy for found in moved)
+
+
+async def tell_seen(session: Session, incident: Incident, assessment: Assessment) -> None:
     """Tell people of a hang that is not sure enough to be acted on yet, and when it is acted on all the same."""
     acts_at_s = session.clock.now_s() + assessment.action_s - assessment.silent_s
     at = time.strftime("%H:%M:%S", time.localtime(acts_at_s))

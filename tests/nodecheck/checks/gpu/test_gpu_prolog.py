@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fake_gpus import FakeGpus
 
-HOME = Path(__file__).parents[3]
+HOME = Path(__file__).parents[4]
 
 
 def prolog(gpus: FakeGpus) -> str:

@@ -2,7 +2,7 @@
 
 Slurm has both from 25.11 on. Where an older one is installed this is skipped; to run it, put a newer one first on PATH:
 
-    PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH pytest tests/daemon/test_recoveries_requeue_delay_slurm.py
+    PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH pytest -k requeue_delay
 
 SROBUST_ROUNDS says how often each kind of job is moved (default: 3).
 """

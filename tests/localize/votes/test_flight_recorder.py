@@ -22,7 +22,7 @@ from slurm_robust.localize.judge import judge
 from slurm_robust.localize.recorder.dump import RankDump, read_dumps
 from slurm_robust.localize.votes.flight_recorder import judge_dumps
 
-REAL = Path(__file__).resolve().parents[3] / "shared/data/flight_recorder"
+REAL = Path(__file__).resolve().parents[4] / "shared/data/flight_recorder"
 FOUR = {WORLD: [0, 1, 2, 3]}
 NODES = {r: f"n{r}" for r in range(8)}
 

@@ -20,7 +20,7 @@ from snapshots import published
 from slurm_robust.config.site import parse
 from slurm_robust.daemon.api.metrics import MAX_JOBS, METRICS, metrics, table
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def labels_of(text: str) -> dict[str, set[str]]:

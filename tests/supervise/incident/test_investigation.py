@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "localize"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "localize"))
 
 from recorder_dumps import entry, plain  # type: ignore[import-not-found]
 from supervised import FakeAgents, World

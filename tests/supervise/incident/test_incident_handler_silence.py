@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from handler_parts import Parts
@@ -219,6 +221,22 @@ NAMED = Verdict(
 BUSY = Verdict(Conclusion.UNDETERMINED, "rank 1 on n2 is busy: slow, or an endless loop", missing=(ENDLESS,))
 SAVES = Verdict(Conclusion.CULPRIT, "rank 1 on n2 saves", (Suspect("n2", (1,), 0.3, "in save"),), missing=("more",))
 MOVES = Verdict(Conclusion.NONE, "rank 1 moves")
+NOBODY = Verdict(Conclusion.UNDETERMINED, "no rank waits in a collective: 2 of 2 are in user code")
+
+
+OWN = [["main", "/home/u/train.py", 9], ["receive_all", "/home/u/train.py", 5]]
+"""A function of the program's own, in which it waits for its peers."""
+
+
+def waiting(rank: int) -> list[dict[str, Any]]:
+    """The processes of a rank that uses no processor."""
+    return [{"pid": 100 + rank, "cpu_s": 1.0, "io_bytes": 1, "state": "S", "stack": "own"}]
+
+
+def working() -> Callable[[int], list[dict[str, Any]]]:
+    """The same, but rank 0 computes from one capture to the next."""
+    spent_s = count(0.0, 60.0)
+    return lambda rank: [{**waiting(rank)[0], "cpu_s": next(spent_s)}] if rank == 0 else waiting(rank)
 
 
 def told_of(
@@ -229,12 +247,15 @@ def told_of(
     *,
     mode: Mode,
     pause_s: float = 0.0,
+    processes: Callable[[int], list[dict[str, Any]]] = lambda rank: [],
 ) -> tuple[Parts, list[tuple[float, Claim]]]:
     """The claims that report something, each with the silence by then; training moves after `until_s`."""
     parts = Parts(World(tmp_path, command="python train.py", config=Config(mode=mode)))
     monkeypatch.setattr(Investigation, "judge", lambda _: parts.log.set_verdict(verdict) or verdict)
     world, found = parts.world, []
     silent_for(parts, 11.0)
+    world.agents.processes = processes
+    world.agents.stacks = {"own": [{"name": "MainThread", "main": True, "os_thread_id": 1, "frames": OWN}]}
     parts.attempt.pauses = Pauses({"train": pause_s})
     last_step_s = world.clock.at_s - 11.0
 
@@ -283,6 +304,18 @@ def test_a_pause_that_may_be_healthy_is_not_told(
     parts, found = told_of(tmp_path, monkeypatch, verdict, until_s, mode=Mode.ACT, pause_s=pause_s)
     assert found == []
     assert "note" not in parts.world.kinds
+
+
+@pytest.mark.parametrize(("busy", "times"), [(False, 1), (True, 0)])
+def test_a_hang_in_which_nobody_can_be_named_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool, times: int
+) -> None:
+    """All ranks wait for each other by sockets of their own; where one of them computes, it may be a long step."""
+    _parts, found = told_of(
+        tmp_path, monkeypatch, NOBODY, 900.0, mode=Mode.ACT, processes=waiting if not busy else working()
+    )
+    assert len(found) == times
+    assert all(300.0 <= silent_s < 430.0 for silent_s, _ in found)
 
 
 def test_two_sruns_at_once_are_the_reason_why_nothing_is_done(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from slurm_robust.nodecheck.nvml import fields
 from slurm_robust.nodecheck.nvml.session import ERRORS, NvmlSession
 
 NVML_CHECKS = [check for check in registry.select("full") if check.lane == "nvml"]
-C_TEXT = (Path(__file__).parents[1] / "fake_nvml" / "nvml.c").read_text()
+C_TEXT = (Path(__file__).parents[2] / "fake_nvml" / "nvml.c").read_text()
 
 
 def look(gpus: FakeGpus, stage: str, **more: Any) -> NodeReport:

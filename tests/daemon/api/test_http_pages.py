@@ -125,7 +125,7 @@ def closed(tmp_path: Path) -> dict[str, str]:
     (home / "lib").mkdir(parents=True)
     (home / "lib" / version).symlink_to(Path(os.__file__).resolve().parent)
     (home / "packages").symlink_to(Path(aiohttp.__file__).parents[1])
-    (home / "project").symlink_to(Path(__file__).parents[2])
+    (home / "project").symlink_to(Path(__file__).parents[3])
     home.chmod(0o700)
     return {**os.environ, "PYTHONHOME": str(home), "PYTHONPATH": f"{home}/project:{home}/packages"}
 

@@ -13,7 +13,7 @@ from slurm_robust.nodecheck.engine import counters, registry, runner
 from slurm_robust.nodecheck.engine.context import Context
 from slurm_robust.nodecheck.engine.finding import Finding
 
-REAL = Path(__file__).resolve().parents[4] / "shared" / "data" / "infiniband" / "sys-class-infiniband-h100.0"
+REAL = Path(__file__).resolve().parents[5] / "shared" / "data" / "infiniband" / "sys-class-infiniband-h100.0"
 UP = {"link_layer": "InfiniBand", "state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)"}
 UP |= {"lid": "0x1f", "sm_lid": "0x1"}
 ROCE = UP | {"link_layer": "Ethernet", "lid": "0x0", "sm_lid": "0x0"}

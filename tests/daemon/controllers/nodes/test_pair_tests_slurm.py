@@ -20,7 +20,7 @@ from slurm_robust.policy.cluster.tested_pairs import PairTest
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
-FAULTY = Path(__file__).parents[1] / "stoptime" / "faulty_ranks"
+FAULTY = Path(__file__).parents[3] / "stoptime" / "faulty_ranks"
 SECTIONS: dict[str, dict[str, object]] = {
     "nodetest": {"tests": ["pairs", "alignment"], "budget_s": 90},
     "standby": {"size": 2},

@@ -88,12 +88,12 @@ def test_nothing_heavy_is_imported_before_a_gpu_is_asked(gpus: FakeGpus) -> None
         f"assert main(['--config', {site(gpus)!r}, '--only', 'gpu_driver'], {{}}) == 0\n"
         "assert not {'torch', 'pynvml', 'ctypes', 'aiohttp', 'rich', 'click', 'pyslurm'} & sys.modules.keys()"
     )
-    env = {"PYTHONPATH": str(Path(__file__).parents[3])}
+    env = {"PYTHONPATH": str(Path(__file__).parents[4])}
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=env, stdout=subprocess.DEVNULL)
 
 
 def test_every_key_of_a_profile_is_documented() -> None:
     """docs/checks.md has the table that the code has."""
-    text = (Path(__file__).parents[3] / "docs/checks.md").read_text()
+    text = (Path(__file__).parents[4] / "docs/checks.md").read_text()
     for key, meaning in gpu_profiles.MEANING.items():
         assert f"| `{key}` | {meaning} |" in text
