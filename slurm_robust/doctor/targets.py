@@ -28,7 +28,8 @@ def check(config: Config, state: Mapping[str, Any], connect: Connect | None = No
     problems: dict[str, str | None] = {target.name: None for target in config.notify.targets}
 
     def look(target: NotifyTarget) -> None:
-        problems[target.name] = failing.get(target.name) or _problem(target, config, connect or _connect)
+        known = failing.get(target.name) or hidden_from_the_daemon(target, config)
+        problems[target.name] = known or _problem(target, config, connect or _connect)
 
     threads = [threading.Thread(target=look, args=(t,), daemon=True) for t in config.notify.targets]
     for thread in threads:
@@ -74,6 +75,22 @@ def _problem(target: NotifyTarget, config: Config, connect: Connect) -> str:
         return f"{target.url_file or 'its url'} has no URL"
     except OSError as error:
         return f"{host}:{port} cannot be reached ({error.strerror or error})"
+    return ""
+
+
+def hidden_from_the_daemon(target: NotifyTarget, config: Config) -> str:
+    """Return that the daemon may not read a secret, if it runs under an account that is not root; else empty."""
+    state_dir = Path(config.daemon.state_dir)
+    for path in filter(None, (target.url_file, target.token_file)):
+        try:
+            daemon, owner = state_dir.stat().st_uid, Path(path).stat().st_uid
+            name = state_dir.owner()
+        except (OSError, KeyError):
+            continue
+        if daemon not in (0, owner):
+            return (
+                f"the daemon, whose user is {name}, may not read {path}: chown {name} {path}; systemctl reload srobustd"
+            )
     return ""
 
 

@@ -63,7 +63,8 @@ class Address:
                 return cls(target, problem=f"{target.url_file} has no URL that begins with https:// or http://")
             tls = ssl.create_default_context(cafile=target.ca_file or None) if url else None
         except secret_file.SecretFileError as error:
-            return cls(target, problem=str(error))
+            # Secrets are read before root is given up: mended files are read when the process begins again.
+            return cls(target, problem=f"{error}; once that is mended: systemctl reload srobustd")
         except (OSError, ssl.SSLError) as error:
             return cls(target, problem=f"{target.ca_file} has no certificates that can be used ({error})")
         return cls(target, sendmail, url, token, tls)

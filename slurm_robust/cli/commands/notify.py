@@ -66,6 +66,7 @@ def test(name: str | None, path: str | None, as_json: bool) -> None:
 
 def _results(config: Config, targets: list[NotifyTarget]) -> list[dict[str, object]]:
     """Have the daemon's own process deliver to each of them."""
+    from slurm_robust.doctor.targets import hidden_from_the_daemon  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.notify.alert import Delivery, OutletSettings  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.notify.quiet_hours import is_quiet, zone_of  # noqa: PLC0415 (the same)
     from slurm_robust.notify.wording import trial  # noqa: PLC0415 (the same)
@@ -90,6 +91,8 @@ def _results(config: Config, targets: list[NotifyTarget]) -> list[dict[str, obje
     rows: list[dict[str, object]] = []
     for target in targets:
         answer = answers.get(target.name) or Delivery("", target.name, ok=False, message="the process ended before")
+        if hidden := hidden_from_the_daemon(target, config):
+            answer = Delivery("", target.name, ok=False, message=hidden)  # whatever root was answered
         quiet = is_quiet(target.quiet_hours, zone_of(target.time_zone) or dt.timezone.utc, now_s)
         rows.append({"target": target.name, "kind": target.kind, "ok": answer.ok, "message": answer.message})
         rows[-1] |= {"quiet": quiet, "time_zone_known": zone_of(target.time_zone) is not None}

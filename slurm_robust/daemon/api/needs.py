@@ -14,8 +14,8 @@ STALE_S = 30.0
 """A snapshot that is older than this is not the daemon's state any more."""
 UNWRITABLE = "cannot be written"
 """In the troubles of a daemon that cannot write into its folder, and so does nothing."""
-UNTOLD_S = 3600.0
-"""A target of `notify` that has not taken a message for so long needs a person."""
+UNTOLD_S = 600.0
+"""A target of `notify` that has not taken a message for so long needs a person; one without its secret does at once."""
 NOT_BACK = ("not_started", "aborted", "refused")
 """Outcomes after which a job that waits has only Slurm's own queue left."""
 STARTS_SOON = ("", "None", "BeginTime")
@@ -77,7 +77,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     sentences += [
         f"nobody is told by {t['target']} ({t['error']}): srobust notify test --target {t['target']}"
         for t in state.get("notify", ())
-        if t["failing_since_s"] and now_s - t["failing_since_s"] > UNTOLD_S
+        if t["failing_since_s"] and (now_s - t["failing_since_s"] > UNTOLD_S or t["error"].startswith("/"))
     ]
     return sentences
 

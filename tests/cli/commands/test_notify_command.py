@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from webhook_server import mail_program, serving
 
 from slurm_robust.cli.main import cli
 from slurm_robust.config.site import ConfigError, parse
+from slurm_robust.doctor import targets
 
 
 def test_each_target_says_what_came_back(tmp_path: Path) -> None:
@@ -52,6 +55,27 @@ def test_quiet_hours_do_not_hold_a_test_up(tmp_path: Path) -> None:
         "time_zone_known": True,
     }
     assert done.exit_code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act for another account")
+def test_the_test_has_the_rights_of_the_daemons_account(tmp_path: Path) -> None:
+    """Root may read a secret that the daemon may not: delivered by root would say nothing of the daemon."""
+    tmp_path.chmod(0o777)
+    state, secret = tmp_path / "state", tmp_path / "url"
+    state.mkdir()
+    os.chown(state, pwd.getpwnam("nobody").pw_uid, -1)
+    secret.write_text("http://127.0.0.1:1/x")
+    secret.chmod(0o600)
+    path = tmp_path / "robust.yaml"
+    target = {"name": "chat", "kind": "slack", "url_file": str(secret)}
+    path.write_text(yaml.safe_dump({"daemon": {"state_dir": str(state)}, "notify": {"targets": [target]}}))
+    done = CliRunner().invoke(cli, ["notify", "test", "--config", str(path)])
+    why = f"the daemon, whose user is nobody, may not read {secret}: chown nobody {secret}; systemctl reload srobustd"
+    assert (done.exit_code, done.stdout) == (1, f"chat: NOT DELIVERED: {why}\n")
+    (found,) = targets.check(parse(path.read_text()), {})
+    assert (found.sentence, found.fix) == (f"nobody is told: {why}", "srobust notify test --target chat")
+    os.chown(secret, pwd.getpwnam("nobody").pw_uid, -1)
+    assert "chown" not in CliRunner().invoke(cli, ["notify", "test", "--config", str(path)]).stdout
 
 
 def test_no_target_or_another_one(tmp_path: Path) -> None:

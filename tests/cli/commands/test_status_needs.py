@@ -92,12 +92,14 @@ def test_only_nodes_that_are_left_out_are_dots() -> None:
 
 
 def test_a_target_that_takes_no_message() -> None:
-    """After an hour: before, it is tried again."""
+    """After ten minutes: before, it is tried again; at once if the daemon cannot read its secret."""
     target = {"target": "oncall", "failing_since_s": 1000.0, "error": "answered 404"}
     assert needs(state(notify=[target]), 1000.0) == []
     (said,) = needs(state(at_s=5000.0, notify=[target]), 5000.0)
     assert said == "nobody is told by oncall (answered 404): srobust notify test --target oncall"
     assert needs(state(notify=[{**target, "failing_since_s": None}]), 1000.0) == []
+    unread = {**target, "error": "/etc/oncall.url cannot be read (Permission denied): ls -l /etc/oncall.url"}
+    assert len(needs(state(notify=[unread]), 1000.0)) == 1
 
 
 def test_an_old_snapshot_never_says_that_all_is_well() -> None:
