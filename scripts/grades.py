@@ -43,7 +43,8 @@ The time of a grade is its *patience*. It counts from the newest sign of progres
   others are known to wait for peers: in a collective of a library that srobust knows, or in the backward pass. Where
   they wait in one that was written by hand (plain sockets), a healthy service that waits for requests looks the same.
   Then nothing is done before the action limit. People are told after {weak_s:g} s, or {factor:g} × the longest pause,
-  by the message `hang` and by the first line of `srobust status`.
+  by the message `hang` and by the first line of `srobust status`; also if nobody can be named, as long as all
+  ranks stand at one place each and at least half of them rest.
 * If an attempt was restarted on weak evidence, its pause may have been a healthy one that nobody let end: weak evidence
   of the next one is given {factor:g} × as long.
 * In an announced phase, nothing is done on strong or weak evidence before one such phase has ended: only the action

@@ -17,6 +17,8 @@ from slurm_robust.supervise.session import Session
 
 _LIKELY = 0.5
 """Nobody is told of less likely culprits: they may be where work takes long by nature."""
+_HALF = 0.5
+"""Where more ranks than that compute, the job works."""
 
 
 def due_in_s_of(order: ExecutePlan) -> float:
@@ -37,26 +39,33 @@ def nobody_may_act(order: ExecutePlan, due_in_s: float) -> bool:
 def seen_in_vain(order: ExecutePlan, due_in_s: float, captures: Sequence[Capture]) -> bool:
     """Return whether the stacks show a hang, not surely enough to act, for as long as weak evidence gets.
 
-    They name who holds the others up; or nobody is named, and all ranks stand still and use no processor. A pause that
-    the program has announced, or has shown to be healthy, is given its own time.
+    They name who holds the others up; or nobody is named, and all ranks stand at one place each, most of them at rest.
+    A pause that the program has announced, or has shown to be healthy, is given its own time.
     """
     verdict, silence = order.verdict, order.situation.silence if order.situation is not None else None
     if silence is None or due_in_s < math.inf or silence.silent_s < patience_s(Grade.WEAK, silence):
         return False
     named = verdict.conclusion is Conclusion.CULPRIT and sum(s.confidence for s in verdict.suspects) >= _LIKELY
-    return named or ENDLESS in verdict.missing or (verdict.conclusion is Conclusion.UNDETERMINED and _at_rest(captures))
+    if named or ENDLESS in verdict.missing:
+        return True
+    rests = _at_rest(captures)
+    return rests is not None and (verdict.conclusion is Conclusion.UNDETERMINED or 0 < rests < 1)
 
 
-def _at_rest(captures: Sequence[Capture]) -> bool:
-    """Return whether the last two captures show the same ranks, each at the same place and without work."""
+def _at_rest(captures: Sequence[Capture]) -> float | None:
+    """Return the share of ranks at rest; None unless all ranks stand where they stood, and half of them rest or more.
+
+    The others compute at one place: a very long step, or an endless loop.
+    """
     if len(captures) < 2 or captures[-1].missing_nodes:
-        return False
+        return None
     before, after = captures[-2:]
     old = {rank.rank: rank for rank in before.ranks if rank.processes}
     if not old or {rank.rank for rank in after.ranks if rank.processes} != set(old):
-        return False
-    moved = (compare(old[rank.rank], rank, after.at_s - before.at_s) for rank in after.ranks)
-    return all(found.motion is Motion.STILL and not found.busy for found in moved)
+        return None
+    found = [compare(old[rank.rank], rank, after.at_s - before.at_s) for rank in after.ranks]
+    rests = sum(m.motion is Motion.STILL and not m.busy for m in found) / len(found)
+    return rests if rests >= _HALF and all(m.motion is Motion.STILL or m.busy for m in found) else None
 
 
 async def tell_seen(session: Session, incident: Incident, assessment: Assessment) -> None:

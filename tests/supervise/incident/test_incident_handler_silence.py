@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -233,10 +233,10 @@ def waiting(rank: int) -> list[dict[str, Any]]:
     return [{"pid": 100 + rank, "cpu_s": 1.0, "io_bytes": 1, "state": "S", "stack": "own"}]
 
 
-def working() -> Callable[[int], list[dict[str, Any]]]:
-    """The same, but rank 0 computes from one capture to the next."""
+def working(busy: Container[int]) -> Callable[[int], list[dict[str, Any]]]:
+    """The same, but these ranks compute from one capture to the next."""
     spent_s = count(0.0, 60.0)
-    return lambda rank: [{**waiting(rank)[0], "cpu_s": next(spent_s)}] if rank == 0 else waiting(rank)
+    return lambda rank: [{**waiting(rank)[0], "cpu_s": next(spent_s)}] if rank in busy else waiting(rank)
 
 
 def told_of(
@@ -306,16 +306,23 @@ def test_a_pause_that_may_be_healthy_is_not_told(
     assert "note" not in parts.world.kinds
 
 
-@pytest.mark.parametrize(("busy", "times"), [(False, 1), (True, 0)])
+LOOPS = Verdict(Conclusion.NONE, "no rank waits for another, and rank 0 moves (most ranks are in user)")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "busy", "times"), [(NOBODY, (), 1), (LOOPS, (0,), 1), (LOOPS, (0, 1), 0), (LOOPS, (), 0)]
+)
 def test_a_hang_in_which_nobody_can_be_named_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool, times: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: Verdict, busy: tuple[int, ...], times: int
 ) -> None:
-    """All ranks wait for each other by sockets of their own; where one of them computes, it may be a long step."""
-    _parts, found = told_of(
-        tmp_path, monkeypatch, NOBODY, 900.0, mode=Mode.ACT, processes=waiting if not busy else working()
-    )
+    """All ranks wait for each other by sockets of their own, or one computes at one place and the others wait.
+
+    A job that computes on most ranks works, and one whose ranks are all suspended waits for whoever did that.
+    """
+    parts, found = told_of(tmp_path, monkeypatch, verdict, 900.0, mode=Mode.ACT, processes=working(busy))
     assert len(found) == times
     assert all(300.0 <= silent_s < 430.0 for silent_s, _ in found)
+    assert ("nothing is done before" in parts.world.text("note")) is bool(times)
 
 
 def test_two_sruns_at_once_are_the_reason_why_nothing_is_done(tmp_path: Path) -> None:
