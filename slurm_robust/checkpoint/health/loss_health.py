@@ -125,6 +125,9 @@ def observe(trend: Trend, point: Point, limits: HealthLimits, *, now_s: float) -
 
 
 def _go_back(trend: Trend, step: int, now_s: float) -> None:
+    if step <= trend.began_step:
+        # Training begins anew: the usual values are those of its later steps, and no first loss is as low.
+        trend.losses, trend.grad_norms = [], []
     given_up = [spell for spell in trend.spells if spell.last_step >= step]
     trend.before = [*trend.before, *given_up][-_KEPT:]
     trend.spells = [

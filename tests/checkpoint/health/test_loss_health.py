@@ -95,6 +95,15 @@ def test_going_back_after_a_spike() -> None:
     assert skip(trend, 40, LIMITS) is None
 
 
+def test_a_training_that_begins_anew_is_not_measured_by_its_former_life() -> None:
+    """Its folder was moved away, say: the first losses are high again, and its checkpoints are healthy."""
+    first = [30.0 / (n + 1) for n in range(60)]
+    trend = trained(*first, trend=trained(*first), began_s=5000.0)
+    assert trend.spells == []
+    assert judge(trend, 20, 5500.0, LIMITS)[0] == HEALTHY
+    assert trained(40.0, at=60, trend=trend, began_s=6000.0).spells, "later, a spike is one again"
+
+
 def test_a_crash_is_no_spike() -> None:
     """Going back after a crash leaves what was known of the steps before."""
     trend = trained(*[2.0] * 25)
