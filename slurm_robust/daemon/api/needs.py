@@ -7,7 +7,7 @@ from typing import Any
 
 from slurm_robust.core.model import BESIDE
 from slurm_robust.core.text import duration, shortened
-from slurm_robust.policy.cluster.node_states import REBOOTED, rebooted
+from slurm_robust.policy.cluster.node_states import FAILED_FOR_SLURM, REBOOTED, rebooted
 from slurm_robust.slurm.values import fold
 
 STALE_S = 30.0
@@ -61,7 +61,7 @@ def needs(state: dict[str, Any], now_s: float) -> list[str]:
     ours = [n["name"] for n in state["nodes"] if n["owner"] == "srobust" and not n.get("repair")]
     if ours:
         sentences.append(f"{_names(ours)} drained and to be repaired: srobust nodes --state drained")
-    sentences += _rebooted(state)
+    sentences += _rebooted(state) + _drained_by_slurm(state)
     if lost := state.get("lost_jobs"):
         jobs = shortened(",".join(str(job["job"]) for job in lost), 100)
         sentences.append(f"{lost_trainings(lost)}: sacct -j {jobs}")
@@ -119,6 +119,20 @@ def _rebooted(state: dict[str, Any]) -> list[str]:
         return []
     back = f"scontrol update NodeName={fold(down)} State=RESUME"
     return [f"{_names(down)} DOWN ({REBOOTED}), and Slurm leaves it so: once its log says why: {back}"]
+
+
+def _drained_by_slurm(state: dict[str, Any]) -> list[str]:
+    """Name the nodes that Slurm itself has drained: no person knows of it, and nothing brings them back."""
+    found: dict[str, list[str]] = {}
+    for node in state["nodes"]:
+        reason = next((r for r in FAILED_FOR_SLURM if node.get("reason", "").startswith(r)), "")
+        if reason and "DRAIN" in node.get("state", ""):
+            found.setdefault(reason, []).append(node["name"])
+    return [
+        f"{_names(names)} drained by Slurm itself ({reason}): once slurmd's log there says why: "
+        f"scontrol update NodeName={fold(names)} State=RESUME"
+        for reason, names in found.items()
+    ]
 
 
 def _kept_out(job: dict[str, Any]) -> str:

@@ -33,6 +33,8 @@ HELD_UP = "held up the end of job"
 SILENT = "does not respond"
 REBOOTED = "Node unexpectedly rebooted"
 """The reason of a node that slurmctld keeps DOWN because it booted, and nobody had told Slurm that it would."""
+FAILED_FOR_SLURM = ("Prolog error", "Epilog error", "Kill task failed", "batch job complete failure")
+"""So begin the reasons of nodes that slurmctld drained because something of its own failed there."""
 _ELSE = frozenset(("DRAIN", "NOT_RESPONDING", "REBOOT_ISSUED", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP"))
 
 

@@ -79,6 +79,19 @@ def test_a_node_that_a_person_has_set_down_or_reboots_needs_nobody(
     assert told(world) == []
 
 
+@pytest.mark.parametrize("reason", ["Prolog error", "Kill task failed [root@2026-11-27T16:22:01]"])
+def test_a_node_that_slurm_itself_drained_needs_a_person(world: World, reason: str) -> None:
+    """Neither a person nor the daemon knows of it, and nothing brings it back."""
+    node = world.slurm.state.nodes["n2"]
+    world.slurm.state.nodes["n2"] = replace(node, flags=frozenset({"DRAIN"}), reason=reason)
+    world.run(20)
+    (line,) = said(world)
+    assert line == (
+        f"n2 is drained by Slurm itself ({reason.partition(' [')[0]}): once slurmd's log there says why: "
+        "scontrol update NodeName=n2 State=RESUME"
+    )
+
+
 @pytest.mark.parametrize("nodes", [3, 4, 5])
 def test_a_job_that_needs_the_pools_nodes_is_named(world: World, nodes: int) -> None:
     """It waits for ever; a job that fits beside the pool, or into no partition, does not wait for that."""
