@@ -175,6 +175,8 @@ def test_incidents_json_is_what_the_design_says(site: Path) -> None:
     for name in (one["id"], one["job"], one["key"]):
         assert json.loads(run(site, "incidents", name, "--json").output) == [one]
     assert run(site, "incidents", "nope").exit_code == 1
+    number = one["key"].partition(".")[0]
+    assert run(site, "incidents", number).exit_code == 0, "as messages name an array's task"
 
 
 def test_json_of_the_others(site: Path) -> None:

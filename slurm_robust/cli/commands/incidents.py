@@ -49,7 +49,8 @@ def command(incident: str | None, limit: int, html: Path | None, path: str | Non
     kept = _of_folder(incident) if incident is not None else []
     incidents = kept or _load(config_to_show(path))
     if incident is not None and not kept:
-        incidents = [i for i in incidents if incident in (i["id"], i["key"], i["job"])]
+        # Messages name an array's task by its own number, which the key begins with.
+        incidents = [i for i in incidents if incident in (i["id"], i["key"], i["job"], i["key"].partition(".")[0])]
         if not incidents:
             raise click.ClickException(f"no incident {incident}; srobust incidents lists them")
     incidents = incidents[:limit]

@@ -170,8 +170,12 @@ def _weak(s: Situation) -> Plan | None:
     if not weak or s.stopped or s.faulty_nodes or set(s.dead_nodes) & s.used_nodes or _fruitless(s) is not None:
         return None
     why = f"{finding(s)}; weak evidence costs no node"
+    if s.outside and s.action_limit_reached:
+        # Nobody would ever end the hang: the limit counts whatever the stacks show.
+        return by_requeue(s, why, ", no node named") if s.job.requeueable else alert_only(why)
     if s.outside:
-        return Plan(Road.ALERT_ONLY, f"{why}. Nothing is done: the step is not ours to start")
+        until = "until the action limit" if s.job.requeueable else "at all, and the job may not be requeued"
+        return Plan(Road.ALERT_ONLY, f"{why}. Nothing is done {until}: the step is not ours to start")
     if s.restarts_tried > 0:
         return None  # it has come again: the nodes are tested
     return _in_place(s, why, ". Restart in place, once")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from slurm_robust.localize.ranks import name
 from slurm_robust.marks import claim
 from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.supervise.session import Session
@@ -53,7 +54,12 @@ class AttachedEnd:
         if not s.attached_srun_gone:
             return
         step = attempt.step
-        s.folder.log_event("finished", f"srun has ended{f' at step {step}' if step >= 0 else ''}", step=step)
+        ended = f"srun has ended{f' at step {step}' if step >= 0 else ''}"
+        if known := [end for end in attempt.exits.values() if end.rank >= 0]:
+            first = min(known, key=lambda end: end.at_s)
+            how = f"by signal {first.signal}" if first.signal else f"with exit code {first.exit_code}"
+            ended += f", after {name([first.rank])} on {first.node} had ended {how}; no attempt follows"
+        s.folder.log_event("finished", ended, step=step)
         await s.agents.stop()
         if not s.job.requeue_requested:
             await s.job.write_claim(state=claim.STATE_DONE, step=step)

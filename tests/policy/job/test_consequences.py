@@ -24,6 +24,7 @@ from slurm_robust.policy.job.consequences import (
 )
 from slurm_robust.policy.job.decide import decide
 from slurm_robust.policy.job.ladder import LadderOptions
+from slurm_robust.policy.job.situation import JobFacts
 
 LADDER = LadderOptions(enabled=True, tests=(TestName.IN_NODE, TestName.PAIRS))
 NOBODY_WORKS = Verdict(Conclusion.UNDETERMINED, "all ranks wait", corroborated=True, grade=Grade.STRONG)
@@ -124,9 +125,12 @@ def test_weak_evidence_restarts_in_place_once_and_is_then_tested() -> None:
 
 
 def test_weak_evidence_about_a_step_of_the_script_is_only_told() -> None:
-    """The step is not ours to start again."""
+    """The step is not ours to start again. At the action limit the job is requeued, and no node is left for it."""
     s = situation(culprit("n2", grade=Grade.WEAK), silence=silent(300), outside=True)
     assert decide(s).road is Road.ALERT_ONLY
+    overdue = replace(s, silence=silent(1801), action_limit_reached=True)
+    assert (decide(overdue).road, decide(overdue).evict) == (Road.SEAT, ())
+    assert decide(replace(overdue, job=JobFacts(requeueable=False))).road is Road.ALERT_ONLY
 
 
 def test_a_deadlock_of_which_nobody_is_named_has_the_nodes_tested() -> None:

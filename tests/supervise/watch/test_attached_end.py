@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from supervised import World
 
+from slurm_robust.localize.evidence import RankExit
 from slurm_robust.supervise.launch.attached_step import AttachedStep
 from slurm_robust.supervise.watch.attached_end import AttachedEnd
 
@@ -67,3 +68,14 @@ def test_a_cluster_that_is_gone_is_not_watched_for_ever(watch: Watch) -> None:
     clock.at_s += 100.0
     assert watch.reached()
     assert "this watch ends" in watch.world.text("note")
+
+
+def test_a_step_that_failed_is_told_with_the_rank_that_ended_first(tmp_path: Path) -> None:
+    """Where srun does not wait for us, as in a job that may not be requeued, that is all that anybody says."""
+    step = AttachedStep("0")
+    watch = Watch(tmp_path, step)
+    watch.attempt.exits = {1: RankExit(1, "n2", 8.0, exit_code=1), 0: RankExit(0, "n1", 7.0, signal=9)}
+    step._gone = True
+    asyncio.run(watch.end.report(watch.attempt))
+    said = "srun has ended, after rank 0 on n1 had ended by signal 9; no attempt follows"
+    assert watch.world.text("finished") == said
