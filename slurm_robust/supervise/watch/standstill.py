@@ -82,9 +82,14 @@ class Standstill:
 
 
 def _waits(capture: Capture, verdict: Verdict) -> bool:
-    """Whether somebody waits for others, or is held: a program that only sleeps is not spoken of."""
+    """Return whether somebody seems to wait for others, or is held: a program that only sleeps is not spoken of.
+
+    Where the ranks wait by sockets of their own, no stack says that they do; but they stand at different places.
+    """
     stands = verdict.conclusion is not Conclusion.NONE and verdict.grade is not Grade.NONE
-    return stands or any(rank_place(rank).waits_for_peers for rank in capture.ranks)
+    places = [rank_place(rank) for rank in capture.ranks]
+    apart = verdict.conclusion is Conclusion.UNDETERMINED and len({place.label for place in places}) > 1
+    return stands or apart or any(place.waits_for_peers for place in places)
 
 
 def _where(capture: Capture) -> str:

@@ -138,3 +138,15 @@ def test_a_job_that_hangs_in_its_first_steps_is_told(tmp_path: Path, mode: Mode)
     assert f"{'acted on' if mode is Mode.ACT else 'nothing is done (observe mode)'} at {at}" in line
     assert mute.world.job.claim.still_since_s > 0
     assert mute.proven == 0
+
+
+def test_two_ranks_that_wait_by_sockets_of_their_own_are_told(tmp_path: Path) -> None:
+    """No stack says that one waits for the other, but they stand at different places."""
+    mute = Mute(tmp_path, {0: "receives", 1: "sleeps"})
+    mute.world.steps(1, ranks=2)
+    mute.world.clock.at_s += 2.0
+    mute.world.steps(2, ranks=2)
+    mute.passes(500)
+    (line,) = mute.said
+    assert "rank 0 in recvall (u/train.py:27), rank 1 in main (u/serve.py:7)" in line
+    assert mute.proven == 0
