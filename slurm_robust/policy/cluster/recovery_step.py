@@ -113,7 +113,9 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
     job = view.job
     if job is None or job.state in ENDED:
         state = job.state if job is not None else "gone"
-        return _tidy(r, view) or Finish("ended", f"the job ended by itself ({state})")
+        return _tidy(r, view) or Finish(
+            "ended", "the job was cancelled" if state == "CANCELLED" else f"the job ended by itself ({state})"
+        )
     if view.abort:
         return _abandon(r, view, job)
     again = job.state in RUNS and job.restart_count > r.restart
