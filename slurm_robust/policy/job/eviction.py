@@ -113,6 +113,8 @@ def leave(s: Situation, faults: Mapping[str, str]) -> Plan:
 
 def _why_not_inside(s: Situation, evict: set[str]) -> str:
     """Why the next attempt cannot run in this allocation without these nodes; empty if it can."""
+    if s.outside:
+        return "the step is not ours to start"
     dead = set(s.dead_nodes) & set(s.allocation_nodes)
     if s.batch_node in dead:
         return f"the batch script's own node {s.batch_node} is dead"

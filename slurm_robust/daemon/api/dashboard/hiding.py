@@ -22,8 +22,8 @@ FOLDERS = frozenset({"report", "folder"})
 SENTENCES = frozenset({"reason", "why", "word", "evidence", "doing", "error", "still", "troubles"})
 """Keys whose texts are sentences of people, jobs or the daemon; all other texts are names and values of our own."""
 _WORD = re.compile(r"[\w-]+(?:[.@+][\w-]+)*")
-_ORDINARY = re.compile(r"(?:[A-Za-z]+|\d+)(?: (?:[A-Za-z]+|\d+))?")
-"""One or two of letters alone, or of digits alone: a sentence may have the same words and mean no job."""
+_ORDINARY = re.compile(r"[A-Za-z]+|\d+")
+"""A word of letters alone, or of digits alone."""
 _CALLED = re.compile(r"(?:\bjobs?|\bcalled|\bnamed|name)[:=]?\s?$", re.IGNORECASE)
 _IN_A_PATH = re.compile(r"(?<![^\s\"'`=:(])/(?!(?:dev|proc|sys)/)(?:[^\s\"'`/]+/)+$")
 _BEHIND_JOB = re.compile(
@@ -77,7 +77,7 @@ class Hiding:
         nodes = {node.get("name") for node in snapshot.get("nodes", ())}
         for name, is_users in _names(snapshot, jobs=self.jobs, users=self.users):
             known, most = (self._words, NAMES_MAX) if _WORD.fullmatch(name) else (self._phrases, PHRASES_MAX)
-            everywhere = is_users or (name not in nodes and _ORDINARY.fullmatch(name) is None)
+            everywhere = is_users or not _is_ordinary(name, nodes)
             known[name] = known.pop(name, False) or everywhere
             if len(known) > most:
                 del known[next(iter(known))]
@@ -116,6 +116,12 @@ class Hiding:
             if phrase in text:
                 text = re.sub(re.escape(phrase), partial(_hidden, everywhere=everywhere), text)
         return _WORD.sub(lambda word: _hidden(word, everywhere=self._words.get(word[0])), text)
+
+
+def _is_ordinary(name: str, nodes: Collection[str | None]) -> bool:
+    """Return whether a sentence may have these words and mean no job: one or two ordinary words, or names of nodes."""
+    words = name.split(" ")
+    return len(words) <= 2 and all(word in nodes or _ORDINARY.fullmatch(word) for word in words)
 
 
 def _hidden(found: re.Match[str], *, everywhere: bool | None) -> str:

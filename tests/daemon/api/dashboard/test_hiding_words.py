@@ -26,6 +26,7 @@ def test_an_ordinary_word_is_no_name() -> None:
 
 
 @example(["12 of"])
+@example(["n1 is"])
 @given(st.lists(st.sampled_from(WORDS) | st.tuples(st.sampled_from(WORDS), st.sampled_from(WORDS)).map(" ".join)))
 def test_no_name_changes_a_sentence_of_our_own(names: list[str]) -> None:
     """Whatever words and pairs of words of these sentences jobs are called, node names and numbers included."""
