@@ -80,6 +80,17 @@ def compare(before: RankCapture, after: RankCapture, elapsed_s: float) -> RankMo
 _Change = tuple[Motion, str, bool]
 
 
+def motions(captures: Sequence[Capture]) -> list[RankMotion]:
+    """Return how each rank moved between the last two captures; none unless both show the same ranks on all nodes."""
+    if len(captures) < 2 or captures[-1].missing_nodes:
+        return []
+    before, after = captures[-2:]
+    old = {rank.rank: rank for rank in before.ranks}
+    if {rank.rank for rank in after.ranks} != set(old):
+        return []
+    return [compare(old[rank.rank], rank, after.at_s - before.at_s) for rank in after.ranks]
+
+
 def _tree(before: RankCapture, after: RankCapture) -> _Change:
     ours, theirs = rank_process(before), rank_process(after)
     assert ours is not None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from slurm_robust.core.model import Conclusion, Grade, Incident
 from slurm_robust.localize.evidence import Capture
-from slurm_robust.localize.stacks.motion import Motion, compare
+from slurm_robust.localize.stacks.motion import Motion, motions
 from slurm_robust.localize.votes.busy_ranks import ENDLESS
 from slurm_robust.policy.job.consequences import patience_s
 from slurm_robust.supervise.outcome import ExecutePlan
@@ -57,13 +57,9 @@ def _at_rest(captures: Sequence[Capture]) -> float | None:
 
     The others compute at one place: a very long step, or an endless loop.
     """
-    if len(captures) < 2 or captures[-1].missing_nodes:
-        return None
-    before, after = captures[-2:]
-    old = {rank.rank: rank for rank in before.ranks if rank.processes}
-    if not old or {rank.rank for rank in after.ranks if rank.processes} != set(old):
-        return None
-    found = [compare(old[rank.rank], rank, after.at_s - before.at_s) for rank in after.ranks]
+    found = motions(captures)
+    if not found or not all(rank.processes for rank in captures[-1].ranks):
+        return None  # a rank that is gone is another case
     rests = sum(m.motion is Motion.STILL and not m.busy for m in found) / len(found)
     return rests if rests >= _HALF and all(m.motion is Motion.STILL or m.busy for m in found) else None
 

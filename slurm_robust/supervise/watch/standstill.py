@@ -13,7 +13,7 @@ from slurm_robust.core.model import Conclusion, Grade, Verdict
 from slurm_robust.core.text import duration, shortened
 from slurm_robust.localize.evidence import Capture
 from slurm_robust.localize.ranks import name
-from slurm_robust.localize.stacks.motion import Motion, compare
+from slurm_robust.localize.stacks.motion import Motion, motions
 from slurm_robust.localize.stacks.process_tree import rank_place
 from slurm_robust.policy.job.consequences import PATIENT_PHASES
 from slurm_robust.supervise.session import Session
@@ -59,15 +59,10 @@ class Standstill:
 
     def _stands(self, captures: list[Capture]) -> bool:
         """Whether all living ranks were seen twice, at the same place, in no pause that the program has announced."""
-        attempt = self._attempt
-        if len(captures) < 2 or captures[-1].missing_nodes or attempt.pause_kind in PATIENT_PHASES:
+        if self._attempt.pause_kind in PATIENT_PHASES:
             return False
-        before, after = captures[-2:]
-        old = {rank.rank: rank for rank in before.ranks}
-        if not after.ranks or {rank.rank for rank in after.ranks} != set(old):
-            return False
-        elapsed_s = after.at_s - before.at_s
-        return all(compare(old[r.rank], r, elapsed_s).motion is not Motion.MOVING for r in after.ranks)
+        found = motions(captures)
+        return bool(found) and all(one.motion is not Motion.MOVING for one in found)
 
     def _then(self, due_in_s: float) -> str:
         """What is done if it stays so, when, and what a person may type."""

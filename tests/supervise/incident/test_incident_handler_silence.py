@@ -325,6 +325,14 @@ def test_a_hang_in_which_nobody_can_be_named_is_told(
     assert ("nothing is done before" in parts.world.text("note")) is bool(times)
 
 
+def test_a_rank_that_is_gone_makes_it_another_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its capture has no process, before and after: nothing of that kind is told, and nothing breaks."""
+    _, found = told_of(
+        tmp_path, monkeypatch, NOBODY, 900.0, mode=Mode.ACT, processes=lambda rank: waiting(rank) if rank else []
+    )
+    assert found == []
+
+
 def test_two_sruns_at_once_are_the_reason_why_nothing_is_done(tmp_path: Path) -> None:
     """And not the mode, which is act."""
     lock = SupervisorLock("fake-beside", "1")

@@ -50,20 +50,24 @@ class SeatsAgain:
         self._seated = {i: at_s for i, at_s in self._seated.items() if i in jobs}
         waiting = [j for j in jobs.values() if j.state == "PENDING" and j.restart_count and not j.completing]
         waiting = [j for j in waiting if j.priority]
-        self.lacked = frozenset[str]().union(*(self._lacked(job) for job in waiting))
-        for job in waiting:
+        found = [(job, self._last(job)) for job in waiting]
+        known = [(job, *last) for job, last in found if last is not None]
+        self.lacked = frozenset[str]().union(*(self._lacked(*one) for one in known))
+        for job, row, last in known:
             job_id = job.ref.job_id
             rests = now_s < self._seated.get(job_id, 0.0) + AGAIN_S
             if not rests and self.recoveries.of_job(job_id) is None:
                 with context.guarded("recovery.waits", f"job {job.ref.address}", key=job.ref.address):
-                    await self._look(job)
+                    await self._look(job, row, last)
 
-    def _lacked(self, job: Job) -> frozenset[str]:
+    def _last(self, job: Job) -> tuple[IncidentRow, Recovery] | None:
+        """Return the job's last recovery, if its incident is not older than a day."""
+        last = next(iter(self.context.journal.recoveries(job.ref.job_id, job.user)), None)
+        return last if last is not None and self.context.now_s() <= last[0].incident.opened_at_s + DAY_S else None
+
+    def _lacked(self, job: Job, row: IncidentRow, last: Recovery) -> frozenset[str]:
         """Return the nodes of the kind that the job ran on, where it waits for nodes since its last recovery."""
         nodes, named = self.context.readings.nodes, job.partition.split(",")
-        row, last = next(iter(self.context.journal.recoveries(job.ref.job_id, job.user)), (None, None))
-        if row is None or last is None or self.context.now_s() > row.incident.opened_at_s + DAY_S:
-            return frozenset()
         short = missing(last, job, nodes) > 0 if row.state == OPEN else _for_nodes(job)
         if not short or "maintenance" in job.reason.lower() or job.restart_count <= last.restart:
             return frozenset()
@@ -72,12 +76,9 @@ class SeatsAgain:
         like = {n.name for n in nodes.values() for p in named if p in n.partitions and class_of(n, p) in kinds}
         return frozenset(like - {*expand(last.own_exclude)})
 
-    async def _look(self, job: Job) -> None:
+    async def _look(self, job: Job, row: IncidentRow, last: Recovery) -> None:
         context, now_s = self.context, self.context.now_s()
-        row, last = next(iter(context.journal.recoveries(job.ref.job_id, job.user)), (None, None))
-        if row is None or last is None or not _short(row, last) or now_s > row.incident.opened_at_s + DAY_S:
-            return
-        if not self._free(last, job):
+        if not _short(row, last) or not self._free(last, job):
             return
         now_job = await context.call(context.client.job, job.ref)  # with its exclusions
         if now_job is None or not _waits(now_job, last):
