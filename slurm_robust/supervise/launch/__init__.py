@@ -9,7 +9,7 @@
 * Between launcher and supervisor: `channel` is the supervisor's end of the socket, and `messages` are what both say.
 * Which run this is: `run_place` tells apart the runs of one batch script, `supervisor_lock` allows one supervisor a
   job, `other_restarters` finds other programs that restart the job, and `own_output` finds the job's output files.
-* The end: `user_end` tells whether the user ended the step, and `waiting_shell` waits in the launcher's place while
-  the job is requeued.
+* The end: `signal_sender` tells who sent a signal, `user_end` whether the user ended the step by signals, and
+  `waiting_shell` waits in the launcher's place while the job is requeued.
 * Steps of others: `attached_step` finds a training step that somebody else started.
 """

@@ -27,7 +27,7 @@ class Channel:
         ended: Srun's exit code, once it has ended.
         early: What srun was started with before there was a supervisor; None where a supervisor has it started.
         evicted: Nodes that the last launch left out, as the launcher keeps it for a supervisor that is started again.
-        signals: Signals that may end a step, as the current srun has received them, and when we heard of each.
+        signals: Signals that may end a step, as the current srun has received them, and when.
         warm_ended: The last warm step that has ended by itself.
     """
 
@@ -73,7 +73,7 @@ class Channel:
         elif isinstance(message, messages.WarmEnded):
             self.warm_ended = message
         elif isinstance(message, messages.SrunSignalled):
-            self.signals.append(Received(message.number, self._clock.monotonic_s()))
+            self.signals.append(Received(message.number, message.at_s))
         elif not isinstance(message, messages.LauncherReady):
             self.evicted = message.evicted or self.evicted
             self.running_attempt = message.attempt

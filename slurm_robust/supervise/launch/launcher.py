@@ -18,9 +18,10 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.supervise.launch import messages, srun_process, waiting_shell
+from slurm_robust.supervise.launch.signal_sender import sent_by_process, sent_by_slurm
+from slurm_robust.supervise.launch.user_end import Received, merged_interrupt_s
 from slurm_robust.supervise.launch.warm_srun import WarmPlace
 
 if TYPE_CHECKING:
@@ -44,17 +45,6 @@ _WARM_GONE = 1
 """Exit code of a warm step whose srun ended just before it was to become the attempt."""
 _ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 _MOST_SIGNALS = 8
-
-
-def sent_by_process(info: signal.struct_siginfo) -> bool:
-    """True where a process sent a signal, as with kill(1); a terminal's keys are sent by the kernel."""
-    return info.si_code <= 0
-
-
-def sent_by_slurm(sender_pid: int) -> bool:
-    """True where a slurmstepd sent a signal: it signals srun too, unless we are its direct child."""
-    sender = procfs.stat(sender_pid)
-    return sender is not None and sender.command.startswith("slurmstepd")
 
 
 def _report_of(early: EarlyLaunch) -> messages.StartedEarly:
@@ -95,7 +85,7 @@ class Launcher:
         self._silent_ticks = 0
         self._first_message_by_s = 0.0
         self._srun: subprocess.Popen[bytes] | None = None
-        self._signals: list[int] = []
+        self._signals: list[Received] = []
         """Signals that may end a step, as the current srun has received them: the first few."""
         self._warm = WarmPlace()
         self._ended: int | None = None
@@ -170,10 +160,12 @@ class Launcher:
         """Srun's exit code as a shell would give it, where it has ended."""
         if self._srun is None or self._srun.poll() is None:
             return None
-        code = self._srun.returncode
+        code = srun_process.exit_code(self._srun.returncode)
+        if (at_s := merged_interrupt_s(self._signals, code, self._clock.monotonic_s())) is not None:
+            self._note_signal(signal.SIGINT, at_s)
         self._srun = None
         self._warm.finish_messages()
-        return srun_process.exit_code(code)
+        return code
 
     def _carry_out_warm(self, order: messages.WarmOrder) -> None:
         """Start, adopt or end the warm step's srun; the supervisor learns of an end that it did not ask for."""
@@ -247,8 +239,8 @@ class Launcher:
             self._send(messages.SrunEnded(self._attempt, self._ended, self._evicted))
         else:
             self._send(messages.LauncherReady())
-        for number in self._signals:
-            self._send(messages.SrunSignalled(self._attempt, number))
+        for received in self._signals:
+            self._send(messages.SrunSignalled(self._attempt, *received))
 
     def _wait(self) -> int | None:
         """Wait for a signal or the end of a tick, and react to it; an exit code where that is the end."""
@@ -300,12 +292,15 @@ class Launcher:
         if self._srun is None or number not in srun_process.FORWARDED | srun_process.TERMINAL:
             return
         if number in _ENDING and len(self._signals) < _MOST_SIGNALS:
-            self._signals.append(number)
-            self._send(messages.SrunSignalled(self._attempt, number))
+            self._note_signal(number, self._clock.monotonic_s())
         if typed or (sent_by_slurm(info.si_pid) and os.getppid() != info.si_pid):
             return
         with contextlib.suppress(ProcessLookupError):
             self._srun.send_signal(number)
+
+    def _note_signal(self, number: int, at_s: float) -> None:
+        self._signals.append(Received(number, at_s))
+        self._send(messages.SrunSignalled(self._attempt, number, at_s))
 
     def _carry_out(self, message: messages.ToLauncher | messages.SupervisorGone) -> int | None:
         """Do what the supervisor asks; an exit code where that is the end."""

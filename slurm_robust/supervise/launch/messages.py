@@ -33,10 +33,14 @@ class SrunEnded(NamedTuple):
 
 
 class SrunSignalled(NamedTuple):
-    """Srun has received this signal: from a terminal, a script, or Slurm. A supervisor that starts is told again."""
+    """Srun has received this signal: from a terminal, a script, or Slurm. A supervisor that starts is told again.
+
+    `at_s` is when the launcher received it, on the monotonic clock, which all processes of a machine share.
+    """
 
     attempt: str
     number: int
+    at_s: float
 
 
 class StartedEarly(NamedTuple):

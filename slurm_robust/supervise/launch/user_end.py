@@ -12,7 +12,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 _TWICE_S = 1.5
-"""srun waits one second for the second Ctrl-C; both reach us through a loop of ours."""
+"""srun waits one second for the second Ctrl-C; the launcher may be late by as long as it takes to start a process."""
+_ENDS_WITHIN_S = 3.0
+"""srun kills the tasks that the second Ctrl-C does not end at once."""
+_INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGKILL)
 _LEAVES_TIME_S = 600.0
 """For a program that saves a checkpoint when it is interrupted. One that still trains after it has taken no notice."""
 _SURE = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -21,7 +24,7 @@ _FIRST_COUNTS = {"X", "disable-status", "q", "quit-on-interrupt"}
 
 
 class Received(NamedTuple):
-    """A signal that srun has received, and when we heard of it, on the monotonic clock."""
+    """A signal that srun has received, and when the launcher received it too, on the monotonic clock."""
 
     number: int
     at_s: float
@@ -42,3 +45,15 @@ def user_end(
     pairs = [later for earlier, later in pairwise(interrupts) if later - earlier <= _TWICE_S]
     telling = interrupts if first_counts else pairs
     return "SIGINT" if telling and now_s - telling[-1] <= _LEAVES_TIME_S else ""
+
+
+def merged_interrupt_s(signals: Sequence[Received], exit_code: int, ended_s: float) -> float | None:
+    """When a second Ctrl-C came that the launcher cannot have heard; None if there is no sign of one.
+
+    The kernel keeps one of two equal signals that arrive while the launcher does something else. srun has a thread for
+    them, so that it heard both, and ended as it ends then: `exit_code`, at `ended_s` on the monotonic clock.
+    """
+    interrupts = [received.at_s for received in signals if received.number == signal.SIGINT]
+    if len(interrupts) != 1 or exit_code not in _INTERRUPTED or ended_s - interrupts[0] > _ENDS_WITHIN_S:
+        return None
+    return interrupts[0]

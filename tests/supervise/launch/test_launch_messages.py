@@ -13,7 +13,7 @@ REPORTED: list[m.ToSupervisor] = [
     m.StartedEarly("1.0.7.1", "ab12", "/ck/step-7", 7, True, "3-5", ("step-8 was passed over",), {"/out": 12}),
     m.SrunStarted("1.0.1", 7, ("n1",)),
     m.SrunStarted("1.0.1", 7),
-    m.SrunSignalled("1.0.1", 15),
+    m.SrunSignalled("1.0.1", 15, 0.25),
     m.SrunEnded("1.0.1", 9, ("n1", "n2")),
     m.WarmEnded("1.0.2", 9, "srun: error"),
 ]

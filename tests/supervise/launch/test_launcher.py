@@ -224,24 +224,41 @@ def test_an_interrupt_sent_to_the_launcher_alone_reaches_the_command(tmp_path: P
     assert (tmp_path / "told").read_text() == f"1.0.1 {int(number)}\n"
 
 
+def test_the_supervisor_is_told_of_two_interrupts_where_srun_ended_as_it_does_after_two(tmp_path: Path) -> None:
+    """The launcher heard one: it was starting a process while the second came."""
+    process = start(tmp_path, COUNTS.replace("trap 'echo x >> got' INT QUIT", "trap 'touch got; exit 130' INT"))
+    wait_until((tmp_path / "up").exists, timeout_s=10, what="the command")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert (tmp_path / "told").read_text() == f"1.0.1 {int(signal.SIGINT)}\n" * 2
+
+
 def test_a_supervisor_that_is_started_anew_is_told_how_the_step_is_ended(tmp_path: Path) -> None:
-    """Its predecessor knew of the SIGTERM and was killed; the next one must not start the training again."""
+    """Its predecessor knew of the SIGTERM and was killed; the next one must not start the training again.
+
+    It is told when the signal came, not when it was told: two Ctrl-C count only where one soon follows the other.
+    """
     supervisor = """
+import time
 first = json.loads(f.readline())
 if first["ev"] == "ready":
     launch("trap '' TERM; touch up; while [ ! -e stop ]; do sleep 0.02; done; exit 12"); f.readline(); f.readline()
-    os.kill(os.getpid(), 9)
+    open("first_told_at", "w").write(str(time.monotonic())); os.kill(os.getpid(), 9)
 open("told", "w").write(f.readline()); code = json.loads(f.readline())["code"]; say(do="exit", code=code); f.readline()
 """
     process = start(tmp_path, supervisor)
     wait_until((tmp_path / "up").exists, timeout_s=10, what="the command")
+    before_s = time.monotonic()
     process.send_signal(signal.SIGTERM)
     wait_until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text(), 10, "the second supervisor")
     (tmp_path / "stop").touch()
     process.communicate(timeout=20)
     assert process.returncode == 12
     told = json.loads((tmp_path / "told").read_text())
+    at_s = told.pop("at_s")
     assert told == {"ev": "signalled", "attempt": "1.0.1", "number": int(signal.SIGTERM)}
+    assert before_s <= at_s <= float((tmp_path / "first_told_at").read_text())
 
 
 def test_an_interrupt_after_the_commands_end_leaves_it_its_exit_code(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM
 
 import pytest
 
-from slurm_robust.supervise.launch.user_end import Received, user_end
+from slurm_robust.supervise.launch.user_end import Received, merged_interrupt_s, user_end
 
 
 def by(*signals: tuple[int, float], now_s: float = 20.0, option: str = "", env: str = "") -> str:
@@ -47,3 +47,22 @@ def test_with_sruns_own_options_one_is_enough(option: str) -> None:
 def test_the_variable_counts_like_the_option() -> None:
     """SLURM_DISABLE_STATUS stands in for --disable-status."""
     assert by((SIGINT, 10.0), env="SLURM_DISABLE_STATUS") == "SIGINT"
+
+
+@pytest.mark.parametrize(
+    ("pressed", "code", "ended_s", "expected"),
+    [
+        ((10.0,), 130, 11.0, 10.0),  # the tasks ended by it
+        ((10.0,), 137, 11.0, 10.0),  # srun killed them
+        ((10.0,), 137, 20.0, None),  # a rank was killed, long after the user had looked at the tasks
+        ((10.0,), 1, 11.0, None),
+        ((10.0, 10.5), 137, 11.0, None),  # both were heard
+        ((), 137, 11.0, None),
+    ],
+)
+def test_a_second_ctrl_c_that_the_kernel_merged_with_the_first_is_told_by_sruns_end(
+    pressed: tuple[float, ...], code: int, ended_s: float, expected: float | None
+) -> None:
+    """The launcher was busy; srun was not."""
+    signals = [Received(SIGINT, at_s) for at_s in pressed]
+    assert merged_interrupt_s(signals, code, ended_s) == expected
