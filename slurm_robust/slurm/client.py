@@ -103,7 +103,8 @@ class Job:
         time_limit_s: None where unlimited.
         start_at_s: Of the current run, or the earliest start of a pending job; 0 where unknown.
         hetjob_id: Id of the het job it belongs to, or 0.
-        requeueable: Slurm would requeue it: a batch job (not `salloc`, not `srun`) without `--no-requeue`.
+        batch: It has a script (not `salloc`, not `srun`).
+        requeueable: Slurm would requeue it: a batch job without `--no-requeue`.
         exclude: Nodes it must not use, folded; None where this call did not ask (the command back end's `jobs`).
         exit_code: `ExitCode` as Slurm prints it, `0:0`; empty where the back end cannot tell.
         std_out: Its output file. Some versions of Slurm leave patterns in it (`%j`): `output_files.expanded`.
@@ -128,6 +129,7 @@ class Job:
     exclude: str | None = ""
     req_nodes: str = ""
     restart_count: int = 0
+    batch: bool = True
     requeueable: bool = True
     start_at_s: int = 0
     submit_at_s: int = 0

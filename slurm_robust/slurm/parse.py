@@ -313,6 +313,7 @@ def _job(fields: dict[str, str]) -> Job:
         state=state,
         completing="COMPLETING" in (state, *flags.split("+")),
         exclude=None,
+        batch=fields["batchflag"] != "0",
         requeueable=fields["requeue"] != "0" and fields["batchflag"] != "0",
         **values,
     )

@@ -145,6 +145,7 @@ def job_of(job: Any) -> Job:
         num_nodes=job.num_nodes or 0,
         reason="" if reason == "None" else reason,
         restart_count=job.requeue_count or 0,
+        batch=bool(job.is_batch_job),
         requeueable=bool(job.is_requeueable and job.is_batch_job),
         start_at_s=clamped_s(job.start_time or 0),
         submit_at_s=clamped_s(job.submit_time or 0),

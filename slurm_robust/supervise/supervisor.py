@@ -126,8 +126,9 @@ class Supervisor:
         )
         if job.claim.incident:
             self._log.reopen(job.claim.incident)
-        if attached is not None and not (job.can_claim and job.info.requeueable):
-            attached.release()  # no decision could bring the step back, so srun need not wait for one
+        if attached is not None and not (job.can_claim and job.info.batch):
+            # No decision could be told, or the user sits there and sees the end: srun need not wait for one.
+            attached.release()
         self._report_other_restarters()
         early = channel.early if channel is not None else None
         first = channel is not None and (early is not None or not channel.running_attempt) and channel.ended is None

@@ -55,7 +55,7 @@ def test_a_job_is_read_with_what_its_owner_asked_for(client: SlurmClient, jobs: 
     assert (len(job.nodes), job.num_nodes, job.batch_host) == (2, 2, job.nodes[0])
     assert job.time_limit_s == ((24 + 2) * 60 + 3) * 60
     assert began_at_s - 1 <= job.submit_at_s <= job.start_at_s <= time.time() + 1
-    assert (job.requeueable, job.restart_count, job.completing, job.hetjob_id) == (False, 0, False, 0)
+    assert (job.batch, job.requeueable, job.restart_count, job.completing, job.hetjob_id) == (True, False, 0, False, 0)
     assert "gpu:1" in job.gres
     assert (job.std_out, job.std_err) == ("/dev/null", "")
     listed = {other.ref: other for other in client.jobs()}
@@ -68,7 +68,7 @@ def test_an_allocation_without_a_script_cannot_be_requeued(
     """`salloc`: Slurm would refuse. A batch job can, the first time and after a requeue."""
     cluster.run(["salloc", "--no-shell", "-N1", "-J", "by hand"])
     (by_hand,) = [job for job in client.jobs() if job.name == "by hand" and job.state == "RUNNING"]
-    assert not by_hand.requeueable
+    assert (by_hand.batch, by_hand.requeueable) == (False, False)
     client.cancel(by_hand.ref)
     ref = JobRef(jobs.submit("--requeue"))
     assert jobs.wait(ref, "RUNNING").requeueable

@@ -141,7 +141,7 @@ def _outage(s: Situation) -> Plan | None:
     so_far = f" (waited so far: {waited_s:g} s; {limit})" if before else ""
     reason = f"{finding(s)}. Wait {pause_s:g} s{so_far}"
     if s.outside and not s.job.requeueable:
-        return alert_only(finding(s))
+        return alert_only(s, finding(s))
     plan = _in_place(s, reason, ", then restart in place")
     # The outage blames no node, but a node with a fault of its own is not used again.
     return replace((leave_at_fault(s) if s.faulty_nodes else None) or plan, pause_s=pause_s)
@@ -172,7 +172,7 @@ def _weak(s: Situation) -> Plan | None:
     why = f"{finding(s)}; weak evidence costs no node"
     if s.outside and s.action_limit_reached:
         # Nobody would ever end the hang: the limit counts whatever the stacks show.
-        return by_requeue(s, why, ", no node named") if s.job.requeueable else alert_only(why)
+        return by_requeue(s, why, ", no node named") if s.job.requeueable else alert_only(s, why)
     if s.outside:
         until = "until the action limit" if s.job.requeueable else "at all, and the job may not be requeued"
         return Plan(Road.ALERT_ONLY, f"{why}. Nothing is done {until}: the step is not ours to start")
@@ -279,7 +279,7 @@ def _no_node(s: Situation) -> Plan:
     why = nobody(s, why)
     if s.outside and s.restarts_tried == 0:
         if not s.job.requeueable:
-            return alert_only(why)
+            return alert_only(s, why)
         return by_requeue(s, why, ", no node named")
     if s.restarts_tried < 2 and (lost := lost_inside(s)):
         return by_requeue(s, why, f", no node named: {lost}")

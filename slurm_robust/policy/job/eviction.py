@@ -152,7 +152,7 @@ def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
     if usable and s.restarts_tried == 0 and not s.outside and not lost_inside(s):
         return Plan(Road.RESTART_IN_PLACE, f"{reason}. Restart in place once")
     if s.outside and not s.job.requeueable:
-        return alert_only(reason)
+        return alert_only(s, reason)
     if s.job.requeueable:
         return by_requeue(s, reason, "; Slurm itself leaves out the nodes that are down")
     return Plan(Road.STOP, f"{reason}. The job may not be requeued", exit_code=own_code(s))
@@ -160,7 +160,7 @@ def _too_many(s: Situation, faults: dict[str, str]) -> Plan:
 
 def _cannot_requeue(s: Situation, why: str, names: str, inside: str) -> Plan:
     if s.outside:
-        return alert_only(why)
+        return alert_only(s, why)
     dead = set(s.dead_nodes) & set(s.allocation_nodes)
     if _only_reported(s):
         return Plan(Road.ALERT_ONLY, f"{why}. Nothing is done: the job may not be requeued, and {inside}")
@@ -171,11 +171,12 @@ def _cannot_requeue(s: Situation, why: str, names: str, inside: str) -> Plan:
     return Plan(Road.STOP, reason, exit_code=own_code(s))
 
 
-def alert_only(why: str) -> Plan:
-    """No road: the step is not ours to start, and the job may not be requeued."""
-    return Plan(
-        Road.ALERT_ONLY, f"{why}. Nothing is done: the job may not be requeued, and the step is not ours to start"
-    )
+def alert_only(s: Situation, why: str) -> Plan:
+    """No road: the step is not ours to start, and the job may not be requeued. A step that is over has stopped."""
+    because = "the job may not be requeued, and the step is not ours to start"
+    if s.over:
+        return Plan(Road.STOP, f"{why}. Nothing is started again: {because}", exit_code=own_code(s))
+    return Plan(Road.ALERT_ONLY, f"{why}. Nothing is done: {because}")
 
 
 def by_requeue(s: Situation, why: str, rest: str, evict: tuple[str, ...] = ()) -> Plan:

@@ -102,6 +102,16 @@ def test_waiting_says_what_will_really_happen() -> None:
     assert observed.endswith(f"(observe mode: nothing is done; in mode act: {act})")
 
 
+@pytest.mark.parametrize("verdict", [culprit("n2"), UNDETERMINED])
+def test_a_step_that_is_neither_ours_nor_to_be_requeued_has_stopped_once_it_is_over(verdict: Verdict) -> None:
+    """People are told of a training that has stopped; while ranks are left, nothing is ended."""
+    left = situation(verdict, outside=True, ended=True, exit_code=1, job=JobFacts(requeueable=False))
+    assert decide(left).road is Road.ALERT_ONLY
+    plan = decide(replace(left, over=True))
+    assert (plan.road, plan.exit_code, plan.evict) == (Road.STOP, 1, ())
+    assert plan.reason.endswith("Nothing is started again: the job may not be requeued, and the step is not ours to start")
+
+
 def test_what_moves_and_trains_nothing_is_ended_at_the_limit_only() -> None:
     """An endless loop moves all the time: left alone before the site's limit, started anew in place past it."""
     moving = Verdict(Conclusion.NONE, "rank 0 moves outside the collective")
