@@ -425,7 +425,7 @@ class FakeSlurm:
         self.scripts.append(script)
         said = dict(word.removeprefix("--").partition("=")[::2] for word in args)
         job_id = len(self.state.jobs) + 1
-        job = Job(JobRef(job_id), "PENDING", "root", 0, "main", name=said["job-name"], requeueable=False)
+        job = Job(JobRef(job_id), "PENDING", "root", 0, "main", name=said["job-name"])
         job = replace(job, num_nodes=int(said["nodes"]), submit_at_s=int(self.now_s), comment=self.verdict)
         self.state.jobs[job_id] = replace(job, reservation=said["reservation"], req_nodes=said["nodelist"], exclude="")
         return JobRef(job_id)

@@ -18,6 +18,8 @@ from slurm_robust.slurm.errors import SlurmRefusedError
 FIRST_S, LONGEST_S = 30.0, 600.0
 """The first wait after a refusal, which doubles with each further one, and the longest."""
 RESERVATIONS = "reservations"
+NAMES = "srobust-"
+"""How the names of the daemon's own jobs begin."""
 NEVER_STARTS = re.compile(
     r"not permitted|Invalid(?:Account|QOS)|(?:Account|Qos|User)NotAllowed|Partition(?:Time|Node)Limit", re.IGNORECASE
 )
@@ -25,6 +27,11 @@ NEVER_STARTS = re.compile(
 _LIMIT, LIMIT_AFTER_S = re.compile(r"Assoc|QOS|MaxJob", re.IGNORECASE), 60.0
 """Reasons that may end by themselves, when an earlier job of ours does; told after this time."""
 _ACCOUNT = re.compile(r"account|association", re.IGNORECASE)
+
+
+def is_own(job: Job, account: str) -> bool:
+    """Whether it is one of the jobs that the daemon, with this account, submits."""
+    return job.name.startswith(NAMES) and job.user == account
 
 
 class OwnJobs:

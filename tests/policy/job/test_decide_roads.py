@@ -109,7 +109,9 @@ def test_a_step_that_is_neither_ours_nor_to_be_requeued_has_stopped_once_it_is_o
     assert decide(left).road is Road.ALERT_ONLY
     plan = decide(replace(left, over=True))
     assert (plan.road, plan.exit_code, plan.evict) == (Road.STOP, 1, ())
-    assert plan.reason.endswith("Nothing is started again: the job may not be requeued, and the step is not ours to start")
+    assert plan.reason.endswith(
+        "Nothing is started again: the job may not be requeued, and the step is not ours to start"
+    )
 
 
 def test_what_moves_and_trains_nothing_is_ended_at_the_limit_only() -> None:

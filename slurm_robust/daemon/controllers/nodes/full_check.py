@@ -53,7 +53,9 @@ def running_check(context: DaemonContext, name: str, since_s: float = math.inf) 
 def sbatch_args(name: str, node: Node, own: OwnJobs, *, reservation: str, minutes: int) -> list[str]:
     """Options of a job that has its nodes for itself, within that reservation; without the nodes' names."""
     args = [f"--job-name={name}", f"--reservation={reservation}"]
-    args += ["--exclusive", "--no-requeue", f"--time={minutes}", "--output=/dev/null", "--chdir=/"]
+    # Where a prolog refuses a job that may not be requeued, slurmd 22.05 waits for that prolog half a minute longer and
+    # then drains the node once more (`Prolog error`), also a node that was mended and resumed meanwhile.
+    args += ["--exclusive", "--requeue", f"--time={minutes}", "--output=/dev/null", "--chdir=/"]
     # Without a daemon to cancel it, a check that cannot start would stay in the queue for ever.
     return [*args, f"--deadline=now+{2 * minutes + 1}minutes", *own.options(node.partitions)]
 
@@ -100,14 +102,21 @@ def result_of(job: Job | None, job_id: int, since_s: float, limit_s: float) -> C
         return CheckResult("unknown", f"recheck job {job_id} is gone") if since_s > GONE_AFTER_S else None
     if over(job):
         return _result_of_ended(job)
+    why = _why_no_start(job, since_s, limit_s)
+    return CheckResult("unknown", why, cancel=True) if why else None
+
+
+def _why_no_start(job: Job, since_s: float, limit_s: float) -> str:
+    """Why a check that has not ended is not waited for any more; empty if it is."""
     if job.state in HELD:
-        return CheckResult("unknown", f"Slurm holds the recheck ({job.state}: {job.reason})", cancel=True)
+        return f"Slurm holds the recheck ({job.state}: {job.reason})"
+    if job.state == "PENDING" and job.restart_count:
+        return f"the node refused the recheck, or was lost with it: {job.reason}"
     if job.state == "PENDING" and since_s > REFUSED_AFTER_S and NEVER_STARTS.search(job.reason):
-        return CheckResult("unknown", f"Slurm does not start the recheck: {job.reason}", cancel=True)
+        return f"Slurm does not start the recheck: {job.reason}"
     if job.state != "RUNNING" and not job.completing and since_s > limit_s:
-        why = f"the recheck did not start in {limit_s:.0f} s; Slurm's reason: {job.reason}"
-        return CheckResult("unknown", why, cancel=True)
-    return None
+        return f"the recheck did not start in {limit_s:.0f} s; Slurm's reason: {job.reason}"
+    return ""
 
 
 def _result_of_ended(job: Job) -> CheckResult:

@@ -16,6 +16,7 @@ from slurm_robust.daemon.controllers.nodes import full_check, gpu_reset
 from slurm_robust.daemon.controllers.nodes.full_check import CheckResult
 from slurm_robust.daemon.controllers.nodes.pair_tests import PairTests
 from slurm_robust.daemon.controllers.nodes.proof import Proof
+from slurm_robust.daemon.own_jobs import NAMES
 from slurm_robust.daemon.store.node_ledger import NodeLedger, Quarantine
 from slurm_robust.daemon.store.repair_ledger import RepairLedger
 from slurm_robust.marks.remedy import remedy_of, tagged, untagged
@@ -240,7 +241,7 @@ class Quarantines:
             return False  # or the clock was set back
         jobs = (j for j in context.readings.jobs.values() if j.state == "PENDING" and j.reason in FOR_NODES)
         # Checks of other nodes wait, too, for nodes of their own.
-        waiting = (j for j in jobs if not j.name.startswith(OWN_JOBS))
+        waiting = (j for j in jobs if not j.name.startswith(NAMES))
         return not any({*j.partition.split(",")} & {*node.partitions} for j in waiting)
 
     async def _passed(self, q: Quarantine, why: str, failed_test: str = "") -> None:

@@ -10,6 +10,7 @@ from slurm_robust.daemon.controllers.recovery.claim_intake import ClaimIntake
 from slurm_robust.daemon.controllers.recovery.incident_rows import incident_key
 from slurm_robust.daemon.controllers.recovery.recoveries import Recoveries
 from slurm_robust.daemon.controllers.recovery.unasked import Unasked, begin
+from slurm_robust.daemon.own_jobs import is_own
 from slurm_robust.policy.cluster.node_states import LOST_GRES, lost_gres
 from slurm_robust.policy.cluster.recovery_plan import NODE_LOST
 from slurm_robust.slurm.client import Job
@@ -63,7 +64,7 @@ class NodeFailures:
 
     def _protected(self, job: Job, supervised: Container[int]) -> bool:
         whole = job.state == "RUNNING" and not job.completing and job.requeueable
-        if not whole or job.hetjob_id or job.ref.het_offset is not None:
+        if not whole or is_own(job, self.context.account) or job.hetjob_id or job.ref.het_offset is not None:
             return False
         return self.context.config.daemon.protect == "all" or job.ref.job_id in supervised
 
