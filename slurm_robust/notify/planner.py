@@ -152,19 +152,22 @@ def next_letter(state: TargetState, rules: Rules, now_s: float, *, quiet: bool =
     if state.flight is not None:
         return state.flight.letter if now_s >= state.flight.next_try_at_s else None
     state.sent_at_s = [at_s for at_s in state.sent_at_s if at_s > now_s - HOUR_S]
-    left = rules.per_hour - len(state.sent_at_s)
+    sent = len(state.sent_at_s)
     # Nobody can use up the rate so that a breaker's alert has to wait.
-    ordinary = left - rules.per_hour // RESERVED_PART
+    ordinary = rules.per_hour - rules.per_hour // RESERVED_PART
+    singly = max(1, ordinary // 2)
+    # What comes then is told together, a few times within the hour: a hang must not wait for its end.
+    due = sent < singly or (sent < ordinary and now_s - state.sent_at_s[-1] >= HOUR_S / (ordinary - singly))
     chosen = [n for n in state.waiting if not quiet or rules.wakes(n)]
-    if ordinary <= 0:
+    if not due:
         chosen = [n for n in chosen if n.severity == SEVERITIES[-1]]
-    if left <= 0 or not (chosen or (state.uncounted and not quiet and ordinary > 0)):
+    if sent >= rules.per_hour or not (chosen or (state.uncounted and not quiet and due)):
         return None
-    together = bool(state.uncounted) or 1 in (left, ordinary) or now_s - chosen[0].at_s > GATHER_S
+    together = bool(state.uncounted) or sent + 1 >= singly or now_s - chosen[0].at_s > GATHER_S
     chosen = chosen if together else chosen[:1]
     taken = {id(n) for n in chosen}
     state.waiting = [n for n in state.waiting if id(n) not in taken]
-    beyond, state.uncounted = (state.uncounted, {}) if ordinary > 0 else ({}, state.uncounted)
+    beyond, state.uncounted = (state.uncounted, {}) if due else ({}, state.uncounted)
     covers = dict(beyond)
     for alert in chosen:
         covers[alert.event] = covers.get(alert.event, 0) + 1

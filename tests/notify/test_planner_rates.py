@@ -81,23 +81,34 @@ def test_what_happens_is_told_at_once_and_alone() -> None:
 
 
 def test_a_burst_is_a_few_messages_and_one_summary() -> None:
-    """Fifty at once, ten an hour: seven alone, the next one tells of forty-three; two are kept for what is critical."""
+    """Fifty at once, ten an hour: three alone, the next one tells of forty-seven; two are kept for what is critical."""
     target = Target()
     for number in range(50):
         target.happens(f"n{number}")
     target.run(60, 1)
-    assert [letter.count for _, letter in target.got] == [1] * 7 + [43]
-    assert "43 × drain" in target.subjects[-1]
-    assert target.got[-1][1].lines[-2] == "- and 23 more"
+    assert [letter.count for _, letter in target.got] == [1] * 3 + [47]
+    assert "47 × drain" in target.subjects[-1]
+    assert target.got[-1][1].lines[-2] == "- and 27 more"
     assert target.state.due == 0
     target.happens("later")
-    target.run(1800)
-    assert len(target.got) == 8
+    target.run(600)
+    assert len(target.got) == 4
     target.happens("breaker", "breaker")
     target.run(20)
     assert target.subjects[-1] == "[srobust] critical: breaker happened"
-    target.run(1900)
-    assert len(target.got) == 10
+    target.run(900)
+    assert target.subjects[-1] == "[srobust] warning: later happened"
+
+
+def test_nothing_waits_for_the_end_of_a_bad_hour() -> None:
+    """Each minute something else happens: each is told within a quarter of an hour, in ten messages an hour at most."""
+    target = Target()
+    for number in range(180):
+        target.happens(f"n{number}", "hang")
+        target.run(60, 10)
+    waited = [told_s - alert.at_s for told_s, letter in target.got for alert in letter.alerts]
+    assert max(waited) <= 15 * 60
+    assert sum(letter.count for _, letter in target.got) > 160
 
 
 def test_what_is_critical_is_neither_dropped_nor_hidden() -> None:
