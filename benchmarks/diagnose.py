@@ -87,7 +87,7 @@ class Case(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a way to diagnose says; empty where it says nothing."""
+    """What a way to diagnose says; empty if it says nothing."""
 
     blame: str
     category: str

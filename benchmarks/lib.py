@@ -46,7 +46,7 @@ class Spread:
 
 
 def spread(values: Iterable[float]) -> Spread | None:
-    """Minimum, median and maximum; None where nothing was measured."""
+    """Minimum, median and maximum; None if nothing was measured."""
     known = sorted(values)
     if not known:
         return None
@@ -68,8 +68,8 @@ class Target:
         name: Of what.
         limit: It is to be at most this.
         unit: Of both.
-        figure: None where this run did not measure it.
-        interval: Where the figure may as well lie, given the noise; None where that was not asked.
+        figure: None if this run did not measure it.
+        interval: Where the figure may as well lie, given the noise; None if that was not asked.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Target:
 
     @property
     def met(self) -> bool | None:
-        """Whether it is met; None where it was not measured, or not sharply enough to tell."""
+        """Whether it is met; None if it was not measured, or not sharply enough to tell."""
         if self.figure is None or (self.interval and self.interval[0] <= self.limit < self.interval[1]):
             return None
         return self.figure <= self.limit

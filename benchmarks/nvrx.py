@@ -50,7 +50,7 @@ _POLICY_EVENT = "infra_policy_event"
 
 
 class NvrxAnswer(NamedTuple):
-    """What it says of one log: its failure class and the line, both empty where it picks none."""
+    """What it says of one log: its failure class and the line, both empty if it picks none."""
 
     failure_class: str
     line: str

@@ -48,7 +48,7 @@ _ROUNDS = 15
 
 @dataclass(frozen=True)
 class Truth:
-    """What a line shows. `step` is None where it shows no step of the job."""
+    """What a line shows. `step` is None if it shows no step of the job."""
 
     line: str
     step: int | None = None

@@ -44,7 +44,7 @@ class StepTime:
         cpu_low_percent: As above.
         cpu_high_percent: As above.
         noise_percent: Interquartile range of the ratios of neighbours that were both without: what this machine does;
-            None where there were too few.
+            None if there were too few.
         step_ms: Median step without supervision.
         agent_share: Processor seconds a second of the agent.
         supervisor_share: The same of supervisor, launcher and the watch step's srun, which only the first node has.

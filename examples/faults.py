@@ -130,7 +130,7 @@ class Fault:
             dist.barrier()
 
     def in_evaluation(self, step: int) -> bool:
-        """True where this step's evaluation is to be run by this rank alone, unannounced; it has then been run."""
+        """True if this step's evaluation is to be run by this rank alone, unannounced; it has then been run."""
         if self.strikes("long_eval", step):
             compute(self.seconds)
             return True

@@ -137,7 +137,7 @@ def rendezvous() -> tuple[int, int, int]:
 
 
 def first_host(nodes: str) -> str:
-    """The first host of Slurm's folded list: `n[003-5,9]` → `n003`; empty where there is none."""
+    """The first host of Slurm's folded list: `n[003-5,9]` → `n003`; empty if there is none."""
     first = re.match(r"([^,\[]+)(?:\[(\d+)[^]]*\]([^,\[]*))?", nodes)
     return "".join(part or "" for part in first.groups()) if first else ""
 

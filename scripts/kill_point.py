@@ -66,7 +66,7 @@ def kill(folder: Path, role: str, on: str) -> None:
 
 
 def struck(folder: Path) -> str:
-    """The node on which somebody was killed; empty where nobody was yet."""
+    """The node on which somebody was killed; empty if nobody was yet."""
     with contextlib.suppress(FileNotFoundError):
         return (folder / "struck").read_text()
     return ""

@@ -50,14 +50,14 @@ class Round:
         persister_link.COMMAND[2] = persisters._BOOTSTRAP = kill_point.PERSISTER
 
     def wrong(self) -> str:
-        """Run it; what is wrong, empty where nothing is."""
+        """Run it; what is wrong, empty if nothing is."""
         try:
             return self.story() or self.over()
         finally:
             self.over()
 
     def story(self) -> str:
-        """What happens; what is wrong, empty where nothing is."""
+        """What happens; what is wrong, empty if nothing is."""
         raise NotImplementedError
 
     @property
@@ -152,7 +152,7 @@ class Round:
         return f"still there after {LEFT_S:g} s: one of {left}"
 
     def reaped(self, enough: Callable[[], bool]) -> bool:
-        """Take leave of children until it is enough, or none is left; False where neither comes in time."""
+        """Take leave of children until it is enough, or none is left; False if neither comes in time."""
         deadline_s = time.monotonic() + LEFT_S
         while time.monotonic() < deadline_s:
             try:

@@ -106,8 +106,8 @@ class StepTiming(NamedTuple):
 class ProgressRecord(NamedTuple):
     """What a process has reported.
 
-    `…_monotonic_s` are CLOCK_MONOTONIC of its machine, `…_at_s` seconds since the epoch; 0.0 where it has not happened.
-    `step` is -1 before the first; `loss` and `grad_norm` are the last given, None where never given.
+    `…_monotonic_s` are CLOCK_MONOTONIC of its machine, `…_at_s` seconds since the epoch; 0.0 if it has not happened.
+    `step` is -1 before the first; `loss` and `grad_norm` are the last given, None if never given.
     `phase_timeout_s` is None if it was not announced. `marks` gives each mark's seconds since the epoch.
     """
 
@@ -403,7 +403,7 @@ def find(pid: int, proc: str = "/proc") -> str | None:
 def read(source: int | bytes) -> ProgressRecord | None:
     """Read a page, from an open descriptor of it or from a copy of its bytes.
 
-    None where it is no such page, or was being written at each try. From a descriptor the record is never torn: the
+    None if it is no such page, or was being written at each try. From a descriptor the record is never torn: the
     sequence is read before and after, and two readings must agree (some processors reorder stores).
     """
     if isinstance(source, bytes):

@@ -64,9 +64,9 @@ class FakeSlurm:
         self.no_report = False
         """Tests of two nodes end without a word."""
         self.refuses_jobs = ""
-        """What it says to a job that is submitted; empty where it takes it."""
+        """What it says to a job that is submitted; empty if it takes it."""
         self.keeps_jobs = ""
-        """Why a job that was submitted never starts; empty where it does."""
+        """Why a job that was submitted never starts; empty if it does."""
         self.submitted: list[list[str]] = []
         """The options of each job that somebody wanted to submit."""
 

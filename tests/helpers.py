@@ -68,7 +68,7 @@ def quick_torch(*folders: str | Path) -> str:
 
 
 def slurm_required() -> bool:
-    """True where a missing Slurm is a failure and no reason to skip."""
+    """True if a missing Slurm is a failure and no reason to skip."""
     return bool(os.environ.get("CI") or os.environ.get("SROBUST_REQUIRE_SLURM"))
 
 

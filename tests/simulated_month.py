@@ -415,7 +415,7 @@ class _Simulation:
         self.members.append((at_s, fit, True) if fit else (self.drained_until[name], name, True))
 
     def _spare(self, at_s: float) -> str:
-        """A node that neither a training nor the pool has ever had; empty where there is none."""
+        """A node that neither a training nor the pool has ever had; empty if there is none."""
         fit = (n for n in reversed(self.names) if n not in self.ever and self.drained_until.get(n, 0.0) <= at_s)
         return next(fit, "")
 

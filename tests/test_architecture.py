@@ -433,7 +433,7 @@ def test_one_class_name_has_one_meaning() -> None:
 
 
 def dotted_name(node: ast.Attribute) -> list[str]:
-    """`a.b.c` as its words; empty where it begins with something else than a name (a call, say)."""
+    """`a.b.c` as its words; empty if it begins with something else than a name (a call, say)."""
     words: list[str] = []
     inner: ast.expr = node
     while isinstance(inner, ast.Attribute):

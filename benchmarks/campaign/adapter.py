@@ -145,7 +145,7 @@ def blames(verdict: Verdict) -> bool:
 
 
 def nodes_of(verdict: Verdict) -> frozenset[str]:
-    """The nodes that it names; none where it names nobody."""
+    """The nodes that it names; none if it names nobody."""
     return frozenset(s.node for s in verdict.suspects) if blames(verdict) else frozenset()
 
 

@@ -16,7 +16,7 @@ from campaign.layout import Group, Layout
 from campaign.parts import FOREVER_S, Act, Entry, Host, Item, Op
 
 Watch = Callable[["World", Host, Act], bool]
-"""Asked before each action of a host: True where the host stands there for ever."""
+"""Asked before each action of a host: True if the host stands there for ever."""
 
 
 class World:
@@ -73,7 +73,7 @@ class World:
                 return
 
     def _do(self, host: Host, act: Act) -> bool:
-        """Begin an action; False where the host goes on later."""
+        """Begin an action; False if the host goes on later."""
         kind = act.kind
         if kind in ("kernel", "comm", "pair"):
             return self._launch(host, act)

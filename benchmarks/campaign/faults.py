@@ -127,7 +127,7 @@ def settle(world: World, fault: Fault) -> None:
 
 
 def _strike(world: World, fault: Fault, host: Host, look: Look) -> bool:
-    """Do it; True where the host goes no further."""
+    """Do it; True if the host goes no further."""
     if fault.kind == "device":
         host.device_stops_at = len(host.items)
         host.stops_inside = fault.inside

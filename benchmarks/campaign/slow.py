@@ -184,7 +184,7 @@ class _Struck:
 
 
 def _struck(rng: random.Random, job: _Job, kind: str) -> _Struck | None:
-    """Whom it strikes; None where this job hides it, or cannot have it."""
+    """Whom it strikes; None if this job hides it, or cannot have it."""
     rank = rng.randrange(1, job.world)
     one = frozenset({rank})
     node = range(rank // job.per_node * job.per_node, min(job.world, (rank // job.per_node + 1) * job.per_node))

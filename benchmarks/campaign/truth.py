@@ -22,7 +22,7 @@ class Truth:
     """Who is at fault.
 
     Attributes:
-        ranks: Struck; empty where nobody is to be named.
+        ranks: Struck; empty if nobody is to be named.
         group_nodes: Nodes of the smallest parallel group that holds all of them: naming these is right too.
         identifiable: What was seen names the nodes to somebody who reads it perfectly.
         why: By what.

@@ -260,7 +260,7 @@ def outcome_of(
         verdict: The last.
         took_s: From the fault to it.
         folder: The case's.
-        names: The case's names of the nodes that the verdict may name; None where they are the same.
+        names: The case's names of the nodes that the verdict may name; None if they are the same.
     """
     found = dict.fromkeys(s.node for s in verdict.suspects if s.node)
     named = tuple(names[node] if names is not None else node for node in found)

@@ -3,7 +3,7 @@
     scripts/gpu-proof [--wheels DIR] [--minutes 9] [--part checks …] [--out DIR] [--rehearse]
 
 Each part runs in a process of its own for its share of the time, and what it found is written down step by step. The
-pages `proof.json` and `proof.md` are there after the first part and grow with each. The exit code is 0 where all that
+pages `proof.json` and `proof.md` are there after the first part and grow with each. The exit code is 0 if all that
 was tried held, 1 where something failed, 3 where no step could be tried.
 """
 

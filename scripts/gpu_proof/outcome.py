@@ -41,7 +41,7 @@ class PartOutcome:
     """All of one part.
 
     Attributes:
-        ended: Empty where it came to its end; else what stopped it.
+        ended: Empty if it came to its end; else what stopped it.
         log_tail: The last of what it printed.
     """
 

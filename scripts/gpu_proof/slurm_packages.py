@@ -13,7 +13,7 @@ _LIMIT_S = 90.0
 
 
 def missing(place: Place) -> str:
-    """Why there is no Slurm here; empty where there is one, which it installs if it can."""
+    """Why there is no Slurm here; empty if there is one, which it installs if it can."""
     from slurm_robust.devcluster import machine  # noqa: PLC0415 (other parts need no Slurm)
 
     if machine.installed():

@@ -58,7 +58,7 @@ class Notes(NamedTuple):
         return min((start.at_s for start in self.starts if start.at_s > at_s), default=None)
 
     def steps_begun_at(self, at_s: float) -> list[int]:
-        """The first step of each launch that came after a moment, 0 where it made none."""
+        """The first step of each launch that came after a moment, 0 if it made none."""
         begins = [min(s.at_s for s in self.starts if s.launch == launch) for launch in self.launches]
         ends = [*begins[1:], float("inf")]
         return [

@@ -69,7 +69,7 @@ def as_user(user: str, words: list[str], folder: Path) -> str:
 
 
 def job(number: str) -> dict[str, str]:
-    """What Slurm says of a job; empty where it has forgotten it."""
+    """What Slurm says of a job; empty if it has forgotten it."""
     text = call("scontrol", "-o", "show", "job", number, check=False)
     return dict(re.findall(r"(\w+)=(\S*)", text))
 

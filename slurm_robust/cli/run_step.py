@@ -78,7 +78,7 @@ def _supervise(
 
 
 def _config(named: str) -> tuple[Config | None, str, bool]:
-    """The site's configuration, None where it has no file; what is wrong with the file; and whether it is the site's.
+    """The site's configuration, None if it has no file; what is wrong with the file; and whether it is the site's.
 
     A wrong file of the site must not keep a job from starting; one that the user named, with the option or
     `$SROBUST_CONFIG`, is the user's to mend.

@@ -334,7 +334,7 @@ def _allowed(kind: Any, keys: Sequence[str]) -> list[str]:
 
 
 def old_keys(explicit: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """A sentence for each old key in the file that `load` reads; none where the file cannot be read."""
+    """A sentence for each old key in the file that `load` reads; none if the file cannot be read."""
     path = find(explicit)
     try:
         text = path.read_text(encoding="utf-8") if path is not None else ""

@@ -38,7 +38,7 @@ class JobRef:
 
     Attributes:
         job_id: The raw id, unique for each array task (`SLURM_JOB_ID`).
-        array_job_id: The array's own id, or None where the job is no array task.
+        array_job_id: The array's own id, or None if the job is no array task.
         array_task_id: The task's index in the array, or None.
         het_offset: Offset in a het job, or None. Het jobs are only alerted on.
     """
@@ -175,7 +175,7 @@ class Suspect:
     Attributes:
         why: One short sentence: node, fault, evidence.
         detail: What else is known of it, in words.
-        infrastructure: False where the rank is at fault but nothing says that its node is.
+        infrastructure: False if the rank is at fault but nothing says that its node is.
     """
 
     node: str
@@ -377,7 +377,7 @@ class Incident:
         notes: Sentences worth knowing beside all this.
         tree: The merged stacks of the last capture, as text.
         cause: What broke, in the job's own words, as `localize.failure.words_of` reads it: `category`, `blame`,
-            `signature`, `line`, `place`, `rank`, `node`, `meaning`, `remedy`. Empty where no line says it.
+            `signature`, `line`, `place`, `rank`, `node`, `meaning`, `remedy`. Empty if no line says it.
     """
 
     id: str

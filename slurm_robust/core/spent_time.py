@@ -56,7 +56,7 @@ class Span:
 
     Attributes:
         shares: Seconds of it by what they went into; they sum to its length.
-        doubt: Why nobody knows what it went into, as a sentence; empty where somebody does.
+        doubt: Why nobody knows what it went into, as a sentence; empty if somebody does.
     """
 
     begin_at_s: float
@@ -80,7 +80,7 @@ def spent(spans: Iterable[Span]) -> dict[Spent, float]:
 
 
 def ettr(spans: Iterable[Span]) -> float | None:
-    """Productive time / wall time, 0 to 1; None where no time has passed. See the head of this module."""
+    """Productive time / wall time, 0 to 1; None if no time has passed. See the head of this module."""
     totals = spent(spans)
     wall_s = sum(totals.values())
     return totals[Spent.PRODUCTIVE] / wall_s if wall_s > 0 else None

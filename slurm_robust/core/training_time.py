@@ -35,7 +35,7 @@ class TrainingAttempt:
         job: Its address in Slurm.
         restart: SLURM_RESTART_COUNT.
         nodes: How many.
-        gpus: On all nodes together; 0 where unknown.
+        gpus: On all nodes together; 0 if unknown.
         eligible_at_s: Since when it could have started.
         start_at_s: When Slurm started it; 0 while it waits.
         first_step_at_s: When it completed its first step.
@@ -47,8 +47,8 @@ class TrainingAttempt:
         last_step: The highest step that it has reached; -1 where it has reported none.
         checkpoint_s: Seconds after the first step in which steps stood still for a checkpoint.
         slow_s: Seconds that steps took beyond the usual pace.
-        step_s: Seconds that a step usually takes it; 0 where unknown.
-        report_every_s: How often it reports its last step; 0 where it does so at changes of its state only.
+        step_s: Seconds that a step usually takes it; 0 if unknown.
+        report_every_s: How often it reports its last step; 0 if it does so at changes of its state only.
         restarts_within: When each restart within it completed its first step, and its first step that had not been made
             before (None: not yet).
         unwatched: Stretches in which launches came and went while no daemon read: begin and end.
@@ -204,7 +204,7 @@ def _runs(attempts: Sequence[TrainingAttempt], now_s: float) -> list[_Run]:
 
 
 def _lay(timeline: Timeline, run: _Run, stops: Sequence[Stop], following: _Run | None, before: _Before) -> bool:
-    """Lay one attempt, and what follows it, on the timeline; True where a failure ended it."""
+    """Lay one attempt, and what follows it, on the timeline; True if a failure ended it."""
     of, waiting = run.of, Spent.RESTART if before.failed else Spent.QUEUE
     if before.nothing:
         timeline.mark(run.eligible_s, waiting)
@@ -307,7 +307,7 @@ class _Around(NamedTuple):
 
 
 def _lay_stop(timeline: Timeline, run: _Run, stop: Stop, around: _Around) -> bool:
-    """Lay an incident on the timeline; True where no step followed it in this attempt."""
+    """Lay an incident on the timeline; True if no step followed it in this attempt."""
     noticed, sign = stop.noticed_at_s or run.start_s, around.sign_s
     stamps, to_s = _stamps(stop, around)
     in_place = around.again or (stamps[3] is not None and stamps[3] < run.end_s)

@@ -145,7 +145,7 @@ class DaemonContext:
         self.mode = mode
         self._clock = clock
         self.clock_ahead_s = 0
-        """How far this host's clock is ahead of slurmctld's; 0 where that is less than `CLOCKS_DIFFER_S`."""
+        """How far this host's clock is ahead of slurmctld's; 0 if that is less than `CLOCKS_DIFFER_S`."""
         before, _, since = journal.get("mode").partition(" ")
         self.mode_since_s = float(since) if before == mode.value else clock()
         """Since when the daemon has been in this mode, over restarts (seconds since the epoch)."""
@@ -156,7 +156,7 @@ class DaemonContext:
         """Nobody sets it; it also goes on while the machine sleeps."""
         self.readings = SlurmReadings()
         self.config_path = ""
-        """The file that `--config` named, for children that read it; empty where they find it as the daemon did."""
+        """The file that `--config` named, for children that read it; empty if they find it as the daemon did."""
         self.cluster_name = config.cluster
         self.credential_pause_s = 0
         self.min_job_age_s = 0.0
@@ -187,7 +187,7 @@ class DaemonContext:
         """Take over slurmctld's time where the clocks differ, and say so.
 
         Args:
-            slurm_s: Its time, in whole seconds; None where it tells none.
+            slurm_s: Its time, in whole seconds; None if it tells none.
             asked_s: `now_s` when it was asked; its answer has just come.
         """
         if slurm_s is None:
@@ -211,7 +211,7 @@ class DaemonContext:
 
     @property
     def acting(self) -> bool:
-        """True where plans are carried out; False where they are only written down."""
+        """True if plans are carried out; False if they are only written down."""
         return self.mode is Mode.ACT
 
     @property
@@ -265,7 +265,7 @@ class DaemonContext:
         readings.nodes_at_s = self.now_s()
 
     async def _read_changes(self) -> bool:
-        """Read the cheap listing, and the nodes in question by name; False where only a whole reading helps."""
+        """Read the cheap listing, and the nodes in question by name; False if only a whole reading helps."""
         try:
             listing = await self.call(self.client.node_listing)
         except (SlurmMissingError, SlurmParseError) as error:

@@ -245,7 +245,7 @@ class Lease:
         context.alert("lease.taken", f"{text}; {where}")
 
     async def _write(self, there: Node, marker: LeaseMarker) -> bool:
-        """False where Slurm refuses it."""
+        """False if Slurm refuses it."""
         name, context = there.name, self.context
         try:
             await context.call(context.client.set_node_comment, name, render(marker, there.comment))

@@ -51,7 +51,7 @@ class OwnJobs:
         return self.config.options(partitions)
 
     def waits(self, where: str) -> str:
-        """Why nothing is asked of Slurm there now; empty where it may be."""
+        """Why nothing is asked of Slurm there now; empty if it may be."""
         why, _, until_s = self._refused.get(where, ("", 0, 0.0))
         # A clock that was set back must not keep it waiting.
         return why if until_s - LONGEST_S <= self.context.now_s() < until_s else ""
@@ -92,5 +92,5 @@ class OwnJobs:
             self.worked(job.partition)
 
     def of_account(self, why: str) -> bool:
-        """True where a reservation was refused because of the daemon's account."""
+        """True if a reservation was refused because of the daemon's account."""
         return bool(_ACCOUNT.search(why))

@@ -172,22 +172,22 @@ class DevCluster:
         daemons.wait_ready(self.directory, None if nodes is None else set(nodes), timeout_s)
 
     def slurmd_pid(self, node: str) -> int | None:
-        """Pid of a node's slurmd, or None where it does not run."""
+        """Pid of a node's slurmd, or None if it does not run."""
         return self._pid(f"slurmd.{node}")
 
     @property
     def slurmctld_pid(self) -> int | None:
-        """Pid of slurmctld, or None where it does not run."""
+        """Pid of slurmctld, or None if it does not run."""
         return self._pid("slurmctld")
 
     @property
     def slurmdbd_pid(self) -> int | None:
-        """Pid of slurmdbd, or None where it does not run."""
+        """Pid of slurmdbd, or None if it does not run."""
         return self._pid("slurmdbd")
 
     @property
     def daemon_pid(self) -> int | None:
-        """Pid of srobustd, or None where it does not run."""
+        """Pid of srobustd, or None if it does not run."""
         return self._pid("srobustd")
 
     def _pid(self, role: str) -> int | None:

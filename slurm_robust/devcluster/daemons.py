@@ -170,7 +170,7 @@ def _written_ns(now: ClusterRecord, node: str) -> int:
 
 
 def start_munged(now: ClusterRecord, *, timeout_s: float = 5) -> str:
-    """Start the cluster's own munged; returns why it does not run, empty where it does."""
+    """Start the cluster's own munged; returns why it does not run, empty if it does."""
     layout = now.layout
     argv = (
         machine.command("munged"),
@@ -249,7 +249,7 @@ def wait_ready(directory: Path, nodes: set[str] | None, timeout_s: float) -> Non
 
 
 def node_states(now: ClusterRecord, timeout_s: float) -> dict[str, str]:
-    """Slurm's state of each node; empty where slurmctld does not answer."""
+    """Slurm's state of each node; empty if slurmctld does not answer."""
     # Slurm's commands try again only after a second where nobody listens.
     if not machine.listens(now.settings.ctld_port):
         return {}

@@ -41,7 +41,7 @@ def search_path() -> str:
 
 
 def python_path() -> str | None:
-    """PYTHONPATH with which others import this very package; None where it is installed."""
+    """PYTHONPATH with which others import this very package; None if it is installed."""
     home = Path(slurm_robust.__file__).resolve().parent.parent
     return None if home.name in ("site-packages", "dist-packages") else str(home)
 
@@ -96,7 +96,7 @@ def cgroup_works(name: str) -> bool:
 
 
 def remove_cgroups(top: Path) -> bool:
-    """Remove a tree of empty cgroups; False where something is left."""
+    """Remove a tree of empty cgroups; False if something is left."""
     for folder, _, _ in os.walk(top, topdown=False):
         with contextlib.suppress(OSError):
             Path(folder).rmdir()

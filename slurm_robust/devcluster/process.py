@@ -62,7 +62,7 @@ class ClusterProcess:
         return stat is not None and stat.start_ticks == self.start_ticks and stat.state not in "ZX"
 
     def signal(self, number: int) -> bool:
-        """Send a signal to this very process; False where it has ended or we may not signal it."""
+        """Send a signal to this very process; False if it has ended or we may not signal it."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except OSError:
@@ -108,7 +108,7 @@ def identify(pid: int) -> ClusterProcess | None:
 
 
 def environ(pid: int) -> dict[str, str]:
-    """A process's environment as it was at its start; empty where it cannot be read."""
+    """A process's environment as it was at its start; empty if it cannot be read."""
     try:
         raw = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -118,7 +118,7 @@ def environ(pid: int) -> dict[str, str]:
 
 
 def working_directory(pid: int) -> str:
-    """A process's working directory; empty where it cannot be read."""
+    """A process's working directory; empty if it cannot be read."""
     try:
         return str((PROC / str(pid) / "cwd").readlink())
     except OSError:

@@ -57,7 +57,7 @@ class LogFinding:
     Attributes:
         text: The line, plain.
         number: Its place among the lines that were given.
-        rank: Who printed it; None where that is not known.
+        rank: Who printed it; None if that is not known.
         in_traceback: It is the last line of a traceback.
         chained: It is an exception that was raised while another one was handled.
         followed: The same, and that other one says as much.
@@ -141,7 +141,7 @@ class Matcher:
     def match_key(self, key: str, places: Iterable[int]) -> tuple[Rule | None, bool]:
         """The rule that recognises all lines with this key, which has each digit as 0; and whether they all have one.
 
-        False where rules may tell these lines apart by their digits. `places` are those of the line with its labels.
+        False if rules may tell these lines apart by their digits. `places` are those of the line with its labels.
         """
         number, by_name = self._exception(key)
         for branch in self._branches.candidates(places, key.lower()):

@@ -19,14 +19,14 @@ _XID = re.compile(r"\bxid\b(?:\s*\([^()]*\))?[\s:#=-]{0,3}(\d{1,3})\b", re.IGNOR
 
 
 def with_node_fault(diagnosis: Diagnosis, node: str, at_s: float, signals: Iterable[Signal]) -> tuple[Diagnosis, str]:
-    """The diagnosis, with the node to blame where its GPU complained too, and why; empty where nothing changes.
+    """The diagnosis, with the node to blame where its GPU complained too, and why; empty if nothing changes.
 
     The category stays: the line says no more than it says. XIDs that a wrong program causes as well (13, 31, 43, …)
     change nothing.
 
     Args:
         diagnosis: By the log alone.
-        node: Where the rank ran that printed the root; empty where it is not known, and then nothing changes.
+        node: Where the rank ran that printed the root; empty if it is not known, and then nothing changes.
         at_s: When that was, in seconds since the epoch.
         signals: What nodes reported.
     """

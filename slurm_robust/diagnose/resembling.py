@@ -27,10 +27,10 @@ class PastIncident:
         incident: Its id.
         at_s: When it was opened, seconds since the epoch.
         nodes: The suspects, or the nodes that were left.
-        done: What was decided, in words; empty where nothing was.
+        done: What was decided, in words; empty if nothing was.
         outcome: How it ended, in words; empty while it is open.
-        helped: Whether training came further after what was done; None where nothing was done, or nobody knows.
-        cause: Its diagnosis: `category`, `blame`, `signature`, `line`, `place`; empty where it was not kept.
+        helped: Whether training came further after what was done; None if nothing was done, or nobody knows.
+        cause: Its diagnosis: `category`, `blame`, `signature`, `line`, `place`; empty if it was not kept.
         text: What else says why it failed: the verdict, notes.
     """
 

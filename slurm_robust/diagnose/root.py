@@ -36,7 +36,7 @@ class Diagnosis:
     """What broke.
 
     Attributes:
-        root: The line that shows it; None where no line does.
+        root: The line that shows it; None if no line does.
         category: Of the root.
         blame: Whose fault it is.
         followed: What only followed from it, each rule once, in order.

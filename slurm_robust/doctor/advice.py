@@ -23,7 +23,7 @@ class Advice:
         level: `wrong`: something of ours cannot work. `advice`: it works less well. `unknown`: could not be read.
         about: The key of slurm.conf, or the file.
         sentence: The fact and its consequence.
-        fix: The line for slurm.conf, or the command to type; empty where nothing needs to be done.
+        fix: The line for slurm.conf, or the command to type; empty if nothing needs to be done.
     """
 
     level: Severity

@@ -22,7 +22,7 @@ _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 def check(settings: Mapping[str, str], config: Path | None, root: Path = Path("/")) -> list[Advice]:
     """All findings about this machine.
 
-    The settings are empty where Slurm could not be asked. `root` is the folder that stands for `/`.
+    The settings are empty if Slurm could not be asked. `root` is the folder that stands for `/`.
     """
     found = []
     for key in ("Prolog", "Epilog", "HealthCheckProgram"):
@@ -86,7 +86,7 @@ def _scope(root: Path) -> int | None:
 
 
 def py_spy_may(path: str | None = None) -> bool:
-    """True where the program py-spy has CAP_SYS_PTRACE as a file capability, permitted and effective."""
+    """True if the program py-spy has CAP_SYS_PTRACE as a file capability, permitted and effective."""
     path = path or shutil.which("py-spy")
     if not path:
         return False
@@ -103,7 +103,7 @@ def py_spy_may(path: str | None = None) -> bool:
 def ptrace(scope: int | None, granted: bool) -> Advice:
     """Whether an agent's py-spy can read the stacks of ranks.
 
-    The scope is None where it cannot be read. With `granted`, py-spy has the capability itself.
+    The scope is None if it cannot be read. With `granted`, py-spy has the capability itself.
     """
     about = "kernel.yama.ptrace_scope"
     grant = "setcap cap_sys_ptrace+ep $(readlink -f $(command -v py-spy))"

@@ -17,7 +17,7 @@ _OF_SETTINGS = re.compile(r"account|qos|permitted|partition|association|user", r
 
 
 def enforced(settings: Settings) -> bool:
-    """True where slurmctld runs no job of a user without an association."""
+    """True if slurmctld runs no job of a user without an association."""
     return bool(words(settings, "AccountingStorageEnforce") & {"associations", "limits", "qos", "safe", "all"})
 
 
@@ -32,7 +32,7 @@ def judge(
 ) -> list[Advice]:
     """Findings about the jobs of the daemon's user in these partitions.
 
-    `associations` is None where Slurm enforces none; `tried` has what `sbatch --test-only` said, by partition. What is
+    `associations` is None if Slurm enforces none; `tried` has what `sbatch --test-only` said, by partition. What is
     wrong in a partition other than those of the standby pools is advice: perhaps nobody trains there.
     """
     if associations is not None and not associations:

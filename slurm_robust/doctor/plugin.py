@@ -161,7 +161,7 @@ def _python(line: PlugstackLine, library: bytes, root: Path) -> list[Advice]:
 
 
 def _chosen(name: str, line: PlugstackLine, library: bytes) -> str:
-    """This argument in the line, where it has an effect, else the compiled-in value; empty where there is neither."""
+    """This argument in the line, where it has an effect, else the compiled-in value; empty if there is neither."""
     shape, start = ARGUMENTS[name][0], f"{name}="
     given = [text.removeprefix(start) for text in line.arguments if text.startswith(start)]
     given = [text for text in given if re.fullmatch(shape, text)]

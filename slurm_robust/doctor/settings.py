@@ -50,7 +50,7 @@ def version_of(settings: Settings) -> tuple[int, int]:
 
 
 def value(settings: Settings, key: str) -> str:
-    """The text, empty where Slurm has none; the key in upper or lower case."""
+    """The text, empty if Slurm has none; the key in upper or lower case."""
     wanted = key.lower()
     text = next((text for name, text in settings.items() if name.lower() == wanted), "").strip()
     return "" if text.lower() in _NOTHING else text

@@ -36,7 +36,7 @@ class HintSample:
     """One answer, checked.
 
     Attributes:
-        line: The line of the page that shows it; None where the answer names none.
+        line: The line of the page that shows it; None if the answer names none.
         pattern, another: Of a rule that recognises it, unchecked; empty for none.
     """
 
@@ -52,7 +52,7 @@ class Hint:
     """What a model takes for the root. For people: nothing acts on it.
 
     Attributes:
-        category: None where there is no hint; then `reason` says why.
+        category: None if there is no hint; then `reason` says why.
         cause: A sentence.
         line: The line that shows it.
         confidence: The share of all samples asked for that agree.

@@ -18,7 +18,7 @@ from slurm_robust.localize.timings import StepTimings
 
 @dataclass(frozen=True)
 class StackFrame:
-    """One frame of a Python (or native) stack. `file` is a path as the process sees it; `line` 0 where unknown."""
+    """One frame of a Python (or native) stack. `file` is a path as the process sees it; `line` 0 if unknown."""
 
     function: str
     file: str
@@ -50,7 +50,7 @@ class CapturedProcess:
     Attributes:
         pid: As the node sees it.
         ppid: Its parent; the rank's own process is the first of `RankCapture.processes`.
-        state: Letter of /proc/PID/status: R, S, D, T, t, Z, X; empty where it could not be read.
+        state: Letter of /proc/PID/status: R, S, D, T, t, Z, X; empty if it could not be read.
         cpu_s: User and system time used since its start, seconds; -1 where unknown.
         io_bytes: Bytes read and written since its start (rchar + wchar); -1 where unknown.
         wchan: Where in the kernel it waits, where readable.
@@ -113,7 +113,7 @@ class RankExit:
     """A rank that ended.
 
     Attributes:
-        exit_code: None where only its disappearance was seen.
+        exit_code: None if only its disappearance was seen.
         signal: Number of the signal that ended it, 0 for none.
         at_s: When it was noticed; the earliest is the likely first.
         last_lines: Last lines of its output, oldest first.
@@ -153,11 +153,11 @@ class Evidence:
         rank_nodes: Where each rank runs.
         captures: Oldest first; two or more show whether a process moves.
         node_signals: XIDs, links, lost agents, nodes down, of the same minutes.
-        layout: Parallel sizes as given (`{"tp": 2, "pp": 4}`), empty where unknown.
+        layout: Parallel sizes as given (`{"tp": 2, "pp": 4}`), empty if unknown.
         layout_order: Order in which they count ranks (`tp-pp-dp`), empty for Megatron's.
         recorder: Flight-recorder dumps of the ranks that left one, the latest of each.
         recorder_before: The dumps of one capture before those.
-        timings: How long steps took each rank, None where not reported.
+        timings: How long steps took each rank, None if not reported.
         ras: What NCCL's own service reported of the job, oldest first.
         raised: Rank → the exception that it has raised after its last progress, whether it has ended or not: tearing
             a process group down may take minutes, or for ever.

@@ -46,7 +46,7 @@ class ExitCause:
     Attributes:
         detail: The line, or the fact in words.
         signature: The same for the same failure elsewhere.
-        finding: The line as a rule has recognised it; None where no line says anything.
+        finding: The line as a rule has recognised it; None if no line says anything.
         one_of: Fewer ranks than have this cause have printed the line, and which of them is not known.
     """
 
@@ -257,13 +257,13 @@ def hardware_line(lines: Sequence[str], rules: Matcher | None = None) -> str:
 
 
 def root_of_all(exits: Iterable[RankExit], rules: Matcher | None = None) -> LogFinding | None:
-    """The root among all lines of these ranks, whichever of them printed it; None where no line says anything."""
+    """The root among all lines of these ranks, whichever of them printed it; None if no line says anything."""
     texts = {id(lines): lines for e in exits for lines in (e.last_lines, e.shared_lines)}
     return diagnose([finding for lines in texts.values() for finding in _reasons(lines, rules)]).root
 
 
 def path_of(detail: str) -> str:
-    """The path that an error message names; empty where they name none."""
+    """The path that an error message names; empty if they name none."""
     found = _PATH.search(detail)
     return (found[1] or found[2]) if found else ""
 

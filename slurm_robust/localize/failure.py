@@ -36,7 +36,7 @@ _BY_CAUSE = {
 
 
 def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
-    """What to compare with the lineage's earlier failures; None where nothing failed."""
+    """What to compare with the lineage's earlier failures; None if nothing failed."""
     if verdict.conclusion is Conclusion.NONE:
         return None
     nodes = tuple(sorted({suspect.node for suspect in verdict.suspects}))
@@ -57,7 +57,7 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
 
 
 def words_of(evidence: Evidence, verdict: Verdict) -> dict[str, str]:
-    """What broke, in the words of the rank that the verdict is about: `Incident.cause`; empty where no line says it."""
+    """What broke, in the words of the rank that the verdict is about: `Incident.cause`; empty if no line says it."""
     root = _root(_roots(evidence), verdict)
     ended, finding = (root[0], root[1].finding) if root is not None else (None, None)
     if finding is None or (root is not None and root[1].one_of):
@@ -78,7 +78,7 @@ def words_of(evidence: Evidence, verdict: Verdict) -> dict[str, str]:
 
 
 def disk_path(exits: Iterable[RankExit], rules: Matcher | None = None) -> str:
-    """The path on a full disk that a rank's last lines name; empty where they name none."""
+    """The path on a full disk that a rank's last lines name; empty if they name none."""
     of_node = (path_of(f.detail) for _, f in exit_causes(exits, rules) if f.cause is Cause.DISK_FULL)
     return next((path for path in of_node if path), "")
 

@@ -135,7 +135,7 @@ def fit(sizes: Mapping[str, int], order: str, world_size: int) -> ParallelLayout
     Args:
         sizes: As `parse` gives them. `etp`, the experts' own tensor size, is `tp` where it is not given.
         order: `tp-cp-ep-dp-pp` or another order of the kinds that have more than one member; empty for Megatron's.
-        world_size: Number of ranks; 0 where nobody knows it.
+        world_size: Number of ranks; 0 if nobody knows it.
 
     Raises:
         LayoutError: the sizes do not multiply out to it, or the order lacks a kind.
@@ -188,11 +188,11 @@ class Groups:
         return bool(self.all)
 
     def of(self, kind: str, rank: int) -> ParallelGroup | None:
-        """The group of this kind that a rank is in; None where it is not known."""
+        """The group of this kind that a rank is in; None if it is not known."""
         return self._of.get((kind, rank))
 
     def shared(self, ranks: Iterable[int]) -> ParallelGroup | None:
-        """The smallest group that holds all of these ranks; None where no group does."""
+        """The smallest group that holds all of these ranks; None if no group does."""
         wanted = set(ranks)
         if not wanted:
             return None
@@ -214,7 +214,7 @@ def groups_of(layout: ParallelLayout) -> Groups:
 
 
 def known_groups(evidence: Evidence) -> tuple[Groups, str]:
-    """The parallel groups of a job, and why its layout cannot be used (empty where it can, or if there is none).
+    """The parallel groups of a job, and why its layout cannot be used (empty if it can, or if there is none).
 
     Process groups in flight-recorder dumps are what the program itself made; sizes are what a person gave.
     """

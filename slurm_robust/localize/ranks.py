@@ -61,7 +61,7 @@ def strays(ranks: Iterable[int], world_size: int = 0) -> tuple[int, ...]:
 
     Args:
         ranks: All that something is known of.
-        world_size: Number of ranks as a person gave it, 0 where nobody did: whatever it holds is believed.
+        world_size: Number of ranks as a person gave it, 0 if nobody did: whatever it holds is believed.
     """
     known = sorted(set(ranks))
     found: list[int] = []

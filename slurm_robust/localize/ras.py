@@ -45,11 +45,11 @@ class Lag:
     Attributes:
         communicator: NCCL's hash of it.
         size: Its ranks.
-        operation: AllReduce, …; empty where NCCL (2.24, 2.25) does not name it.
+        operation: AllReduce, …; empty if NCCL (2.24, 2.25) does not name it.
         most: How often those ahead launched it.
         behind: Who launched it less often, and how often; only those that NCCL names.
         whole: All that are behind are named.
-        ahead: Who launched it most often; empty where NCCL does not name them.
+        ahead: Who launched it most often; empty if NCCL does not name them.
     """
 
     communicator: str

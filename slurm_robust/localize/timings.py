@@ -18,7 +18,7 @@ _Row = tuple["array[float]", "array[float]", "array[float]"]
 
 @dataclass(frozen=True)
 class Timing:
-    """One step of one rank, seconds; None where it was not reported.
+    """One step of one rank, seconds; None if it was not reported.
 
     Attributes:
         total_s: From the end of the step before to the end of this one.
@@ -169,7 +169,7 @@ class Collector:
 
 
 def _put(row: _Row, column: int, *values: float) -> bool:
-    """Set a rank's three values; True where it had some already."""
+    """Set a rank's three values; True if it had some already."""
     had = False
     for kind, value in zip(row, values, strict=True):
         if len(kind) <= column:

@@ -25,7 +25,7 @@ class WorkerEnd:
     """One worker, as torchrun saw it end.
 
     Attributes:
-        code: Exit code; None where a signal ended it.
+        code: Exit code; None if a signal ended it.
         signal: That signal's number, 0 for none.
         at_s: To a second, by the clock and in the time zone of its node, months taken to be equally long: only to be
             compared within one table.

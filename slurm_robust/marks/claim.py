@@ -56,7 +56,7 @@ class Claim:
         suspected_at_s: The job suspects a fault since then, and may ask soon; 0 as soon as training progresses.
         times: Stamps of the incident, keys of `model.TIME_KEYS`.
         road: The plan for this incident (`model.Road` value), where the job asks for nothing: it acts by itself, or
-            only observes. Empty where there is no such plan. Daemons that do not know the key ignore it.
+            only observes. Empty if there is no such plan. Daemons that do not know the key ignore it.
         mode: Whether that plan is carried out: `act` or `observe` (`model.Mode` value).
         suspects: Nodes that the verdict names, where the plan evicts others or none.
         failed: Launches of the job that ended badly without a new step, in the hour that began at `failed_since_s`.
@@ -117,7 +117,7 @@ class Claim:
         return max(self.step, int(own) if abs(own) < 2**53 else -1)
 
     def plan(self, evict: tuple[str, ...]) -> Plan | None:
-        """The plan that the job carries out by itself, with these of its nodes evicted; None where it reports none."""
+        """The plan that the job carries out by itself, with these of its nodes evicted; None if it reports none."""
         road = next((known for known in Road if known.value == self.road), None)
         return Plan(road, self.why, evict) if road is not None else None
 
@@ -130,7 +130,7 @@ class ClaimAnswer:
         state: `accepted` (a seat is being made), `refused`, `observing` (would have acted), `done`.
         incident: The claim's incident.
         why: The reason.
-        road: The road taken (`model.Road` value), empty where refused.
+        road: The road taken (`model.Road` value), empty if refused.
         standby: Standby nodes that replace the evicted.
     """
 
@@ -263,7 +263,7 @@ def parse_answer(admin_comment: str) -> ClaimAnswer | None:
 
 
 def answer_to(admin_comment: str, incident: str) -> ClaimAnswer | None:
-    """The daemon's answer to this incident; None where it has not answered, also where the text is somebody else's."""
+    """The daemon's answer to this incident; None if it has not answered, also where the text is somebody else's."""
     try:
         answer = parse_answer(admin_comment)
     except ClaimError:

@@ -27,7 +27,7 @@ class DrainPermit(NamedTuple):
 
     Attributes:
         until_s: When it expires, seconds since the epoch.
-        most: It is void once so many nodes are drained by us; None where the marker names no bound.
+        most: It is void once so many nodes are drained by us; None if the marker names no bound.
     """
 
     until_s: float
@@ -48,7 +48,7 @@ def parse(comment: str, now_s: float) -> DrainPermit | None:
 
 
 def of_daemon(comment: str) -> bool:
-    """True where a daemon has written any marker here, also one that refuses, has expired, or cannot be read."""
+    """True if a daemon has written any marker here, also one that refuses, has expired, or cannot be read."""
     return "[[srobust-" in comment
 
 

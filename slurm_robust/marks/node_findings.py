@@ -74,7 +74,7 @@ def about_rdma(kind: str) -> bool:
 
 
 def boot_id() -> str:
-    """The kernel's name for this boot; empty where it cannot be read."""
+    """The kernel's name for this boot; empty if it cannot be read."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read(64).strip()
@@ -107,7 +107,7 @@ def decode(data: bytes, boot: str) -> list[NodeFinding]:
 
 
 def read(folder: str, boot: str, owners: Sequence[int] = (0,)) -> list[NodeFinding]:
-    """The findings in this folder; none where there is no file.
+    """The findings in this folder; none if there is no file.
 
     Args:
         folder: `nodecheck.cache_dir`.
@@ -155,7 +155,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def believable(raw: dict[str, Any]) -> NodeFinding | None:
-    """A finding from elsewhere, by its fields' names; None where one of them is missing, or no such value."""
+    """A finding from elsewhere, by its fields' names; None if one of them is missing, or no such value."""
     seq, at_s, gpus, code = raw.get("seq"), raw.get("at_s"), raw.get("gpus", []), raw.get("code")
     words = [raw.get(key, "") for key in ("source", "kind", "urgency", "port")]
     text = raw.get("text")

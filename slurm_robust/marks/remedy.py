@@ -52,7 +52,7 @@ def named(word: str) -> Remedy | None:
 
 
 def remedy_of(reason: str) -> Remedy | None:
-    """The remedy that this text names at its end, before a job's tag; None where it names none that is known."""
+    """The remedy that this text names at its end, before a job's tag; None if it names none that is known."""
     match = _TAG.search(reason)
     return named(match[1]) if match else None
 

@@ -77,7 +77,7 @@ def open_own(folder: str) -> int:
 
 
 def others_may_write(info: os.stat_result) -> bool:
-    """True where anybody but the owner and root's group may write it."""
+    """True if anybody but the owner and root's group may write it."""
     return bool(info.st_mode & 0o002 or (info.st_mode & 0o020 and info.st_gid not in (0, os.getegid())))
 
 
@@ -104,7 +104,7 @@ def foreign_place(path: str, is_owner: Callable[[int], bool]) -> str:
 
 
 def _has_access_list(path: str) -> bool:
-    """True where the group's bits are those of all whom an access list names (acl(5))."""
+    """True if the group's bits are those of all whom an access list names (acl(5))."""
     try:
         return bool(os.getxattr(path, "system.posix_acl_access"))
     except OSError:
@@ -163,7 +163,7 @@ def read_own(folder: str, name: str) -> str:
 
 
 def boot_id(root: str = "/") -> str:
-    """The kernel's name of this boot, empty where it cannot be read."""
+    """The kernel's name of this boot, empty if it cannot be read."""
     try:
         with open(f"{root.rstrip('/')}/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read(100).decode("ascii", "replace").strip()

@@ -16,7 +16,7 @@ _MOST = 1024
 
 
 def in_use(root: Path, disks: Collection[str]) -> bool | None:
-    """Whether a file system or swap is lost with any of these disks (`nvme0`, `sda`); None where that is not known."""
+    """Whether a file system or swap is lost with any of these disks (`nvme0`, `sda`); None if that is not known."""
     table = mounts.parse(small_files.read_text(root / "proc/self/mountinfo"))
     if not table:
         return None

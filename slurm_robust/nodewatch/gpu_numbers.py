@@ -47,7 +47,7 @@ class GpuNumbers:
             self._numbers.update(named)
 
     def of(self, addresses: Iterable[str]) -> tuple[int, ...]:
-        """The numbers of these GPUs; empty where one of them is not known, which means any of the node's."""
+        """The numbers of these GPUs; empty if one of them is not known, which means any of the node's."""
         names = [gpu_name(address) for address in addresses]
         if any(name not in self._numbers for name in names):
             return ()
@@ -61,7 +61,7 @@ class GpuNumbers:
 
 
 def driver_numbers(root: Path, wait_s: float = 2.0) -> tuple[dict[str, int], bool]:
-    """PCI address → minor number by the driver's files; none where they are not read after `wait_s`.
+    """PCI address → minor number by the driver's files; none if they are not read after `wait_s`.
 
     Reading one may hang where a GPU is lost, so a thread does it; while it hangs this process cannot end.
 

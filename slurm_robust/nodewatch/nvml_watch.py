@@ -74,7 +74,7 @@ def body(checks: Sequence[Check], context: Context, chosen: Mapping[str, Mapping
 
 
 def _still_hangs(chosen: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Wait as long as a hang may last; True where the call has not come back by then."""
+    """Wait as long as a hang may last; True if the call has not come back by then."""
     end_s = time.monotonic() + registry.get("gpu_driver").settings(chosen.get("gpu_driver", {}))["hung_s"]
     while threading.active_count() > 1:
         if time.monotonic() >= end_s:

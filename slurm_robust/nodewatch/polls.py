@@ -32,7 +32,7 @@ _OFF = "port_disabled"
 _FILES = "files"
 Chosen = Mapping[str, Mapping[str, Any]]
 _PortState = tuple[str, "int | None"]
-"""State, and links lost since the card started; empty and None where it cannot be read."""
+"""State, and links lost since the card started; empty and None if it cannot be read."""
 
 
 def available(names: Sequence[str], disable: Sequence[str]) -> list[Check]:

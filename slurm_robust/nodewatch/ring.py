@@ -112,7 +112,7 @@ class FindingRing:
         return list(self._kept)
 
     def add(self, seen: Seen) -> NodeFinding | None:
-        """Keep a finding; returns it with its number, or None where the ring has it already."""
+        """Keep a finding; returns it with its number, or None if the ring has it already."""
         text = shorten(seen.finding.text.encode("ascii", "replace").decode(), _TEXT_CHARS)
         finding = seen.finding._replace(text=_counted(text, seen.times))
         what = _what(finding)
@@ -161,7 +161,7 @@ class FindingRing:
         return self._written_s + pause_s if self.dirty else float("inf")
 
     def flush(self, now_s: float) -> bool:
-        """Write what is new, if it is due; True where nothing is left to write."""
+        """Write what is new, if it is due; True if nothing is left to write."""
         if self.dirty and now_s >= self.due_s():
             self._written_s = now_s
             problem = self._write()

@@ -30,7 +30,7 @@ class SentRecords:
 
     Args:
         node: The node.
-        driver: Major number of its NVIDIA driver; 0 where it is not known.
+        driver: Major number of its NVIDIA driver; 0 if it is not known.
         chosen: The site's options by check.
         disable: Checks that the site has switched off.
 

@@ -83,7 +83,7 @@ class Service:
         context: As the checks get it.
         say: Writes a line for people.
         show: Called with each finding that has a number.
-        reporter: Makes what tells Slurm of an unfit node; None where nothing may be told.
+        reporter: Makes what tells Slurm of an unfit node; None if nothing may be told.
         settings_file: Looks whether robust.yaml has changed; None: only a SIGHUP has it read again.
     """
 

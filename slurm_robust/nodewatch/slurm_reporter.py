@@ -1,7 +1,7 @@
 """Tells Slurm of faults that make this node unfit: they are marked for srobustd, or the node is drained by permit.
 
 What is done is the gate's decision, the same as for prolog and health check. The calls run in a child with a deadline,
-one child at a time, and none where nothing is to be told: a slurmctld that does not answer costs the service nothing.
+one child at a time, and none if nothing is to be told: a slurmctld that does not answer costs the service nothing.
 While it is away the child is started again after a pause that grows, as that of a source that breaks.
 """
 
@@ -182,7 +182,7 @@ def marker_of(faults: Sequence[UnfitNode]) -> FaultMarker:
 
 
 def lacking(config: Config) -> str:
-    """Why Slurm could not be told of anything from here, with what to do about it; empty where nothing is missing."""
+    """Why Slurm could not be told of anything from here, with what to do about it; empty if nothing is missing."""
     folder = config.slurm.bin_dir
     found = shutil.which("scontrol", path=folder or None)
     if found is not None:

@@ -152,7 +152,7 @@ def of_lost_disk(status: Status, *, example: str, named: bool, used: bool | None
         status: What its check says of it.
         example: The line: an array that goes on without the disk says so.
         named: It names the disk. One that does not is often a drive that somebody attached from afar.
-        used: Something on it is mounted; None where that is not known.
+        used: Something on it is mounted; None if that is not known.
     """
     if "Disk failure on" in example and "failing" not in example:
         return UrgencyRule(AT_NEXT_CHECKPOINT, _ARRAY)

@@ -162,7 +162,7 @@ async def _post(
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float:
-    """`Retry-After`, in seconds or as a date; 0 where it is neither."""
+    """`Retry-After`, in seconds or as a date; 0 if it is neither."""
     text = headers.get("Retry-After", "").strip()
     if text.isdecimal() and len(text) < 10:
         return float(text)

@@ -148,7 +148,7 @@ def over_by(state: TargetState, alert: Alert) -> None:
 
 
 def next_letter(state: TargetState, rules: Rules, now_s: float, *, quiet: bool = False) -> Letter | None:
-    """The message that is to be delivered now: another try, or a new one; None where nothing is due."""
+    """The message that is to be delivered now: another try, or a new one; None if nothing is due."""
     if state.flight is not None:
         return state.flight.letter if now_s >= state.flight.next_try_at_s else None
     state.sent_at_s = [at_s for at_s in state.sent_at_s if at_s > now_s - HOUR_S]
@@ -178,7 +178,7 @@ def next_letter(state: TargetState, rules: Rules, now_s: float, *, quiet: bool =
 
 
 def answered(state: TargetState, delivery: Delivery, now_s: float) -> float | None:
-    """What came of the try. Returns after how many seconds it is tried again; None where it is not."""
+    """What came of the try. Returns after how many seconds it is tried again; None if it is not."""
     flight = state.flight
     if flight is None or flight.letter.id != delivery.id:
         return None

@@ -7,7 +7,7 @@ import zoneinfo
 
 
 def zone_of(name: str) -> dt.tzinfo | None:
-    """The time zone of that name; None where this machine does not know it."""
+    """The time zone of that name; None if this machine does not know it."""
     if name == "UTC":
         return dt.timezone.utc
     try:

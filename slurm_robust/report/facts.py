@@ -29,10 +29,10 @@ class ClosedIncident:
         times: Stamps, keys of `model.TIME_KEYS` and `accepted`. `first_step` is the first after it,
             `first_new_step` the first that nobody had made before.
         road: The plan's (`model.Road` value), empty if there is none.
-        category: What broke, a category of `diagnose.taxonomy`; empty where unknown.
-        blame: Whose fault that is by the same rules; empty where unknown.
-        nodes: How many nodes the job had; 0 where unknown.
-        gpus: On all of them; 0 where unknown.
+        category: What broke, a category of `diagnose.taxonomy`; empty if unknown.
+        blame: Whose fault that is by the same rules; empty if unknown.
+        nodes: How many nodes the job had; 0 if unknown.
+        gpus: On all of them; 0 if unknown.
         folder: The job's own report.
     """
 
@@ -136,7 +136,7 @@ class RanJob:
     """One run of any job, from Slurm's accounting: a requeued job has several.
 
     Attributes:
-        nodes: Their names; empty where it never ran.
+        nodes: Their names; empty if it never ran.
         restart: How many earlier runs of the job the accounting has.
         state: `COMPLETED`, `FAILED`, `CANCELLED`, `TIMEOUT`, `NODE_FAIL`, `OUT_OF_MEMORY`, `PREEMPTED`, `REQUEUED`, …
         exit_code: `code:signal`.
@@ -168,7 +168,7 @@ class Facts:
     Attributes:
         read_at_s: When it was read; what still ran then has no end.
         doubts: Sentences for people: sources that were away, times that do not add up, rows that could not be read.
-        journal_read: False where the journal could not be read: what only it has is not known, rather than nothing.
+        journal_read: False if the journal could not be read: what only it has is not known, rather than nothing.
     """
 
     from_s: float

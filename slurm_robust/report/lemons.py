@@ -50,7 +50,7 @@ class NodeSignal:
 
     Attributes:
         weight: 1, or 1/n where it concerns n nodes and names none of them alone.
-        user: Whose claim it rests on; empty where the daemon or Slurm saw it.
+        user: Whose claim it rests on; empty if the daemon or Slurm saw it.
     """
 
     node: str

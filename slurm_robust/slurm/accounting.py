@@ -36,7 +36,7 @@ _GPU = re.compile(r"(?:^|,)gres/gpu(:[^=,]*)?=([0-9]{1,10})(?=,|$)")
 
 
 def past_job(run: Run, job: JobRef, separator: str) -> Job | None:
-    """A job as the accounting remembers it; None where it does not."""
+    """A job as the accounting remembers it; None if it does not."""
     for fields in parse.PAST_JOB_FIELDS:
         argv = ["sacct", "-n", "-X", "-P", f"--delimiter={separator}", "-j", job.address, "-o", ",".join(fields)]
         try:
@@ -114,7 +114,7 @@ def _past_run(fields: tuple[str, ...]) -> PastRun:
 
 @lru_cache(maxsize=4096)
 def _state_and_count(text: str, exit_code: str, count: str) -> tuple[str, int] | None:
-    """The state, without who cancelled it (`CANCELLED by 0`), and the count of nodes; None where one has another form.
+    """The state, without who cancelled it (`CANCELLED by 0`), and the count of nodes; None if one has another form.
 
     Few of these texts differ, among half a million runs.
     """

@@ -73,13 +73,13 @@ class AdmissionClient(CommandClient):
         return parse_partitions(self._run("read partitions", ["scontrol", "show", "partition", "-o"]))
 
     def associations(self, user: str) -> list[Association]:
-        """Under which accounts a user may run jobs; none where the accounting does not know the user."""
+        """Under which accounts a user may run jobs; none if the accounting does not know the user."""
         layout = "format=account,defaultaccount,qos,defaultqos"
         argv = ["sacctmgr", "-n", "-P", "show", "user", user, "withassoc", layout]
         return parse_associations(self._run(f"read the accounting of {user}", argv))
 
     def refusal(self, args: list[str], user: str) -> str:
-        """What `sbatch --test-only` says against such a job of this user; empty where it says nothing.
+        """What `sbatch --test-only` says against such a job of this user; empty if it says nothing.
 
         Raises:
             SlurmError: Slurm could not be asked.

@@ -33,10 +33,10 @@ class Node:
         reason: Why it is drained or down, as whoever did it wrote; without Slurm's `[user@time]`. It means nothing on a
             node that is neither: Slurm 24.11 to 25.11 keep the text when a node is resumed.
         reason_user: Who set the reason.
-        reason_at_s: When it was set, 0 where unknown.
-        boot_at_s: When it booted, 0 where unknown.
+        reason_at_s: When it was set, 0 if unknown.
+        boot_at_s: When it booted, 0 if unknown.
         extra: Free text of administrators, beside the comment; the fault marker stands here.
-        gres_used: How many of its generic resources Slurm counts as given to jobs; 0 where the back end cannot tell.
+        gres_used: How many of its generic resources Slurm counts as given to jobs; 0 if the back end cannot tell.
     """
 
     name: str
@@ -57,17 +57,17 @@ class Node:
 
     @property
     def drained(self) -> bool:
-        """True where somebody decided that no new job may start on it."""
+        """True if somebody decided that no new job may start on it."""
         return "DRAIN" in self.flags or self.state == "DOWN" or "FAIL" in self.flags
 
     @property
     def busy(self) -> bool:
-        """True where a job runs on it, or ends there."""
+        """True if a job runs on it, or ends there."""
         return self.state in ("ALLOCATED", "MIXED", "COMPLETING") or "COMPLETING" in self.flags
 
     @property
     def usable(self) -> bool:
-        """True where Slurm could start a job on it now, apart from reservations."""
+        """True if Slurm could start a job on it now, apart from reservations."""
         bad = {"NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_ISSUED", "MAINTENANCE"}
         return not self.drained and not (self.flags & bad) and self.state not in ("UNKNOWN", "FUTURE", "INVAL")
 
@@ -100,16 +100,16 @@ class Job:
         state: RUNNING, PENDING, CONFIGURING, … in capitals, as Slurm prints it: COMPLETING hides the state underneath.
         completing: Its nodes are still ending it.
         nodes: Where it runs now; empty while pending.
-        time_limit_s: None where unlimited.
-        start_at_s: Of the current run, or the earliest start of a pending job; 0 where unknown.
+        time_limit_s: None if unlimited.
+        start_at_s: Of the current run, or the earliest start of a pending job; 0 if unknown.
         hetjob_id: Id of the het job it belongs to, or 0.
         batch: It has a script (not `salloc`, not `srun`).
         requeueable: Slurm would requeue it: a batch job without `--no-requeue`.
-        exclude: Nodes it must not use, folded; None where this call did not ask (the command back end's `jobs`).
-        exit_code: `ExitCode` as Slurm prints it, `0:0`; empty where the back end cannot tell.
+        exclude: Nodes it must not use, folded; None if this call did not ask (the command back end's `jobs`).
+        exit_code: `ExitCode` as Slurm prints it, `0:0`; empty if the back end cannot tell.
         std_out: Its output file. Some versions of Slurm leave patterns in it (`%j`): `output_files.expanded`.
-        std_err: The same of its errors; empty where they go to `std_out`.
-        eligible_at_s: Since when it could start, as far as the job itself goes; set anew by a requeue; 0 where unknown.
+        std_err: The same of its errors; empty if they go to `std_out`.
+        eligible_at_s: Since when it could start, as far as the job itself goes; set anew by a requeue; 0 if unknown.
     """
 
     ref: JobRef
@@ -165,8 +165,8 @@ class PastRun(NamedTuple):
     Attributes:
         job: Its address, `12` or `12_3`; the pending rest of an array is one row, `12_[3-9]`.
         nodes: Folded; empty if it has none (yet).
-        gpus: On all nodes together; those asked for if it has none yet. 0 where the accounting does not track them.
-        submitted_at_s: Of this run: a requeue submits the job anew. None where there is no such time, as with the rest.
+        gpus: On all nodes together; those asked for if it has none yet. 0 if the accounting does not track them.
+        submitted_at_s: Of this run: a requeue submits the job anew. None if there is no such time, as with the rest.
     """
 
     job_id: int
@@ -213,7 +213,7 @@ def same(one: JobRef, asked: JobRef) -> bool:
 
 
 def enough_without(job: Job, nodes: Sequence[Node], out: Collection[str]) -> bool:
-    """True where the job's partition has as many usable nodes as it needs without those, free or not."""
+    """True if the job's partition has as many usable nodes as it needs without those, free or not."""
     fit = [n for n in nodes if job.partition in n.partitions and n.usable and n.name not in out]
     return len(fit) >= max(job.num_nodes, len(job.nodes))
 
@@ -235,7 +235,7 @@ class SlurmClient(Protocol):
         """All nodes, in one call."""
 
     def node(self, name: str) -> Node | None:
-        """One node; None where Slurm does not know it. Prologs call this: it must not cost slurmctld a full list."""
+        """One node; None if Slurm does not know it. Prologs call this: it must not cost slurmctld a full list."""
 
     def node_listing(self) -> NodeListing:
         """What changes of nodes, in one call that costs a tenth of `nodes`. Nodes in no partition are not in it."""
@@ -247,19 +247,19 @@ class SlurmClient(Protocol):
         """All jobs that slurmctld holds (also those ended in the last minutes), in one call."""
 
     def jobs_named(self, jobs: Sequence[JobRef]) -> list[Job | None]:
-        """Each of these jobs as `job` reads it, in two calls at most; None where Slurm does not know it (any more)."""
+        """Each of these jobs as `job` reads it, in two calls at most; None if Slurm does not know it (any more)."""
 
     def job(self, job: JobRef) -> Job | None:
-        """One job, exactly; None where Slurm does not know it (any more)."""
+        """One job, exactly; None if Slurm does not know it (any more)."""
 
     def job_gpus(self, job: JobRef) -> dict[str, frozenset[int]]:
         """The GPUs that a job was given, by node, as Slurm numbers them.
 
-        Nodes where Slurm does not say which are left out; the set is empty where it was given none.
+        Nodes where Slurm does not say which are left out; the set is empty if it was given none.
         """
 
     def past_job(self, job: JobRef) -> Job | None:
-        """A job as the site's accounting remembers it; None where it does not.
+        """A job as the site's accounting remembers it; None if it does not.
 
         Known of it are user, partition, name, state, work_dir, and from Slurm 24.05 on std_out and std_err (from
         21.08 on, where they were given to sbatch on its command line).
@@ -327,7 +327,7 @@ class SlurmClient(Protocol):
             placement: As `update_job` takes it.
 
         Returns:
-            True where Slurm took both; False where it requeued the job, and refused the rest.
+            True if Slurm took both; False if it requeued the job, and refused the rest.
 
         Raises:
             SlurmError: the job was not requeued, and nothing of it was changed.

@@ -58,7 +58,7 @@ class CommandClient:
         return BackEnd("commands", slurm=self.slurm_version())
 
     def slurm_version(self) -> str:
-        """The version of Slurm's commands here, `22.05.8`; empty where they do not say."""
+        """The version of Slurm's commands here, `22.05.8`; empty if they do not say."""
         try:
             found = re.search(r"[0-9]+(?:\.[0-9]+)+\S*", self._run("read Slurm's version", ["scontrol", "--version"]))
         except SlurmError:
@@ -73,7 +73,7 @@ class CommandClient:
         return parse.parse_nodes(text, self._unread_of("nodes"))
 
     def node(self, name: str) -> Node | None:
-        """One node; None where Slurm does not know it."""
+        """One node; None if Slurm does not know it."""
         try:
             text = self._run(f"read node {name}", ["scontrol", "-d", "show", "node", "-o", arguments.node_list(name)])
         except SlurmNotFoundError:
@@ -118,7 +118,7 @@ class CommandClient:
         ]
 
     def job(self, job: JobRef) -> Job | None:
-        """One job, exactly, `exclude` included (two calls); None where Slurm does not know it (any more)."""
+        """One job, exactly, `exclude` included (two calls); None if Slurm does not know it (any more)."""
         found = self._find(job)
         return found and self._with_exclude(found)
 
@@ -131,7 +131,7 @@ class CommandClient:
         return {}
 
     def past_job(self, job: JobRef) -> Job | None:
-        """A job as the site's accounting remembers it; None where it does not."""
+        """A job as the site's accounting remembers it; None if it does not."""
         return accounting.past_job(self._run, job, process.separator())
 
     def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
@@ -204,7 +204,7 @@ class CommandClient:
         return self._requeue_with(one, [*arguments.update_words(placement), *when])
 
     def _requeue_with(self, job: Job, changes: list[str]) -> bool:
-        """Requeue a job and change it, by one scontrol; False where Slurm took the requeue alone."""
+        """Requeue a job and change it, by one scontrol; False if Slurm took the requeue alone."""
         words, both = " ".join(changes), f"requeue {job.ref.address}\nupdate JobId={job.ref.address} "
         # It ignores SIGTERM, since it may be a part of the job that it requeues.
         done = self._lines(f"{both}{words}\n", "/bin/sh", "-c", 'trap "" TERM HUP; exec "$0"')

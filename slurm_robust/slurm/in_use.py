@@ -20,9 +20,9 @@ class BackEnd:
 
     Attributes:
         name: `commands` or `pyslurm`.
-        version: pyslurm's own, empty where it is not used or cannot be imported.
-        slurm: The version of Slurm's commands here, empty where unknown.
-        problem: Why pyslurm is not used at all; empty where it is, or was not chosen.
+        version: pyslurm's own, empty if it is not used or cannot be imported.
+        slurm: The version of Slurm's commands here, empty if unknown.
+        problem: Why pyslurm is not used at all; empty if it is, or was not chosen.
         by_command: What goes by Slurm's commands though pyslurm is used.
         lacking: The same, because this pyslurm lacks a name, or failed in the call; nobody expected it.
     """

@@ -289,7 +289,7 @@ def parse_past_job(text: str, separator: str, fields: Sequence[str], job: JobRef
 
 
 def _option(line: str, short: str, long: str) -> str:
-    """An option's value on sbatch's command line; empty where it is not there, or was set in the script."""
+    """An option's value on sbatch's command line; empty if it is not there, or was set in the script."""
     words = [*line.split(), ""]  # a name with a blank in it is lost
     for word, after in pairwise(words):
         if word in (short, long):

@@ -132,7 +132,7 @@ class PyslurmClient(CommandClient):
         return self._with_exit_codes(self._read(list[Job], "jobs", "read jobs", super().jobs))
 
     def job(self, job: JobRef) -> Job | None:
-        """One job, exactly; None where Slurm does not know it (any more)."""
+        """One job, exactly; None if Slurm does not know it (any more)."""
         found = self._find(job)
         return self._with_exclude(found) if found and found.exclude is None else found
 
@@ -247,7 +247,7 @@ class PyslurmClient(CommandClient):
         return self._done("update_nodes", f"{verb} {nodes}", nodes=arguments.node_list(nodes), **changes)
 
     def _change_job(self, verb: str, job: JobRef, call: str = "", **fields: Any) -> bool:
-        """True where pyslurm did it; False for a task of an array, which a bare number may not name."""
+        """True if pyslurm did it; False for a task of an array, which a bare number may not name."""
         address = self._exact(job, verb)
         what = f"{verb} job {address}"
         return address.isdigit() and self._done(call or verb, what, job_id=int(address), **fields)
@@ -260,7 +260,7 @@ class PyslurmClient(CommandClient):
             return by_command()
 
     def _done(self, call: str, what: str, **args: Any) -> bool:
-        """True where pyslurm did it; False where it cannot."""
+        """True if pyslurm did it; False if it cannot."""
         with contextlib.suppress(Unable):
             self._ask(type(None), call, what, **args)
             return True

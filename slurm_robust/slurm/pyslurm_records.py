@@ -110,7 +110,7 @@ def _job_ref(job: Any) -> JobRef:
 
 
 def _exit_code(job: Any) -> str:
-    """As Slurm prints it; empty where it may be 128 more than what pyslurm says."""
+    """As Slurm prints it; empty if it may be 128 more than what pyslurm says."""
     return "" if job.exit_code else f"0:{job.exit_code_signal or 0}"
 
 

@@ -14,7 +14,7 @@ UNREADABLE = (SlurmParseError, LookupError, ValueError, ArithmeticError)
 
 
 def read_one(name: str, unread: list[str] | None, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """Read one record of many; None where it cannot be read, and `unread` then has a line with its `name` and why.
+    """Read one record of many; None if it cannot be read, and `unread` then has a line with its `name` and why.
 
     Raises:
         SlurmParseError: it cannot be read, and `unread` is None: the caller needs this very record.

@@ -134,7 +134,7 @@ def expand(node_list: str, *, remember: bool = True) -> tuple[str, ...]:
 
 
 def _quickly(prefix: str, numbers: str) -> tuple[str, ...] | None:
-    """The names of `prefix[numbers]`; None where the numbers do not simply ascend, or are padded differently."""
+    """The names of `prefix[numbers]`; None if the numbers do not simply ascend, or are padded differently."""
     texts = re.split("[,-]", numbers)
     if any(text[0] == "0" and len(text) > 1 for text in texts) and len({len(text) for text in texts}) > 1:
         return None

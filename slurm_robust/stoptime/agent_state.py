@@ -14,8 +14,8 @@ class AgentState:
         index: Its number in the step; -1 before its agent has said anything.
         heard_s: When it last said something (monotonic).
         loaded: Its rank server has told whether it can work.
-        has_torch: False where PyTorch cannot be loaded on it.
-        trouble: Why no rank can run on it; empty where ranks can.
+        has_torch: False if PyTorch cannot be loaded on it.
+        trouble: Why no rank can run on it; empty if ranks can.
         gone: Why it left the test, as a sentence; empty while it is there.
         answers: Its answer to each order, by the order's number.
         ranks: What its own ranks told, by the order's number.

@@ -171,7 +171,7 @@ class AgentStep:
         """End the step: the agents by themselves, else srun by signals. Returns when srun has ended.
 
         Returns:
-            True where the agents ended by themselves; else Slurm may still count the step as running.
+            True if the agents ended by themselves; else Slurm may still count the step as running.
         """
         process = self._process
         if process is None:

@@ -36,7 +36,7 @@ class StepDigests:
 
     @property
     def steady(self) -> bool:
-        """True where all repeats came to the same bits."""
+        """True if all repeats came to the same bits."""
         return len(set(self.digests)) == 1
 
 

@@ -52,7 +52,7 @@ class TestReport:
     """What `srobust test` found out.
 
     Attributes:
-        ended_early: Why the tests did not come to their end, as a sentence; empty where they did.
+        ended_early: Why the tests did not come to their end, as a sentence; empty if they did.
         bandwidth: Median GB/s of the first round of pairs, by operation.
         notes: What was not tested and blames nobody, and what else there is to know, as sentences.
     """

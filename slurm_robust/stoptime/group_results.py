@@ -66,7 +66,7 @@ def group_result(
 
 
 def _not_met(group: Group, answers: Mapping[str, Mapping[str, Any]]) -> str:
-    """Why the ranks of a group could not meet, as a sentence; empty where that is not why it failed.
+    """Why the ranks of a group could not meet, as a sentence; empty if that is not why it failed.
 
     Who failed before it tried to meet the others is at fault itself. Who tried may have met a stranger.
     """

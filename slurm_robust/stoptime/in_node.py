@@ -109,7 +109,7 @@ def of_tools(answers: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, str], 
     """What NVIDIA's own tests found: nodes that fail, each with the tool's sentence, and what was not tested.
 
     Args:
-        answers: By node, sentences: `failed`, `notes`, `missing`; empty where a node gave no answer in time.
+        answers: By node, sentences: `failed`, `notes`, `missing`; empty if a node gave no answer in time.
     """
     failed = {node: str(answer["failed"]) for node, answer in answers.items() if answer.get("failed")}
     together: dict[str, list[str]] = defaultdict(list)

@@ -25,7 +25,7 @@ class Orders:
         gone: Nodes that left the test, each with the reason.
         there: The nodes that have not left.
         able: Nodes that can run ranks, and why the others cannot.
-        limit: How long a stage may take, at most so long; 0 where the budget leaves too little.
+        limit: How long a stage may take, at most so long; 0 if the budget leaves too little.
         order: Give an order to some nodes and wait for their answers; returns its number.
         progress: Tell the user.
     """
@@ -46,7 +46,7 @@ class InNodeStage:
     Attributes:
         findings: What the stages so far have found.
         notes: What was not tested and blames nobody.
-        ended_early: Why it did not come to its end; empty where it did.
+        ended_early: Why it did not come to its end; empty if it did.
     """
 
     def __init__(self, orders: Orders, least_gb_per_s: Mapping[str, float] | None = None, *, eud: bool = False) -> None:

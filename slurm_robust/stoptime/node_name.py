@@ -27,7 +27,7 @@ class NodeName:
         self._held: socket.socket | None = None
 
     def take(self) -> bool:
-        """Hold it; False where another test of this user, or of root, holds it."""
+        """Hold it; False if another test of this user, or of root, holds it."""
         for name in self._names:
             held = socket.socket(socket.AF_UNIX)
             try:

@@ -37,8 +37,8 @@ class ToolResult:
     """What one tool found.
 
     Attributes:
-        failed: Why the node fails, as sentences; empty where it passed.
-        note: What could not be tested, as a sentence; empty where all was.
+        failed: Why the node fails, as sentences; empty if it passed.
+        note: What could not be tested, as a sentence; empty if all was.
     """
 
     failed: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ def _first(warnings: list[Any]) -> str:
 
 
 def _excused(warnings: list[Any]) -> bool:
-    """True where each reason has a code, and none speaks of the GPU."""
+    """True if each reason has a code, and none speaks of the GPU."""
     coded = [w for w in warnings if isinstance(w, dict) and "error_severity" in w]
     return bool(coded) and all(
         w["error_severity"] in _NO_FAULT_OF_THE_GPU or w.get("error_category") in _NO_FAULT_CATEGORIES for w in coded
@@ -133,7 +133,7 @@ class _Tool:
         words: Its arguments.
         needs_s: In which it ends on a healthy node of eight GPUs, with a margin; with less left it is not begun.
         judged: Judges what it printed.
-        folder: Must be there too; empty where the program is enough.
+        folder: Must be there too; empty if the program is enough.
     """
 
     program: str

@@ -32,7 +32,7 @@ class PairChannel:
     Attributes:
         states: Each node of the run.
         gone: Nodes that left the test, each with the reason.
-        limit: How long a stage may take, at most so long; 0 where the budget leaves too little.
+        limit: How long a stage may take, at most so long; 0 if the budget leaves too little.
         order: Give an order with this limit, and return its number.
         tell: Send something that is no order.
         until: Wait until something holds, at most so long.
@@ -54,7 +54,7 @@ class PairStage:
     """Has nodes meet in pairs, round by round.
 
     Attributes:
-        cut_after: After how many rounds the budget was used up; None where they came to their end.
+        cut_after: After how many rounds the budget was used up; None if they came to their end.
     """
 
     def __init__(self, channel: PairChannel) -> None:

@@ -58,7 +58,7 @@ class GroupResult:
 
     @property
     def bad(self) -> bool:
-        """True where it failed or was slow."""
+        """True if it failed or was slow."""
         return self.outcome in (PairOutcome.FAILED, PairOutcome.SLOW)
 
 
@@ -204,13 +204,13 @@ class _Known:
         return len(members) > 2 and any(pair < members for pair in self.bad)
 
     def fast_later(self, members: frozenset[str]) -> bool:
-        """True where a group was only slow, and was not when its pairs met again: a busy machine is no fault."""
+        """True if a group was only slow, and was not when its pairs met again: a busy machine is no fault."""
         slow = all(run.outcome is not PairOutcome.FAILED for run in self.runs[members])
         tried = all(self.results_of(frozenset(pair)) >= _TRIES for pair in combinations(members, 2))
         return slow and tried and members <= self.proven
 
     def met(self, node: str, other: str) -> bool:
-        """True where these two were a pair."""
+        """True if these two were a pair."""
         return frozenset((node, other)) in self.runs
 
     def untried(self, pair: Group) -> bool:
@@ -220,7 +220,7 @@ class _Known:
 
 
 def next_round(nodes: Sequence[str], rounds: Sequence[Round]) -> tuple[Group, ...]:
-    """The groups of the next round, which share no node; none where nothing more can be learnt.
+    """The groups of the next round, which share no node; none if nothing more can be learnt.
 
     Args:
         nodes: All nodes, in the order of `ordered`.

@@ -139,7 +139,7 @@ class MeetingConnections:
 
     @staticmethod
     def _all() -> dict[str, tuple[str, str]]:
-        """By the kernel's name of each: its own end, and the other one; empty where it listens."""
+        """By the kernel's name of each: its own end, and the other one; empty if it listens."""
         found = {}
         for file in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError):
@@ -255,7 +255,7 @@ class _Door:
             self._news.notify_all()
 
     def _proven(self, sock: socket.socket, end_s: float) -> int:
-        """Its rank; 0 where it proves nothing."""
+        """Its rank; 0 if it proves nothing."""
         rank, theirs = _HELLO.unpack(_exactly(sock, _HELLO.size, end_s))
         mine = os.urandom(_NONCE_BYTES)
         parts = _parts(self._spec, rank, theirs, mine)

@@ -46,7 +46,7 @@ def devices(_: dict[str, Any]) -> dict[str, Any]:
 
 
 def _users() -> str:
-    """The processes that NVIDIA's tool shows on the GPUs; empty where it cannot be asked."""
+    """The processes that NVIDIA's tool shows on the GPUs; empty if it cannot be asked."""
     argv = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         shown = subprocess.run(argv, capture_output=True, text=True, timeout=5, check=True).stdout

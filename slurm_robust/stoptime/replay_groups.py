@@ -166,7 +166,7 @@ class _Replayed:
 def next_groups(
     nodes: Sequence[str], size: int, results: Iterable[ReplayResult], at_once: int = 1 << 16
 ) -> tuple[ReplayGroup, ...]:
-    """The groups that run side by side next, which share no node; none where nothing more can be learnt.
+    """The groups that run side by side next, which share no node; none if nothing more can be learnt.
 
     Args:
         nodes: All nodes, neighbours beside each other.

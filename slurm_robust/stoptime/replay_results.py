@@ -124,7 +124,7 @@ def result_of(
     Args:
         group: The group.
         output: What its step has said.
-        code: Exit code of its srun; None where it had not ended after `limit_s` and was ended.
+        code: Exit code of its srun; None if it had not ended after `limit_s` and was ended.
         gone: Nodes that left the test, each with the reason.
         limit_s: How long it had.
         cut: The budget left it less time than it may need beside the groups that passed.
@@ -147,7 +147,7 @@ def result_of(
 
 
 def _no_fault(output: StepOutput, missing: Sequence[str], code: int | None, limit_s: float) -> str:
-    """Why a step that did not pass says nothing about its nodes; empty where it does."""
+    """Why a step that did not pass says nothing about its nodes; empty if it does."""
     if output.node_lost:
         return f"Slurm lost a node during the replay: {output.complaint or 'node failure'}"
     if output.not_met:

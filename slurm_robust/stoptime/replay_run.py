@@ -240,7 +240,7 @@ class _GroupStep:
                 self.output.take(line.decode("utf-8", "replace"))
 
     async def end(self) -> bool:
-        """End srun, and with it the step; False where Slurm may still count the step as running."""
+        """End srun, and with it the step; False if Slurm may still count the step as running."""
         process, watcher = self._process, self._watcher
         if process is None or watcher is None:
             return True
@@ -282,7 +282,7 @@ class ReplayRun:
     """One replay of some nodes.
 
     Attributes:
-        ended_early: Why it did not come to its end, as a sentence; empty where it did.
+        ended_early: Why it did not come to its end, as a sentence; empty if it did.
         left_steps: `12.3`, steps that srun could not end, so that Slurm must be told to end them.
     """
 

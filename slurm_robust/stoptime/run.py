@@ -212,7 +212,7 @@ class TestRun:
         return self._orders
 
     def _limit(self, wanted_s: float) -> float:
-        """How long a stage may take; 0 where the budget leaves too little."""
+        """How long a stage may take; 0 if the budget leaves too little."""
         left_s = self._end_s - time.monotonic()
         return min(wanted_s, left_s) if left_s >= LEAST_STAGE_S else 0.0
 

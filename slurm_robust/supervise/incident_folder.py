@@ -150,7 +150,7 @@ class IncidentFolder:
         return self._path / name
 
     def write(self, name: str, content: str | bytes) -> Path | None:
-        """Write a whole file atomically; None where the disk refuses."""
+        """Write a whole file atomically; None if the disk refuses."""
         try:
             with self._inside(name) as (folder, last):
                 whole_file.write(last, content.encode() if isinstance(content, str) else content, inside=folder)

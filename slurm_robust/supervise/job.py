@@ -35,7 +35,7 @@ def ref_from_environment(env: Mapping[str, str]) -> JobRef:
 
 
 def batch_script() -> str:
-    """The text of the batch script that started this process's launcher; empty where no batch script did.
+    """The text of the batch script that started this process's launcher; empty if no batch script did.
 
     slurmd keeps a copy of the script; its path is on the command line of the shell that runs it.
     """
@@ -58,7 +58,7 @@ class SupervisedJob:
         previous: The claim that the attempt before left, None on a first run.
         claim: This run's claim, as it was written last.
         can_claim: Whether the Comment may be written (it is the owner's, and its protocol is understood).
-        refused: Why Slurm refused the last claim, in Slurm's words; empty where it did not.
+        refused: Why Slurm refused the last claim, in Slurm's words; empty if it did not.
         progress: Asked at each writing for what the claim says of the training's progress.
     """
 
@@ -122,7 +122,7 @@ class SupervisedJob:
             return {}
 
     async def write_claim(self, **changes: object) -> bool:
-        """Write the claim with these changes; False where Slurm did not take it (training goes on)."""
+        """Write the claim with these changes; False if Slurm did not take it (training goes on)."""
         async with self._writing:
             return await self._write(changes)
 

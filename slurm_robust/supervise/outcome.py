@@ -20,9 +20,9 @@ class ExecutePlan:
     """The current incident is judged, and its plan is to be carried out.
 
     Attributes:
-        failure: The failure as it is compared with others; None where it cannot be compared.
+        failure: The failure as it is compared with others; None if it cannot be compared.
         trains: Nothing is known to be wrong with the attempt: it is ended for what its nodes have reported.
-        situation: What the plan was decided on: once nodes were tested, it is decided again. None where nobody asked.
+        situation: What the plan was decided on: once nodes were tested, it is decided again. None if nobody asked.
     """
 
     verdict: Verdict
@@ -38,7 +38,7 @@ class Relaunch:
 
     Attributes:
         evict: Nodes of the allocation that no attempt may use from now on.
-        nodes_used: How many nodes the training needs; 0 where only the user's own options say.
+        nodes_used: How many nodes the training needs; 0 if only the user's own options say.
     """
 
     argv: tuple[str, ...]
@@ -47,4 +47,4 @@ class Relaunch:
 
 
 Outcome = Exit | ExecutePlan | None
-"""Of an incident: None where nothing is to be done now."""
+"""Of an incident: None if nothing is to be done now."""

@@ -61,7 +61,7 @@ class Session:
 
     Attributes:
         config: The site's choices, with the user's options over them.
-        channel: To the launcher; None where somebody else started the training step (`srobust attach`).
+        channel: To the launcher; None if somebody else started the training step (`srobust attach`).
         command: The user's command line; None as above.
         attached: The one step that is watched, where it is not ours; None for all of the job.
         lock: Shows whether another run of the job is supervised too.
@@ -70,13 +70,13 @@ class Session:
         layout: Parallel sizes that the user gave.
         layout_order: The order in which they count ranks, empty for Megatron's.
         code_dir: The folder whose snapshots the ranks run from, empty for none.
-        code: The version of the code that is in force; None where the ranks run from the folder itself.
+        code: The version of the code that is in force; None if the ranks run from the folder itself.
         replay: What a replay of the training runs: a command, `same` for the job's own, or empty for a reference model.
         environment: The environment that srun starts from.
         fleet: Of the current attempt; it takes the agents' messages.
         agents: Started on the nodes of the job.
         node_faults: What the nodes report of themselves; over all attempts.
-        site_mode: What the site's file says, whatever the user has chosen for this job; None where there is no file.
+        site_mode: What the site's file says, whatever the user has chosen for this job; None if there is no file.
         rules: By which last lines are read; None before they were needed.
     """
 
@@ -143,7 +143,7 @@ class Session:
 
     @property
     def why_idle(self) -> str:
-        """Why plans are not carried out, as the story says it; empty where they are."""
+        """Why plans are not carried out, as the story says it; empty if they are."""
         if self.acting:
             return ""
         return BESIDE if self.lock is not None and self.lock.accompanied else "observe mode"

@@ -339,7 +339,7 @@ class Supervisor:
         session.agents.watch_attempt(name)
 
     async def _launch_warm(self, argv: Sequence[str], resume_point: ResumePoint) -> bool:
-        """Have the attempt begin in processes that wait for it; False where it has to start cold."""
+        """Have the attempt begin in processes that wait for it; False if it has to start cold."""
         name = await self._warm.take(argv)
         if not name or not await self._warm.release(self._begin_launch(name, resume_point)):
             return False

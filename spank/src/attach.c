@@ -117,7 +117,7 @@ static void detach_files(int limit, int held)
 		close(fd);
 }
 
-/* False where srun has ended meanwhile or waits for us: a step that fails at once is left to the script. */
+/* False if srun has ended meanwhile or waits for us: a step that fails at once is left to the script. */
 static bool outlives_grace(pid_t srun, bool holds)
 {
 	const struct timespec pause = {0, POLL_MS * 1000000L};

@@ -29,7 +29,7 @@ bool options_any_typed(void);
 /* Log an option that was typed and has no effect without --robust. */
 void options_warn_idle(const struct request *request);
 
-/* Finds a variable: `spank_getenv` in a task, `getenv` where a command runs. False where it is not set. */
+/* Finds a variable: `spank_getenv` in a task, `getenv` where a command runs. False if it is not set. */
 typedef bool (*lookup_fn)(spank_t sp, const char *name, char *out, int size);
 
 bool lookup_here(spank_t sp, const char *name, char *out, int size);

@@ -47,7 +47,7 @@ static void give_setting(spank_t sp, const struct setting *setting)
 		give(sp, setting->other, setting->other_value);
 }
 
-/* A number that nobody can guess; 0 where the system has none. */
+/* A number that nobody can guess; 0 if the system has none. */
 static uint64_t random_number(void)
 {
 	uint64_t number = 0;

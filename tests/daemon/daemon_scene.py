@@ -254,7 +254,7 @@ class Scene:
 
 
 def alive(pid: int) -> bool:
-    """True where the process runs."""
+    """True if the process runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -27,7 +27,7 @@ def text(page: Page, selector: str) -> str:
 
 
 def narrow(page: Page) -> bool:
-    """True where nothing has to be scrolled sideways."""
+    """True if nothing has to be scrolled sideways."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 

@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def comes(world: World, node: str) -> bool:
-    """Ann's next job starts there through the seat, and leaves it at once; False where Slurm refuses it."""
+    """Ann's next job starts there through the seat, and leaves it at once; False if Slurm refuses it."""
     slurm, number = world.slurm, len(world.slurm.state.jobs) + 1
     job = Job(JobRef(number), "PENDING", "ann", 1000, "main", num_nodes=1, reservation=SEAT, req_nodes=node)
     slurm.state.jobs[number] = job

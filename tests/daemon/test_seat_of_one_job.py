@@ -31,7 +31,7 @@ class Attacked(World):
     """What it names as its reservation as soon as it runs."""
 
     def submit(self, seat: str, user: str = "ann", node: str = "") -> int:
-        """What sbatch with `--reservation` does, and with `--nodelist`; 0 where Slurm refuses it."""
+        """What sbatch with `--reservation` does, and with `--nodelist`; 0 if Slurm refuses it."""
         there = self.slurm.state.reservations.get(seat)
         if there is None or user not in there.users:
             return 0

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slurm
 
 
 def ordinary_python(folder: Path) -> list[str]:
-    """A Python that `nobody` may run, with this package and what it imports; empty where this machine has none.
+    """A Python that `nobody` may run, with this package and what it imports; empty if this machine has none.
 
     Root's own Python and checkout often lie where nobody else may look.
     """

@@ -216,7 +216,7 @@ def test_the_requeue_leaves_nothing_of_ours_behind_under_linuxproc(cluster: Clus
 
 
 def command_line(pid: int) -> bytes:
-    """A process's command line, empty where it is gone."""
+    """A process's command line, empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

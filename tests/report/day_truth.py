@@ -82,7 +82,7 @@ class Launch:
     """One launch of the ranks, by their own stamps.
 
     Attributes:
-        first_step_at_s: When the last rank had made its first step; None where none was made.
+        first_step_at_s: When the last rank had made its first step; None if none was made.
         first_new_step_at_s: When the last rank made the first step that no launch before had made.
         last_step_at_s: When the last step of all was made.
         stalls_s: Seconds in which rank 0 stood still for checkpoints.
@@ -102,7 +102,7 @@ class TrainingTruth:
     Attributes:
         submitted_at_s: Before `sbatch`.
         runs: When the batch script began, each time.
-        ended_at_s: After its last command; None where that was never reached.
+        ended_at_s: After its last command; None if that was never reached.
     """
 
     submitted_at_s: float

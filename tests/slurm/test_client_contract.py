@@ -57,7 +57,7 @@ def test_nodes_are_read_with_what_the_configuration_gives_them(cluster: DevClust
 
 
 def test_one_node_is_read_alone(client: SlurmClient) -> None:
-    """The same as in the list; none where Slurm does not know it, and never several."""
+    """The same as in the list; none if Slurm does not know it, and never several."""
     assert client.node("n2") == node(client, "n2")
     assert client.node("n77") is None
     assert client.node("n[1-2]") is None

@@ -62,7 +62,7 @@ def fake(tmp_path: Path) -> Make:
 
 
 def gone(pid: int) -> bool:
-    """True where no such process runs."""
+    """True if no such process runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

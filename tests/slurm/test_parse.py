@@ -247,7 +247,7 @@ def test_a_nodes_extra_text_is_what_stands_behind_the_comment(comment: str, afte
 
 
 def test_the_gpus_of_a_job_are_read_by_node() -> None:
-    """Ranges, several kinds and groups of nodes; none where Slurm names no GRES; nodes without numbers are left out."""
+    """Ranges, several kinds and groups of nodes; none if Slurm names no GRES; nodes without numbers are left out."""
     head = "JobId=7 JobName=a UserId=a(1) JOB_GRES=gpu:fake:6   "
     first = "Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=gpu:fake:2(IDX:0,3-4),nic:1(IDX:9) "
     second = "Nodes=n5 CPU_IDs=0-7 Mem=0 GRES=gpu(IDX:7) Nodes=n6 CPU_IDs=1 Mem=2 GRES= "

@@ -10,7 +10,7 @@ from slurm_robust.slurm.parse import as_of_s, parse_settings
 
 
 def test_now_means_slurmctlds_time() -> None:
-    """Only whole words that Slurm reads as times are changed, and none where the clocks agree."""
+    """Only whole words that Slurm reads as times are changed, and none if the clocks agree."""
     words = ["StartTime=now", "EndTime=now+60", "--deadline=now+3minutes", "Comment=StartTime=now", "Duration=10"]
     ahead = ["StartTime=now-119", "EndTime=now-59", "--deadline=now+61", "Comment=StartTime=now", "Duration=10"]
     assert in_slurms_time(words, 119) == ahead

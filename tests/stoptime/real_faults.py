@@ -141,7 +141,7 @@ class LinkProxy:
 
 
 def _owner(port: int) -> str:
-    """The node whose process listens on a port; empty where none of a node does."""
+    """The node whose process listens on a port; empty if none of a node does."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:

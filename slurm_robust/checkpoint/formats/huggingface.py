@@ -94,7 +94,7 @@ def _index(tree: Tree, name: str, index: Any) -> list[FileProblem]:
 
 
 def _names(tree: Tree, file: str) -> set[str] | None:
-    """The tensors in a file; None where that cannot be told (a damaged file is told of anyway)."""
+    """The tensors in a file; None if that cannot be told (a damaged file is told of anyway)."""
     if file.endswith(".safetensors"):
         with files.named(tree.folder / file), (tree.folder / file).open("rb") as opened:
             content = safetensors.read(opened)

@@ -98,6 +98,6 @@ def pinned(text: str) -> str | None:
 
 
 def pin(name: str) -> str | None:
-    """What the tracker is to say for it to name this folder; None where it cannot."""
+    """What the tracker is to say for it to name this folder; None if it cannot."""
     match: Any = re.fullmatch(r"iter_(\d{7,})", name)
     return str(int(match[1])) if match else ("release" if name == "release" else None)

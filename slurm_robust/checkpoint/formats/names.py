@@ -53,7 +53,7 @@ def rebuilds(path: str) -> bool:
 
 
 def meant(path: str) -> str:
-    """The name that `path` is with one letter changed; empty where it is a name of its own.
+    """The name that `path` is with one letter changed; empty if it is a name of its own.
 
     A digit for another one is a later version, `_rebuild_tensor_v4`, and no damage.
     """

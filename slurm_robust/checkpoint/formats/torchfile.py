@@ -49,7 +49,7 @@ class TorchfileContent(msgspec.Struct, kw_only=True):
     """What a file says of itself.
 
     Attributes:
-        value: What was saved, as husks and plain values; None where its pickle could not be read.
+        value: What was saved, as husks and plain values; None if its pickle could not be read.
         storages: Those it names, by key.
         calls: What unpickling it calls, each function and class once.
         problems: What is wrong with it.

@@ -21,8 +21,8 @@ class FormatReport(msgspec.Struct, kw_only=True):
     """What a format recognises in a folder.
 
     Attributes:
-        step: None where it does not tell.
-        world_size: Ranks that wrote it; 0 where it does not tell.
+        step: None if it does not tell.
+        world_size: Ranks that wrote it; 0 if it does not tell.
         problems: Files that are missing, too short, or do not fit together.
         of_torch: Files that `torch.save` wrote, whatever they look like.
     """
@@ -65,14 +65,14 @@ class Tree:
             return (self.folder / name).read_bytes()
 
     def text(self, name: str) -> str:
-        """What a small file says, stripped; empty where it is not there. Raises OSError if it cannot be read."""
+        """What a small file says, stripped; empty if it is not there. Raises OSError if it cannot be read."""
         if name not in self.names:
             return ""
         with files.named(self.folder / name), (self.folder / name).open("rb") as file:
             return file.read(4096).decode(errors="replace").strip()
 
     def json(self, name: str) -> Any:
-        """What a JSON file holds; None where it is not there or damaged (which is told of the file itself).
+        """What a JSON file holds; None if it is not there or damaged (which is told of the file itself).
 
         Raises:
             OSError: it cannot be read.
@@ -85,7 +85,7 @@ class Tree:
             return None
 
     def saved(self, name: str, *, keep: bool = True) -> Any:
-        """What a `torch.save` file holds, as husks; None where it is not there, or cannot be understood.
+        """What a `torch.save` file holds, as husks; None if it is not there, or cannot be understood.
 
         If `keep`, it is remembered for the next who asks; thousands of ranks' would take too much. Raises OSError if it
         cannot be read.

@@ -16,7 +16,7 @@ _END = struct.Struct("<4sHHHHLLH")
 
 
 def problem(file: IO[bytes], start: int, count: int) -> str:
-    """What is wrong from the directory at byte `start` on, which has `count` entries; empty where nothing is.
+    """What is wrong from the directory at byte `start` on, which has `count` entries; empty if nothing is.
 
     Raises:
         OSError: it cannot be read.

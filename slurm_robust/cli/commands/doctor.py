@@ -116,7 +116,7 @@ def _findings(
 
 
 def _nodes(client: CommandClient) -> dict[str, tuple[str, ...]]:
-    """Return the partitions of each node, by its name; empty where Slurm does not say."""
+    """Return the partitions of each node, by its name; empty if Slurm does not say."""
     from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415 (loaded for this command only)
 
     try:

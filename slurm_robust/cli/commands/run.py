@@ -77,7 +77,7 @@ def command(words: list[str]) -> None:
                                     ranks import; off
       --robust-folder=DIR           where the incident folder goes (default: beside the job's output)
       --robust-config=FILE          robust.yaml to use
-      --robust-ready                alone: start nothing; exit with 0 where srobust run finds all that it loads
+      --robust-ready                alone: start nothing; exit with 0 if srobust run finds all that it loads
 
     Options that are not given are taken from sbatch --robust, by the variables SROBUST_MODE, SROBUST_CHECKPOINT_DIR,
     SROBUST_HANG_TIMEOUT and SROBUST_LAYOUT.

@@ -184,7 +184,7 @@ def command(
 
 
 def _wanted(nodelist: str | None) -> tuple[str, ...]:
-    """The nodes of `-w`; none where it was not typed."""
+    """The nodes of `-w`; none if it was not typed."""
     if nodelist is None:
         return ()
     try:
@@ -319,7 +319,7 @@ def _gres(nodes: list[Node]) -> str:
 
 
 def _ended(client: SlurmClient, job_id: str) -> str:
-    """That the job has ended, as a sentence; empty where it runs."""
+    """That the job has ended, as a sentence; empty if it runs."""
     try:
         job = client.job(JobRef.parse(job_id))
     except SlurmError as error:

@@ -216,7 +216,7 @@ def _found(job: Job | None, job_id: str, folder: Path | None) -> tuple[VersionFo
 def _snapshot(versions: VersionFolder, report: CodeReport) -> CodeVersion | None:
     """Take the new version; ends the command if there is none, or nothing has changed.
 
-    None where nothing has changed since the version in force, and another one waits: it is to be withdrawn.
+    None if nothing has changed since the version in force, and another one waits: it is to be withdrawn.
     """
     before = report.state.in_force
     origin = Origin(Path(report.source), _user(), report.own_shared, before)

@@ -35,7 +35,7 @@ class JobTraces:
         files: Its output files that are there, stdout first.
         incidents: Those that its supervisors saved, the newest first.
         notes: A sentence for each thing that was looked for in vain.
-        silent_since_s: When a job that still runs has last shown a sign of life; None where it does not run, or nothing
+        silent_since_s: When a job that still runs has last shown a sign of life; None if it does not run, or nothing
             is known of that.
     """
 

@@ -24,7 +24,7 @@ _WENT_NOT = frozenset({"ended", "not_started", "aborted", "refused", "superseded
 
 
 def journal_incidents(config: Config) -> list[dict[str, Any]]:
-    """The newest incidents of the daemon, as `srobust incidents --json` shows them; none where it cannot be read.
+    """The newest incidents of the daemon, as `srobust incidents --json` shows them; none if it cannot be read.
 
     Only files are read, never the daemon asked: a diagnosis must not wait for it.
     """

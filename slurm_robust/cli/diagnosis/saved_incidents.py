@@ -27,7 +27,7 @@ class SavedIncident:
     """What an incident's folder holds.
 
     Attributes:
-        cause: Its diagnosis, as its supervisor kept it; empty where it kept none.
+        cause: Its diagnosis, as its supervisor kept it; empty if it kept none.
         problems: A sentence for each file that cannot be used.
     """
 
@@ -65,7 +65,7 @@ class SavedIncident:
 
 
 def read_incident(folder: Path, *, whole: bool = True) -> SavedIncident | None:
-    """The incident in a folder; None where the folder holds none. Only its page where it need not be `whole`."""
+    """The incident in a folder; None if the folder holds none. Only its page where it need not be `whole`."""
     problems: list[str] = []
     data = _read(folder / INCIDENT_FILE, problems)
     incident, cause = _incident(folder, data, problems) if data else (None, {})
@@ -82,7 +82,7 @@ def read_incident(folder: Path, *, whole: bool = True) -> SavedIncident | None:
 
 
 def incidents_in(job_folder: Path, *, whole: bool = True) -> list[SavedIncident]:
-    """The incidents of a job's folder, the newest first; none where it is no such folder. `whole` as above."""
+    """The incidents of a job's folder, the newest first; none if it is no such folder. `whole` as above."""
     try:
         folders = sorted((path for path in job_folder.iterdir() if path.is_dir()), key=lambda p: -p.stat().st_mtime)
     except OSError:

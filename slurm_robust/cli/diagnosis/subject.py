@@ -31,8 +31,8 @@ class Subject:
 
     Attributes:
         files: Output files of the job, or those that were typed.
-        incident: The incident that was named; None where a job or files were.
-        job: The job's address; empty where files were named.
+        incident: The incident that was named; None if a job or files were.
+        job: The job's address; empty if files were named.
         incidents: All saved incidents of the job, the newest first.
         notes: A sentence for each thing that was looked for in vain.
         silent_since_s: As `JobTraces` has it.
@@ -87,7 +87,7 @@ def subject_of(words: Sequence[str], client: Callable[[], SlurmClient], journal:
 
 
 def _is_folder(word: str) -> bool | None:
-    """Whether there is a folder of this name, and not a file; None where there is nothing."""
+    """Whether there is a folder of this name, and not a file; None if there is nothing."""
     path = Path(word)
     try:
         return path.is_dir() if path.exists() else None

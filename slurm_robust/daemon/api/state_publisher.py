@@ -28,7 +28,7 @@ class StateSource(Protocol):
     """What the publisher asks for the daemon's state."""
 
     def revision(self) -> Revision | None:
-        """What a snapshot would be made from now; None where that is not known."""
+        """What a snapshot would be made from now; None if that is not known."""
 
     def take(self) -> Snapshot:
         """Return the state as it is now."""
@@ -118,7 +118,7 @@ class StatePublisher:
             context.alert("http.unstartable", str(error), key="http")
 
     def _pipe(self) -> asyncio.StreamWriter | None:
-        """To the process; None where it cannot take a line now."""
+        """To the process; None if it cannot take a line now."""
         pipe = self._process.stdin if self._process else None
         # A reader that is stuck gets no further snapshot: memory stays bounded.
         if pipe is None or pipe.is_closing() or pipe.transport.get_write_buffer_size() > 0:

@@ -170,7 +170,7 @@ class AttemptLedger:
         return self._attempts("job_id = ? AND user = ? AND lineage = ?", job_id, user, lineage)
 
     def run(self, job_id: int, user: str, restart: int) -> SupervisedAttempt | None:
-        """The newest attempt of this job with that restart count; None where nobody has seen one."""
+        """The newest attempt of this job with that restart count; None if nobody has seen one."""
         found = self._attempts("job_id = ? AND user = ? AND restart = ?", job_id, user, restart)
         return found[-1] if found else None
 

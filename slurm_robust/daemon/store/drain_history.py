@@ -18,7 +18,7 @@ _PASSED = "its check passed, with nothing repaired"
 class DrainJudge:
     """Says of drains whether they were for nothing: the only place with that rule. Journals of any version are read.
 
-    A drain is not for nothing where the node was silent, or where anything was done to repair it. Otherwise it is where
+    A drain is not for nothing if the node was silent, or where anything was done to repair it. Otherwise it is where
     a check passed, or where a person took it back within the hour.
     """
 
@@ -31,7 +31,7 @@ class DrainJudge:
         self._strikes = _by_node(db, "strikes", "SELECT node, at_s FROM strikes")
 
     def why_reverted(self, node: str, at_s: float, ended_at_s: float | None) -> str:
-        """Why the drain was for nothing; empty where it was not, or where nobody knows."""
+        """Why the drain was for nothing; empty if it was not, or where nobody knows."""
         # Nodes that were drained before the daemon's very first start have no begin.
         if ended_at_s is None or at_s <= 0 or ended_at_s < at_s:
             return ""
@@ -64,10 +64,10 @@ class PastDrain:
     """A node out of service by slurm_robust.
 
     Attributes:
-        ended_at_s: When it was resumed; None where it still is out of service.
+        ended_at_s: When it was resumed; None if it still is out of service.
         reverted: It was taken out for nothing, as far as anybody knows: a check passed with nothing repaired, or a
             person resumed it within the hour.
-        why: What says so, as a sentence; empty where it was not reverted.
+        why: What says so, as a sentence; empty if it was not reverted.
     """
 
     node: str

@@ -45,8 +45,8 @@ class IncidentRow:
         recovery: The decided way back; None if there is none (a refusal, a report).
         confidence: Of the verdict, 0 to 1.
         step: The highest step that the job had reported with its claim, -1 where unknown.
-        claimed_at_s: When the claim was written, 0 where no claim asked.
-        seat: True where this counts as a seat for the caps.
+        claimed_at_s: When the claim was written, 0 if no claim asked.
+        seat: True if this counts as a seat for the caps.
         abort: Why the recovery is given up, while it tidies up; None otherwise.
     """
 
@@ -217,7 +217,7 @@ class Journal:
     # --- incidents
 
     def add_incident(self, row: IncidentRow) -> None:
-        """Write an incident with all its planned actions, in one transaction; nothing where the key exists."""
+        """Write an incident with all its planned actions, in one transaction; nothing if the key exists."""
         values = _columns(row)
         columns = ", ".join(values)
         marks = ", ".join(f":{name}" for name in values)

@@ -146,7 +146,7 @@ class NodeLedger:
         return {r["node"]: self.strikes(r["node"], since_s) for r in rows}
 
     def announced(self, key: str, text: str) -> bool:
-        """True where this was said under that key already, and nothing else since; it is written down as said."""
+        """True if this was said under that key already, and nothing else since; it is written down as said."""
         if self.journal.get(key) == text:
             return True
         self.journal.put(key, text)

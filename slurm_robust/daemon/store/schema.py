@@ -58,7 +58,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX repairs_by_node ON repairs(node);
     """,
     """
-    ALTER TABLE strikes ADD COLUMN user TEXT NOT NULL DEFAULT '';           -- of the job; empty where unknown
+    ALTER TABLE strikes ADD COLUMN user TEXT NOT NULL DEFAULT '';           -- of the job; empty if unknown
     ALTER TABLE strikes ADD COLUMN failed_test TEXT NOT NULL DEFAULT '';    -- empty: it rests on a claim alone
     UPDATE strikes SET user = coalesce((SELECT user FROM incidents WHERE incidents.key = strikes.incident), '');
     ALTER TABLE quarantines ADD COLUMN user TEXT NOT NULL DEFAULT '';

@@ -42,7 +42,7 @@ class SeatBars:
         """Refuse the claims of the user of this job, which has started in another one's seat, from now on.
 
         Returns:
-            What is to be told; empty where they are refused already.
+            What is to be told; empty if they are refused already.
         """
         user, why = job.user, f"job {job.ref.address} of {job.user} started in the seat of job {seat_of}"
         if self.why(user, now_s):

@@ -90,7 +90,7 @@ class LineFilter:
         return candidate is None or (self._interest.accepts is not None and self._interest.digits_matter)
 
     def name(self, candidate: bool | None, line: bytes, text: str) -> str:
-        """What accepted this line, empty where nothing did; `text` is the line as the predicate gets it."""
+        """What accepted this line, empty if nothing did; `text` is the line as the predicate gets it."""
         if candidate is None:
             line = line.lower() if self._interest.ignore_case else line
             candidate = self._digits is not None and self._digits.search(line) is not None

@@ -27,7 +27,7 @@ class LineShape:
         careful: A line of it takes the long way.
         start, end: Where the digits stand that tell the speaker.
         tallies, speakers: Those digits → the tally, and who they are.
-        parts: Where the lines begin and end of which it consists; empty where it is one.
+        parts: Where the lines begin and end of which it consists; empty if it is one.
         candidate: As `LineFilter.of_key` said.
         step: Where the step's number stands, in the raw line.
     """
@@ -50,7 +50,7 @@ class LineShape:
 
 
 def glued_parts(line: bytes, prefix: Prefix) -> tuple[tuple[int, int], ...]:
-    """Where the lines begin and end of which this one consists; empty where it is one."""
+    """Where the lines begin and end of which this one consists; empty if it is one."""
     if not _may_be_glued(line):
         return ()
     cuts = [found.end() for found in _GLUED.finditer(line, prefix.text_at + 1)]

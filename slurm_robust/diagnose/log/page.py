@@ -10,7 +10,7 @@ class Speaker(NamedTuple):
     """Who printed a line, as far as its label or its file shows.
 
     Attributes:
-        rank: The global rank; None where it is not known.
+        rank: The global rank; None if it is not known.
         task: Slurm's task, from the label of `srun --label`. Without torchrun it is the rank.
         local: The rank within its node, from a label of torchrun's.
         host: The node, from a label such as `node1: `, or what the caller said of the file.
@@ -23,7 +23,7 @@ class Speaker(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For people: `rank 3`, `task 1 local 0`, `node7`; empty where nobody is named."""
+        """For people: `rank 3`, `task 1 local 0`, `node7`; empty if nobody is named."""
         if self.rank is not None:
             return f"rank {self.rank}"
         parts = [f"task {self.task}" if self.task is not None else self.host]
@@ -77,7 +77,7 @@ class PageEntry:
         template: The line with numbers, addresses, paths and ids masked.
         line: The first one, decoded, without colours and rank labels, at most `lines.LINE_BYTES` long.
         last_line: The last one, where the template counts steps; else empty.
-        name: What the caller's predicate returned for it, as text; `"word"` where a word was in it; empty where nothing
+        name: What the caller's predicate returned for it, as text; `"word"` where a word was in it; empty if nothing
             of the caller's accepted it.
         speakers: Who printed it, the first one first.
         count: How many lines, of all speakers.
@@ -111,7 +111,7 @@ class PageTraceback:
     Attributes:
         lines: Whole, but for a gap in the middle of very long ones, which a line of its own says.
         speakers: Who printed it; equal but for numbers and addresses.
-        whole: It ended as tracebacks do; False where its rank fell silent, or others' lines tore it apart.
+        whole: It ended as tracebacks do; False if its rank fell silent, or others' lines tore it apart.
     """
 
     lines: tuple[str, ...]
@@ -140,7 +140,7 @@ class SourceSummary:
     Attributes:
         size_bytes: How much was read (decompressed).
         lines: Logical lines: a redrawn progress bar is one each time.
-        problem: Why it was not read, or not to its end; empty where all went well.
+        problem: Why it was not read, or not to its end; empty if all went well.
     """
 
     path: str

@@ -116,7 +116,7 @@ class OpenTraceback:
         return self._foreign > _FOREIGN_LINES
 
     def takes(self, kind: LineKind) -> bool | None:
-        """Whether a line of this kind is its own; None where it is not, and shows that the traceback has ended."""
+        """Whether a line of this kind is its own; None if it is not, and shows that the traceback has ended."""
         if kind is LineKind.HEADER:
             return True if self._depth or self._chained or not self._count else None
         if self._depth:

@@ -123,7 +123,7 @@ class _Board:
         return found
 
     def joined(self, rank: int, op: Operation) -> bool | None:
-        """Has this member enqueued the operation? None where its dump does not show it."""
+        """Has this member enqueued the operation? None if its dump does not show it."""
         if rank in self.entered[op.group, op.seq]:
             return True
         counters = self._counters.get((op.group, rank))

@@ -53,8 +53,8 @@ class Operation:
         peer: The other rank of a point-to-point operation (world rank), -1 for collectives or where unknown.
         state: scheduled or started.
         shape: Sizes and types of input and output as one text, to be compared.
-        created_at_s: When it was enqueued, seconds since the epoch, 0 where unknown.
-        backend: What carries it: `nccl`, `gloo`, …; empty where unknown.
+        created_at_s: When it was enqueued, seconds since the epoch, 0 if unknown.
+        backend: What carries it: `nccl`, `gloo`, …; empty if unknown.
     """
 
     group: str

@@ -29,7 +29,7 @@ class Case:
     Attributes:
         table: A row a usable step, a column a usable rank: the rank's own work, seconds; NaN for gaps.
         ranks: The rank of each column.
-        nodes: The node of each column, empty where it is not known.
+        nodes: The node of each column, empty if it is not known.
         node_numbers: The nodes as numbers in the order of their first rank, -1 where the node is not known.
         steps: The usable steps' numbers.
         derived: Ranks whose own work is total less communication.

@@ -71,7 +71,7 @@ def _shared_by_twins(case: Case, outlier: Outlier, role: Comparison) -> bool:
 
 
 def may_be_the_program(case: Case, outliers: Sequence[Outlier], role: Comparison) -> str:
-    """Without a layout: why the slow ranks may have other work than the rest; empty where they hardly can."""
+    """Without a layout: why the slow ranks may have other work than the rest; empty if they hardly can."""
     members = [at for o in outliers for at in o.members]
     first_slow = min(o.first for o in outliers)
     least = min(o.share for o in outliers)

@@ -127,7 +127,7 @@ def _compared(table: Floats, keys: Places) -> Floats:
 
 
 def _noise(rows: Floats, level: Floats) -> float:
-    """Standard deviation of a rank's excess from step to step, of the rank in the middle; 0 where nothing is known."""
+    """Standard deviation of a rank's excess from step to step, of the rank in the middle; 0 if nothing is known."""
     some = slice(None, None, stride(len(rows), _SAMPLE))
     found = middle(spread(rows[some], level[some, None]))
     return found if math.isfinite(found) else 0.0

@@ -28,7 +28,7 @@ class Peers:
         replica: Which replica of the model.
         known: A layout gave the groups; without one, every rank counts as every other's peer.
         stages: Number of pipeline stages.
-        problem: Why the given layout is not used; empty where it is.
+        problem: Why the given layout is not used; empty if it is.
     """
 
     role: Places

@@ -91,7 +91,7 @@ def binomial_tail(hits: int, n: int, p: float) -> float:
 
 
 def change_at(values: Floats) -> int:
-    """Where the level of a row changes most: the index from which the later level holds; 0 where it has one level.
+    """Where the level of a row changes most: the index from which the later level holds; 0 if it has one level.
 
     The split that takes most out of the squared deviations, of values whose largest outliers are cut. It counts where
     the two levels differ by more than the noise around them explains.

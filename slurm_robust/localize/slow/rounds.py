@@ -45,7 +45,7 @@ def judge_repeated(evidence: Evidence) -> Verdict:
 
 
 def judge_rounds(evidence: Evidence) -> Verdict | None:
-    """Who is waited for in most rounds; None where nobody is, or too few rounds show another step than the one before.
+    """Who is waited for in most rounds; None if nobody is, or too few rounds show another step than the one before.
 
     A long pause of one rank (an evaluation) fills many rounds: rounds of the same step count once.
     """

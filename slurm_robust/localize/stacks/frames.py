@@ -66,7 +66,7 @@ def labels(frames: tuple[StackFrame, ...], lines: bool = True) -> tuple[str, ...
 
 
 def main_thread(threads: tuple[CapturedThread, ...]) -> CapturedThread | None:
-    """The main thread, or the only one, or None where it is not there."""
+    """The main thread, or the only one, or None if it is not there."""
     for thread in threads:  # asked for each process of each rank: a generator takes twice the time
         if thread.main:
             return thread

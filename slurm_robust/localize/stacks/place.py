@@ -34,7 +34,7 @@ class StackPlace:
         label: `function (file:line)` of the frame that names it.
         anchor: Number of outermost own frames that name the place: what lies deeper may change while it waits.
         slow_by_nature: Word for work that may rightly take long (evaluation, checkpoint, compilation, download,
-            start-up); empty where nothing suggests it.
+            start-up); empty if nothing suggests it.
     """
 
     kind: Kind

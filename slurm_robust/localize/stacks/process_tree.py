@@ -57,7 +57,7 @@ def shuts_down(frames: Sequence[StackFrame]) -> bool:
 
 
 def rank_frames(rank: RankCapture) -> tuple[StackFrame, ...] | None:
-    """The main thread's frames of the training process; None where they are not there."""
+    """The main thread's frames of the training process; None if they are not there."""
     process = rank_process(rank)
     thread = main_thread(process.threads) if process is not None else None
     return thread.frames if thread is not None else None

@@ -48,7 +48,7 @@ CONFIDENCE_UNKNOWN = 0.4
 
 
 def judge_exits(evidence: Evidence) -> Verdict | None:
-    """The verdict where ranks ended; None where the exits alone explain nothing (none, or only victims)."""
+    """The verdict where ranks ended; None if the exits alone explain nothing (none, or only victims)."""
     found = _judged(evidence)
     shared = {id(e.shared_lines): e.shared_lines for e in evidence.exits}
     line_found = next((line for lines in shared.values() if (line := hardware_line(lines, evidence.rules))), "")
@@ -138,7 +138,7 @@ def _who(ends: _Ends) -> str:
 
 
 def _unstartable(evidence: Evidence, failed: _Ends) -> Verdict | None:
-    """The verdict where nothing could be started; None where some node can start it: the others may lack a mount."""
+    """The verdict where nothing could be started; None if some node can start it: the others may lack a mount."""
     if not all(f.unstartable for _, f in failed):
         return None
     if set(evidence.rank_nodes.values()) - {e.node for e, _ in failed} and all(e.rank >= 0 for e, _ in failed):

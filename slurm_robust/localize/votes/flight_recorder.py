@@ -36,7 +36,7 @@ class _Lead:
 
 
 def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Verdict | None:
-    """Who holds all others, as far as the recorders know; None where nothing is pending anywhere.
+    """Who holds all others, as far as the recorders know; None if nothing is pending anywhere.
 
     A rank that is not in `rank_nodes` is suspected without a node. One that is only left behind in what its peers
     completed has no `infrastructure`: the link to any of them may be broken.

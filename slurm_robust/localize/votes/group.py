@@ -45,7 +45,7 @@ class OddRanks:
 
 
 def odd_ranks(capture: Capture, groups: Groups) -> OddRanks | None:
-    """Lay the classes of stacks over the groups; None where all classes are dominant.
+    """Lay the classes of stacks over the groups; None if all classes are dominant.
 
     ByteRobust's rule (SOSP 2025): large classes are healthy, and the smallest group that the others share is suspected.
     It isolates fast and evicts more than it must, and it is wrong where the victims are the many and of several kinds,

@@ -23,7 +23,7 @@ class Scope:
         kind: `tp`, `dp`, `pp`, …
         toward: For point-to-point with pipeline neighbours: -1 for the stage before, 1 for the one after; empty for
             collectives, in which all members take part.
-        operation: The family of the collective (`all_gather`), `send` or `recv`; empty where the code does not show it.
+        operation: The family of the collective (`all_gather`), `send` or `recv`; empty if the code does not show it.
     """
 
     kind: str
@@ -98,7 +98,7 @@ def _one_way(function: str) -> str:
 
 
 def scope_of(frames: tuple[StackFrame, ...]) -> Scope | None:
-    """The group that a thread with these frames (outermost first) waits in; None where its code does not show it."""
+    """The group that a thread with these frames (outermost first) waits in; None if its code does not show it."""
     fallback: Scope | None = None
     operation = ""
     for frame in reversed(frames):

@@ -27,7 +27,7 @@ MAX_SUSPECT_SHARE = 0.5
 def judge_ras(
     views: Sequence[RasView], pids: Mapping[int, tuple[int, ...]], rank_nodes: Mapping[int, str]
 ) -> Verdict | None:
-    """The verdict that NCCL's own view carries; None where it shows nothing wrong, or nothing that lasts.
+    """The verdict that NCCL's own view carries; None if it shows nothing wrong, or nothing that lasts.
 
     Args:
         views: Oldest first.
@@ -44,7 +44,7 @@ def judge_ras(
 
 
 def unnamed_laggards(views: Sequence[RasView]) -> str:
-    """What NCCL only counts: who is behind in two answers, and is not named in the last; empty where nobody is."""
+    """What NCCL only counts: who is behind in two answers, and is not named in the last; empty if nobody is."""
     if not views:
         return ""
     last = views[-1]

@@ -41,7 +41,7 @@ CONFIDENCE_FAULT_SPIN = 0.85
 
 
 def judge_silence(evidence: Evidence) -> Verdict | None:
-    """A verdict where Slurm calls nodes down or their agents do not answer; None where all speak.
+    """A verdict where Slurm calls nodes down or their agents do not answer; None if all speak.
 
     An agent may die alone: while other ranks move, its silence names nobody.
     """

@@ -57,7 +57,7 @@ def judge_outside(evidence: Evidence) -> Verdict | None:
 
 
 def judge_waiting(evidence: Evidence) -> Verdict | None:
-    """The verdict from who waits and who does not; None where the last capture shows none."""
+    """The verdict from who waits and who does not; None if the last capture shows none."""
     if not evidence.captures or not evidence.captures[-1].ranks:
         return None
     last = evidence.captures[-1]
@@ -291,7 +291,7 @@ def _waits_for_device(rank: RankCapture, what: Blocking, evidence: Evidence) -> 
 
 
 def _reported_fault(evidence: Evidence, node: str) -> str:
-    """What the node itself reports; empty where it reports nothing."""
+    """What the node itself reports; empty if it reports nothing."""
     faults = (s for s in evidence.node_signals if blames_node(s) and s.node == node)
     return next((f"the node itself reports {s.detail[:120]}" for s in faults), "")
 

@@ -34,7 +34,7 @@ MAX_CONFIDENCE = 0.97
 
 
 def judge_stops_with_recorder(evidence: Evidence) -> Verdict | None:
-    """Stopped processes, and whom else the recorder names; None where nothing is stopped."""
+    """Stopped processes, and whom else the recorder names; None if nothing is stopped."""
     found = judge_stops(evidence)
     if found is None or found.conclusion is not Conclusion.CULPRIT:
         return found
@@ -42,7 +42,7 @@ def judge_stops_with_recorder(evidence: Evidence) -> Verdict | None:
 
 
 def judge_recorder(evidence: Evidence) -> Verdict | None:
-    """Ranks that the flight recorder knows to hold the others; None where it names nobody: stacks may know more."""
+    """Ranks that the flight recorder knows to hold the others; None if it names nobody: stacks may know more."""
     found, ground = _recorded(evidence)
     return found if ground is Ground.RECORDER else None
 
@@ -82,13 +82,13 @@ def _second_view(found: Verdict, stacks: Verdict | None, evidence: Evidence) -> 
 
 
 def judge_recorder_undecided(evidence: Evidence) -> Verdict | None:
-    """Why the flight recorder names nobody; None where it names somebody, or there is none."""
+    """Why the flight recorder names nobody; None if it names somebody, or there is none."""
     found = judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
     return found if found is not None and found.conclusion is Conclusion.UNDETERMINED else None
 
 
 def judge_ras_with_stacks(evidence: Evidence) -> Verdict | None:
-    """Ranks that NCCL's RAS service names; None where it names nobody.
+    """Ranks that NCCL's RAS service names; None if it names nobody.
 
     Its process ids are matched to ranks by the last capture.
     """
@@ -100,7 +100,7 @@ def judge_ras_with_stacks(evidence: Evidence) -> Verdict | None:
 
 
 def judge_ras_undecided(evidence: Evidence) -> Verdict | None:
-    """Why NCCL's RAS service names nobody; None where it shows nothing wrong, or the stacks show that ranks move."""
+    """Why NCCL's RAS service names nobody; None if it shows nothing wrong, or the stacks show that ranks move."""
     found = _judged_ras(evidence)
     if found is None and (laggards := unnamed_laggards(evidence.ras)):
         wanted = ("the flight recorder, or RAS as JSON (NCCL 2.28.7 and later): which ranks are behind",)
@@ -123,7 +123,7 @@ def _judged_ras(evidence: Evidence) -> Verdict | None:
 
 
 def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -> Verdict:
-    """A recorder's verdict with what the votes on stacks say (None where they say nothing)."""
+    """A recorder's verdict with what the votes on stacks say (None if they say nothing)."""
     if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
         return recorded
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
@@ -177,7 +177,7 @@ def with_recorded(stopped: Verdict, recorded: Verdict | None) -> Verdict:
 
 
 def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
-    """The recorder's verdict without suspects that are at work elsewhere; None where nobody is left.
+    """The recorder's verdict without suspects that are at work elsewhere; None if nobody is left.
 
     All wait at a barrier for the rank that evaluates or saves: to the recorder that looks like a hang. A rank whose
     stack is not there counts as at work where others that the recorder names are, and where the peers wait in a barrier

@@ -12,7 +12,7 @@ from slurm_robust.localize.stacks.process_tree import stopped
 
 
 def judge_stops(evidence: Evidence) -> Verdict | None:
-    """A verdict where the last capture shows stopped processes; None where it does not.
+    """A verdict where the last capture shows stopped processes; None if it does not.
 
     Stopped on most nodes is a suspended job, not a fault. A debugger's stop is left to the votes that follow.
     """

@@ -40,7 +40,7 @@ class WaitGraph:
     """Edges from who waits to who is waited for. A collective is a point of its own between the two.
 
     Args:
-        scopes: The group that each waiting rank waits in; None where its code does not show it.
+        scopes: The group that each waiting rank waits in; None if its code does not show it.
         others: Ranks that do not wait, or of which nothing is known.
         groups: The job's parallel groups.
     """

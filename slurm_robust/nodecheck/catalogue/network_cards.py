@@ -16,7 +16,7 @@ class Nic(NamedTuple):
 
     Attributes:
         name: As people call it.
-        max_gbps: Of its fastest port, Gb/s; 0 where the id does not tell (a virtual function of any card).
+        max_gbps: Of its fastest port, Gb/s; 0 if the id does not tell (a virtual function of any card).
         floor_gbps: An active InfiniBand port below it has lost lanes or fallen back to an old speed; 0: no floor.
         fixed_rate: The driver reports a constant as its rate.
         virtual: A virtual function, as a guest sees it.

@@ -65,7 +65,7 @@ def of_result(result: Result) -> Remedy | None:
 
 
 def strongest(remedies: Iterable[Remedy | None]) -> Remedy | None:
-    """The one that does the work of all; None where one of the faults has none, or where there is no fault."""
+    """The one that does the work of all; None if one of the faults has none, or where there is no fault."""
     wanted = list(remedies)
     order = list(Remedy)
     if not wanted or None in wanted:

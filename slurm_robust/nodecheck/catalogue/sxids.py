@@ -134,7 +134,7 @@ def grade(code: int, *, fatal: bool | None, message: str = "") -> XidGrade:
 
     Args:
         code: The SXID.
-        fatal: Whether the line calls itself fatal; None where it says neither `Fatal` nor anything else of that kind.
+        fatal: Whether the line calls itself fatal; None if it says neither `Fatal` nor anything else of that kind.
         message: The rest of the line.
     """
     entry = lookup(code)

@@ -232,13 +232,13 @@ def lookup(code: int) -> Xid:
 
 
 def recovery_action(message: str) -> str:
-    """The action that a 154 line names (`None`, `GPU Reset Required`, …), empty where it names none."""
+    """The action that a 154 line names (`None`, `GPU Reset Required`, …), empty if it names none."""
     match = _RECOVERY.search(message)
     return (match[1] or match[2]).strip() if match else ""
 
 
 def other_gpus_work(code: int, message: str) -> bool:
-    """True where this fault is one GPU's own affair: a job that was not given that GPU may run."""
+    """True if this fault is one GPU's own affair: a job that was not given that GPU may run."""
     if code == 154:
         action = recovery_action(message).lower()
         return wants_peers_ended(code, message) or ("reset" in action and "reboot" not in action)
@@ -299,7 +299,7 @@ SAID_IN_WORDS = frozenset(_BY_MESSAGE)
 def grade(code: int, message: str, driver: int = 0) -> XidGrade:
     """What this line makes of the node.
 
-    `driver` is the major number of NVIDIA's driver, 0 where it is not known.
+    `driver` is the major number of NVIDIA's driver, 0 if it is not known.
     """
     if code == 109 and 0 < driver < _ASKS_FOR_RESET:
         return XidGrade.FAIL

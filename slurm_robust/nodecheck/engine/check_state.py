@@ -20,7 +20,7 @@ from slurm_robust.wire import whole_file
 
 
 def load(folder: Path | None, name: str) -> dict[str, Any]:
-    """What was saved; empty where nothing was, or where it cannot be trusted or read."""
+    """What was saved; empty if nothing was, or where it cannot be trusted or read."""
     if folder is None:
         return {}
     try:
@@ -40,7 +40,7 @@ def since(context: Context, name: str) -> dict[str, Any]:
 
 
 def of_this_boot(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the check has kept in this boot, from facts with those of `since`; empty where it has kept nothing."""
+    """What the check has kept in this boot, from facts with those of `since`; empty if it has kept nothing."""
     kept: Mapping[str, Any] = facts["kept"]
     return kept if kept.get("boot_id") == facts["boot_id"] else {}
 
@@ -53,7 +53,7 @@ def best(facts: Mapping[str, Any]) -> dict[str, float]:
 
 
 def save(folder: Path, name: str, value: dict[str, Any]) -> bool:
-    """Write it atomically; False where that was not possible (no permission, disk full)."""
+    """Write it atomically; False if that was not possible (no permission, disk full)."""
     return write(folder, f"{name}.json", json.dumps(value, separators=(",", ":")))
 
 

@@ -101,7 +101,7 @@ def _read_beside(path: str, meanwhile: Callable[[], None]) -> Choices | None:
     """The choices, read by another process, since that takes as long as what this one does meanwhile.
 
     Returns:
-        None where that process has no choices to give: reading the file here tells why.
+        None if that process has no choices to give: reading the file here tells why.
     """
     task = isolate.Task(lambda: of(read(path))._asdict(), _READ_S)
     outcome = isolate.run_all({NAME: task}, lambda _: meanwhile())[NAME]

@@ -32,11 +32,11 @@ class Context:
         kmsg: The kernel log, `/dev/kmsg` or a plain file.
         cache_dir: State kept between runs; None keeps none (for a saved log or a saved tree).
         job_id: The job that starts or ends here, None outside prolog and epilog.
-        job_gpus: Its GPUs on this node, host ids; empty where unknown.
+        job_gpus: Its GPUs on this node, host ids; empty if unknown.
         job_instances: UUIDs of its MIG instances on this node; empty if it has none, or they are unknown.
         nvml_library: The site's own libnvidia-ml.so.1; empty: the loader's.
         gpu_profiles: The site's own expectations by model, see `engine.gpu_profiles`.
-        real_memory_mb: Slurm's RealMemory of this node in MiB, 0 where unknown.
+        real_memory_mb: Slurm's RealMemory of this node in MiB, 0 if unknown.
         deadline_s: The check's own; a probe that splits its work stays below it.
         shared: What the probes of one lane read once for all of them; see `once`.
     """
@@ -68,11 +68,11 @@ class Context:
 
     @property
     def real_root(self) -> bool:
-        """True where this machine itself is checked, and not a saved tree."""
+        """True if this machine itself is checked, and not a saved tree."""
         return str(self.root) == "/"
 
     def boot_id(self) -> str:
-        """The kernel's name of this boot, empty where it cannot be read."""
+        """The kernel's name of this boot, empty if it cannot be read."""
         return state_folder.boot_id(str(self.root))
 
 
@@ -92,7 +92,7 @@ def job_of(env: Mapping[str, str]) -> int | None:
 
 
 def job_choice_of(env: Mapping[str, str]) -> str:
-    """What the job chose with the SPANK plugin's options, `robust=on spares=1`; empty where it chose nothing.
+    """What the job chose with the SPANK plugin's options, `robust=on spares=1`; empty if it chose nothing.
 
     Users control these variables, so only values of the right shape are taken.
     """

@@ -38,7 +38,7 @@ class Finding:
         status: Only `fail` makes a node unfit. `skip`: nothing to check here. `unknown`: the check could not be made.
         reason: A stable code in snake_case, for tools and statistics.
         sentence: The same for people, without the node's name; becomes part of drain reasons.
-        remedy: What to do next; empty where nothing needs to be done.
+        remedy: What to do next; empty if nothing needs to be done.
         evidence: What the finding is based on; plain JSON values.
     """
 

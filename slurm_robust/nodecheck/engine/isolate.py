@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def timed_out(self) -> bool:
-        """True where it was abandoned."""
+        """True if it was abandoned."""
         return self.error == "timeout"
 
 

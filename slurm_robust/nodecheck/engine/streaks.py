@@ -11,7 +11,7 @@ GAP_S = 1800.0
 
 
 def lasted(facts: Mapping[str, Any], key: str, gap_s: float = math.inf) -> float:
-    """For how many seconds every earlier run has seen the condition; 0 where the last one did not.
+    """For how many seconds every earlier run has seen the condition; 0 if the last one did not.
 
     Args:
         facts: A probe's, with those of `check_state.since`; their `kept` is from `kept` in the last run.

@@ -26,7 +26,7 @@ def take(context: Context, *names: str, kept_as: str = "") -> Facts:
 
     Returns:
         state, detail, hung, system as in `Session`; stage; gpus: index, bus, minor, uuid, model, lost, lost_meanwhile
-        (True where no earlier check tells of it), profile, and of the names asked for `values` and `errors` (NVML's
+        (True if no earlier check tells of it), profile, and of the names asked for `values` and `errors` (NVML's
         error by name).
     """
     end_s = time.monotonic() + limit_s(context)

@@ -118,7 +118,7 @@ def _processes(ask: Ask, _: Mapping[str, Any]) -> list[dict[str, int]]:
 
 
 def _others(ask: Ask, _: Mapping[str, Any]) -> int:
-    """Processes that draw on this GPU, or compute through MPS: NVML lists these apart. 0 where it cannot tell."""
+    """Processes that draw on this GPU, or compute through MPS: NVML lists these apart. 0 if it cannot tell."""
     found = 0
     for name in ("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
         try:
@@ -154,7 +154,7 @@ def _sram_over(ask: Ask, _: Mapping[str, Any]) -> int:
 
 
 def _nvlink_states(ask: Ask, values: Mapping[str, Any]) -> list[int | None]:
-    """1 up, 0 down, None not there, by link; empty where the board has no NVLink."""
+    """1 up, 0 down, None not there, by link; empty if the board has no NVLink."""
     states: list[int | None] = []
     for link in range(min(int(values.get("nvlink_count", MAX_LINKS)), _ENOUGH_LINKS)):
         try:

@@ -49,7 +49,7 @@ def label(gpu: Mapping[str, Any]) -> str:
 
 
 def unanswered(facts: Mapping[str, Any]) -> Finding | None:
-    """The finding where NVML did not answer, or where a GPU was lost meanwhile; None where there are GPUs to judge."""
+    """The finding where NVML did not answer, or where a GPU was lost meanwhile; None if there are GPUs to judge."""
     if facts["state"] == "no_driver":
         return Finding(Status.SKIP, "no_driver", "no NVIDIA driver is loaded")
     if facts["state"] == "saved_tree":
@@ -161,7 +161,7 @@ def _where(gpus: Sequence[Mapping[str, Any] | None]) -> str:
 
 
 def outliers(readings: Sequence[tuple[Facts, Any]]) -> list[tuple[Facts, Any]]:
-    """Those that differ from most GPUs of their model; none where no value has a clear majority."""
+    """Those that differ from most GPUs of their model; none if no value has a clear majority."""
     by_model: dict[str, list[tuple[Facts, Any]]] = {}
     for gpu, value in readings:
         by_model.setdefault(gpu["model"], []).append((gpu, value))

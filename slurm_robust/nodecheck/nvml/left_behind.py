@@ -36,7 +36,7 @@ def here() -> Context:
 
 
 def settings(context: Context) -> Settings:
-    """Return what the GPUs are set to now, empty where that is not known; NVML is closed again."""
+    """Return what the GPUs are set to now, empty if that is not known; NVML is closed again."""
     session = _opened(context)
     session.close(_LIMIT_S)
     return {gpu["bus"]: dict(gpu["values"]) for gpu in session.gpus}

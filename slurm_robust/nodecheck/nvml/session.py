@@ -59,10 +59,10 @@ class NvmlSession:
     """NVML as one process sees it.
 
     Attributes:
-        state: Empty where it answers; else why there is nothing to ask: `no_driver`, `saved_tree`, `no_binding`,
+        state: Empty if it answers; else why there is nothing to ask: `no_driver`, `saved_tree`, `no_binding`,
             `no_library`, `untrusted_library`, or the name of NVML's error.
         detail: The same in words.
-        hung: The call that did not come back, empty where all did: call, gpu (index or None), after_s, task_state.
+        hung: The call that did not come back, empty if all did: call, gpu (index or None), after_s, task_state.
         gpus: One record a GPU, in NVML's order: index, bus, minor, uuid, model, values, errors, lost.
         system: Of the node: driver, cuda.
         told_lost: Indices of the GPUs that were lost when the session was opened or when `gpu_driver` looked: that
@@ -125,7 +125,7 @@ class NvmlSession:
         return missing
 
     def change(self, index: int, name: str, *arguments: int, limit_s: float) -> str:
-        """Call one function that sets something on a GPU; return NVML's error by name, empty where it did so."""
+        """Call one function that sets something on a GPU; return NVML's error by name, empty if it did so."""
         said = ["timeout"]
 
         def ask() -> None:

@@ -75,7 +75,7 @@ def _ask(name: str) -> dict[str, Any]:
 
 
 def is_local(address: str) -> bool:
-    """True where one of this machine's interfaces has that address: the kernel lets nobody bind to another's."""
+    """True if one of this machine's interfaces has that address: the kernel lets nobody bind to another's."""
     bare = address.partition("%")[0]
     family = socket.AF_INET6 if ":" in bare else socket.AF_INET
     try:
@@ -92,7 +92,7 @@ def connect(address: str, port: int, timeout_s: float) -> dict[str, Any]:
     """Open and close a TCP connection.
 
     Returns:
-        `error`: empty where it was accepted, else why not; `took_s`.
+        `error`: empty if it was accepted, else why not; `took_s`.
     """
     started_s = time.monotonic()
     try:

@@ -108,7 +108,7 @@ def _has_squashfs(root: Path) -> bool | None:
 
 
 def _newly_tainted(root: Path, bits: int, before: int) -> bool | None:
-    """None where the bit was there before: the kernel sets it once, also where a second oops comes."""
+    """None if the bit was there before: the kernel sets it once, also where a second oops comes."""
     now = tainted(root)
     return None if before & bits or now is None else bool(now & bits)
 

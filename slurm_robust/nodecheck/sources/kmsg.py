@@ -33,8 +33,8 @@ class LogReading:
     Attributes:
         records: The wanted records after the cursor, oldest first.
         cursor: Where the next reading may go on; plain JSON.
-        error: Why nothing could be read; empty where all is well.
-        errno: The same as a number, 0 where all is well.
+        error: Why nothing could be read; empty if all is well.
+        errno: The same as a number, 0 if all is well.
         capped: Words that stood in more lines than were to be read; the oldest of them were left out.
     """
 

@@ -78,7 +78,7 @@ class KernelRecord:
 
 
 def parse(line: str) -> KernelRecord | None:
-    """Read one line; None where it is not the kernel's (another program's tag, a continuation, nothing)."""
+    """Read one line; None if it is not the kernel's (another program's tag, a continuation, nothing)."""
     line = line.rstrip("\r\n")
     if not line.strip():
         return None

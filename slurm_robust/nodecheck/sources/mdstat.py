@@ -15,7 +15,7 @@ class Array:
     """One array.
 
     Attributes:
-        missing: Members it should have and has not; 0 where the level counts none (raid0, linear).
+        missing: Members it should have and has not; 0 if the level counts none (raid0, linear).
         failed: Names of members marked as failed.
         container: It only holds the members of other arrays (IMSM, DDF) and is inactive by its nature.
         busy: `recovery`, `resync`, `check`, … while one runs; empty else.

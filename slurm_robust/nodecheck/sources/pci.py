@@ -61,7 +61,7 @@ def acs_control(config: bytes) -> int | None:
 
 
 def read_config(folder: Path) -> bytes:
-    """A device's config space; empty where it cannot be read."""
+    """A device's config space; empty if it cannot be read."""
     try:
         with (folder / "config").open("rb") as file:
             return file.read(_CONFIG_BYTES)

@@ -39,7 +39,7 @@ class NodeProcess:
 
 
 def parse(data: bytes) -> NodeProcess | None:
-    """Read one stat file; None where it is cut short or of another shape."""
+    """Read one stat file; None if it is cut short or of another shape."""
     before, opened, rest = data.partition(b"(")
     command, closed, behind = rest.rpartition(b")")
     fields = behind.split()
@@ -61,7 +61,7 @@ def parse(data: bytes) -> NodeProcess | None:
 
 
 def read(path: str, limit: int) -> bytes:
-    """A small file's bytes; empty where it is missing or may not be read."""
+    """A small file's bytes; empty if it is missing or may not be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:

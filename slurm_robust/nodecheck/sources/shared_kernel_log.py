@@ -27,7 +27,7 @@ class News(NamedTuple):
     Attributes:
         log: The records, and where the log ends.
         boot_id: The kernel's name of this boot.
-        kept: What the check kept in this boot; empty where it kept nothing.
+        kept: What the check kept in this boot; empty if it kept nothing.
         cursor: From where on these records are new.
     """
 
@@ -57,7 +57,7 @@ def news(
 
 
 def counts(context: Context) -> bool:
-    """True where records count as seen; what a health check sees, the next health check sees again."""
+    """True if records count as seen; what a health check sees, the next health check sees again."""
     return context.stage in ("prolog", "epilog")
 
 

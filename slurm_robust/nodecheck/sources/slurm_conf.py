@@ -99,7 +99,7 @@ def controllers(text: str) -> tuple[list[str], int]:
 
 
 def settings(text: str, node: str) -> dict[str, str]:
-    """The node's settings by lower-case name; empty where the text does not name it."""
+    """The node's settings by lower-case name; empty if the text does not name it."""
     usual: dict[str, str] = {}
     for line in text.replace("\\\n", " ").splitlines():
         plain = line.partition("#")[0]
@@ -115,7 +115,7 @@ def settings(text: str, node: str) -> dict[str, str]:
 
 
 def cpus(text: str, node: str) -> int:
-    """CPUs (threads) of the node; 0 where the text does not say, or where Slurm does not hold the node to it."""
+    """CPUs (threads) of the node; 0 if the text does not say, or where Slurm does not hold the node to it."""
     said = {} if _OVERRIDES.search(text) else settings(text, node)
     if "cpus" in said or "procs" in said:
         return _number(said.get("cpus", said.get("procs", "")))
@@ -145,12 +145,12 @@ def _has(nodes: str, node: str) -> bool:
 
 
 def gpus(text: str, node: str) -> int:
-    """GPUs of this node; 0 where the text does not say, or not as a plain number (shares, instances, thousands)."""
+    """GPUs of this node; 0 if the text does not say, or not as a plain number (shares, instances, thousands)."""
     return gpu_count(settings(text, node).get("gres", ""))
 
 
 def gpu_count(gres: str) -> int:
-    """GPUs of a `Gres` value: `gpu:h100:4(S:0),gpu:h100:4,nic:2` is 8; 0 where a part of it is of another shape."""
+    """GPUs of a `Gres` value: `gpu:h100:4(S:0),gpu:h100:4,nic:2` is 8; 0 if a part of it is of another shape."""
     found = 0
     for part in _BOUND.sub("", gres.strip("\"'")).split(","):
         if part.split(":")[0] == "gpu":

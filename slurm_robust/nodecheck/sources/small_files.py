@@ -15,7 +15,7 @@ _NAME = re.compile(r"[^\s/\x00]{1,64}\Z")
 
 
 def read_text(path: Path, limit: int = 1 << 20) -> str:
-    """The file's text; empty where it is missing or cannot be read. Bad bytes are replaced."""
+    """The file's text; empty if it is missing or cannot be read. Bad bytes are replaced."""
     try:
         with path.open("rb") as file:
             return file.read(limit).decode("utf-8", "replace")
@@ -57,7 +57,7 @@ def hexadecimal(digits: str) -> int | None:
 
 
 def names(folder: Path) -> list[str]:
-    """The entries of a folder, in natural order (mlx5_9 before mlx5_10); empty where it cannot be read."""
+    """The entries of a folder, in natural order (mlx5_9 before mlx5_10); empty if it cannot be read."""
     try:
         return sorted(filter(is_name, os.listdir(folder)), key=natural)  # noqa: PTH208 (names, and fast)
     except OSError:
@@ -65,7 +65,7 @@ def names(folder: Path) -> list[str]:
 
 
 def matching(parent: Path, pattern: str) -> list[Path]:
-    """The paths below a folder that match a pattern, shorter names first; empty where it cannot be listed."""
+    """The paths below a folder that match a pattern, shorter names first; empty if it cannot be listed."""
     try:
         found = list(parent.glob(pattern))
     except OSError:
@@ -94,7 +94,7 @@ def target(link: Path) -> str:
 
 
 def exists(path: Path) -> bool:
-    """True where it exists and may be seen; unlike `Path.exists`, a closed folder raises nothing."""
+    """True if it exists and may be seen; unlike `Path.exists`, a closed folder raises nothing."""
     return os.path.exists(path)  # noqa: PTH110
 
 

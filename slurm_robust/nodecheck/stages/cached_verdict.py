@@ -63,7 +63,7 @@ def save(
     the scripts name it; `log_end` from `log_position`.
 
     Returns:
-        True where it was written.
+        True if it was written.
     """
     folder = context.cache_dir
     if folder is None:

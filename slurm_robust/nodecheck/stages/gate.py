@@ -269,7 +269,7 @@ def tell_blind(
 
 
 def tell_mode(name: str, config: Config, connect: Connect = _connect) -> str:
-    """Mark for the daemon in which mode this node's watch is, in observe mode too; nothing where that is known.
+    """Mark for the daemon in which mode this node's watch is, in observe mode too; nothing if that is known.
 
     Returns:
         Why it could not be written; empty if it stands there, or if the field has JSON, which stays as it is.
@@ -297,7 +297,7 @@ def _has_json(extra: str) -> bool:
 
 
 def _daemon_drains(node: Node) -> bool:
-    """True where a daemon that is alive would read a marker on this node without jobs, and may drain it."""
+    """True if a daemon that is alive would read a marker on this node without jobs, and may drain it."""
     return parse(node.comment, time.time()) is not None and not node.drained and not _unmarkable(node)
 
 
@@ -316,7 +316,7 @@ def _most(node: Node) -> int | None:
 
 
 def _counts(node: Node) -> bool:
-    """True where this node checks the limits itself: its permit names a bound, or no daemon manages it."""
+    """True if this node checks the limits itself: its permit names a bound, or no daemon manages it."""
     return _most(node) is not None or not of_daemon(node.comment)
 
 
@@ -334,7 +334,7 @@ def tell_job(report: NodeReport, config: Config, env: Mapping[str, str], connect
     """Write the verdict into the surrounding job's Comment, for the daemon's recheck.
 
     Returns:
-        Why it could not be written; empty where it was.
+        Why it could not be written; empty if it was.
     """
     job, array, task = (env.get(f"SLURM_{name}", "") for name in ("JOB_ID", "ARRAY_JOB_ID", "ARRAY_TASK_ID"))
     if not job.isdigit():

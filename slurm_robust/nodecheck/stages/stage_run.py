@@ -76,7 +76,7 @@ def main(stage: str, config: str, *, verbose: bool = False, why: str = "", again
 
 
 def _run_again(names: str, chosen: choices.Choices, context: Context) -> str:
-    """Run these checks alone; their names, or empty where one found anything, so that the full run must report it."""
+    """Run these checks alone; their names, or empty if one found anything, so that the full run must report it."""
     options: dict[str, Any] = json.loads(names)
     report = runner.run([registry.get(name) for name in options], context, options, chosen.deadline_s)
     if any(result.finding.status not in (Status.PASS, Status.SKIP) for result in report.results):

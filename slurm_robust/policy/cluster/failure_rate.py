@@ -117,7 +117,7 @@ class FailureRate:
 
     @property
     def mean_time_high(self) -> float | None:
-        """It is at most this; None where no failure was seen, since it may be any time then."""
+        """It is at most this; None if no failure was seen, since it may be any time then."""
         return 1 / self.low if self.low else None
 
 

@@ -35,7 +35,7 @@ def _named(job: Job) -> list[str]:
 
 
 def _beside(job: Job, names: frozenset[str], picture: NodePicture, pooled: frozenset[str]) -> int | None:
-    """Return how many nodes of a partition are beside the pools; None where these do not keep the job out."""
+    """Return how many nodes of a partition are beside the pools; None if these do not keep the job out."""
     for there in (names - picture.drained.keys(), names):  # the latter: also once all are repaired
         if len(there - pooled) < job.num_nodes <= len(there):
             return len(there - pooled)

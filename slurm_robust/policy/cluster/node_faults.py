@@ -192,7 +192,7 @@ class JobThere:
         stays: Its supervisor only observes, or has told a plan since the fault: it knows why it does not leave.
         recovering: A recovery of it is open.
         decided: The daemon has decided about this very fault already.
-        gpus: The GPUs it was given there; None where they are not known.
+        gpus: The GPUs it was given there; None if they are not known.
     """
 
     job: Job
@@ -206,14 +206,14 @@ class JobThere:
 
 @dataclass(frozen=True)
 class FaultStep:
-    """What to do now about one node; `wait`: why nothing more is done yet, empty where the node may be drained."""
+    """What to do now about one node; `wait`: why nothing more is done yet, empty if the node may be drained."""
 
     bring_back: tuple[Job, ...] = ()
     wait: str = ""
 
 
 def started_later(job: Job, fault: SeenFault) -> bool:
-    """True where the job has certainly started after the fault, whatever the node's clock shows."""
+    """True if the job has certainly started after the fault, whatever the node's clock shows."""
     return job.start_at_s > min(fault.marker.at_s + CLOCKS_DIFFER_S, fault.seen_s) + STARTED_LATER_S
 
 

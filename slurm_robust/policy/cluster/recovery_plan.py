@@ -65,7 +65,7 @@ class Usage:
         user_fruitless: Those of `user_day` that have ended, and brought no new step.
         job_fruitless: Those of the job after which it came no further, up to now and one after the other.
         user_nodes: How many nodes the user's running jobs have; `job_nodes` are those of this job.
-        barred: Why no claim of this user is accepted now, empty where that is not so.
+        barred: Why no claim of this user is accepted now, empty if that is not so.
     """
 
     active: int = 0
@@ -101,7 +101,7 @@ class Recovery:
         exclude: The job's exclusions, the user's own and the daemon's, folded.
         own_exclude: The user's own.
         size: Nodes that the job had; 0 in rows of older daemons.
-        open_until_s: When the seat ends at the latest, once the user is let in; 0 where the job has no time limit.
+        open_until_s: When the seat ends at the latest, once the user is let in; 0 if the job has no time limit.
         own_reservation: The job's own reservation, given back when the seat is left.
         time_limit_min: The time limit to set (what was left), None to leave it.
         requeued: The job had requeued itself before its claim was read.
@@ -139,7 +139,7 @@ class Recovery:
 
 
 def check_claim(job: Job, claim: Claim, usage: Usage, config: Config) -> Refusal | None:
-    """Refuse a claim that its job may not make, or makes too often; None where it is accepted."""
+    """Refuse a claim that its job may not make, or makes too often; None if it is accepted."""
     foreign_nodes = sorted(set(claim.evict) - set(job.nodes))
     if job.state != "RUNNING" or job.completing:
         return Refusal(f"job {job.ref.address} is not running")

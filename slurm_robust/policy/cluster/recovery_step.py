@@ -84,7 +84,7 @@ class GiveUp:
 class Finish:
     """The recovery has ended and left nothing behind: `running`, `ended`, `came_back`, `went_on` or `aborted`.
 
-    `unplanned` is True where the job runs, and not where it should.
+    `unplanned` is True if the job runs, and not where it should.
     """
 
     outcome: str
@@ -273,7 +273,7 @@ def _closed(r: Recovery, view: View, why: str) -> Do | None:
 
 
 def of_another(r: Recovery, step: Do) -> bool:
-    """True where the step takes another job out of the seat."""
+    """True if the step takes another job out of the seat."""
     return step.action.kind is ActionKind.LEAVE_SEAT and step.action.target != r.job.address
 
 
@@ -361,7 +361,7 @@ def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
 
 
 def _requeued_by_others(r: Recovery, view: View) -> str:
-    """Why the job's requeue is not this recovery's; empty where it is."""
+    """Why the job's requeue is not this recovery's; empty if it is."""
     if view.job is not None and view.job.restart_count > r.restart + MOST_RESTARTS:
         return f"the job was requeued {view.job.restart_count - r.restart} times since"
     if r.requeued:

@@ -23,7 +23,7 @@ class View:
     """What Slurm shows now, and for how long it has.
 
     Attributes:
-        job: None where Slurm does not know it (any more).
+        job: None if Slurm does not know it (any more).
         occupied: Nodes on which other jobs run or end.
         called: Actions that were called at least once, by kind.
         abort: Why the recovery is given up; empty while it is not.
@@ -48,7 +48,7 @@ class View:
         hidden: Other jobs of the user that began on the seat's nodes after it was opened, and that nothing else led
             there: a job that has started in it can leave its reservation at once, or name another one of its user's.
         left: The job was taken out of its seat, and was not let in since: in it again, it was put there by its user.
-        spare: Nodes that could be added to a seat that has too few, best first; empty where it has enough.
+        spare: Nodes that could be added to a seat that has too few, best first; empty if it has enough.
         awaited: Another such node is only at its full check, or waits for it.
     """
 
@@ -106,7 +106,7 @@ def left_out(r: Recovery, view: View) -> frozenset[str]:
 
 
 def missing(r: Recovery, job: Job | None, nodes: Mapping[str, Node]) -> int:
-    """How many nodes the planned seat has too few for the waiting job; 0 where it has enough.
+    """How many nodes the planned seat has too few for the waiting job; 0 if it has enough.
 
     A job that has run shows how many nodes it had, which may be more than it needs (`-N2-4`), or what its user wrote.
     """
@@ -137,7 +137,7 @@ def wanted(r: Recovery, view: View) -> tuple[str, ...]:
 
 
 def suffices(r: Recovery, view: View) -> bool:
-    """True where the job may start on the nodes that its seat is to have; it has to wait outside where it could not.
+    """True if the job may start on the nodes that its seat is to have; it has to wait outside where it could not.
 
     So the seat is open only while the job starts: every job of its user could start there. Whether fewer nodes than the
     job had are enough for it, only Slurm can tell, within `TRIED_S`.
@@ -147,35 +147,35 @@ def suffices(r: Recovery, view: View) -> bool:
 
 
 def opened(seat: Reservation | None) -> bool:
-    """True where the job's user was let into the seat."""
+    """True if the job's user was let into the seat."""
     return seat is not None and any(flag.startswith("PURGE_COMP") for flag in seat.flags)
 
 
 def ending(seat: Reservation | None) -> bool:
-    """True where the seat was closed because of other jobs in it: it is not to be opened again, since it is FLEX."""
+    """True if the seat was closed because of other jobs in it: it is not to be opened again, since it is FLEX."""
     return seat is not None and "FLEX" in seat.flags
 
 
 def in_seat(r: Recovery, job: Job) -> bool:
-    """True where the job waits for its seat or runs there: a job may name several reservations."""
+    """True if the job waits for its seat or runs there: a job may name several reservations."""
     return bool(r.seat) and r.seat in job.reservation.split(",")
 
 
 def pointed(r: Recovery, view: View) -> bool:
-    """True where the pending job has its exclusions and its seat, which is open to it, and no old request for nodes."""
+    """True if the pending job has its exclusions and its seat, which is open to it, and no old request for nodes."""
     seat = view.reservations.get(r.seat)
     let_in = not r.seat or seat is None or not seat.users or r.user in seat.users
     return let_in and view.job is not None and in_seat(r, view.job) and waits(r, view)
 
 
 def waits(r: Recovery, view: View) -> bool:
-    """True where the requeued job has its exclusions, and no old request for nodes; its start time is set with them."""
+    """True if the requeued job has its exclusions, and no old request for nodes; its start time is set with them."""
     job = view.job
     return job is not None and not job.req_nodes and left_out(r, view) <= set(expand(job.exclude or ""))
 
 
 def placed(r: Recovery, view: View) -> bool:
-    """True where the job can start only as planned; an owner's recovery has exclusions, and no seat.
+    """True if the job can start only as planned; an owner's recovery has exclusions, and no seat.
 
     Nor is a job in its seat while that has too few nodes: other nodes may suffice for it.
     """
@@ -186,7 +186,7 @@ def placed(r: Recovery, view: View) -> bool:
 
 
 def outside(r: Recovery, job: Job) -> str:
-    """How the nodes on which Slurm shows the job differ from the plan; empty where it runs as planned.
+    """How the nodes on which Slurm shows the job differ from the plan; empty if it runs as planned.
 
     A seat with fewer nodes than the job needs holds it to none.
     """
@@ -199,20 +199,20 @@ def outside(r: Recovery, job: Job) -> str:
 
 
 def forgotten(r: Recovery, job: Job) -> bool:
-    """True where Slurm shows a time before the recovery's end, though the job was seen running again."""
+    """True if Slurm shows a time before the recovery's end, though the job was seen running again."""
     earlier = job.state == "RUNNING" and job.restart_count <= r.restart
     halfway = job.state == "PENDING" and job.restart_count == r.restart + 1
     return earlier or halfway or in_seat(r, job)
 
 
 def holds(r: Recovery, view: View) -> bool:
-    """True where the seat is there, with all nodes that it is to have and no other."""
+    """True if the seat is there, with all nodes that it is to have and no other."""
     seat = view.reservations.get(r.seat)
     return seat is not None and set(expand(seat.nodes)) == {*wanted(r, view)}
 
 
 def shown(r: Recovery, action: Action, view: View) -> bool:
-    """True where Slurm shows that the action took effect."""
+    """True if Slurm shows that the action took effect."""
     job, node = view.job, view.nodes.get(action.target)
     running = job is not None and job.state == "RUNNING" and not job.completing and job.restart_count > r.restart
     checks = {

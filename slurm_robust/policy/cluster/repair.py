@@ -39,7 +39,7 @@ class RepairTry:
         number: Unique in the journal.
         nth: Which try it is on this node within the window, from 1.
         drained_as: The node's reason when the try began.
-        boot_at_s: When the node had booted by then, 0 where Slurm did not know.
+        boot_at_s: When the node had booted by then, 0 if Slurm did not know.
         acted_at_s: When the remedy was first asked for; written before the call.
         asked_at_s: When Slurm had accepted the reboot; it is not asked for again, even where slurmctld forgot it.
         done_at_s: When the remedy was seen done.
@@ -129,7 +129,7 @@ class Prospect:
 def prospect(
     node: Node, drained_as: str, drained_at_s: float, past: Sequence[RepairTry], site: Site
 ) -> Prospect | None:
-    """Whether this node is to be repaired now; None where it is not ours to repair.
+    """Whether this node is to be repaired now; None if it is not ours to repair.
 
     Args:
         node: As Slurm shows it.
@@ -170,7 +170,7 @@ def tried_before(reason: str) -> tuple[Remedy | None, int]:
 
 
 def _not_yet(node: Node, drained_at_s: float, site: Site) -> str:
-    """Why a repair has to wait; empty where it may begin."""
+    """Why a repair has to wait; empty if it may begin."""
     config = site.config
     reasons = (
         (
@@ -231,7 +231,7 @@ class Scene:
         reserved: The quarantine's reservation is there, for long enough.
         quarantined: The node is in the daemon's list of quarantines: its full check is under way.
         permitted: Node scripts may drain the node.
-        command: Of the site's command: `running`, `done`, or why it failed; empty where this daemon started none.
+        command: Of the site's command: `running`, `done`, or why it failed; empty if this daemon started none.
         busy: A job runs or ends there.
     """
 
@@ -278,7 +278,7 @@ def _taken_over(t: RepairTry, node: Node, config: RepairConfig) -> Move | None:
 
 
 def _as_left(t: RepairTry, node: Node, config: RepairConfig) -> bool:
-    """True where the node's reason is the one that it was drained with, or the reboot's, with Slurm's own words."""
+    """True if the node's reason is the one that it was drained with, or the reboot's, with Slurm's own words."""
     reason, asked = node.reason.strip(), t.reason(config)
     return reason in (t.drained_as.strip(), asked) or reason.startswith(f"{asked} : reboot")
 
@@ -357,6 +357,6 @@ def _tidied(t: RepairTry, node: Node | None, scene: Scene) -> Move:
 
 
 def _stays_out(t: RepairTry, node: Node, config: RepairConfig) -> bool:
-    """True where the node is drained with what this try has shown, and not only DOWN, which Slurm may end."""
+    """True if the node is drained with what this try has shown, and not only DOWN, which Slurm may end."""
     told = t.tried(config) in node.reason or not _as_left(t, node, config)
     return "DRAIN" in node.flags and drained_by_us(node) and told

@@ -28,7 +28,7 @@ def stage_seconds(times: Mapping[str, float]) -> dict[str, float]:
 
 
 def back_s(times: Mapping[str, float]) -> float | None:
-    """Seconds from the fault (or the suspicion) to the first step after it; None where either is not known."""
+    """Seconds from the fault (or the suspicion) to the first step after it; None if either is not known."""
     begin_s = next((times[name] for name in BEGINS if times.get(name, 0.0) > 0.0), 0.0)
     end_s = times.get("first_new_step", 0.0)
     return end_s - begin_s if 0.0 < begin_s <= end_s else None

@@ -15,9 +15,9 @@ class Strike:
     """A job suspected the node, and the node passed its check.
 
     Attributes:
-        job_id: 0 where no job did, but a test.
-        user: Of the job; empty where it is not known (any more).
-        failed_test: A test that the node failed together with another; empty where the strike rests on a claim alone.
+        job_id: 0 if no job did, but a test.
+        user: Of the job; empty if it is not known (any more).
+        failed_test: A test that the node failed together with another; empty if the strike rests on a claim alone.
     """
 
     job_id: int
@@ -41,12 +41,12 @@ def by_user(strikes: Sequence[Strike]) -> dict[str, int]:
 
 
 def tested(strikes: Sequence[Strike]) -> bool:
-    """True where one of them rests on a failed test."""
+    """True if one of them rests on a failed test."""
     return any(s.failed_test for s in strikes)
 
 
 def _agreed(strikes: Sequence[Strike], needed: int) -> bool:
-    """True where as many strikes as are needed rest on a failed test, or on different users.
+    """True if as many strikes as are needed rest on a failed test, or on different users.
 
     One user counts for half of them at most: otherwise the first strike of a second one would make all of them count.
     """
@@ -59,7 +59,7 @@ def _agreed(strikes: Sequence[Strike], needed: int) -> bool:
 
 
 def drain_reason(strikes: Sequence[Strike], needed: int, window_days: float) -> str:
-    """Why the strikes drain the node; empty where they do not."""
+    """Why the strikes drain the node; empty if they do not."""
     count, users = counted(strikes), by_user(strikes)
     if count < needed or not _agreed(strikes, needed):
         return ""
@@ -67,7 +67,7 @@ def drain_reason(strikes: Sequence[Strike], needed: int, window_days: float) -> 
 
 
 def held_back(strikes: Sequence[Strike], needed: int) -> str:
-    """Why as many strikes as are needed do not drain the node, and what would; empty where that is not so."""
+    """Why as many strikes as are needed do not drain the node, and what would; empty if that is not so."""
     users = by_user(strikes)
     if counted(strikes) < needed or _agreed(strikes, needed):
         return ""

@@ -46,8 +46,8 @@ class PairReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         failed: Nodes that fail by themselves, each with the evidence.
-        together: Why nothing tells which of the two fails; empty where that is not so.
-        untested: Why a test of both could not be made; empty where all were.
+        together: Why nothing tells which of the two fails; empty if that is not so.
+        untested: Why a test of both could not be made; empty if all were.
     """
 
     failed: dict[str, str] = {}
@@ -158,7 +158,7 @@ def failed_with(node: str, tests: Sequence[PairTest]) -> frozenset[str]:
 
 
 def broken_by_company(node: str, tests: Sequence[PairTest]) -> tuple[str, ...]:
-    """Two or more nodes that failed together with this one and with nobody else, sorted; empty where it is not proven.
+    """Two or more nodes that failed together with this one and with nobody else, sorted; empty if it is not proven.
 
     One that failed together with others, too, may be the broken one itself.
     """

@@ -31,14 +31,14 @@ _OF_NODES = (
     "", "cuda_error", "rdma_error", "nccl_error", "crashed", "killed",
     "gpu_driver", "gpu_lost", "gpu_ecc", "nvlink", "host_hardware",
 )  # fmt: skip
-"""What a message was recognised as, where tests of nodes may find its cause; empty where there is no message: a signal,
+"""What a message was recognised as, where tests of nodes may find its cause; empty if there is no message: a signal,
 a hang. An exception of the program's own that is not specific, a missing file, a port in use are tried again untested.
 """
 _OUT_OF_MEMORY = "died: oom"
 
 
 def symptom(s: Situation) -> Symptom | None:
-    """What the incident looks like; None where evidence names a node, or a cause that no test of nodes would find.
+    """What the incident looks like; None if evidence names a node, or a cause that no test of nodes would find.
 
     It does not depend on what tests have found.
     """

@@ -52,13 +52,13 @@ class CodeState:
     """What a training remembers of its versions.
 
     Attributes:
-        in_force: The version that runs, 0 where the code is not kept in versions.
+        in_force: The version that runs, 0 if the code is not kept in versions.
         proven: Versions with which training made a new step, oldest first.
         pending: The one that waits.
         taken_back: Versions that are not put in force again by themselves.
         failures: Signatures of the failures of the version in force.
         others: Those of all other versions.
-        trial_until_s: Until when the version in force is on trial, seconds since the epoch; 0 where it is not.
+        trial_until_s: Until when the version in force is on trial, seconds since the epoch; 0 if it is not.
     """
 
     in_force: int = 0
@@ -118,7 +118,7 @@ class NextCode:
 
 
 def after_failure(state: CodeState, failure: Failure | None, *, own_error: bool, new_step: bool) -> NextCode | None:
-    """Which other version the next attempt runs because of this failure; None where the failure is no reason.
+    """Which other version the next attempt runs because of this failure; None if the failure is no reason.
 
     `own_error`: the program ended by an error of its own. `new_step`: this attempt has made a new step.
     """

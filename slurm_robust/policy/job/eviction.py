@@ -39,7 +39,7 @@ def blamed(s: Situation) -> dict[str, str]:
 
 
 def by_tests(s: Situation) -> dict[str, str]:
-    """The nodes to leave for what tests have found; none where these would be too many."""
+    """The nodes to leave for what tests have found; none if these would be too many."""
     bound = max_evictions(len(s.allocation_nodes))
     return next((some for some in tested.choices(s) if len(s.used_nodes & set(some)) <= bound), {})
 

@@ -213,7 +213,7 @@ def weigh(
 
 
 def _why_stays(fault: Signal, moves: Iterable[FaultMove]) -> str:
-    """Why a node is not left for this mild fault; empty where it is."""
+    """Why a node is not left for this mild fault; empty if it is."""
     recent = [m for m in moves if m.urgency == AT_NEXT_CHECKPOINT and fault.at_s - m.at_s <= MILD_WITHIN_S]
     alike = {m.node for m in recent if _sort(m.signal) == _sort(fault) and m.node != fault.node}
     if fault.evidence.get("kind") != DRAINED and len(alike) >= MILD_NODES_OF_ONE_SORT:

@@ -142,7 +142,7 @@ def standing_apart(s: Situation) -> tuple[str, ...]:
 
 
 def _with_partners(s: Situation, everywhere: tuple[str, ...]) -> tuple[str, ...]:
-    """The nodes that stand apart, and as many others, three at least; none where that is all nodes."""
+    """The nodes that stand apart, and as many others, three at least; none if that is all nodes."""
     apart = standing_apart(s)
     others = [n for n in everywhere if n not in apart][: max(len(apart), _MIN_PARTNERS)]
     some = tuple(n for n in everywhere if n in apart or n in others)

@@ -34,7 +34,7 @@ class FailureKind:
     Attributes:
         infrastructure: A node, or something that nodes share, was at fault.
         share: Of all failed runs.
-        gpu_share: Of the GPU time of all failed runs; None where they used none.
+        gpu_share: Of the GPU time of all failed runs; None if they used none.
     """
 
     category: str

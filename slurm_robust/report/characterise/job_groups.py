@@ -24,7 +24,7 @@ class JobGroup:
 
     Attributes:
         share: Of all runs.
-        gpu_share: Of the GPU time of all runs; None where no run used a GPU.
+        gpu_share: Of the GPU time of all runs; None if no run used a GPU.
         waited_s: Seconds from eligible to start.
         ran_s: Seconds from start to end, of runs that have ended.
     """

@@ -1,7 +1,7 @@
 """How much of the cluster was in use, over time and over the hours of the day?
 
 GPUs in use = GPUs of all runs between their start and end (nodes where no run has GPUs). Utilisation = that, of the
-cluster's capacity at the time; None where the capacity is not known. Left out: what jobs did with their GPUs.
+cluster's capacity at the time; None if the capacity is not known. Left out: what jobs did with their GPUs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class UsagePoint:
 
     Attributes:
         in_use: GPUs (or nodes).
-        capacity: That the cluster had at its begin; None where unknown.
+        capacity: That the cluster had at its begin; None if unknown.
     """
 
     begin_at_s: float
@@ -44,7 +44,7 @@ class HourOfDay:
 
     Attributes:
         hour: 0 to 23, in the given offset from UTC.
-        in_use: Mean GPUs (or nodes) in use; None where the window has no such hour.
+        in_use: Mean GPUs (or nodes) in use; None if the window has no such hour.
     """
 
     hour: int
@@ -134,7 +134,7 @@ class UsageSums:
 
 
 def capacity_at(sizes: Sequence[ClusterSize], at_s: float, unit: str) -> int | None:
-    """GPUs or nodes that the cluster had then; None where it is not known."""
+    """GPUs or nodes that the cluster had then; None if it is not known."""
     newest: dict[str, ClusterSize] = {}
     for size in sizes:
         if size.at_s <= at_s and (size.gres not in newest or size.at_s >= newest[size.gres].at_s):

@@ -42,13 +42,13 @@ class TimeShares:
 
     @property
     def shares(self) -> Mapping[Spent, float] | None:
-        """Each category's share; they sum to 1. None where there was no time."""
+        """Each category's share; they sum to 1. None if there was no time."""
         total = self.total_s
         return {what: seconds / total for what, seconds in self.seconds.items()} if total > 0 else None
 
     @property
     def ettr(self) -> float | None:
-        """Productive of all; None where nothing was watched."""
+        """Productive of all; None if nothing was watched."""
         total = self.total_s
         watched = total - self.seconds.get(Spent.UNKNOWN, 0.0)
         return self.seconds.get(Spent.PRODUCTIVE, 0.0) / total if watched > _NOTHING_S else None
@@ -62,12 +62,12 @@ class TimeShares:
 
 @dataclass(frozen=True)
 class EttrPoint:
-    """ETTR at one time; None where there was no time to divide.
+    """ETTR at one time; None if there was no time to divide.
 
     Attributes:
         cumulative: From the begin of the window.
         sliding: In the hour (or other width) before.
-        shares: Where that hour went; empty where it had no time.
+        shares: Where that hour went; empty if it had no time.
     """
 
     at_s: float

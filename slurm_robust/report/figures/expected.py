@@ -28,7 +28,7 @@ _IN_FORMULA = (*_OUT_OF_SERVICE, Spent.PRODUCTIVE, Spent.RECOMPUTATION, Spent.CH
 
 @dataclass(frozen=True)
 class FormulaSymbols:
-    """What was measured (or given) for each symbol; None where it is not known.
+    """What was measured (or given) for each symbol; None if it is not known.
 
     Attributes:
         failures: r_f, over node-days.
@@ -53,10 +53,10 @@ class ExpectedEttr:
     """The prediction for a training of so many nodes.
 
     Attributes:
-        expected: None where it cannot be said; `why` says why then.
+        expected: None if it cannot be said; `why` says why then.
         low: At the upper end of the failure rate's interval.
         high: At its lower end.
-        best_interval_s: Between two checkpoints; None where it cannot be said.
+        best_interval_s: Between two checkpoints; None if it cannot be said.
     """
 
     nodes: int
@@ -127,7 +127,7 @@ def predict(nodes: int, symbols: FormulaSymbols) -> ExpectedEttr:
 
 
 def _missing(symbols: FormulaSymbols) -> str:
-    """What is not known; empty where all is that matters."""
+    """What is not known; empty if all is that matters."""
     if symbols.failures.rate is None:
         return "no supervised job ran, so there is no failure rate"
     if symbols.stall_share is None:

@@ -29,7 +29,7 @@ class CostRow:
     Attributes:
         name: A category, a blame or a road; `no incident` for what none explains.
         failures: How many.
-        hours: GPU hours, or node hours; None where the trainings' time is not known.
+        hours: GPU hours, or node hours; None if the trainings' time is not known.
     """
 
     name: str

@@ -54,7 +54,7 @@ def sizes_by_attempt(facts: Facts) -> Mapping[str, int]:
 
 
 def nodes_of(incident: ClosedIncident, sizes: Mapping[str, int]) -> int:
-    """How many nodes its job had; 0 where unknown."""
+    """How many nodes its job had; 0 if unknown."""
     return sizes.get(incident.attempt, 0) or incident.nodes
 
 

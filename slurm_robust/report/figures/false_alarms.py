@@ -17,7 +17,7 @@ from slurm_robust.report.figures.trainings import was_stopped
 
 @dataclass(frozen=True)
 class FalseAlarms:
-    """Counts; shares are None where there is nothing to divide by.
+    """Counts; shares are None if there is nothing to divide by.
 
     Attributes:
         ended_drains: Drains that have ended, right or wrong.

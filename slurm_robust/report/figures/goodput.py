@@ -21,7 +21,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Goodput:
-    """Hours of GPUs (or nodes); None where a source does not say.
+    """Hours of GPUs (or nodes); None if a source does not say.
 
     Attributes:
         unit: `gpu` or `node`.
@@ -81,7 +81,7 @@ def _used_hours(facts: Facts, unit: str) -> float:
 
 
 def capacity_hours(facts: Facts, unit: str) -> float | None:
-    """GPU or node hours that the cluster had; None where its size is not known from the begin of the window on."""
+    """GPU or node hours that the cluster had; None if its size is not known from the begin of the window on."""
     classes: dict[str, list[ClusterSize]] = defaultdict(list)
     for size in sorted(facts.sizes, key=lambda row: row.at_s):
         classes[size.gres].append(size)

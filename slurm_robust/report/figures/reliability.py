@@ -58,14 +58,14 @@ class Reliability:
 
 
 def ran_s(attempt: SupervisedAttempt, facts: Facts) -> float:
-    """How long the attempt ran within the window; 0 where its times cannot be true."""
+    """How long the attempt ran within the window; 0 if its times cannot be true."""
     times = attempt.times
     end_s = times.end_at_s if times.end_at_s is not None else facts.read_at_s
     return max(0.0, min(end_s, facts.to_s) - max(times.start_at_s, facts.from_s))
 
 
 def time_back_s(incident: ClosedIncident) -> float | None:
-    """From the fault until training is as far as it was; None where either is not known, or out of order."""
+    """From the fault until training is as far as it was; None if either is not known, or out of order."""
     fault_s, back_s = incident.times.get("fault", incident.opened_at_s), incident.times.get("first_new_step")
     return back_s - fault_s if back_s is not None and back_s >= fault_s else None
 

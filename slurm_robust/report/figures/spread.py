@@ -50,7 +50,7 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def _median_rank(n: int) -> int | None:
-    """The index from either end between which the median lies with 95 % confidence; None where no two values do."""
+    """The index from either end between which the median lies with 95 % confidence; None if no two values do."""
     if n > _FEW:
         return max(0, math.floor((n - 1 - _Z95 * math.sqrt(n)) / 2))
     below, rank = 0.0, -1

@@ -30,7 +30,7 @@ class PoolUse:
     Attributes:
         wanted: Its size at the end.
         held_hours: Node hours that it held.
-        held_gpu_hours: The same in GPU hours; None where the nodes' GPUs are not known.
+        held_gpu_hours: The same in GPU hours; None if the nodes' GPUs are not known.
         short_hours: Hours in which it held fewer nodes than it should.
     """
 
@@ -50,7 +50,7 @@ class AnotherStandby:
         misses: Nodes that the model of the pools as they were could not replace (compare with `StandbyUse.misses`).
         misses_with: The same with one more.
         faster_restarts: Restarts that would have found all their nodes.
-        saved_hours: GPU hours (node hours without GPUs) saved by them; None where it cannot be said.
+        saved_hours: GPU hours (node hours without GPUs) saved by them; None if it cannot be said.
         held_hours: Node hours that the further nodes would have been held.
         sentence: What this means, or why it cannot be said.
     """
@@ -68,10 +68,10 @@ class StandbyUse:
     """All pools.
 
     Attributes:
-        pools: Empty where the site keeps none, or the journal does not say.
+        pools: Empty if the site keeps none, or the journal does not say.
         needed: Nodes that recoveries had to replace.
         hits: Those replaced from a pool.
-        another: None where there was no pool.
+        another: None if there was no pool.
     """
 
     pools: tuple[PoolUse, ...]
@@ -132,7 +132,7 @@ def _pool(name: str, sizes: Sequence[PoolSize], facts: Facts) -> PoolUse:
 
 
 def gpus_of_a_node(facts: Facts) -> int | None:
-    """GPUs of each node, where all classes that have any have the same number; None where that is not so."""
+    """GPUs of each node, where all classes that have any have the same number; None if that is not so."""
     found = {size.gpus for size in facts.sizes if size.gpus and size.nodes}
     return found.pop() if len(found) == 1 else None
 

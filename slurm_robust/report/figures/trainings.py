@@ -61,7 +61,7 @@ class Training:
 
     @property
     def gpus(self) -> int:
-        """At the end; 0 where unknown."""
+        """At the end; 0 if unknown."""
         return self.sizes[-1].gpus
 
     @property

@@ -74,7 +74,7 @@ class IncidentView:
         headline: The verdict's sentence.
         facts: Name and value, in the order in which they are shown.
         stages: Each with the seconds between its stamps.
-        capture: The last one, for the flame graph; None where no stack is known.
+        capture: The last one, for the flame graph; None if no stack is known.
         suspects: Ranks that the verdict names.
         rows_told: What rows and groups of the grid are.
         plan: Name and value.

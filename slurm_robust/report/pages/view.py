@@ -39,7 +39,7 @@ class FigureTable:
     """A table of raw values.
 
     Attributes:
-        left_out: A sentence about rows that are not in it; empty where it has all.
+        left_out: A sentence about rows that are not in it; empty if it has all.
     """
 
     caption: str
@@ -53,7 +53,7 @@ class BigNumber:
     """One of the numbers at the top.
 
     Attributes:
-        value: None where it cannot be said; `note` then says why.
+        value: None if it cannot be said; `note` then says why.
     """
 
     key: str
@@ -215,7 +215,7 @@ class ReportSection:
 
     Attributes:
         key: For links and tools: letters and dashes, written by us.
-        plot: None where there is nothing to draw; `answer` then says so.
+        plot: None if there is nothing to draw; `answer` then says so.
         notes: Sentences below: what is counted in and out.
     """
 

@@ -30,7 +30,7 @@ class AccountedJobs:
 
     Attributes:
         jobs: In the order of their starts.
-        whole: False where it did not answer, or not to the end.
+        whole: False if it did not answer, or not to the end.
     """
 
     jobs: tuple[RanJob, ...]

@@ -59,7 +59,7 @@ def _count(number: int) -> str:
 
 
 def _cause(incident: ClosedIncident) -> tuple[str, str]:
-    """Category and blame of what broke; empty where the file does not say, or not in the form of a category."""
+    """Category and blame of what broke; empty if the file does not say, or not in the form of a category."""
     if not _NAME.fullmatch(incident.id):
         raise ValueError(incident.id)
     raw = json.loads(_content(incident.folder, incident.id))

@@ -105,7 +105,7 @@ class _JournalReading:
             self._doubts.append(f"The journal has version {version}, of a newer srobustd: this program may miss some.")
 
     def _rows(self, table: str, where: str, make: Callable[[dict[str, Any]], _T]) -> tuple[_T, ...]:
-        """Rows of a table, as `make` reads them; none where the table is not there."""
+        """Rows of a table, as `make` reads them; none if the table is not there."""
         if table not in self._tables:
             return ()
         found, bad = [], 0

@@ -73,7 +73,7 @@ class Exits:
 
 
 def parse(line: bytes, node: str, step_id: str, now_s: float) -> TaskEnded | None:
-    """One line; None where it is malformed."""
+    """One line; None if it is malformed."""
     words = line.decode("ascii", "replace").split(" ")
     try:
         task, code, number = (int(word) for word in words[:3])

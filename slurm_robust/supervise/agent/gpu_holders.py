@@ -15,7 +15,7 @@ _CGROUP = re.compile(r"/(job_\d+|s[0-9A-Z]{13})/step_(\d+)(?:/|$)", re.MULTILINE
 
 
 def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[StepProcess]:
-    """Processes of these steps that hold a device file open; none where there is no such file."""
+    """Processes of these steps that hold a device file open; none if there is no such file."""
     if not steps or not glob.glob(glob.escape(devices) + "*"):
         return []
     me, own, out = os.getuid(), os.getpid(), []

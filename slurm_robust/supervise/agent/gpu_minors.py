@@ -24,9 +24,9 @@ class DriverFacts(NamedTuple):
     """What the driver's files say.
 
     Attributes:
-        minors: PCI address (`gpu_address`) → number of the device file, in the order of the bus; empty where the
+        minors: PCI address (`gpu_address`) → number of the device file, in the order of the bus; empty if the
             driver does not name them all.
-        major: Major number of the driver; 0 where it is not known.
+        major: Major number of the driver; 0 if it is not known.
     """
 
     minors: Mapping[str, int] = {}

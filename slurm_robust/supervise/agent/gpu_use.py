@@ -29,9 +29,9 @@ _MOST_GONE = 512
 
 class _Use(NamedTuple):
     opened: frozenset[int] | None
-    """Numbers of the device files that are open; None where that cannot be read."""
+    """Numbers of the device files that are open; None if that cannot be read."""
     given: tuple[int, ...] | None
-    """Slurm's numbers; None where the environment has none."""
+    """Slurm's numbers; None if the environment has none."""
     read_s: float
 
 
@@ -55,12 +55,12 @@ class GpuUse:
 
     @property
     def minors(self) -> Mapping[str, int]:
-        """PCI address → number of the device file; empty where it is not known. May wait for the driver, once."""
+        """PCI address → number of the device file; empty if it is not known. May wait for the driver, once."""
         return self._driver.facts.minors
 
     @property
     def driver(self) -> int:
-        """Major number of NVIDIA's driver; 0 where it is not known. May wait for the driver, once."""
+        """Major number of NVIDIA's driver; 0 if it is not known. May wait for the driver, once."""
         return self._driver.facts.major
 
     @property
@@ -101,7 +101,7 @@ class GpuUse:
         self._uses, self._found = found, self._found or bool(found)
 
     def concerns(self, finding: NodeFinding) -> bool | None:
-        """Whether a finding concerns these ranks; None where that will be known once they have opened a GPU."""
+        """Whether a finding concerns these ranks; None if that will be known once they have opened a GPU."""
         if not finding.about_gpus:
             return True
         gpus = frozenset(finding.gpus)

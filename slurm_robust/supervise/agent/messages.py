@@ -139,7 +139,7 @@ class TaskEnded(NamedTuple):
     """How a task ended, as slurmstepd told the SPANK plugin.
 
     Attributes:
-        code: Exit code; 0 where a signal ended it.
+        code: Exit code; 0 if a signal ended it.
         signal: Number of that signal, 0 for none.
         age_s: How long ago.
     """
@@ -180,7 +180,7 @@ class NodeFindings(NamedTuple):
     """What the root service of a node has found, as far as it concerns this job.
 
     Attributes:
-        problem: Why the service's file is not believed; empty where it is.
+        problem: Why the service's file is not believed; empty if it is.
         unused: No rank has run on the node: which GPUs the job would use there is not known. Those that turn out to
             concern it are sent again.
     """
@@ -198,9 +198,9 @@ class KernelRecords(NamedTuple):
         at_s, since_boot_s: When they were sent, by the node: seconds since the epoch, and since its boot.
         records: As `/dev/kmsg` gives them, `MAX_RECORD_CHARS` at most of each.
         gpus: PCI address (`0000:9b:00`) → number of the GPU's device file.
-        driver: Major number of NVIDIA's driver; 0 where it is not known.
+        driver: Major number of NVIDIA's driver; 0 if it is not known.
         unused: As in `NodeFindings`.
-        since_s: No record is older than this, in seconds since the epoch; 0 where that is not known.
+        since_s: No record is older than this, in seconds since the epoch; 0 if that is not known.
     """
 
     node: str

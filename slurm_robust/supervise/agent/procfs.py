@@ -75,7 +75,7 @@ def owner(pid: int) -> int:
 
 
 def environ(pid: int) -> dict[str, str]:
-    """The environment a process was started with; empty where it may not be read."""
+    """The environment a process was started with; empty if it may not be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as f:
             raw = f.read(_ENVIRON_MAX_BYTES)
@@ -103,19 +103,19 @@ def io_bytes(pid: int) -> int:
 
 
 def memory_map_totals(pid: int) -> list[bytes]:
-    """The lines of its /proc/PID/smaps_rollup; none where they may not be read."""
+    """The lines of its /proc/PID/smaps_rollup; none if they may not be read."""
     return (_read(f"/proc/{pid}/smaps_rollup") or b"").splitlines()
 
 
 def wchan(pid: int) -> str:
-    """The kernel function that it waits in, empty where unknown."""
+    """The kernel function that it waits in, empty if unknown."""
     raw = _read(f"/proc/{pid}/wchan", 128)
     text = raw.decode("utf-8", "replace").strip("\0\n") if raw else ""
     return "" if text == "0" else text
 
 
 def cgroup(pid: int) -> str:
-    """The lines of its /proc/PID/cgroup, empty where they may not be read."""
+    """The lines of its /proc/PID/cgroup, empty if they may not be read."""
     return (_read(f"/proc/{pid}/cgroup") or b"").decode("utf-8", "replace")
 
 
@@ -143,7 +143,7 @@ def command_line(pid: int) -> str:
 
 
 def mountinfo() -> str:
-    """What is mounted where, as this process sees it; empty where it may not be read."""
+    """What is mounted where, as this process sees it; empty if it may not be read."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
             return f.read(_MOUNTINFO_MAX_CHARS)
@@ -152,7 +152,7 @@ def mountinfo() -> str:
 
 
 def command_word(pid: int) -> str:
-    """The first word of its command line, empty where it may not be read."""
+    """The first word of its command line, empty if it may not be read."""
     return os.fsdecode((_read(f"/proc/{pid}/cmdline") or b"").partition(b"\0")[0])
 
 

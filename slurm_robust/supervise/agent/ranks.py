@@ -56,13 +56,13 @@ class StepProcess(NamedTuple):
     nodes: int
     """Nodes of its step, -1 where unknown."""
     dump_pipe: str
-    """Path, up to the rank's number, of the pipe that asks PyTorch for a flight-recorder dump; empty where unknown."""
+    """Path, up to the rank's number, of the pipe that asks PyTorch for a flight-recorder dump; empty if unknown."""
     dump_stem: str = ""
     """The same of the dump itself."""
     exits: str = ""
     """File in which the SPANK plugin records how tasks of the step ended; empty without the plugin."""
     gpus: tuple[int, ...] | None = None
-    """Numbers of the GPUs that it was given; None where its environment does not say."""
+    """Numbers of the GPUs that it was given; None if its environment does not say."""
     alone: bool = False
     """RANK counts within its task only: several tasks of its step may have RANK=0, each in a world of its own."""
 
@@ -181,9 +181,9 @@ class ProcessFinder:
 
 
 def gpus_of(environment: dict[str, str]) -> tuple[int, ...] | None:
-    """The numbers of the GPUs that a process with this environment was given; None where it does not say.
+    """The numbers of the GPUs that a process with this environment was given; None if it does not say.
 
-    CUDA_VISIBLE_DEVICES comes last: Slurm counts it from 0 where a cgroup shows the job its own GPUs alone.
+    CUDA_VISIBLE_DEVICES comes last: Slurm counts it from 0 if a cgroup shows the job its own GPUs alone.
     """
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
         text = environment.get(name, "")

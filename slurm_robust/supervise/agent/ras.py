@@ -29,7 +29,7 @@ _LISTEN = "0A"
 
 
 class RasReply(NamedTuple):
-    """RAS's reply: `json` (reduced) or `text`, or an error; all empty where nobody listens."""
+    """RAS's reply: `json` (reduced) or `text`, or an error; all empty if nobody listens."""
 
     json: Any = None
     text: str = ""

@@ -42,7 +42,7 @@ _SHORT = ("pg_id", "process_group", "collective_seq_id", "p2p_seq_id", "record_i
 
 
 class Reading(NamedTuple):
-    """A rank's reduced dump, or why there is none; both empty where no dump was asked for."""
+    """A rank's reduced dump, or why there is none; both empty if no dump was asked for."""
 
     dump: Any = None
     error: str = ""
@@ -95,7 +95,7 @@ def remove_pipe(process: StepProcess, rank: int) -> None:
 def take(process: StepProcess, rank: int, since_s: float, clock: SystemClock = CLOCK) -> Reading:
     """The rank's dump, if it wrote one since then.
 
-    `since_s` is its last sign of life: an older dump does not show what holds it now. 0 where it reports none.
+    `since_s` is its last sign of life: an older dump does not show what holds it now. 0 if it reports none.
     """
     if not process.dump_stem:
         return Reading()

@@ -10,13 +10,13 @@ class WarmAnswer(NamedTuple):
 
     Attributes:
         tasks: Tasks whose warm process is ready; after `go`, those that have started the program.
-        refused: Why one of them must not become a rank; empty where all may.
+        refused: Why one of them must not become a rank; empty if all may.
         offender: The module because of which that is so; empty for none.
         modules: How many modules each has imported, the fewest of them.
         seconds: How long the slowest took to start and import.
         memory_bytes: Their own memory, without what they share.
         available_bytes: How much more memory the job may take on this node; -1 where that is not known.
-        packed: The record of what a rank has imported, packed; empty where it was not asked for, or there is none.
+        packed: The record of what a rank has imported, packed; empty if it was not asked for, or there is none.
     """
 
     node: str

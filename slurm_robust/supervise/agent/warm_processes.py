@@ -104,7 +104,7 @@ def _ask(pid: int, order: bytes, within_s: float, states: list[dict[str, Any]]) 
 
 
 def imports_of(pid: int) -> str:
-    """What a rank has imported so far, as it records it itself; empty where it does not."""
+    """What a rank has imported so far, as it records it itself; empty if it does not."""
     folder = f"/proc/{pid}/fd"
     try:
         for name in os.listdir(folder):
@@ -118,7 +118,7 @@ def imports_of(pid: int) -> str:
 
 
 def own_bytes(pid: int) -> int:
-    """Memory that a process shares with none; 0 where that is not known."""
+    """Memory that a process shares with none; 0 if that is not known."""
     total = 0
     for line in procfs.memory_map_totals(pid):
         key, _, value = line.partition(b":")

@@ -24,7 +24,7 @@ def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collectio
 
 
 async def find_dead_nodes(session: Session, attempt: AttemptState) -> tuple[str, ...]:
-    """Ask Slurm; the attempt's signals name the same nodes afterwards, none where Slurm does not answer."""
+    """Ask Slurm; the attempt's signals name the same nodes afterwards, none if Slurm does not answer."""
     now_s = session.clock.now_s()
     dead: list[str] = []
     try:

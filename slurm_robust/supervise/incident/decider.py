@@ -39,7 +39,7 @@ class Judged:
         dead_nodes: Nodes that Slurm calls lost.
         overdue: The silence is over the action limit.
         ended: The attempt has ended by itself.
-        bad_loss: Why the loss of an attempt that goes on is bad; empty where that is not what the incident is about.
+        bad_loss: Why the loss of an attempt that goes on is bad; empty if that is not what the incident is about.
         slow: The same of an attempt that is slow, with no node known to be the slow one.
         silent_s: How long the attempt has made no progress; None if the incident is not about a silence.
         to_be_continued: Stopped ranks that get a SIGCONT, before anything else is done.

@@ -22,7 +22,7 @@ _OUTPUT = re.compile(r"out|sav|ckpt|check[-_]?point|result|exper|runs?\b|work", 
 
 
 async def full(named: str, checkpoint: Path | None, checkpoint_dir: str, command: Sequence[str] = ()) -> str:
-    """Which disk cannot take the next checkpoint, and what to do; empty where all can, or that is not known.
+    """Which disk cannot take the next checkpoint, and what to do; empty if all can, or that is not known.
 
     The disks are checked from this node. A file system that hangs must not delay a recovery.
 

@@ -38,7 +38,7 @@ class IncidentLog:
     def open(self, attempt: str, fault_at_s: float, text: str, signal: Signal | None = None, **data: Any) -> Incident:
         """Open an incident. One that is still open failed before its first new step.
 
-        `attempt` is empty where the step was not launched by us. `text` and `data` are for the story.
+        `attempt` is empty if the step was not launched by us. `text` and `data` are for the story.
         """
         job = self._session.job
         now_s = self._begin(attempt, "The attempt that followed failed before its first new step.", signal)
@@ -172,7 +172,7 @@ def to_json(incident: Incident) -> str:
 
 
 def load(text: bytes) -> Incident | None:
-    """Read an earlier attempt's `incident.json`, to go on with it; None where it is no such file."""
+    """Read an earlier attempt's `incident.json`, to go on with it; None if it is no such file."""
     try:
         return msgspec.json.decode(text, type=Incident)
     except msgspec.DecodeError:

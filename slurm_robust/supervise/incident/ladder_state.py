@@ -46,7 +46,7 @@ async def standby_nodes(session: Session) -> int:
 
 
 def too_late(session: Session) -> str:
-    """Why the job has not the time for tests, as a sentence; empty where it has."""
+    """Why the job has not the time for tests, as a sentence; empty if it has."""
     left_s, needed_s = _time_left_s(session), session.config.ladder.budget_s + _RESUME_S
     if left_s >= needed_s:
         return ""

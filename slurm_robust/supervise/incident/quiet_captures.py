@@ -106,7 +106,7 @@ class QuietCaptures:
     def _unmeasured_due(self, now_s: float) -> bool:
         """Whether to capture a silence that the attempt's own step times do not measure.
 
-        There are none where the job reports no progress, and too few in its first steps; an announced pause is not
+        There are none if the job reports no progress, and too few in its first steps; an announced pause is not
         measured by them. A stopped process is no pause, however long a pause may last.
         """
         settings, attempt = self._session.settings, self._attempt

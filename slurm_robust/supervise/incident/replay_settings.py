@@ -26,7 +26,7 @@ def group_nodes(layout: Mapping[str, int], ranks_a_node: int) -> int:
 
 
 def replay_spec(session: Session, attempt: AttemptState) -> ReplaySpec | None:
-    """What is replayed; None where the nodes are too few for two groups, or the step was not launched by us."""
+    """What is replayed; None if the nodes are too few for two groups, or the step was not launched by us."""
     command = session.command
     if command is None or session.channel is None:
         return None

@@ -45,7 +45,7 @@ async def read_situation(
 ) -> Situation:
     """Describe a silent attempt to the policy; the bad loss, `ended` and `action_limit_reached` are the caller's.
 
-    `failure` is None where it cannot be compared with others. `dead_nodes` are those that Slurm calls down, or not
+    `failure` is None if it cannot be compared with others. `dead_nodes` are those that Slurm calls down, or not
     responding where their agent does not answer either.
     """
     job, settings, fleet, nodes = session.job.info, session.settings, attempt.fleet, session.allocation.nodes
@@ -108,7 +108,7 @@ def _exit_code(session: Session, attempt: AttemptState) -> int | None:
 
 
 async def _full_disk(session: Session, attempt: AttemptState, failure: Failure | None) -> str:
-    """Which disk is full now, where the ranks report that one was; empty where there is room."""
+    """Which disk is full now, where the ranks report that one was; empty if there is room."""
     if failure is None or failure.signature != DISK_FULL:
         return ""
     command = session.attached.arguments if session.attached is not None else ()

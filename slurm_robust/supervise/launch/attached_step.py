@@ -33,9 +33,9 @@ class AttachedStep:
 
     Attributes:
         step: Its number.
-        launcher: Pid of its srun, on this machine; 0 where that is not known.
-        hold: Connection to an srun that waits for us when its step has failed; None where it does not.
-        arguments: The command line of that srun without its first word, empty where it cannot be read.
+        launcher: Pid of its srun, on this machine; 0 if that is not known.
+        hold: Connection to an srun that waits for us when its step has failed; None if it does not.
+        arguments: The command line of that srun without its first word, empty if it cannot be read.
     """
 
     step: str
@@ -44,7 +44,7 @@ class AttachedStep:
     clock: Clock = field(default_factory=Clock)
     arguments: tuple[str, ...] = field(default=(), init=False)
     _srun: tuple[int, int] | None = field(default=None, init=False)
-    """Its pid, and when that process started; None where it had ended already."""
+    """Its pid, and when that process started; None if it had ended already."""
     _pidfd: int = field(default=-1, init=False)
     _gone: bool = field(default=False, init=False)
     _received: str = field(default="", init=False)
@@ -79,7 +79,7 @@ class AttachedStep:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of an srun that has ended its step and waits for us; None where it does not, or not yet."""
+        """The exit code of an srun that has ended its step and waits for us; None if it does not, or not yet."""
         if self.hold is not None and not self._received.endswith("\n"):
             with contextlib.suppress(OSError):  # nothing was sent so far, or srun is gone, which `over` shows
                 self._received += self.hold.recv(64).decode("ascii", "replace")

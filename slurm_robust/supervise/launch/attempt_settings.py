@@ -43,7 +43,7 @@ class ResumePoint(NamedTuple):
         path: The checkpoint, None for a start from the beginning.
         step: Its step, -1 for none.
         notes: Why newer checkpoints were passed over, or why none could be looked up.
-        searched: False where no checkpoint folder was named.
+        searched: False if no checkpoint folder was named.
         skipped: Batches that the data loader is to leave out, `3-5,9-9`.
     """
 
@@ -102,7 +102,7 @@ def environment(
 
 
 def only_new_names(command: SrunCommand | None, env: Mapping[str, str]) -> bool:
-    """Whether every PyTorch that this command can load is a new one; False where that is not known.
+    """Whether every PyTorch that this command can load is a new one; False if that is not known.
 
     The command's own Python decides, which is seldom ours, so this reads the files of that Python.
     """

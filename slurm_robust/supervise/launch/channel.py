@@ -25,7 +25,7 @@ class Channel:
         gone: Set when the launcher has ended.
         running_attempt: The attempt that srun was last started for.
         ended: Srun's exit code, once it has ended.
-        early: What srun was started with before there was a supervisor; None where a supervisor has it started.
+        early: What srun was started with before there was a supervisor; None if a supervisor has it started.
         evicted: Nodes that the last launch left out, as the launcher keeps it for a supervisor that is started again.
         signals: Signals that may end a step, as the current srun has received them, and when.
         warm_ended: The last warm step that has ended by itself.
@@ -57,7 +57,7 @@ class Channel:
             self.report_alive()
 
     def report_alive(self) -> None:
-        """Tell the launcher that we live. It ends a supervisor that has told nothing where srun has ended well."""
+        """Tell the launcher that we live. It ends a supervisor that has told nothing if srun has ended well."""
         self._send(messages.SupervisorAlive())
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
@@ -121,7 +121,7 @@ class Channel:
             await asyncio.wait_for(self.gone.wait(), _GOODBYE_S)
 
     async def wait_ended(self, timeout_s: float) -> bool:
-        """Wait for srun's end; False where it did not end in time."""
+        """Wait for srun's end; False if it did not end in time."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         while self.ended is None and not self.gone.is_set():
             left_s = deadline_s - self._clock.monotonic_s()

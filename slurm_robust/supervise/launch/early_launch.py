@@ -81,7 +81,7 @@ def start(launch: EarlyLaunch, env: Mapping[str, str]) -> EarlySrun:
 
 
 def lock_of(env: Mapping[str, str]) -> SupervisorLock | None:
-    """The lock of this job's supervisor, claimed; None where cluster or job are not known."""
+    """The lock of this job's supervisor, claimed; None if cluster or job are not known."""
     try:
         ref = ids_from_environment(env)
     except NoJobError:
@@ -96,9 +96,9 @@ def lock_of(env: Mapping[str, str]) -> SupervisorLock | None:
 def prepare(
     command: SrunCommand, own: RunOptions, env: Mapping[str, str], config: Config | None, lock: SupervisorLock | None
 ) -> EarlyLaunch | None:
-    """The first launch; None where it is the supervisor's.
+    """The first launch; None if it is the supervisor's.
 
-    `config` is None where the site has no file. That is for the supervisor: a version of the code; warm restarts, for
+    `config` is None if the site has no file. That is for the supervisor: a version of the code; warm restarts, for
     which ranks record what they import; a training that this job's folder does not remember; too many launches without
     a new step; a checkpoint folder, or a Slurm, that does not answer soon.
     """
@@ -131,7 +131,7 @@ def prepare(
 
 
 def _lineage(folder: IncidentFolder, restart: int, most_launches: int | None) -> str:
-    """The training's name; empty where the supervisor has to choose it, or to refuse the launch."""
+    """The training's name; empty if the supervisor has to choose it, or to refuse the launch."""
     key = run_key(place(folder, restart, os.getpid()))
     try:
         found = folder.read(LINEAGE_FILE)

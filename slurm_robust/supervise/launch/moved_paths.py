@@ -71,7 +71,7 @@ class MovedPaths:
         return command._replace(options=tuple(options), values=values, command=words)
 
     def why_not_imported(self, command: SrunCommand) -> str:
-        """Why the ranks would import their modules from the folder itself; empty where they do not.
+        """Why the ranks would import their modules from the folder itself; empty if they do not.
 
         Python looks beside the program, or in the working directory, before it looks where PYTHONPATH says.
         """
@@ -144,7 +144,7 @@ class MovedPaths:
 
 
 def why_not_movable(command: SrunCommand) -> str:
-    """Why this command cannot run from a snapshot; empty where it can."""
+    """Why this command cannot run from a snapshot; empty if it can."""
     words = " ".join(command.command[:1] if "-c" not in command.command else command.command)
     if any(option.startswith("--container") for option in command.options) or _CONTAINERS.search(words):
         return "the command runs in a container, in which the snapshot's path means nothing"

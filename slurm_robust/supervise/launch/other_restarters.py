@@ -22,7 +22,7 @@ _SEVERAL_NODES = re.compile(r"(?:^|\s)(?:-H|--hostfile|--force_multi)\b|--num_no
 def found(command: Sequence[str], env: Mapping[str, str], script: str = "") -> list[str]:
     """A sentence for each other restarter, with what to type so that only one remains.
 
-    The batch script is empty where it is not known.
+    The batch script is empty if it is not known.
     """
     words = " ".join(command)
     out = []
@@ -63,7 +63,7 @@ def found(command: Sequence[str], env: Mapping[str, str], script: str = "") -> l
 
 
 def leaves_the_step(command: Sequence[str]) -> str:
-    """Why a command cannot be watched from here: its ranks would run outside this step. Empty where it can.
+    """Why a command cannot be watched from here: its ranks would run outside this step. Empty if it can.
 
     DeepSpeed's own launcher starts one process a node over ssh, or by an srun of its own.
     """

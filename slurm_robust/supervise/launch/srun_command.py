@@ -163,7 +163,7 @@ def _exporting(command: SrunCommand) -> list[str]:
 def relaunch(command: SrunCommand, exclude: Iterable[str], nodes: int | None) -> list[str]:
     """The argument list of a relaunch in the same allocation.
 
-    The number of nodes that the training needs is None where only the user's own options say.
+    The number of nodes that the training needs is None if only the user's own options say.
     `--overlap` because a stuck step of the last attempt may still hold the resources.
     """
     argv = first_launch(command)

@@ -12,7 +12,7 @@ _PATIENCE_S = 10.0
 
 
 async def refusal(options: Sequence[str], environment: Mapping[str, str]) -> str:
-    """The message of srun about options that it refuses; empty where it accepts them, or does not answer.
+    """The message of srun about options that it refuses; empty if it accepts them, or does not answer.
 
     This runs `srun OPTION… --version`: srun reads all options, and starts nothing. Its first message cannot be read
     again: it may have gone to a terminal, or through a pipe.

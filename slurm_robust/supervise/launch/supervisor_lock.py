@@ -38,7 +38,7 @@ class SupervisorLock:
         return self._folder
 
     def claim(self) -> bool:
-        """Take the first name; False where another supervisor of the job holds it."""
+        """Take the first name; False if another supervisor of the job holds it."""
         if self._held >= 0:
             return self._place == 0  # our launcher has taken it for us
         try:

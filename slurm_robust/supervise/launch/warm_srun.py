@@ -35,7 +35,7 @@ class WarmPlace:
         return ""
 
     def adopt(self, attempt: str) -> subprocess.Popen[bytes] | None:
-        """The srun that becomes this attempt; its messages are passed on. None where it has ended, or is another's."""
+        """The srun that becomes this attempt; its messages are passed on. None if it has ended, or is another's."""
         if self._srun is None or self._srun.attempt != attempt:
             return None
         warm, self._srun = self._srun, None

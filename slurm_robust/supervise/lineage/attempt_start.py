@@ -153,7 +153,7 @@ class AttemptStart:
         return StartedOver(self.started_over, reached, text)
 
     def resumes(self) -> bool | None:
-        """Whether a restart in place would lose nothing that a requeue keeps; None where that is not known."""
+        """Whether a restart in place would lose nothing that a requeue keeps; None if that is not known."""
         known, session = self._store.lineage.in_place, self._session
         if known is not None:
             return known

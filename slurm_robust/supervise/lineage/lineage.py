@@ -35,10 +35,10 @@ class Lineage:
         restarts_in_place: How often the step was restarted on the same nodes since then.
         older: Error messages from before the last new step: the same one again on the same node is that node's.
         first_step: The step that its first attempt began with, -1 where that is not known.
-        in_place: True where a restart in place is known to lose nothing that a requeue would keep, False where the
+        in_place: True if a restart in place is known to lose nothing that a requeue would keep, False if the
             program is known to start from the beginning again. None while that is not known.
         falls: Its steps fell within an attempt: they are counted anew in each epoch, and show nothing about a restart.
-        counter: The counter of its log that showed its steps; empty where it reports them by calls, or not at all.
+        counter: The counter of its log that showed its steps; empty if it reports them by calls, or not at all.
         epoch: The last epoch in its log.
         faults: What is remembered of its faulty nodes.
         code: The versions of its code.
@@ -94,7 +94,7 @@ class Lineage:
     ) -> Lineage:
         """What is remembered once an attempt has ended.
 
-        `start_step` is the checkpoint that it started from, -1 for none; `failure` is None where it cannot be compared.
+        `start_step` is the checkpoint that it started from, -1 for none; `failure` is None if it cannot be compared.
         With `in_place` the step is restarted on the same nodes; with `waited` after a pause, for an outage. An attempt
         that is `excused` does not count as failed: it was ended for what its nodes have reported, or another version of
         the code replaces the one that it ran.
@@ -182,7 +182,7 @@ class LineageMemory:
     def of(self, key: str, claim: Claim, previous: Claim | None) -> Lineage:
         """What the run of this key remembers as it starts.
 
-        `claim` is by the run that wrote it last; `previous` is the same, None where it is of no attempt that failed.
+        `claim` is by the run that wrote it last; `previous` is the same, None if it is of no attempt that failed.
         """
         found = self.runs.get(key)
         if previous is not None and self.speaks in ("", key):

@@ -78,7 +78,7 @@ class LineageStore:
         self._save(None)
 
     def began(self, first: int, offered: int, *, relaunched: bool) -> bool:
-        """Remember how this attempt began; True where the program started from the beginning again."""
+        """Remember how this attempt began; True if the program started from the beginning again."""
         self.lineage, again = self.lineage.began(first, offered, relaunched=relaunched)
         self._save(self.lineage)
         return again
@@ -147,7 +147,7 @@ class LineageStore:
         return self._tally.after(before, step, self._session.clock.now_s()).count
 
     def launch_refusal(self) -> str:
-        """Why nothing is launched any more; empty where it is. A person at a terminal may try as often as they like."""
+        """Why nothing is launched any more; empty if it is. A person at a terminal may try as often as they like."""
         session, now_s = self._session, self._session.clock.now_s()
         tally, limit = self._tally.at(now_s), session.settings.fruitless_launches_per_hour
         if tally.count < limit or not session.acting or sys.stderr.isatty():

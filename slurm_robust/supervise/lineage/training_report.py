@@ -154,6 +154,6 @@ class TrainingReport:
 
 
 def gpus_in(environment: Mapping[str, str]) -> int:
-    """GPUs on each node of the job, by Slurm's variable; 0 where it does not say."""
+    """GPUs on each node of the job, by Slurm's variable; 0 if it does not say."""
     text = environment.get("SLURM_GPUS_ON_NODE", "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0

@@ -30,7 +30,7 @@ class LadderClimb:
         self._tests = tests
 
     async def climb(self, order: ExecutePlan, attempt: AttemptState) -> Outcome:
-        """Test until the plan is another; returns it, or None where the job ended meanwhile."""
+        """Test until the plan is another; returns it, or None if the job ended meanwhile."""
         await self._executor.end_attempt(order.plan, attempt)
         outcome: Outcome = order
         while isinstance(outcome, ExecutePlan) and outcome.plan.road is Road.TEST:

@@ -120,7 +120,7 @@ class PlanExecutor:
             await clock.sleep(_POLL_S)
 
     def _demotion(self, attempt: AttemptState) -> str:
-        """Why the checkpoint of this attempt is not used again; empty where it is."""
+        """Why the checkpoint of this attempt is not used again; empty if it is."""
         lineage, start = self._store.lineage, attempt.resume_point
         failed = lineage.failed_starts if lineage.start_step == start.step else 0
         limit = self._session.config.checkpoint.demote_after_failed_starts

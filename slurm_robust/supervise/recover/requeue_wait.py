@@ -98,7 +98,7 @@ class WaitStep:
 
     Attributes:
         kind, text: A line of the story, empty for none.
-        wait: How the wait goes on; None where it is over.
+        wait: How the wait goes on; None if it is over.
         requeue: A plain requeue is to be requested.
         code: Exit code for the script, where the wait is over.
     """

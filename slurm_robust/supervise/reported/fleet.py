@@ -39,7 +39,7 @@ class RankInfo:
     ranked: bool = False
     """Its environment has RANK: torchrun or a script is above it."""
     python: str = ""
-    """The Python that runs it; empty where it is not known."""
+    """The Python that runs it; empty if it is not known."""
     gone_at_s: float = 0.0
     missed_at_s: float = 0.0
     """The supervisor's own time of `gone_at_s`; 0 while the rank lives."""
@@ -84,7 +84,7 @@ class Fleet:
         self.heard_at_s: dict[str, float] = {}
         self.world = 0
         self.step_nodes = 0
-        """Nodes of the training step, from the ranks' environment; 0 where unknown."""
+        """Nodes of the training step, from the ranks' environment; 0 if unknown."""
         self.steps = StepTimes()
         self.timings = Collector(KEPT_STEPS)
         """How long steps took each rank, where ranks report it."""
@@ -377,7 +377,7 @@ class Fleet:
     def first_step(self, beyond: int) -> tuple[int, float] | None:
         """The first step beyond this one that every reporting rank completed, and when the last of them did.
 
-        None where unknown: not all have reported one yet, or the first that they reported is an old step.
+        None if unknown: not all have reported one yet, or the first that they reported is an old step.
         """
         firsts = [(r.first_step, r.first_step_at_s) for r in self.ranks.values() if r.progress is not None]
         if not firsts or min(step for step, _ in firsts) <= beyond:
@@ -385,6 +385,6 @@ class Fleet:
         return max(step for step, _ in firsts), max(at_s for _, at_s in firsts)
 
     def mark(self, name: str) -> float:
-        """When the last rank passed a start-up mark, 0 where not all have."""
+        """When the last rank passed a start-up mark, 0 if not all have."""
         stamps = [r.marks.get(name, 0.0) for r in self.ranks.values()]
         return max(stamps) if stamps and all(stamps) else 0.0

@@ -31,7 +31,7 @@ _NO_RECOVERY = ("xid", "sxid")
 
 @dataclass(frozen=True)
 class _KeptFault:
-    """A fault, its number as they came (0 where an earlier run has handled it), and when it was taken."""
+    """A fault, its number as they came (0 if an earlier run has handled it), and when it was taken."""
 
     number: int
     taken_s: float

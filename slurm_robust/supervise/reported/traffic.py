@@ -56,7 +56,7 @@ class Traffic:
             node.silent_since_s = now_s - count.seconds
 
     def silent_s(self, nodes: Collection[str], now_s: float) -> float:
-        """For how long none of these nodes has moved anything; 0 where one has, or is not known to do so at all."""
+        """For how long none of these nodes has moved anything; 0 if one has, or is not known to do so at all."""
         known = [self._nodes.get(name, _Node()) for name in nodes]
         since = [node.silent_since_s for node in known if node.silent_since_s is not None]
         if not known or len(since) < len(known) or min(node.highest for node in known) < _LEAST_BYTES_PER_S:

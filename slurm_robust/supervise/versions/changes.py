@@ -80,7 +80,7 @@ def _of_file(old: Path | None, new: Path | None, path: str) -> Iterator[str]:
 
 
 def _lines(path: Path | None) -> list[str] | None:
-    """The lines of a file, none of no file; None where they are not compared."""
+    """The lines of a file, none of no file; None if they are not compared."""
     if path is None:
         return []
     with path.open("rb") as f:

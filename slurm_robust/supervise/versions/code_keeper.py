@@ -137,7 +137,7 @@ class CodeKeeper:
         return version.number
 
     def _why_not_taken(self) -> str:
-        """Why a snapshot of this folder would not do; empty where it would.
+        """Why a snapshot of this folder would not do; empty if it would.
 
         Raises:
             OSError: the code, or the job's folder, cannot be looked at.
@@ -234,7 +234,7 @@ class CodeKeeper:
         self._session.folder.log_event("code", text, version=state.in_force)
 
     async def _why_not(self, order: CodeOrder, start: AttemptStart) -> str:
-        """Why an order is refused; empty where it is not."""
+        """Why an order is refused; empty if it is not."""
         session, state = self._session, self._state
         if not session.acting:
             return "observe mode: nothing is restarted"
@@ -249,7 +249,7 @@ class CodeKeeper:
         return "" if order.when == "next-failure" else self._would_lose(start)
 
     def _would_lose(self, start: AttemptStart) -> str:
-        """Why a restart in place could lose progress; empty where it does not."""
+        """Why a restart in place could lose progress; empty if it does not."""
         if start.resumes() or not start.at_stake():
             return ""
         return "nothing shows that the command alone resumes from its checkpoint: use --when next-failure"

@@ -92,7 +92,7 @@ def is_source(path: str) -> bool:
 
 
 def why_left_out(name: str) -> str:
-    """Why an entry of this name is in no snapshot; empty where it may be."""
+    """Why an entry of this name is in no snapshot; empty if it may be."""
     if name in _REPOSITORIES:
         return "the repository itself"
     if name not in _NO_SECRETS and any(fnmatch.fnmatchcase(name, pattern) for pattern in _SECRETS):
@@ -120,7 +120,7 @@ class _Picker:
             self._take_all(path)
 
     def _take_repository(self, folder: Path, prefix: str) -> bool:
-        """Take what git knows of this folder; False where it is in no repository, or git cannot tell."""
+        """Take what git knows of this folder; False if it is in no repository, or git cannot tell."""
         if not _in_repository(folder):
             return False
         try:

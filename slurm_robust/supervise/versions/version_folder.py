@@ -79,7 +79,7 @@ class CodeReport:
     Attributes:
         own_shared: Paths in the source that stay shared in every version: the checkpoints.
         limits: For the next snapshot.
-        trouble: Why there is no version in force; empty where there is one.
+        trouble: Why there is no version in force; empty if there is one.
     """
 
     job: str
@@ -229,7 +229,7 @@ class VersionFolder:
         return None
 
     def digests(self, number: int) -> dict[str, str]:
-        """The digest of each file of a version by its path; empty where they are not known."""
+        """The digest of each file of a version by its path; empty if they are not known."""
         try:
             lines = (self.path / f"{number}.files").read_text("utf-8", "surrogateescape").split("\n")
         except OSError:
@@ -237,7 +237,7 @@ class VersionFolder:
         return {line[66:]: line[:64] for line in lines if line[64:66] == "  "}
 
     def damage(self, number: int) -> str:
-        """Why a version is not the one that was taken; empty where it is.
+        """Why a version is not the one that was taken; empty if it is.
 
         The program is at work in it: it may have put another file in the place of one that is neither source nor
         executable. That is its own, and no other version is closer to what it ran with.
@@ -259,7 +259,7 @@ class VersionFolder:
         return selection.is_source(path) or os.access(self.snapshot(number) / path, os.X_OK)
 
     def report(self) -> CodeReport | None:
-        """What the supervisor says; None where there is nothing, or it cannot be read."""
+        """What the supervisor says; None if there is nothing, or it cannot be read."""
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             return msgspec.json.decode((self.path / "state.json").read_bytes(), type=CodeReport)
         return None
@@ -279,7 +279,7 @@ def _first(entries: Mapping[str, str]) -> dict[str, str]:
 
 
 def not_part(version: CodeVersion) -> str:
-    """What of the folder is no part of a version, in a sentence; empty where all is."""
+    """What of the folder is no part of a version, in a sentence; empty if all is."""
     parts = []
     if version.without_git:
         parts.append(f"git could not be asked what belongs to the code, so all files were taken: {version.without_git}")

@@ -30,7 +30,7 @@ _WITH_VALUE = ("-X", "-W")
 
 
 def refusal(command: SrunCommand, env: Mapping[str, str]) -> str:
-    """Why this command cannot have warm processes, as a part of a sentence; empty where it can."""
+    """Why this command cannot have warm processes, as a part of a sentence; empty if it can."""
     values = set(command.values)
     if any(name.startswith("container") for name in values) or any(key.startswith(_CONTAINERS) for key in env):
         return "the command runs in a container, where the files of this package may be missing"
@@ -68,7 +68,7 @@ def _is_script(program: str) -> bool:
 
 
 def python_words(command: Sequence[str]) -> tuple[str, ...]:
-    """Python and its options, without the program; empty where an option could leave out sitecustomize.py."""
+    """Python and its options, without the program; empty if an option could leave out sitecustomize.py."""
     at = 1
     while at < len(command):
         word = command[at]
@@ -99,7 +99,7 @@ def environment(role: str, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def memory_refusal(available: Mapping[str, int], processes: Mapping[str, int], each_mib: int) -> str:
-    """Why the warm processes do not fit into memory: on which node; empty where they do.
+    """Why the warm processes do not fit into memory: on which node; empty if they do.
 
     They may take half of what is free, by node's memory and the job's limits.
 

@@ -56,7 +56,7 @@ class WarmRestarts:
         next_name: Gives a name to an attempt that may begin later.
 
     Attributes:
-        refused: Why there are no warm restarts; empty where there are.
+        refused: Why there are no warm restarts; empty if there are.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class WarmRestarts:
         return fitness.refusal(session.command, session.environment)
 
     def recording(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Variables, beside these, with which ranks record what they import; none where that is not needed."""
+        """Variables, beside these, with which ranks record what they import; none if that is not needed."""
         return {} if self.refused else fitness.environment("record", env)
 
     # -- keeping a warm step ------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class WarmRestarts:
             self._check = asyncio.create_task(self._asked.processes("state", self._step, self._step.patience_s))
 
     async def take(self, argv: Sequence[str]) -> str:
-        """The name of the attempt that can start warm, by this srun, at once; empty where it has to start cold."""
+        """The name of the attempt that can start warm, by this srun, at once; empty if it has to start cold."""
         step, check, self._check = self._step, self._check, None
         if step is None:
             if not self.refused:
@@ -320,7 +320,7 @@ class WarmRestarts:
         return ""
 
     async def release(self, env: Mapping[str, str]) -> bool:
-        """Have the attempt begin, in this environment; False where it has to start cold after all."""
+        """Have the attempt begin, in this environment; False if it has to start cold after all."""
         step, session = self._step, self._session
         assert session.channel is not None
         if step is None:

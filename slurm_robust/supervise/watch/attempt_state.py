@@ -122,7 +122,7 @@ class AttemptState:
 
     @property
     def layout(self) -> Mapping[str, int]:
-        """The parallel sizes, from the user or from a rank; empty where they are not known."""
+        """The parallel sizes, from the user or from a rank; empty if they are not known."""
         return self.sources.layout or next((r.layout for r in self.fleet.ranks.values() if r.layout), {})
 
     def read_outputs(self) -> None:
@@ -288,7 +288,7 @@ class AttemptState:
 
     @property
     def first_steps(self) -> tuple[int, int] | None:
-        """The first step that the attempt reported, and the step to judge its start by; None where they are not known.
+        """The first step that the attempt reported, and the step to judge its start by; None if they are not known.
 
         The first number in a log is often no step: a progress bar is drawn at 0 before it jumps to where training goes
         on. So the second number is judged.

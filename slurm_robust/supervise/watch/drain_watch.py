@@ -36,7 +36,7 @@ class Drains:
 
     Attributes:
         nodes: All nodes, as Slurm shows them.
-        whole: Those that the job has to itself; None where that could not be read, though it matters.
+        whole: Those that the job has to itself; None if that could not be read, though it matters.
     """
 
     nodes: Sequence[Node]
@@ -68,7 +68,7 @@ def take(session: Session, drains: Drains, in_use: Collection[str]) -> None:
 
 
 def _cpus(session: Session) -> dict[str, int]:
-    """How many CPUs the job has on each node, by its own environment (`16(x2),8`); empty where that does not tell."""
+    """How many CPUs the job has on each node, by its own environment (`16(x2),8`); empty if that does not tell."""
     environment, nodes = session.environment, session.job.nodes
     if environment.get("SLURM_JOB_ID") != str(session.job.job_id):
         return {}
@@ -104,7 +104,7 @@ class DrainWatch:
         take(session, drains, used)
 
     def _read(self, in_use: Collection[str]) -> tuple[Drains, float]:
-        """What Slurm tells, nothing where it does not answer; and how long that took."""
+        """What Slurm tells, nothing if it does not answer; and how long that took."""
         clock = self._session.clock
         began_s = clock.monotonic_s()
         drains = Drains(())

@@ -23,7 +23,7 @@ class FaultsDue:
         urgent: They are left at once, and the step may be at work; otherwise it has just saved, or the limit is over.
         storm: So many nodes reported at once that none is left: only to be announced.
         stays: The nodes are not left, since the job was moved often enough: only to be announced.
-        when: Why now, for the story; empty where the reasons say it.
+        when: Why now, for the story; empty if the reasons say it.
     """
 
     nodes: Mapping[str, str]

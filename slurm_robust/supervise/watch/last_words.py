@@ -137,7 +137,7 @@ class LastWords:
         return any(step in ours for step in steps)
 
     def _ranks_of(self, line: str, tasks: dict[int, list[int]]) -> list[int] | None:
-        """The ranks that may have printed this line; None where it names none."""
+        """The ranks that may have printed this line; None if it names none."""
         if (rank := _LABEL.search(line)) is not None:
             return [int(rank[1])]
         task = _TASK_LABEL.match(line) if self._labelled else None
@@ -154,7 +154,7 @@ class LastWords:
 
 
 def _last_exception(lines: Sequence[tuple[float, str]]) -> RaisedException | None:
-    """The last traceback in one rank's lines, with those that it followed from; None where other lines came later."""
+    """The last traceback in one rank's lines, with those that it followed from; None if other lines came later."""
     begins = [number for number, (_, line) in enumerate(lines) if _RAISED.match(line)]
     first = begins.pop()
     while begins and any(CHAINED.search(line) for _, line in lines[begins[-1] : first]):

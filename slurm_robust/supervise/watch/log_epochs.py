@@ -129,7 +129,7 @@ class FullBar(NamedTuple):
     Attributes:
         spent_s: How long it took.
         times: How many with its total were full, with it.
-        at_s: When it was read; None where nobody knows.
+        at_s: When it was read; None if nobody knows.
         text: All that it shows.
     """
 

@@ -47,13 +47,13 @@ class CounterReading(NamedTuple):
     Attributes:
         name: Of the counter: lines of another shape or with another total are another counter.
         number: As it is in the line.
-        total: 0 where the line has none.
-        epoch: None where the shape reads none; the line may contain one all the same.
+        total: 0 if the line has none.
+        epoch: None if the shape reads none; the line may contain one all the same.
         first_epoch: The number of the first epoch, where epoch and total make the number a step of the training.
         end: Where its last number ends in the line.
         learned: The counter was learned, no shape reads it.
         times: How often a bar with this total has been full, from the second time on; else 0.
-        spent_s: How long a full bar took; 0 where that is not known.
+        spent_s: How long a full bar took; 0 if that is not known.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Shape:
     times: int = 1
     """A decimal is so many times as high in the reading; without decimals it is 1."""
     examples: tuple[tuple[int | None, str], ...] = ()
-    """(step that must be read, line); None where the line shows no step of a training."""
+    """(step that must be read, line); None if the line shows no step of a training."""
 
     @functools.cached_property
     def compiled(self) -> re.Pattern[str]:
@@ -100,7 +100,7 @@ class Shape:
             return _NEVER
 
     def read(self, low: str) -> CounterReading | None:
-        """The counter in a line in lower case; None where the line has another shape."""
+        """The counter in a line in lower case; None if the line has another shape."""
         match = self.compiled.search(low)
         if match is None:
             return None

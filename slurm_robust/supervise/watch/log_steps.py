@@ -175,14 +175,14 @@ class CounterSeries:
         step: The last number that was progress, -1 for none.
         first: The first two different ones, or fewer.
         falls: It counted down, or restarted (in each epoch): it does not number the steps of the training.
-        epoch: The epoch of the last number, 0 where no line shows it.
+        epoch: The epoch of the last number, 0 if no line shows it.
         count: How many of its numbers were progress.
         at: `Counters.count` at the last of them.
         other: It counts no training.
         learned: No shape reads it.
         epochs: It counts epochs.
         total: Of its last number; 0 if it has none.
-        spent_s: How long its last full bar took; 0 where that is not known.
+        spent_s: How long its last full bar took; 0 if that is not known.
     """
 
     def __init__(self) -> None:

@@ -79,7 +79,7 @@ class Losses:
         self._theirs = not await asyncio.to_thread(written)
 
     async def bad(self, attempt: AttemptState) -> BadLoss | None:
-        """What is wrong with the last reported loss, also by the ranks' last lines; None where nothing is.
+        """What is wrong with the last reported loss, also by the ranks' last lines; None if nothing is.
 
         A file system that hangs, or a fault of ours, must not delay a recovery: then nothing is known of the loss.
         """
@@ -113,7 +113,7 @@ class Losses:
         """Have the next attempts start from before what `bad` found.
 
         Returns:
-            A sentence about it, and the step that training goes back to; None where it does not.
+            A sentence about it, and the step that training goes back to; None if it does not.
         """
         found = self._found
         assert found is not None

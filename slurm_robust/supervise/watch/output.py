@@ -58,7 +58,7 @@ _SIGNALS = {
 
 @dataclass(frozen=True)
 class TaskExit:
-    """A task that ended badly, by srun's report. `code` is None where a signal ended it."""
+    """A task that ended badly, by srun's report. `code` is None if a signal ended it."""
 
     task: int
     host: str

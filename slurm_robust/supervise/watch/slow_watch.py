@@ -17,7 +17,7 @@ class SlowWatch:
     async def poll(self, slow: str) -> str:
         """Why the nodes are to be tested now, as a sentence; empty while they are not.
 
-        `slow` says why the training is slow, with no node known to be the slow one; it is empty where it is not.
+        `slow` says why the training is slow, with no node known to be the slow one; it is empty if it is not.
         """
         if self._over or not slow:
             self._checkpoint = None

@@ -140,7 +140,7 @@ def test_names_of_tests_are_completed_behind_a_comma() -> None:
 
 
 def test_as_many_gpus_as_every_node_has_are_asked_for() -> None:
-    """Slurm's text of a node's GPUs, with type, sockets and other resources; none where a node has none."""
+    """Slurm's text of a node's GPUs, with type, sockets and other resources; none if a node has none."""
     nodes = [Node("n1", "IDLE", gres="gpu:h100:8(S:0-1),nvme:2"), Node("n2", "IDLE", gres="gpu:4")]
     assert _gres(nodes) == "gpu:4"
     assert _gres([*nodes, Node("n3", "IDLE")]) == ""

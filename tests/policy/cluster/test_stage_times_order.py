@@ -1,4 +1,4 @@
-"""The seconds of each stage: from its two stamps, and nothing where they do not add up."""
+"""The seconds of each stage: from its two stamps, and nothing if they do not add up."""
 
 from __future__ import annotations
 

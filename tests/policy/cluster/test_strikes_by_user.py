@@ -38,7 +38,7 @@ def test_what_drains(strikes: list[Strike], drained: str) -> None:
 
 
 def test_what_would_be_needed_is_said() -> None:
-    """And nothing where too few strikes are there, or the node is drained."""
+    """And nothing if too few strikes are there, or the node is drained."""
     said = held_back(ANN, 3)
     assert said.startswith("3 strikes or more, all by jobs of ann: not drained")
     assert "another user" in said

@@ -23,5 +23,5 @@ from slurm_robust.supervise.agent.ranks import gpus_of
     ],
 )
 def test_numbers_ranges_and_none(environment: dict[str, str], gpus: tuple[int, ...] | None) -> None:
-    """None where it does not say: then every GPU of the node may be the job's."""
+    """None if it does not say: then every GPU of the node may be the job's."""
     assert gpus_of(environment) == gpus

@@ -69,7 +69,7 @@ class Scene:
             self.world.session.receive(from_agent({"t": "p", "n": r.node, "r": [[*entry, None, None, None]]}))
 
     def after(self, within_s: float, *, stepping: bool = False) -> float | None:
-        """How long it took until the deaths are to be handled; None where they are not, within so long."""
+        """How long it took until the deaths are to be handled; None if they are not, within so long."""
         began_s = self.world.clock.at_s
         while self.world.clock.at_s - began_s <= within_s:
             if stepping:

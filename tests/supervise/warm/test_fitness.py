@@ -81,7 +81,7 @@ def test_input_that_somebody_reads_is_not_shared(tmp_path: Path) -> None:
 
 
 def test_memory_is_left_for_the_training() -> None:
-    """Half of what is free on each node, and nothing where that is not known."""
+    """Half of what is free on each node, and nothing if that is not known."""
     gib = 1 << 30
     assert fitness.memory_refusal({"n1": 20 * gib, "n2": 10 * gib}, {"n1": 8, "n2": 8}, 600) == ""
     why = fitness.memory_refusal({"n1": 20 * gib, "n2": 9 * gib}, {"n1": 8, "n2": 8}, 600)

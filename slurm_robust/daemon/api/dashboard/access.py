@@ -76,20 +76,20 @@ class Access:
         return hmac.new(self.token.encode(), b"slurm_robust dashboard", hashlib.sha256).hexdigest()
 
     def is_ours(self, asked: Asked) -> bool:
-        """False where the Host header names something that we are not."""
+        """False if the Host header names something that we are not."""
         if not self.hosts and not _is_loopback(asked.local):
             return True
         name = _without_port(asked.host)
         return name == "localhost" or name in self.hosts or _address(name) is not None
 
     def is_admitted(self, asked: Asked) -> bool:
-        """True where who asks may see everything."""
+        """True if who asks may see everything."""
         if self.is_open:
             return True
         return self._has_token(asked) or self._is_named(asked)
 
     def shows_token(self, asked: Asked) -> bool:
-        """True where the address itself has the token, which is to become a cookie."""
+        """True if the address itself has the token, which is to become a cookie."""
         return bool(self.token and asked.query_token) and _same(asked.query_token, self.token)
 
     def _has_token(self, asked: Asked) -> bool:

@@ -125,7 +125,7 @@ def _is_ordinary(name: str, nodes: Collection[str | None]) -> bool:
 
 
 def _hidden(found: re.Match[str], *, everywhere: bool | None) -> str:
-    """What stands for these words of a sentence; `everywhere` is None where they are no name."""
+    """What stands for these words of a sentence; `everywhere` is None if they are no name."""
     if everywhere is None or not (everywhere or _stands_as_name(found)):
         return found[0]
     return HIDDEN

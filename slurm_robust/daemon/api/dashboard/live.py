@@ -148,7 +148,7 @@ class Live:
         return sum(len(channel.watchers) for channel in self._channels.values())
 
     def channel(self, page: str, make: Callable[[dict[str, Any]], Board | None]) -> LivePage | None:
-        """The page as it is now; None where the snapshot has nothing of that name."""
+        """The page as it is now; None if the snapshot has nothing of that name."""
         # A page that was forgotten and is made again counts from one: its versions must not look like the old ones.
         channel = self._channels.get(page) or LivePage(f"{self._boot}.{next(self._made)}", make)
         self._refresh(channel)

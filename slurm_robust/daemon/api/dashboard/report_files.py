@@ -19,7 +19,7 @@ _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
 
 class ReportFiles:
-    """The files in the daemon's folder `pages`; none where there is no such folder."""
+    """The files in the daemon's folder `pages`; none if there is no such folder."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class ReportFiles:
         return PAGES if self._folder is not None else {}
 
     def made_at_s(self, name: str) -> float | None:
-        """When this page was made; None where it is not there."""
+        """When this page was made; None if it is not there."""
         try:
             state = os.lstat(self._path(name))
         except (OSError, LookupError):
@@ -38,7 +38,7 @@ class ReportFiles:
         return state.st_mtime if stat.S_ISREG(state.st_mode) else None
 
     def read(self, name: str) -> tuple[bytes, str] | None:
-        """The page, and the content policy that allows its own scripts and no others; None where it is not there."""
+        """The page, and the content policy that allows its own scripts and no others; None if it is not there."""
         try:
             body = plain_file.read(self._path(name), MAX_BYTES + 1)
         except (OSError, LookupError):

@@ -66,6 +66,6 @@ def short(seconds: float) -> str:
 
 
 def back_after(incident: Row) -> str:
-    """From the fault to the first step after it, as the metrics have it; empty where it did not come back."""
+    """From the fault to the first step after it, as the metrics have it; empty if it did not come back."""
     took_s = back_s(dict(stamps(incident)))
     return "" if took_s is None else short(took_s)

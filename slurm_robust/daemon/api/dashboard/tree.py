@@ -83,7 +83,7 @@ class Board:
 
 
 def difference(old: Board, new: Board) -> dict[str, Any] | None:
-    """What a browser that shows `old` has to change to show `new`; None where it has to load the page anew.
+    """What a browser that shows `old` has to change to show `new`; None if it has to load the page anew.
 
     By section: `rows` that are new or have changed, and `order`, the names of all rows, where that has changed.
     """

@@ -37,7 +37,7 @@ class CheckResult:
 
 
 def over(job: Job) -> bool:
-    """True where the job has ended and released its nodes."""
+    """True if the job has ended and released its nodes."""
     return job.state in ENDED and not job.completing
 
 
@@ -94,7 +94,7 @@ async def drain(actor: Actor, breaker: Breaker, key: str, node: str, sentence: s
 
 
 def result_of(job: Job | None, job_id: int, since_s: float, limit_s: float) -> CheckResult | None:
-    """The check's result; None while it has none yet. `job` is None where Slurm does not show it.
+    """The check's result; None while it has none yet. `job` is None if Slurm does not show it.
 
     It was submitted `since_s` ago, and may wait `limit_s` for its start.
     """

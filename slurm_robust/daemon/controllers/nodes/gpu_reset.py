@@ -51,7 +51,7 @@ trap - EXIT TERM INT
 
 
 def prelude(repair: RepairTry, config: RepairConfig) -> str:
-    """Lines of a shell script; empty where the remedy leaves nothing to do in the job."""
+    """Lines of a shell script; empty if the remedy leaves nothing to do in the job."""
     if repair.remedy is not Remedy.GPU_RESET:
         return ""
     if config.command:

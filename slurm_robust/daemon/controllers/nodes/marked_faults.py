@@ -236,7 +236,7 @@ class MarkedFaults:
         return there
 
     async def _gpus_of(self, job: Job, node: str) -> frozenset[int] | None:
-        """The GPUs that a job was given there; None where that is not known."""
+        """The GPUs that a job was given there; None if that is not known."""
         context, key = self.context, (job.ref.job_id, job.restart_count, node)
         if key in self._gpus:
             return self._gpus[key]
@@ -273,7 +273,7 @@ class MarkedFaults:
         return concerns(marker, job, gpus) is not False
 
     def _may_leave(self, name: str, marker: FaultMarker) -> bool:
-        """True where the node is out of service, or may be taken out: otherwise the next job would start there."""
+        """True if the node is out of service, or may be taken out: otherwise the next job would start there."""
         if self.context.readings.nodes[name].drained or not self.context.acting:
             return True
         if self.breaker.allows(frozenset((name,))):
@@ -283,7 +283,7 @@ class MarkedFaults:
         return False
 
     async def _drained(self, name: str, marker: FaultMarker) -> bool:
-        """Drain the node, if the breaker allows it; True where it is drained."""
+        """Drain the node, if the breaker allows it; True if it is drained."""
         if not self._may_leave(name, marker):
             return False
         if self.context.readings.nodes[name].drained:

@@ -138,7 +138,7 @@ class Quarantines:
             await self._begin(q, node)
 
     def _claimed_for_long(self, q: Quarantine, node: Node) -> bool:
-        """True where a claim alone keeps a node that works from everyone, and its check does not come about.
+        """True if a claim alone keeps a node that works from everyone, and its check does not come about.
 
         A node that does not respond, or does not end a job, is in trouble by itself: it stays.
         """
@@ -155,7 +155,7 @@ class Quarantines:
         )
 
     async def _reserved(self, q: Quarantine) -> bool:
-        """Create and renew the reservation; True where something was done, and Slurm must be read again first."""
+        """Create and renew the reservation; True if something was done, and Slurm must be read again first."""
         context, name = self.context, quarantine_name(q.node)
         there = context.readings.reservations.get(name)
         if there is not None and there.end_at_s - context.now_s() >= context.config.seat.duration_min * 30:
@@ -224,7 +224,7 @@ class Quarantines:
             await self._passed(q, outcome.why, outcome.failed_test)
 
     def _soak(self, q: Quarantine, node: Node) -> bool:
-        """Begin another round of checks, where the site wants that; False where the node goes back."""
+        """Begin another round of checks, where the site wants that; False if the node goes back."""
         if not self._soaks(q, node):
             return False
         until_s = q.since_s + 3600 * self.context.config.quarantine.soak_h

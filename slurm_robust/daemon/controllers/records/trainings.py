@@ -88,7 +88,7 @@ class Trainings:
     # -- an attempt that runs -----------------------------------------------------------------------------------------
 
     def _follow(self, job: Job, claim: Claim) -> bool:
-        """Bring the row of a running job up to date; True where that is to be written at once."""
+        """Bring the row of a running job up to date; True if that is to be written at once."""
         row = self.running.get(job.ref.job_id)
         if row is not None and claim.lineage == row.times.lineage and self._claims.get(row.job_id) is claim:
             return False
@@ -173,7 +173,7 @@ class Trainings:
     # -- how it ends --------------------------------------------------------------------------------------------------
 
     def _end(self, job_id: int, job: Job | None) -> bool:
-        """An attempt whose run is over, or ends; True where that was seen now."""
+        """An attempt whose run is over, or ends; True if that was seen now."""
         row, now_s = self._sighted(self.running[job_id]), self.context.now_s()
         if job is None or _is_another(job, row):
             if row.times.end_at_s is None:

@@ -113,7 +113,7 @@ class ClaimIntake:
         return {i: r.claim for i, r in self._read.items() if r.claim is not None}
 
     def stays(self, job_id: int, since_s: float) -> bool:
-        """True where this job's supervisor only observes, or has told a plan of its own since then."""
+        """True if this job's supervisor only observes, or has told a plan of its own since then."""
         read = self._read.get(job_id)
         if read is None or job_id not in self.supervised or read.claim is None:
             return False
@@ -228,7 +228,7 @@ class ClaimIntake:
         return caps.told(job, check_claim(job, claim, caps.usage(job, claim.step), context.config))
 
     def kept_in_service(self, job: Job, claim: Claim) -> str:
-        """What is said, and logged, where a claim's suspects stay in service; empty where they may be taken out."""
+        """What is said, and logged, where a claim's suspects stay in service; empty if they may be taken out."""
         if not claim.evict:
             return ""
         why = self.breaker.kept_for_claim(ClaimedSuspects(frozenset(claim.evict), job.user, claim.grade))

@@ -45,7 +45,7 @@ class Exclusions:
         self._asked.clear()
 
     def shown(self, job: Job) -> dict[str, str]:
-        """Why this waiting job leaves nodes out, by node; empty where it leaves none out."""
+        """Why this waiting job leaves nodes out, by node; empty if it leaves none out."""
         nodes, held = self.context.readings.nodes, {q.node for q in self.ledger.quarantines()}
         why = {n: "fit" if n in nodes and nodes[n].usable else "out of service" for n in self._left_out_now(job)}
         return {name: "in quarantine" if name in held else word for name, word in why.items()}

@@ -87,7 +87,7 @@ class IncidentReports:
                 self._follow(row, claim, plan)
 
     def _row(self, job: Job, claim: Claim, plan: Plan) -> IncidentRow | None:
-        """The report's incident, written down now where it is new; None where the job has reported too much."""
+        """The report's incident, written down now where it is new; None if the job has reported too much."""
         context = self.context
         # The same incident may lead to a claim later (no spare was left): the claim gets the plain key.
         key = f"{incident_key(job, claim.incident)}.{plan.road.value}"

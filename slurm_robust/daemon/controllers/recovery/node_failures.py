@@ -28,7 +28,7 @@ def name_of(gone: list[str]) -> str:
 
 
 def fell_back(old: Job, now: Job) -> bool:
-    """True where a job that ran is being requeued, or waits in the queue again."""
+    """True if a job that ran is being requeued, or waits in the queue again."""
     ending = now.completing or now.state == "COMPLETING"
     return now.restart_count == old.restart_count + 1 and (ending or now.state == "PENDING")
 
@@ -59,7 +59,7 @@ class NodeFailures:
         self._silent_since_s.clear()
 
     def protected(self, job: Job) -> bool:
-        """True where this job is brought back after the failure of a node."""
+        """True if this job is brought back after the failure of a node."""
         return self._protected(job, self.intake.supervised)
 
     def _protected(self, job: Job, supervised: Container[int]) -> bool:
@@ -69,7 +69,7 @@ class NodeFailures:
         return self.context.config.daemon.protect == "all" or job.ref.job_id in supervised
 
     def note_jobs(self) -> bool:
-        """After each reading of the jobs; True where Slurm requeued one and the daemon does not know why.
+        """After each reading of the jobs; True if Slurm requeued one and the daemon does not know why.
 
         Slurm gives up a frozen node without ever calling it silent, and requeues its job: only what is remembered of
         where the job ran shows that its node was the reason.
@@ -153,7 +153,7 @@ class NodeFailures:
         begin(context, self.intake, self.recoveries, asked)
 
     async def _as_it_ran(self, job: Job) -> Job | None:
-        """The job read again, with the nodes it ran on; None where it is not to be brought back any more."""
+        """The job read again, with the nodes it ran on; None if it is not to be brought back any more."""
         context = self.context
         now_job = await context.call(context.client.job, job.ref)
         if now_job is not None and fell_back(job, now_job):

@@ -119,7 +119,7 @@ class Recoveries:
 
     @property
     def seats_left(self) -> bool:
-        """False where so many seats are active as the site allows."""
+        """False if so many seats are active as the site allows."""
         return self._active() < self.context.config.seat.max_active
 
     def supersede(self, key: str, reason: str) -> None:
@@ -239,7 +239,7 @@ class Recoveries:
         return tuple(n for n in free if n not in cluster.withheld), bool(awaited)
 
     def _too_much(self, step: Step) -> bool:
-        """True where the breaker forbids the step, and has opened: the next step then takes no node out."""
+        """True if the breaker forbids the step, and has opened: the next step then takes no node out."""
         takes_out = isinstance(step, Do) and step.action.kind in (ActionKind.DRAIN, ActionKind.SET_DOWN)
         return takes_out and isinstance(step, Do) and not self.breaker.allows(frozenset((step.action.target,)))
 

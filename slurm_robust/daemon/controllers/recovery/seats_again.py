@@ -113,7 +113,7 @@ class SeatsAgain:
         return replace(decision, kept=tuple(sorted(own)), standby=tuple(sorted({*nodes} - own)))
 
     def _free(self, last: Recovery, job: Job) -> tuple[str, ...]:
-        """As many free nodes as the job needs, first those that it had; none where there are too few."""
+        """As many free nodes as the job needs, first those that it had; none if there are too few."""
         until_s = math.inf if job.time_limit_s is None else self.context.now_s() + job.time_limit_s
         need = min(job.num_nodes, last.size)
         cluster = self.recoveries.cluster_for(job)
@@ -124,20 +124,20 @@ class SeatsAgain:
 
 
 def _short(row: IncidentRow, last: Recovery) -> bool:
-    """True where the job's last recovery came to nothing, and its seat had fewer nodes than the job."""
+    """True if the job's last recovery came to nothing, and its seat had fewer nodes than the job."""
     gave_up = row.state == CLOSED and row.outcome == "not_started"
     return gave_up and bool(last.seat) and len(last.seat_nodes) < last.size
 
 
 def _waits(job: Job, last: Recovery) -> bool:
-    """True where the job still waits for the nodes that it had, and for nothing else."""
+    """True if the job still waits for the nodes that it had, and for nothing else."""
     same = job.restart_count == last.restart + 1 and job.num_nodes <= last.size
     for_nodes = _for_nodes(job) or job.reason.lower() in ("priority", "none", "")
     return job.state == "PENDING" and same and for_nodes and bool(job.priority)
 
 
 def _for_nodes(job: Job) -> bool:
-    """True where Slurm says that the job waits for nodes."""
+    """True if Slurm says that the job waits for nodes."""
     # As `ReqNodeNotAvail`, or `Nodes required for job are DOWN, …`; but not `QOSMaxNodePerUserLimit`.
     word = job.reason.lower()
     return word == "resources" or ("node" in word and "limit" not in word)

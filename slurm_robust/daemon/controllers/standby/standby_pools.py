@@ -43,7 +43,7 @@ class StandbyPools:
         self._out: frozenset[str] = frozenset()
 
     def size_reason(self, pool: Pool) -> str:
-        """Why a pool has its size; empty where the site chose a number."""
+        """Why a pool has its size; empty if the site chose a number."""
         return self.sizes.reason(pool.kind.slug)
 
     def restart_timers(self) -> None:
@@ -96,7 +96,7 @@ class StandbyPools:
                 context.journal.note_result(f"standby.{action.target}", action, context.now_s())
 
     def _lost_one(self) -> bool:
-        """True where a member has gone out of service since the last comparison: its place is filled at once."""
+        """True if a member has gone out of service since the last comparison: its place is filled at once."""
         members, nodes = {name for pool in self.pools for name in pool.nodes}, self.context.readings.nodes
         before, self._out = self._out, frozenset(name for name in members if name in nodes and nodes[name].drained)
         return bool(self._out - before)

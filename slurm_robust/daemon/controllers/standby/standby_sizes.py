@@ -22,7 +22,7 @@ KEY = "standby_sizes"
 
 
 class StandbySizes:
-    """The sizes by a class's slug; empty where the site chose a number."""
+    """The sizes by a class's slug; empty if the site chose a number."""
 
     def __init__(self, context: DaemonContext, ledger: NodeLedger) -> None:
         self.context, self.ledger = context, ledger
@@ -70,7 +70,7 @@ class StandbySizes:
         return past_by_class(classes, self.ledger.failures(since_s), (now_s - since_s) / DAY_S)
 
     def reason(self, slug: str) -> str:
-        """Why a pool has its size; empty where the site chose it."""
+        """Why a pool has its size; empty if the site chose it."""
         known = self._remembered().get(slug) if self.context.config.standby.size == "auto" else None
         return known.reason if known is not None else ""
 

@@ -38,7 +38,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _manager(context: Context) -> str:
-    """The pid of Fabric Manager, empty where it does not run."""
+    """The pid of Fabric Manager, empty if it does not run."""
     folders = context.path("/proc").glob("[1-9]*")
     return next(
         (folder.name for folder in folders if small_files.read_text(folder / "comm", 32).strip() == _MANAGER), ""

@@ -11,7 +11,7 @@ _REMEDY = "drain; compare LnkCap and LnkSta in `lspci -vv`; reseat board or rise
 
 
 def _short(link: Facts) -> str:
-    """What the link lacks, empty where it is full."""
+    """What the link lacks, empty if it is full."""
     if link["width"] < link["max_width"]:
         return f"x{link['width']} of x{link['max_width']} PCIe lanes"
     if link["generation"] < link["max_generation"]:

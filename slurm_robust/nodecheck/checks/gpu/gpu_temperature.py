@@ -12,7 +12,7 @@ _ABSURD_C = 150
 
 
 def _hot(gpu: Facts) -> tuple[str, str]:
-    """(part, what is wrong) where it has reached the board's own limit; empty where it has not, or none is reported."""
+    """(part, what is wrong) where it has reached the board's own limit; empty if it has not, or none is reported."""
     values = gpu["values"]
     now, limit = values.get("temperature"), values.get("temperature_slowdown")
     if _plausible(now) and _plausible(limit) and now >= limit:

@@ -61,7 +61,7 @@ def _sxid(text: str) -> tuple[str, int, str, str] | None:
 
 
 def _lost(text: str, named: str) -> tuple[str, str]:
-    """(GPU that this line says is off the bus, GPU that it begins to speak of), each empty where it names none.
+    """(GPU that this line says is off the bus, GPU that it begins to speak of), each empty if it names none.
 
     A driver that finds a GPU gone when it starts logs no XID. It says so over three lines, of which the first names the
     GPU (osapi.c of NVIDIA's open driver); `/dev/kmsg` has the three as one record.
@@ -103,7 +103,7 @@ def _driver(context: Context) -> int:
 
 
 def _job_gpus(context: Context) -> list[str]:
-    """PCI names of the GPUs that the starting job was given; empty where it is not sure which those are.
+    """PCI names of the GPUs that the starting job was given; empty if it is not sure which those are.
 
     Slurm numbers GPUs by their device files, so the driver's minor numbers must be 0, 1, 2, … for its ids to mean them.
     """

@@ -62,7 +62,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _otherwise(context: Context) -> str:
-    """Who keeps the clock in step without telling the kernel so; empty where nobody does."""
+    """Who keeps the clock in step without telling the kernel so; empty if nobody does."""
     if small_files.exists(context.path("/run/ntpd.sock")):
         return "openntpd"
     return next((p.command for p in processes.scan(context) if p.command in _SILENT and p.state != "Z"), "")

@@ -49,7 +49,7 @@ def _in(value: Any, *keys: str) -> Any:
 
 
 def parse(text: str) -> dict[str, Any] | None:
-    """What `smartctl --json` said of one disk, as far as it is judged; None where it said nothing of its health."""
+    """What `smartctl --json` said of one disk, as far as it is judged; None if it said nothing of its health."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):

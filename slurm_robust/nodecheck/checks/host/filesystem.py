@@ -167,7 +167,7 @@ _Fault = tuple[Status, str, str, str]
 
 
 def _fault(place: Facts) -> _Fault | None:
-    """What is wrong with one place: status, code, words, remedy; None where nothing is."""
+    """What is wrong with one place: status, code, words, remedy; None if nothing is."""
     said = _not_there(place) or _no_answer(place)
     if said is not None or "error" in place:
         return said

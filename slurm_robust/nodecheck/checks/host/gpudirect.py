@@ -11,7 +11,7 @@ _REDIRECTS = 0x3D
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Bridges with ACS on, and how the IOMMU maps; nothing where the site asks for nothing."""
+    """Bridges with ACS on, and how the IOMMU maps; nothing if the site asks for nothing."""
     facts: Facts = {"bridges": 0, "redirecting": [], "translating": 0, "groups": 0}
     if options["acs"]:
         for device in small_files.matching(context.path(pci.DEVICES), "*:*"):

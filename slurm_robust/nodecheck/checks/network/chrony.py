@@ -15,7 +15,7 @@ _FIELDS = 14
 
 
 def parse(text: str) -> Facts | None:
-    """One line of `chronyc -c tracking` (chronyc(1)); None where it has not that shape.
+    """One line of `chronyc -c tracking` (chronyc(1)); None if it has not that shape.
 
     Offset, root delay and root dispersion in seconds.
     """

@@ -13,7 +13,7 @@ _IFF_LOOPBACK = 0x8
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Flags of `lo` (netdevice(7)), None where they cannot be read."""
+    """Flags of `lo` (netdevice(7)), None if they cannot be read."""
     return {"flags": small_files.hexadecimal(small_files.word(context.path(network_links.NET) / "lo" / "flags", 16))}
 
 

@@ -34,7 +34,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _gids(port: Path) -> list[list[str]] | None:
-    """Type and text of the GIDs that are set; None where the kernel shows no table."""
+    """Type and text of the GIDs that are set; None if the kernel shows no table."""
     numbers = [name for name in small_files.names(port / "gids") if name.isascii() and name.isdigit()]
     if not numbers:
         return None

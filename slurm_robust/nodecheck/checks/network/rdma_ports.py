@@ -46,7 +46,7 @@ def _known(kept: Facts, boot_id: str) -> Facts:
 
 
 def _last_full(facts: Facts) -> int:
-    """How many ports were active at most in the boot before this one; 0 where nobody knows."""
+    """How many ports were active at most in the boot before this one; 0 if nobody knows."""
     kept = facts["kept"]
     full = kept.get("last_full" if kept.get("boot_id") == facts["boot_id"] else "full")
     return full if isinstance(full, int) else 0

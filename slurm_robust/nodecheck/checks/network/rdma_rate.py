@@ -27,7 +27,7 @@ def _judged(facts: Facts, options: Options) -> list[tuple[str, rdma.Device, rdma
 
 
 def _expected(name: str, device: rdma.Device, port: rdma.Port, options: Options) -> float:
-    """What the site wants of this port, Gb/s; 0 where it says nothing."""
+    """What the site wants of this port, Gb/s; 0 if it says nothing."""
     wanted = rdma.setting(options["min_gbps"], name, device, port)
     return float(wanted) if isinstance(wanted, (int, float)) else 0.0
 

@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     """Take part.
 
     Returns:
-        0 where the sum is right, 1 where it is not.
+        0 if the sum is right, 1 where it is not.
     """
     rank, world, seconds, elements = int(argv[0]), int(argv[1]), int(argv[4]), int(argv[5])
     signal.alarm(seconds)

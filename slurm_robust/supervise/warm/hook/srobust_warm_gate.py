@@ -102,7 +102,7 @@ class Imports:
     """Imports what a record names, in its order and under its environment.
 
     Attributes:
-        refused: Why this process must not become a rank; empty where it may.
+        refused: Why this process must not become a rank; empty if it may.
         offender: The module because of which that is so; empty for none.
         count: Modules that were imported because of the record, with those that they import.
     """
@@ -136,7 +136,7 @@ class Imports:
         self.seconds += time.monotonic() - began_s
 
     def _apply(self, line: list[str]) -> bool:
-        """Make a change of the environment that the record has; False where what follows depends on one of the rank."""
+        """Make a change of the environment that the record has; False if what follows depends on one of the rank."""
         if line[0] not in ("e", "u"):
             return True
         key, value = line[1], line[2] if line[0] == "e" and len(line) == 3 else None

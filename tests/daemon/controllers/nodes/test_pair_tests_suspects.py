@@ -55,7 +55,7 @@ def word(world: World, node: str = "n2") -> str:
 
 
 def gone(world: World, node: str = "n2") -> bool:
-    """True where its quarantine has ended and left nothing behind."""
+    """True if its quarantine has ended and left nothing behind."""
     left = [name for name in world.slurm.state.reservations if node in name]
     return not left and node not in {q.node for q in NodeLedger(world.journal).quarantines()}
 
