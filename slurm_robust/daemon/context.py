@@ -211,7 +211,7 @@ class DaemonContext:
 
     @property
     def acting(self) -> bool:
-        """True if plans are carried out; False if they are only written down."""
+        """Whether plans are carried out; False if they are only written down."""
         return self.mode is Mode.ACT
 
     @property

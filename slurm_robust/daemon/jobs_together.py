@@ -29,7 +29,7 @@ class JobsTogether:
                 self._at_s = self.context.now_s()
 
     def has(self, job: JobRef) -> bool:
-        """True if this job was read a moment ago."""
+        """Return whether this job was read a moment ago."""
         return job in self._read and 0 <= self.context.now_s() - self._at_s < self.max_age_s
 
     async def job(self, job: JobRef) -> Job | None:

@@ -92,5 +92,5 @@ class OwnJobs:
             self.worked(job.partition)
 
     def of_account(self, why: str) -> bool:
-        """True if a reservation was refused because of the daemon's account."""
+        """Return whether a reservation was refused because of the daemon's account."""
         return bool(_ACCOUNT.search(why))

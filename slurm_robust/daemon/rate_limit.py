@@ -13,7 +13,7 @@ class RateLimit:
         self._used: OrderedDict[str, deque[float]] = OrderedDict()
 
     def take(self, key: str, now_s: float) -> bool:
-        """True if one more is within the limit; it is then counted."""
+        """Return whether one more is within the limit; it is then counted."""
         used = self._used.setdefault(key, deque())
         self._used.move_to_end(key)
         while len(self._used) > self.keys:

@@ -86,7 +86,7 @@ def _scope(root: Path) -> int | None:
 
 
 def py_spy_may(path: str | None = None) -> bool:
-    """True if the program py-spy has CAP_SYS_PTRACE as a file capability, permitted and effective."""
+    """Return whether the program py-spy has CAP_SYS_PTRACE as a file capability, permitted and effective."""
     path = path or shutil.which("py-spy")
     if not path:
         return False

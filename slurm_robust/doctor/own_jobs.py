@@ -17,7 +17,7 @@ _OF_SETTINGS = re.compile(r"account|qos|permitted|partition|association|user", r
 
 
 def enforced(settings: Settings) -> bool:
-    """True if slurmctld runs no job of a user without an association."""
+    """Return whether slurmctld runs no job of a user without an association."""
     return bool(words(settings, "AccountingStorageEnforce") & {"associations", "limits", "qos", "safe", "all"})
 
 

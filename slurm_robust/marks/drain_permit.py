@@ -48,7 +48,7 @@ def parse(comment: str, now_s: float) -> DrainPermit | None:
 
 
 def of_daemon(comment: str) -> bool:
-    """True if a daemon has written any marker here, also one that refuses, has expired, or cannot be read."""
+    """Return whether a daemon has written any marker here, also one that refuses, has expired, or cannot be read."""
     return "[[srobust-" in comment
 
 

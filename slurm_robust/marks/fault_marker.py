@@ -68,7 +68,7 @@ def parse(extra: str) -> FaultMarker | None:
 
 
 def marked(extra: str) -> bool:
-    """True if there is any marker, also one that cannot be read."""
+    """Return whether there is any marker, also one that cannot be read."""
     return _ANY.search(extra) is not None
 
 
@@ -108,7 +108,7 @@ def joined(new: FaultMarker, old: FaultMarker | None) -> FaultMarker:
 
 
 def fresh(marker: FaultMarker, now_s: float, boot_at_s: float, seen_s: float) -> bool:
-    """True if the marker may be acted on: of this boot of the node, and not too old.
+    """Return whether the marker may be acted on: of this boot of the node, and not too old.
 
     One of the future comes from a clock that is ahead: its age counts from `seen_s`, when it was seen first.
     """

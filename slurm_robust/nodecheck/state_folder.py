@@ -77,7 +77,7 @@ def open_own(folder: str) -> int:
 
 
 def others_may_write(info: os.stat_result) -> bool:
-    """True if anybody but the owner and root's group may write it."""
+    """Return whether anybody but the owner and root's group may write it."""
     return bool(info.st_mode & 0o002 or (info.st_mode & 0o020 and info.st_gid not in (0, os.getegid())))
 
 
@@ -104,7 +104,7 @@ def foreign_place(path: str, is_owner: Callable[[int], bool]) -> str:
 
 
 def _has_access_list(path: str) -> bool:
-    """True if the group's bits are those of all whom an access list names (acl(5))."""
+    """Return whether the group's bits are those of all whom an access list names (acl(5))."""
     try:
         return bool(os.getxattr(path, "system.posix_acl_access"))
     except OSError:

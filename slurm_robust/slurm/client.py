@@ -57,17 +57,17 @@ class Node:
 
     @property
     def drained(self) -> bool:
-        """True if somebody decided that no new job may start on it."""
+        """Whether somebody decided that no new job may start on it."""
         return "DRAIN" in self.flags or self.state == "DOWN" or "FAIL" in self.flags
 
     @property
     def busy(self) -> bool:
-        """True if a job runs on it, or ends there."""
+        """Whether a job runs on it, or ends there."""
         return self.state in ("ALLOCATED", "MIXED", "COMPLETING") or "COMPLETING" in self.flags
 
     @property
     def usable(self) -> bool:
-        """True if Slurm could start a job on it now, apart from reservations."""
+        """Whether Slurm could start a job on it now, apart from reservations."""
         bad = {"NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "REBOOT_ISSUED", "MAINTENANCE"}
         return not self.drained and not (self.flags & bad) and self.state not in ("UNKNOWN", "FUTURE", "INVAL")
 
@@ -206,14 +206,14 @@ class JobChanges(JobPlacement, total=False):
 
 
 def same(one: JobRef, asked: JobRef) -> bool:
-    """True if both name the same job: by array and index if `asked` has them, else by raw id."""
+    """Return whether both name the same job: by array and index if `asked` has them, else by raw id."""
     if asked.array_job_id is not None and asked.array_task_id is not None:
         return (one.array_job_id, one.array_task_id) == (asked.array_job_id, asked.array_task_id)
     return one.job_id == asked.job_id
 
 
 def enough_without(job: Job, nodes: Sequence[Node], out: Collection[str]) -> bool:
-    """True if the job's partition has as many usable nodes as it needs without those, free or not."""
+    """Return whether the job's partition has as many usable nodes as it needs without those, free or not."""
     fit = [n for n in nodes if job.partition in n.partitions and n.usable and n.name not in out]
     return len(fit) >= max(job.num_nodes, len(job.nodes))
 

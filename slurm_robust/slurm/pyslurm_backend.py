@@ -247,7 +247,7 @@ class PyslurmClient(CommandClient):
         return self._done("update_nodes", f"{verb} {nodes}", nodes=arguments.node_list(nodes), **changes)
 
     def _change_job(self, verb: str, job: JobRef, call: str = "", **fields: Any) -> bool:
-        """True if pyslurm did it; False for a task of an array, which a bare number may not name."""
+        """Return whether pyslurm did it; False for a task of an array, which a bare number may not name."""
         address = self._exact(job, verb)
         what = f"{verb} job {address}"
         return address.isdigit() and self._done(call or verb, what, job_id=int(address), **fields)
@@ -260,7 +260,7 @@ class PyslurmClient(CommandClient):
             return by_command()
 
     def _done(self, call: str, what: str, **args: Any) -> bool:
-        """True if pyslurm did it; False if it cannot."""
+        """Return whether pyslurm did it."""
         with contextlib.suppress(Unable):
             self._ask(type(None), call, what, **args)
             return True

@@ -60,7 +60,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def nothing(text: str) -> bool:
-    """True if the text means that there is no value."""
+    """Return whether the text means that there is no value."""
     return text in NOTHING
 
 

@@ -36,7 +36,7 @@ class StepDigests:
 
     @property
     def steady(self) -> bool:
-        """True if all repeats came to the same bits."""
+        """Whether all repeats came to the same bits."""
         return len(set(self.digests)) == 1
 
 

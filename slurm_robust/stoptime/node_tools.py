@@ -94,7 +94,7 @@ def _first(warnings: list[Any]) -> str:
 
 
 def _excused(warnings: list[Any]) -> bool:
-    """True if each reason has a code, and none speaks of the GPU."""
+    """Return whether each reason has a code, and none speaks of the GPU."""
     coded = [w for w in warnings if isinstance(w, dict) and "error_severity" in w]
     return bool(coded) and all(
         w["error_severity"] in _NO_FAULT_OF_THE_GPU or w.get("error_category") in _NO_FAULT_CATEGORIES for w in coded

@@ -58,7 +58,7 @@ class GroupResult:
 
     @property
     def bad(self) -> bool:
-        """True if it failed or was slow."""
+        """Whether it failed or was slow."""
         return self.outcome in (PairOutcome.FAILED, PairOutcome.SLOW)
 
 
@@ -204,13 +204,13 @@ class _Known:
         return len(members) > 2 and any(pair < members for pair in self.bad)
 
     def fast_later(self, members: frozenset[str]) -> bool:
-        """True if a group was only slow, and was not when its pairs met again: a busy machine is no fault."""
+        """Return whether a group was only slow, and was not when its pairs met again: a busy machine is no fault."""
         slow = all(run.outcome is not PairOutcome.FAILED for run in self.runs[members])
         tried = all(self.results_of(frozenset(pair)) >= _TRIES for pair in combinations(members, 2))
         return slow and tried and members <= self.proven
 
     def met(self, node: str, other: str) -> bool:
-        """True if these two were a pair."""
+        """Return whether these two were a pair."""
         return frozenset((node, other)) in self.runs
 
     def untried(self, pair: Group) -> bool:

@@ -106,7 +106,7 @@ class Revision(NamedTuple):
     values: tuple[object, ...]
 
     def same(self, other: Revision | None) -> bool:
-        """True if nothing has changed since the other one."""
+        """Return whether nothing has changed since the other one."""
         if other is None or self.values != other.values:
             return False
         # The readings are other objects where they have changed: comparing them would take longer than a snapshot.

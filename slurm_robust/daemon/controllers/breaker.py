@@ -102,11 +102,11 @@ class Breaker:
         return kept_for_claim(suspects, self._taken(), bounds, context.now_s())
 
     def room(self, nodes: frozenset[str]) -> bool:
-        """True if these may be taken out of service; unlike `allows`, it never opens the breaker."""
+        """Return whether these may be taken out of service; unlike `allows`, it never opens the breaker."""
         return not self.why_open and not self._judged(over_limit, more=nodes)
 
     def allows(self, nodes: frozenset[str]) -> bool:
-        """True if these may be taken out of service; where that would be too many, the breaker opens."""
+        """Return whether these may be taken out of service; where that would be too many, the breaker opens."""
         if not self.why_open and (why := self._judged(over_limit, more=nodes)):
             self._open(f"refused to take out {shortened(', '.join(sorted(nodes)), 100)}: {why}")
         return not self.why_open
@@ -153,7 +153,7 @@ class Breaker:
             self._open(why)
 
     def _forgotten(self, node: Node, reason: str) -> bool:
-        """True if slurmctld was away right after the drain, and nobody has changed the node since."""
+        """Return whether slurmctld was away right after the drain, and nobody has changed the node since."""
         away_at_s = self.context.away_at_s
         at_s = [d.at_s for d in self.ledger.drains() if d.node == node.name and d.out]
         at_s = [since_s for since_s in at_s if since_s <= away_at_s <= since_s + SAVED_AFTER_S]

@@ -48,12 +48,12 @@ class Quarantine:
 
     @property
     def of_claim(self) -> bool:
-        """True if a job's claim is all that speaks against the node: no test, no report and no repair put it here."""
+        """Whether a job's claim is all that speaks against the node: no test, no report and no repair put it here."""
         return bool(self.job_id) and not self.accused
 
     @property
     def after_drain(self) -> bool:
-        """True if a repair put the node here: it was drained before."""
+        """Whether a repair put the node here: it was drained before."""
         return not (self.job_id or self.lineage or self.accused)
 
 
@@ -146,7 +146,7 @@ class NodeLedger:
         return {r["node"]: self.strikes(r["node"], since_s) for r in rows}
 
     def announced(self, key: str, text: str) -> bool:
-        """True if this was said under that key already, and nothing else since; it is written down as said."""
+        """Return whether this was said under that key already, and nothing else since; it is written down as said."""
         if self.journal.get(key) == text:
             return True
         self.journal.put(key, text)

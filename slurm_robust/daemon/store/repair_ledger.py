@@ -54,7 +54,7 @@ class RepairLedger:
             self.db.execute(f"UPDATE repairs SET {name} = min({name}, ?) WHERE {name} > ?", (now_s, now_s))  # noqa: S608
 
     def announced(self, node: str, text: str) -> bool:
-        """True if this was said of the node already, and nothing else since; it is written down as said."""
+        """Return whether this was said of the node already, and nothing else since; it is written down as said."""
         key = f"repair_said.{node}"
         if self.journal.get(key) == text:
             return True

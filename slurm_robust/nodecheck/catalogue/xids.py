@@ -238,7 +238,7 @@ def recovery_action(message: str) -> str:
 
 
 def other_gpus_work(code: int, message: str) -> bool:
-    """True if this fault is one GPU's own affair: a job that was not given that GPU may run."""
+    """Return whether this fault is one GPU's own affair: a job that was not given that GPU may run."""
     if code == 154:
         action = recovery_action(message).lower()
         return wants_peers_ended(code, message) or ("reset" in action and "reboot" not in action)

@@ -68,7 +68,7 @@ class Context:
 
     @property
     def real_root(self) -> bool:
-        """True if this machine itself is checked, and not a saved tree."""
+        """Whether this machine itself is checked, and not a saved tree."""
         return str(self.root) == "/"
 
     def boot_id(self) -> str:

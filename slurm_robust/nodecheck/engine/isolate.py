@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def timed_out(self) -> bool:
-        """True if it was abandoned."""
+        """Whether it was abandoned."""
         return self.error == "timeout"
 
 

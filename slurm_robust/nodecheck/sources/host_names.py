@@ -75,7 +75,7 @@ def _ask(name: str) -> dict[str, Any]:
 
 
 def is_local(address: str) -> bool:
-    """True if one of this machine's interfaces has that address: the kernel lets nobody bind to another's."""
+    """Return whether one of this machine's interfaces has that address: the kernel lets nobody bind to another's."""
     bare = address.partition("%")[0]
     family = socket.AF_INET6 if ":" in bare else socket.AF_INET
     try:

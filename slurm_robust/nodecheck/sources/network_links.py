@@ -109,7 +109,7 @@ def _read(folder: Path) -> Interface:
 
 
 def without_link(interface: Mapping[str, Any]) -> bool:
-    """True if it surely has no link. Many healthy virtual devices say `unknown`, and a copy may say nothing."""
+    """Return whether it surely has no link. Many healthy virtual devices say `unknown`, and a copy may say nothing."""
     return interface["state"] in _DOWN or interface["carrier"] == "0"
 
 

@@ -173,5 +173,5 @@ def may_be_management(port: Port, sisters_: int) -> bool:
 
 
 def is_active(port: Port) -> bool:
-    """True if the port carries traffic."""
+    """Return whether the port carries traffic."""
     return bool(port["state"] == "ACTIVE")

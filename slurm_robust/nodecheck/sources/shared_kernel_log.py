@@ -57,7 +57,7 @@ def news(
 
 
 def counts(context: Context) -> bool:
-    """True if records count as seen; what a health check sees, the next health check sees again."""
+    """Return whether records count as seen; what a health check sees, the next health check sees again."""
     return context.stage in ("prolog", "epilog")
 
 

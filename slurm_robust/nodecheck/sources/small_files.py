@@ -94,7 +94,7 @@ def target(link: Path) -> str:
 
 
 def exists(path: Path) -> bool:
-    """True if it exists and may be seen; unlike `Path.exists`, a closed folder raises nothing."""
+    """Return whether it exists and may be seen; unlike `Path.exists`, a closed folder raises nothing."""
     return os.path.exists(path)  # noqa: PTH110
 
 

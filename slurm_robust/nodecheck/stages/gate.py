@@ -297,7 +297,7 @@ def _has_json(extra: str) -> bool:
 
 
 def _daemon_drains(node: Node) -> bool:
-    """True if a daemon that is alive would read a marker on this node without jobs, and may drain it."""
+    """Return whether a daemon that is alive would read a marker on this node without jobs, and may drain it."""
     return parse(node.comment, time.time()) is not None and not node.drained and not _unmarkable(node)
 
 
@@ -316,7 +316,7 @@ def _most(node: Node) -> int | None:
 
 
 def _counts(node: Node) -> bool:
-    """True if this node checks the limits itself: its permit names a bound, or no daemon manages it."""
+    """Return whether this node checks the limits itself: its permit names a bound, or no daemon manages it."""
     return _most(node) is not None or not of_daemon(node.comment)
 
 

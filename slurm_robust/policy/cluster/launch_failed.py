@@ -13,7 +13,7 @@ BEFORE_S, AFTER_S = 120.0, 10.0
 
 
 def launch_failed(job: Job) -> bool:
-    """True if Slurm, and not a person, holds the job, because it could not be started."""
+    """Return whether Slurm, and not a person, holds the job, because it could not be started."""
     reason = job.reason.lower().replace("_", " ")
     return job.state == "PENDING" and not job.priority and reason.startswith("launch failed")
 

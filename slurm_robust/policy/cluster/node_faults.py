@@ -213,7 +213,7 @@ class FaultStep:
 
 
 def started_later(job: Job, fault: SeenFault) -> bool:
-    """True if the job has certainly started after the fault, whatever the node's clock shows."""
+    """Return whether the job has certainly started after the fault, whatever the node's clock shows."""
     return job.start_at_s > min(fault.marker.at_s + CLOCKS_DIFFER_S, fault.seen_s) + STARTED_LATER_S
 
 

@@ -84,7 +84,7 @@ class NodePicture:
 
 
 def silent(node: Node) -> bool:
-    """True if Slurm shows that the node does not respond, or has given it up."""
+    """Return whether Slurm shows that the node does not respond, or has given it up."""
     return "NOT_RESPONDING" in node.flags or node.state == "DOWN"
 
 

@@ -85,7 +85,7 @@ class Cluster:
 
 
 def foreign(node: Node) -> bool:
-    """True if somebody else took the node out of service: the daemon does nothing to it.
+    """Return whether somebody else took the node out of service: the daemon does nothing to it.
 
     A reason on a node in service means nothing: Slurm 24.11 keeps the text when a node is resumed.
     """
@@ -94,12 +94,12 @@ def foreign(node: Node) -> bool:
 
 
 def rebooted(state: Collection[str], reason: str) -> bool:
-    """True if only Slurm keeps the node DOWN, since it has booted; `state` is with its flags."""
+    """Return whether only Slurm keeps the node DOWN, since it has booted; `state` is with its flags."""
     return "DOWN" in state and _ELSE.isdisjoint(state) and reason.startswith(REBOOTED)
 
 
 def drained_by_us(node: Node) -> bool:
-    """True if the node is out of service by the daemon, the prolog or the health check of this project."""
+    """Return whether the node is out of service by the daemon, the prolog or the health check of this project."""
     return node.drained and node.reason.strip().startswith(REASON_PREFIX)
 
 
@@ -161,7 +161,7 @@ LOST_GRES = (
 
 
 def idle(node: Node) -> bool:
-    """True if a job could start on the node now, its reservations apart."""
+    """Return whether a job could start on the node now, its reservations apart."""
     return node.state == "IDLE" and not node.gres_used and _empty(node)
 
 
@@ -175,7 +175,7 @@ def lost_gres(nodes: Iterable[Node]) -> tuple[str, ...]:
 
 
 def is_there(job: Job) -> bool:
-    """True if a job starts, runs, is suspended or ends on its nodes."""
+    """Return whether a job starts, runs, is suspended or ends on its nodes."""
     return job.state in THERE or job.completing
 
 

@@ -273,7 +273,7 @@ def _closed(r: Recovery, view: View, why: str) -> Do | None:
 
 
 def of_another(r: Recovery, step: Do) -> bool:
-    """True if the step takes another job out of the seat."""
+    """Return whether the step takes another job out of the seat."""
     return step.action.kind is ActionKind.LEAVE_SEAT and step.action.target != r.job.address
 
 

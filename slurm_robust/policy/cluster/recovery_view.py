@@ -137,7 +137,7 @@ def wanted(r: Recovery, view: View) -> tuple[str, ...]:
 
 
 def suffices(r: Recovery, view: View) -> bool:
-    """True if the job may start on the nodes that its seat is to have; it has to wait outside where it could not.
+    """Return whether the job may start on the nodes that its seat is to have (else it waits outside).
 
     So the seat is open only while the job starts: every job of its user could start there. Whether fewer nodes than the
     job had are enough for it, only Slurm can tell, within `TRIED_S`.
@@ -147,35 +147,35 @@ def suffices(r: Recovery, view: View) -> bool:
 
 
 def opened(seat: Reservation | None) -> bool:
-    """True if the job's user was let into the seat."""
+    """Return whether the job's user was let into the seat."""
     return seat is not None and any(flag.startswith("PURGE_COMP") for flag in seat.flags)
 
 
 def ending(seat: Reservation | None) -> bool:
-    """True if the seat was closed because of other jobs in it: it is not to be opened again, since it is FLEX."""
+    """Return whether the seat was closed because of other jobs in it: since it is FLEX, it is not opened again."""
     return seat is not None and "FLEX" in seat.flags
 
 
 def in_seat(r: Recovery, job: Job) -> bool:
-    """True if the job waits for its seat or runs there: a job may name several reservations."""
+    """Return whether the job waits for its seat or runs there: a job may name several reservations."""
     return bool(r.seat) and r.seat in job.reservation.split(",")
 
 
 def pointed(r: Recovery, view: View) -> bool:
-    """True if the pending job has its exclusions and its seat, which is open to it, and no old request for nodes."""
+    """Return whether the pending job has exclusions and its seat, which is open to it, and no old request for nodes."""
     seat = view.reservations.get(r.seat)
     let_in = not r.seat or seat is None or not seat.users or r.user in seat.users
     return let_in and view.job is not None and in_seat(r, view.job) and waits(r, view)
 
 
 def waits(r: Recovery, view: View) -> bool:
-    """True if the requeued job has its exclusions, and no old request for nodes; its start time is set with them."""
+    """Return whether the requeued job has exclusions, and no old request for nodes; its start time comes with them."""
     job = view.job
     return job is not None and not job.req_nodes and left_out(r, view) <= set(expand(job.exclude or ""))
 
 
 def placed(r: Recovery, view: View) -> bool:
-    """True if the job can start only as planned; an owner's recovery has exclusions, and no seat.
+    """Return whether the job can start only as planned; an owner's recovery has exclusions, and no seat.
 
     Nor is a job in its seat while that has too few nodes: other nodes may suffice for it.
     """
@@ -199,20 +199,20 @@ def outside(r: Recovery, job: Job) -> str:
 
 
 def forgotten(r: Recovery, job: Job) -> bool:
-    """True if Slurm shows a time before the recovery's end, though the job was seen running again."""
+    """Return whether Slurm shows a time before the recovery's end, though the job was seen running again."""
     earlier = job.state == "RUNNING" and job.restart_count <= r.restart
     halfway = job.state == "PENDING" and job.restart_count == r.restart + 1
     return earlier or halfway or in_seat(r, job)
 
 
 def holds(r: Recovery, view: View) -> bool:
-    """True if the seat is there, with all nodes that it is to have and no other."""
+    """Return whether the seat is there, with all nodes that it is to have and no other."""
     seat = view.reservations.get(r.seat)
     return seat is not None and set(expand(seat.nodes)) == {*wanted(r, view)}
 
 
 def shown(r: Recovery, action: Action, view: View) -> bool:
-    """True if Slurm shows that the action took effect."""
+    """Return whether Slurm shows that the action took effect."""
     job, node = view.job, view.nodes.get(action.target)
     running = job is not None and job.state == "RUNNING" and not job.completing and job.restart_count > r.restart
     checks = {

@@ -278,7 +278,7 @@ def _taken_over(t: RepairTry, node: Node, config: RepairConfig) -> Move | None:
 
 
 def _as_left(t: RepairTry, node: Node, config: RepairConfig) -> bool:
-    """True if the node's reason is the one that it was drained with, or the reboot's, with Slurm's own words."""
+    """Return whether the node's reason is the one that it was drained with, or the reboot's, with Slurm's own words."""
     reason, asked = node.reason.strip(), t.reason(config)
     return reason in (t.drained_as.strip(), asked) or reason.startswith(f"{asked} : reboot")
 
@@ -357,6 +357,6 @@ def _tidied(t: RepairTry, node: Node | None, scene: Scene) -> Move:
 
 
 def _stays_out(t: RepairTry, node: Node, config: RepairConfig) -> bool:
-    """True if the node is drained with what this try has shown, and not only DOWN, which Slurm may end."""
+    """Return whether the node is drained with what this try has shown, and not only DOWN, which Slurm may end."""
     told = t.tried(config) in node.reason or not _as_left(t, node, config)
     return "DRAIN" in node.flags and drained_by_us(node) and told

@@ -82,7 +82,7 @@ class ChecksDue:
 
 
 def wants_check(node: Node, known: StandbyCheck | None, now_s: float, max_age_s: float) -> bool:
-    """True if the member never passed, did so too long ago, or has booted since."""
+    """Return whether the member never passed, did so too long ago, or has booted since."""
     if known is None or not known.passed_at_s:
         return True
     age_s = now_s - known.passed_at_s

@@ -41,12 +41,12 @@ def by_user(strikes: Sequence[Strike]) -> dict[str, int]:
 
 
 def tested(strikes: Sequence[Strike]) -> bool:
-    """True if one of them rests on a failed test."""
+    """Return whether one of them rests on a failed test."""
     return any(s.failed_test for s in strikes)
 
 
 def _agreed(strikes: Sequence[Strike], needed: int) -> bool:
-    """True if as many strikes as are needed rest on a failed test, or on different users.
+    """Return whether as many strikes as are needed rest on a failed test, or on different users.
 
     One user counts for half of them at most: otherwise the first strike of a second one would make all of them count.
     """

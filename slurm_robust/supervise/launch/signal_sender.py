@@ -8,11 +8,11 @@ from slurm_robust.supervise.agent import procfs
 
 
 def sent_by_process(info: signal.struct_siginfo) -> bool:
-    """True if a process sent a signal, as with kill(1); a terminal's keys are sent by the kernel."""
+    """Return whether a process sent a signal, as with kill(1); a terminal's keys are sent by the kernel."""
     return info.si_code <= 0
 
 
 def sent_by_slurm(sender_pid: int) -> bool:
-    """True if a slurmstepd sent a signal: it signals srun too, unless we are its direct child."""
+    """Return whether a slurmstepd sent a signal: it signals srun too, unless we are its direct child."""
     sender = procfs.stat(sender_pid)
     return sender is not None and sender.command.startswith("slurmstepd")

@@ -70,7 +70,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def is_batch_script(pid: int) -> bool:
-    """True if a process is a step's task: a child of slurmstepd."""
+    """Return whether a process is a step's task: a child of slurmstepd."""
     found = procfs.stat(pid)
     parent = procfs.stat(found.ppid) if found is not None else None
     return parent is not None and parent.command.startswith("slurmstepd")

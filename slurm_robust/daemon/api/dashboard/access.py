@@ -67,7 +67,7 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """True if everyone who can reach the address is answered."""
+        """Whether everyone who can reach the address is answered."""
         return not self.token and not self.user_header
 
     @property
@@ -83,13 +83,13 @@ class Access:
         return name == "localhost" or name in self.hosts or _address(name) is not None
 
     def is_admitted(self, asked: Asked) -> bool:
-        """True if who asks may see everything."""
+        """Return whether who asks may see everything."""
         if self.is_open:
             return True
         return self._has_token(asked) or self._is_named(asked)
 
     def shows_token(self, asked: Asked) -> bool:
-        """True if the address itself has the token, which is to become a cookie."""
+        """Return whether the address itself has the token, which is to become a cookie."""
         return bool(self.token and asked.query_token) and _same(asked.query_token, self.token)
 
     def _has_token(self, asked: Asked) -> bool:

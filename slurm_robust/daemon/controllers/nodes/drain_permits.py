@@ -63,7 +63,7 @@ class DrainPermits:
                 context.journal.note_result(KEY, action, context.now_s())
 
     def _still_right(self, now_s: float) -> bool:
-        """True if nothing that a permit depends on has changed since all were compared, a moment ago."""
+        """Return whether nothing that a permit depends on has changed since all were compared, a moment ago."""
         now = (self.context.picture, self.breaker.why_open, self._withheld())
         if self._compared is not None and now_s - self._compared_at_s < COMPARE_AGAIN_S:
             before = self._compared

@@ -37,7 +37,7 @@ class CheckResult:
 
 
 def over(job: Job) -> bool:
-    """True if the job has ended and released its nodes."""
+    """Return whether the job has ended and released its nodes."""
     return job.state in ENDED and not job.completing
 
 

@@ -273,7 +273,7 @@ class MarkedFaults:
         return concerns(marker, job, gpus) is not False
 
     def _may_leave(self, name: str, marker: FaultMarker) -> bool:
-        """True if the node is out of service, or may be taken out: otherwise the next job would start there."""
+        """Return whether the node is out of service, or may be taken out: otherwise the next job would start there."""
         if self.context.readings.nodes[name].drained or not self.context.acting:
             return True
         if self.breaker.allows(frozenset((name,))):

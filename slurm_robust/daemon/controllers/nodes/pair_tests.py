@@ -71,7 +71,7 @@ class PairTests:
 
     @property
     def wanted(self) -> bool:
-        """True if the site wants tests of two nodes."""
+        """Whether the site wants tests of two nodes."""
         return any(test.value in self.config.tests for test in NEEDS_TWO)
 
     def past(self) -> list[PairTest]:

@@ -138,7 +138,7 @@ class Quarantines:
             await self._begin(q, node)
 
     def _claimed_for_long(self, q: Quarantine, node: Node) -> bool:
-        """True if a claim alone keeps a node that works from everyone, and its check does not come about.
+        """Return whether a claim alone keeps a node that works from everyone, and its check does not come about.
 
         A node that does not respond, or does not end a job, is in trouble by itself: it stays.
         """

@@ -113,7 +113,7 @@ class ClaimIntake:
         return {i: r.claim for i, r in self._read.items() if r.claim is not None}
 
     def stays(self, job_id: int, since_s: float) -> bool:
-        """True if this job's supervisor only observes, or has told a plan of its own since then."""
+        """Return whether this job's supervisor only observes, or has told a plan of its own since then."""
         read = self._read.get(job_id)
         if read is None or job_id not in self.supervised or read.claim is None:
             return False

@@ -28,7 +28,7 @@ def name_of(gone: list[str]) -> str:
 
 
 def fell_back(old: Job, now: Job) -> bool:
-    """True if a job that ran is being requeued, or waits in the queue again."""
+    """Return whether a job that ran is being requeued, or waits in the queue again."""
     ending = now.completing or now.state == "COMPLETING"
     return now.restart_count == old.restart_count + 1 and (ending or now.state == "PENDING")
 
@@ -59,7 +59,7 @@ class NodeFailures:
         self._silent_since_s.clear()
 
     def protected(self, job: Job) -> bool:
-        """True if this job is brought back after the failure of a node."""
+        """Return whether this job is brought back after the failure of a node."""
         return self._protected(job, self.intake.supervised)
 
     def _protected(self, job: Job, supervised: Container[int]) -> bool:

@@ -239,7 +239,7 @@ class Recoveries:
         return tuple(n for n in free if n not in cluster.withheld), bool(awaited)
 
     def _too_much(self, step: Step) -> bool:
-        """True if the breaker forbids the step, and has opened: the next step then takes no node out."""
+        """Return whether the breaker forbids the step, and has opened: the next step then takes no node out."""
         takes_out = isinstance(step, Do) and step.action.kind in (ActionKind.DRAIN, ActionKind.SET_DOWN)
         return takes_out and isinstance(step, Do) and not self.breaker.allows(frozenset((step.action.target,)))
 

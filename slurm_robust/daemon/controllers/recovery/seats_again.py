@@ -124,20 +124,20 @@ class SeatsAgain:
 
 
 def _short(row: IncidentRow, last: Recovery) -> bool:
-    """True if the job's last recovery came to nothing, and its seat had fewer nodes than the job."""
+    """Return whether the job's last recovery came to nothing, and its seat had fewer nodes than the job."""
     gave_up = row.state == CLOSED and row.outcome == "not_started"
     return gave_up and bool(last.seat) and len(last.seat_nodes) < last.size
 
 
 def _waits(job: Job, last: Recovery) -> bool:
-    """True if the job still waits for the nodes that it had, and for nothing else."""
+    """Return whether the job still waits for the nodes that it had, and for nothing else."""
     same = job.restart_count == last.restart + 1 and job.num_nodes <= last.size
     for_nodes = _for_nodes(job) or job.reason.lower() in ("priority", "none", "")
     return job.state == "PENDING" and same and for_nodes and bool(job.priority)
 
 
 def _for_nodes(job: Job) -> bool:
-    """True if Slurm says that the job waits for nodes."""
+    """Return whether Slurm says that the job waits for nodes."""
     # As `ReqNodeNotAvail`, or `Nodes required for job are DOWN, …`; but not `QOSMaxNodePerUserLimit`.
     word = job.reason.lower()
     return word == "resources" or ("node" in word and "limit" not in word)

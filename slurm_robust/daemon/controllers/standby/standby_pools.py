@@ -96,7 +96,7 @@ class StandbyPools:
                 context.journal.note_result(f"standby.{action.target}", action, context.now_s())
 
     def _lost_one(self) -> bool:
-        """True if a member has gone out of service since the last comparison: its place is filled at once."""
+        """Return whether a member has gone out of service since the last comparison: its place is filled at once."""
         members, nodes = {name for pool in self.pools for name in pool.nodes}, self.context.readings.nodes
         before, self._out = self._out, frozenset(name for name in members if name in nodes and nodes[name].drained)
         return bool(self._out - before)

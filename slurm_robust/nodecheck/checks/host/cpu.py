@@ -26,7 +26,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _on_purpose(facts: Facts, expected: int) -> bool:
-    """True if the site counts no more, and where the second thread of each core is switched off.
+    """Return whether the site counts no more, and where the second thread of each core is switched off.
 
     That is done in the kernel's switch, or one CPU at a time: then half of all are left, and no core has two.
     """
