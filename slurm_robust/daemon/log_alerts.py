@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from slurm_robust.core.model import REASON_PREFIX
-from slurm_robust.daemon.api.needs import UNWRITABLE
+from slurm_robust.daemon.api.needs import UNWRITABLE, hang_commands
 from slurm_robust.marks.remedy import untagged
 from slurm_robust.notify.alert import Alert
 from slurm_robust.policy.cluster.leaf_faults import MARK
@@ -117,8 +117,7 @@ def _hangs(at_s: float, _: str, text: str) -> Alert:
     done, _, since = said.partition(", since ")
     job = key.partition(".")[0]
     happened = f"Job {job} hangs since {since}"
-    command = f"srobust incidents {job}; srobust stacks {job}; scontrol requeue {job} (starts it anew)"
-    return Alert(at_s, "hang", hang_key(key), happened, job=job, done=done, command=command)
+    return Alert(at_s, "hang", hang_key(key), happened, job=job, done=done, command=hang_commands(job, text))
 
 
 def _moves(at_s: float, _: str, text: str) -> Alert:

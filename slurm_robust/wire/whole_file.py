@@ -42,8 +42,13 @@ def write(
     folder, name = os.path.split(os.fspath(path))
     temporary = os.path.join(folder, f".{name[:200]}.{os.getpid()}.tmp")
     _remove(temporary, inside)  # of a writer that was killed
+    asked = 0o666 if mode is None else 0o600
     try:
-        fd = os.open(temporary, _OPEN, 0o666 if mode is None else 0o600, dir_fd=inside)
+        try:
+            fd = os.open(temporary, _OPEN, asked, dir_fd=inside)
+        except FileExistsError:  # another user's, in a folder such as /tmp: nobody can guess the next name
+            temporary = os.path.join(folder, f".{name[:180]}.{os.urandom(8).hex()}.tmp")
+            fd = os.open(temporary, _OPEN, asked, dir_fd=inside)
         try:
             rest = memoryview(data)
             while rest:

@@ -65,6 +65,15 @@ def test_a_hang_that_nothing_may_be_done_about_is_told(world: World) -> None:
     alert = log_alerts.alert_of(world.slurm.now_s, "training.hangs", line)
     assert alert is not None
     assert alert.done == "nothing is done (alert only)"
+    assert alert.command == COMMAND
+
+
+def test_whoever_is_told_of_a_job_that_may_not_be_requeued_is_not_told_to_requeue_it() -> None:
+    """Its user can only cancel it."""
+    line = "1.i1: nothing is done (alert only), since 10:00:00 UTC: rank 1 hangs. The job may not be requeued"
+    alert = log_alerts.alert_of(0.0, "training.hangs", line)
+    assert alert is not None
+    assert alert.command == "srobust incidents 1; srobust stacks 1; scancel 1"
 
 
 def test_a_hang_that_is_acted_on_later_is_told_once_with_the_time(world: World) -> None:

@@ -76,6 +76,15 @@ def test_what_is_refused_does_not_take_the_place(tmp_path: Path) -> None:
     assert (path.read_bytes(), only(tmp_path)) == (b"old", ["rules.yaml"])
 
 
+def test_a_temporary_name_that_somebody_holds_keeps_nothing_from_being_written(tmp_path: Path) -> None:
+    """In a folder such as /tmp another user may have made it, and it cannot be removed: here it is a folder."""
+    held = tmp_path / f".f.{os.getpid()}.tmp"
+    held.mkdir()
+    whole_file.write(tmp_path / "f", b"new")
+    assert (tmp_path / "f").read_bytes() == b"new"
+    assert {path.name for path in tmp_path.iterdir()} == {"f", held.name}
+
+
 def test_links_in_the_way_are_replaced_and_not_followed(tmp_path: Path) -> None:
     """Somebody guessed the temporary name, and another link stands at the name itself."""
     victim, folder = tmp_path / "victim", tmp_path / "folder"

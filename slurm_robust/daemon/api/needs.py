@@ -211,8 +211,12 @@ def _hangs(job: dict[str, Any], state: dict[str, Any], now_s: float) -> str:
     left_s = (job.get("acts_at_s") or 0.0) - now_s
     if why == "alert only" and left_s > 0:
         done = f"nothing is done about it for another {duration(left_s)} (the evidence is not sure enough)"
-    name = job["job"]
-    return (
-        f"job {name} of {job['user']} has made no progress for {since}, and {done}: "
-        f"srobust incidents {name}; srobust stacks {name}; scontrol requeue {name} (starts it anew)"
-    )
+    incident = incident_of(job, state["incidents"]) or {}
+    commands = hang_commands(str(job["job"]), str(incident.get("reason", "")))
+    return f"job {job['job']} of {job['user']} has made no progress for {since}, and {done}: {commands}"
+
+
+def hang_commands(job: str, why_idle: str) -> str:
+    """Return what to type about a job that hangs while nothing is done, for the reason `why_idle`."""
+    end = f"scancel {job}" if "may not be requeued" in why_idle else f"scontrol requeue {job} (starts it anew)"
+    return f"srobust incidents {job}; srobust stacks {job}; {end}"
