@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
+from pathlib import Path
 
 from slurm_robust.slurm.client import Job
 
@@ -25,6 +26,13 @@ def output_patterns(job: Job) -> tuple[str, ...]:
         if path.startswith("/") and path not in paths:
             paths.append(path)
     return tuple(paths)
+
+
+def existing_output(job: Job) -> Path | None:
+    """Return the file that a running job's batch script writes its stdout to; None if no single file has its name."""
+    names = output_patterns(job)[:1] if job.batch else ()
+    found = [path for name in names for path in glob.glob(name)]  # noqa: PTH207 (an absolute pattern)
+    return Path(found[0]) if len(found) == 1 else None
 
 
 def expanded(name: str, job: Job) -> str:

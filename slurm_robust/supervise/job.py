@@ -16,6 +16,7 @@ from slurm_robust.marks import claim
 from slurm_robust.marks.claim import Claim, ClaimError
 from slurm_robust.slurm.client import Job, SlurmClient
 from slurm_robust.slurm.errors import SlurmError
+from slurm_robust.slurm.output_files import existing_output
 from slurm_robust.supervise.agent import procfs
 from slurm_robust.supervise.clock import Clock
 from slurm_robust.supervise.job_ref import NoJobError, ids_from_environment
@@ -111,8 +112,8 @@ class SupervisedJob:
         return p is not None and p.state == claim.STATE_WANTS_REQUEUE and p.restart == self.info.restart_count
 
     def output(self) -> Path | None:
-        """The job's output file, where Slurm knows its path."""
-        return Path(self.info.std_out) if self.info.std_out.startswith("/") and "%" not in self.info.std_out else None
+        """Return the output file of the job's batch script; None if it has none, or Slurm does not know its path."""
+        return existing_output(self.info)
 
     async def slurm_settings(self) -> Mapping[str, str]:
         """Slurm's configuration, by key; empty if Slurm does not tell it."""

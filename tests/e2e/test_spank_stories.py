@@ -131,3 +131,21 @@ def test_people_are_told_of_a_death_in_a_job_that_may_not_be_requeued(
     assert incident["outcome"] == "stopped", incident
     assert "may not be requeued" in incident["reason"], incident
     assert job.told("claimed") == []
+
+
+def test_steps_are_seen_behind_a_pipe(cluster: Cluster, plugstack: Path, tmp_path: Path) -> None:
+    """`srun … | tee FILE`, as many scripts have it, by `srobust run` and under `sbatch --robust`."""
+    dev = with_plugin(cluster, plugstack, nodes=2, standby=0)
+    program = (
+        "import time\nfor step in range(600): print('step', step, 'loss', 1 / (1 + step), flush=True); time.sleep(0.1)"
+    )
+    (tmp_path / "train.py").write_text(program)
+    for launch, options in (("srobust run", ()), ("srun", ("--robust",))):
+        folder = tmp_path / launch.replace(" ", "-")
+        folder.mkdir()
+        (folder / "job.sh").write_text(f"#!/bin/bash\n{launch} python3 -u {tmp_path}/train.py 2>&1 | tee -a log\n")
+        paths = (f"--output={folder}/o-%j.out", f"--chdir={folder}", str(folder / "job.sh"))
+        dev.run(["sbatch", "-N1", "--exclusive", "--requeue", *options, *paths], env=dev.env)
+        wait_until(
+            lambda within=folder: [p for p in within.rglob("story.jsonl") if '"training"' in p.read_text()], 60, launch
+        )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from slurm_robust.core.model import JobRef
 from slurm_robust.slurm.client import Job
-from slurm_robust.slurm.output_files import expanded, output_patterns
+from slurm_robust.slurm.output_files import existing_output, expanded, output_patterns
 
 
 def job(ref: str = "123", **known: str) -> Job:
@@ -37,3 +40,16 @@ def test_files_of_a_job() -> None:
     assert output_patterns(job(work_dir="/d")) == ("/d/slurm-123.out",)
     assert output_patterns(job("123_4", work_dir="/d")) == ("/d/slurm-123_4.out",)
     assert output_patterns(job()) == ()
+
+
+def test_the_file_of_a_running_job_is_found_behind_slurms_pattern(tmp_path: Path) -> None:
+    """Slurm 22.05 tells `o-%j.out`. A job without a script has none; a name that fits several files is none."""
+    written = job(std_out=f"{tmp_path}/o-%j.out")
+    assert existing_output(written) is None
+    (tmp_path / "o-123.out").touch()
+    assert existing_output(written) == tmp_path / "o-123.out"
+    assert existing_output(replace(written, batch=False)) is None
+    (tmp_path / "123-a").touch()
+    (tmp_path / "123-b").touch()
+    assert existing_output(job(std_out=f"{tmp_path}/%j-%s")) is None
+    assert existing_output(job()) is None

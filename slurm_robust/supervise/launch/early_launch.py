@@ -187,6 +187,7 @@ def _ask_slurm(ref: JobIds, config: Config | None) -> tuple[list[Path], Path] | 
     from slurm_robust.core.model import JobRef  # noqa: PLC0415
     from slurm_robust.slurm.errors import SlurmError  # noqa: PLC0415
     from slurm_robust.slurm.factory import connect  # noqa: PLC0415
+    from slurm_robust.slurm.output_files import existing_output  # noqa: PLC0415
 
     settings = config.slurm if config is not None else SlurmConfig()
     try:
@@ -196,8 +197,8 @@ def _ask_slurm(ref: JobIds, config: Config | None) -> tuple[list[Path], Path] | 
         return None
     if job is None:
         return None
-    known = job.std_out.startswith("/") and "%" not in job.std_out
-    return [Path(job.std_out)] if known else [], Path(job.work_dir or ".")
+    written = existing_output(job)
+    return [written] if written is not None else [], Path(job.work_dir or ".")
 
 
 def _size_bytes(path: Path) -> int:
