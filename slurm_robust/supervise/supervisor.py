@@ -241,9 +241,10 @@ class Supervisor:
             suspect = not self._log.full or self._outlasts_healthy_pauses(assessment.silent_s)
         if suspect and session.clock.now_s() >= attempt.quiet_until_s:
             return await self._handler.silent(attempt, start, assessment)
-        if level is SilenceLevel.QUIET and attempt.reports and self._log.current is None:
+        moves = attempt.last_sign_s > attempt.left_alone_at_s  # else a hang that was told still lasts
+        if level is SilenceLevel.QUIET and attempt.reports and self._log.current is None and moves:
             session.job.withdraw_suspicion()
-            if 0 < attempt.left_alone_at_s < attempt.last_sign_s:
+            if attempt.left_alone_at_s > 0:
                 attempt.quiet_until_s = attempt.left_alone_at_s = 0.0
                 session.folder.log_event("cleared", "training moves again by itself; nothing was done")
         self._losses.take(attempt)

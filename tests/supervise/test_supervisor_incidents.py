@@ -142,6 +142,36 @@ def test_observe_mode_reports_a_later_hang_too(tmp_path: Path) -> None:
     assert world.text("cleared") == "training moves again by itself; nothing was done"
 
 
+def test_a_hang_that_was_left_alone_stays_announced_until_a_step_comes(tmp_path: Path) -> None:
+    """Its stacks had proven it before the silence was long: the daemon reads the claim, and tells people of it."""
+    story = Story(tmp_path)
+    world = story.world
+    supervisor = Supervisor(world.session)
+
+    async def watch(seconds: float) -> None:
+        until_s = world.clock.at_s + seconds
+        while world.clock.at_s < until_s:
+            await world.clock.sleep(0.2)
+            assert await supervisor.poll() is None
+
+    async def watches() -> tuple[float, float]:
+        supervisor._launch_first()
+        await watch(3.0)
+        world.clock.on_sleep = lambda: None  # no step comes
+        supervisor.attempt.left_alone_at_s = world.clock.at_s
+        await world.job.write_claim(suspected_at_s=world.clock.at_s)
+        await watch(1.0)
+        announced_s = world.job.claim.suspected_at_s
+        world.steps(story.step + 1)
+        await watch(1.0)
+        return announced_s, world.job.claim.suspected_at_s
+
+    announced_s, then_s = asyncio.run(watches())
+    assert announced_s > 0
+    assert then_s == 0
+    assert world.text("cleared") == "training moves again by itself; nothing was done"
+
+
 def test_a_job_whose_launches_make_no_step_is_not_launched(tmp_path: Path) -> None:
     """Thirty within an hour: exit 93, and srun is never started."""
     world = World(tmp_path, command="python train.py")

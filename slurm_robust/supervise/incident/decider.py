@@ -14,6 +14,7 @@ from slurm_robust.supervise.incident.dead_nodes import find_dead_nodes
 from slurm_robust.supervise.incident.incident_log import IncidentLog
 from slurm_robust.supervise.incident.investigation import Investigation
 from slurm_robust.supervise.incident.ladder_state import ladder_options, too_late
+from slurm_robust.supervise.incident.left_alone import due_in_s_of, nobody_may_act
 from slurm_robust.supervise.incident.situation import named_nodes, read_situation
 from slurm_robust.supervise.incident.verdict_of_tests import verdict_after
 from slurm_robust.supervise.lineage.attempt_start import AttemptStart
@@ -167,8 +168,10 @@ class Decider:
         if plan.road in _WITHOUT_THE_DAEMON:
             await session.job.report(log.incident, Mode.ACT)
         if plan.road is Road.ALERT_ONLY:
-            outcome = "Alert only: nothing was done."
-            return self._leave_alone(attempt, outcome, session.settings.recapture_s, goes_on=goes_on)
+            # Where nobody may act, the same evidence a little later would be another incident of the same hang.
+            final = nobody_may_act(order, due_in_s_of(order))
+            quiet_s = session.settings.action_limit_s if final else session.settings.recapture_s
+            return self._leave_alone(attempt, "Alert only: nothing was done.", quiet_s, goes_on=goes_on)
         return order
 
     def _report_verdict(self, verdict: Verdict) -> None:

@@ -154,24 +154,40 @@ def test_observe_mode_returns_nothing_to_execute(tmp_path: Path) -> None:
     assert parts.log.current is None
 
 
-def test_a_proven_suspicion_goes_on_with_the_quiet_captures(tmp_path: Path) -> None:
-    """The incident is opened with its signal, one capture is added to theirs, and that is enough for a plan."""
-    parts = Parts(World(tmp_path, command="python train.py"))
+def proven(parts: Parts) -> object:
+    """What comes of a hang that quiet captures have proven."""
     silent_for(parts, 11.0)
     world = parts.world
     world.agents.processes = in_d_state
     quiet = Investigation(world.session, parts.attempt)
 
-    async def proven() -> object:
+    async def told() -> object:
         for _ in range(3):
             await quiet.capture(keep=False)
             world.clock.at_s += 4.2
         signal = Signal(SignalKind.SILENCE, world.clock.at_s, "stacks", "its stacks do not move")
         text = "silence suspected: its stacks do not move"
         found = ProvenSuspicion(quiet, 77.0, text, signal, silent_s=100.0)
-        return await parts.handler.proven(parts.attempt, parts.start, found)
+        outcome = await parts.handler.proven(parts.attempt, parts.start, found)
+        await asyncio.gather(*world.job._tasks)  # the claim is written beside it
+        return outcome
 
-    outcome = asyncio.run(proven())
+    return asyncio.run(told())
+
+
+def test_a_proven_hang_about_which_nobody_may_act_is_one_incident_until_the_limit(tmp_path: Path) -> None:
+    """A step that is not ours, in a job that may not be requeued: people are told once, and not every two minutes."""
+    parts = Parts(World(tmp_path, attached=AttachedStep("0"), job={"requeueable": False}))
+    assert proven(parts) is None
+    claim, clock = parts.world.job.claim, parts.world.clock
+    assert (claim.road, claim.suspected_at_s > 0) == ("alert_only", True)
+    assert parts.attempt.quiet_until_s == pytest.approx(clock.at_s + parts.world.session.settings.action_limit_s)
+
+
+def test_a_proven_suspicion_goes_on_with_the_quiet_captures(tmp_path: Path) -> None:
+    """The incident is opened with its signal, one capture is added to theirs, and that is enough for a plan."""
+    parts = Parts(World(tmp_path, command="python train.py"))
+    outcome, world = proven(parts), parts.world
     assert isinstance(outcome, ExecutePlan)
     assert outcome.plan.evict == ("n2",)
     assert parts.log.incident.times["fault"] == 77.0
