@@ -57,6 +57,22 @@ def test_a_hang_that_is_only_observed_is_told_once(world: World) -> None:
     assert len(told(world)) == 2
 
 
+def test_a_later_suspicion_is_not_the_hang_that_was_left_alone(world: World) -> None:
+    """The job went on, and is silent for another reason, such as its end: people are told once that is judged, too."""
+    hang(world)
+    world.run(40)
+    world.claim(1, (), "i1", state="watching")
+    world.run(5)
+    hang(world, suspected_at_s=world.slurm.now_s - 1)
+    world.run(40)
+    assert len(told(world)) == 1
+    assert not any("no progress" in said for said in needs(published(world.daemon), world.slurm.now_s))
+    hang(world, incident="i2")
+    world.run(40)
+    assert len(told(world)) == 2
+    assert any("no progress" in said for said in needs(published(world.daemon), world.slurm.now_s))
+
+
 def test_a_hang_that_nothing_may_be_done_about_is_told(world: World) -> None:
     """In mode act, too: it is only alerted on."""
     hang(world, "act", "alert_only")

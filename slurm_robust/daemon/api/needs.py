@@ -198,7 +198,11 @@ def outcome_of(job: dict[str, Any], state: dict[str, Any]) -> str:
 
 
 def _left_alone(job: dict[str, Any], state: dict[str, Any]) -> bool:
-    return bool(job.get("suspected_at_s")) and outcome_of(job, state) in LEFT_ALONE
+    incident = incident_of(job, state["incidents"])
+    if incident is None or not job.get("suspected_at_s") or incident["outcome"] not in LEFT_ALONE:
+        return False
+    # What the job suspects since then is not judged yet.
+    return bool(job["suspected_at_s"] <= incident["opened_at_s"])
 
 
 def _hangs(job: dict[str, Any], state: dict[str, Any], now_s: float) -> str:

@@ -27,7 +27,7 @@ def test_all_is_well() -> None:
 
 def test_a_hang_that_nobody_acts_on() -> None:
     """Which job, for how long, why nothing is done, and what to type; of its own incident, not of an earlier one's."""
-    observed = [{"job": "12", "id": "i1", "outcome": "observed"}]
+    observed = [{"job": "12", "id": "i1", "outcome": "observed", "opened_at_s": 930.0}]
     (said,) = needs(state(jobs=[JOB], incidents=observed), 1000.0)
     assert said.startswith("job 12 of ann has made no progress for 1 min 40 s")
     assert "observe mode" in said
@@ -40,7 +40,7 @@ def test_a_hang_that_nobody_acts_on() -> None:
 
 def test_a_recovery_goes_before_the_report_that_it_began_with() -> None:
     """A job first reports that it is only alerted on, and then claims: two rows of one incident."""
-    alerted = {"job": "12", "id": "i1", "outcome": "alerted", "state": "closed"}
+    alerted = {"job": "12", "id": "i1", "outcome": "alerted", "state": "closed", "opened_at_s": 930.0}
     recovery = {"job": "12", "id": "i1", "outcome": "", "state": "open"}
     for rows in (
         [alerted, recovery],

@@ -175,6 +175,8 @@ class IncidentReports:
             if not claim.incident or job is None or claim.restart != job.restart_count:
                 continue
             rows = context.journal.incidents("job_id = ? AND user = ?", (job_id, job.user), 1)
+            if rows and claim.suspected_at_s > rows[0].incident.opened_at_s:
+                continue  # it suspects something else since, which it has not judged yet
             if rows and rows[0].incident.id == claim.incident and rows[0].outcome in LEFT_ALONE:
                 found.append((rows[0], claim))
         return found
