@@ -14,19 +14,18 @@ STEP_VARIABLE = "SROBUST_RESUME_STEP"
 
 
 def resume_from_env(directory: str | Path) -> Found:
-    """Where this attempt resumes: what `srobust run` exported, else the newest in `directory`.
+    """Return where this attempt resumes: what `srobust run` exported, else the newest in `directory`.
 
-    An exported empty path means that there is none. Without the wrapper, rank 0 chooses and broadcasts its choice if
-    torch.distributed is initialized; if it is not, each rank chooses by itself.
+    An exported empty path says that the folder of `--robust-checkpoint-dir` has none; `directory` may be another one.
+    Without an exported path, rank 0 chooses and broadcasts its choice if torch.distributed is initialized; if it is
+    not, each rank chooses by itself.
 
     Raises:
         CheckpointError: as `latest`, or the exported step is not a number.
     """
     exported = os.environ.get(PATH_VARIABLE)
-    if exported is None:
-        return _same_for_all(directory)
     if not exported:
-        return Found()
+        return _same_for_all(directory)
     text = os.environ.get(STEP_VARIABLE, "-1")
     try:
         return Found(path=Path(exported), step=int(text))

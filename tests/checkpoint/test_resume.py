@@ -31,10 +31,11 @@ def test_the_wrapper_decides(make: Make, directory: Path, monkeypatch: pytest.Mo
 
 
 def test_the_wrapper_found_none(make: Make, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty path means: start anew."""
-    make(1)
+    """It may have searched another folder than the program saves in: what the program has is not thrown away."""
     monkeypatch.setenv(PATH_VARIABLE, "")
     assert resume_from_env(directory).path is None
+    made = make(1)
+    assert resume_from_env(directory).path == made
 
 
 def test_without_the_wrapper(make: Make, directory: Path) -> None:

@@ -141,13 +141,20 @@ class AttemptStart:
         if not self._store.began(first, resume_point.step, relaunched=self._relaunched):
             return None
         self.started_over = steps[0]
-        given = f" It was given the checkpoint of step {resume_point.step}, and did not load it."
+        given, option = "", " (give srobust run --robust-checkpoint-dir=DIR)"
+        if resume_point.path is not None:
+            given, option = f" It was given the checkpoint of step {resume_point.step}, and did not load it.", ""
+        elif resume_point.searched:
+            given = (
+                " No verified checkpoint was in the folder of --robust-checkpoint-dir (`srobust ckpt list` tells why)."
+            )
+            option = ""
         text = (
             f"THE PROGRAM STARTED AGAIN FROM STEP {self.started_over}: it had come to step {reached}."
-            f"{given if resume_point.path else ''} It may now overwrite what it has saved: to prevent that, stop it "
+            f"{given} It may now overwrite what it has saved: to prevent that, stop it "
             f"with `scancel {self._session.job.name}`. For the next time, let the program look for its checkpoint at "
-            "each start, or load $SROBUST_RESUME_PATH (give srobust run --robust-checkpoint-dir=DIR). A restart in "
-            "place does not run the batch script again: move an `if` from there into the command, as in "
+            f"each start, or load $SROBUST_RESUME_PATH{option}. A restart in place does not run the batch script "
+            "again: move an `if` from there into the command, as in "
             "srobust run bash -c '[ -f ckpt.pt ] && A=--resume; exec python train.py $A'"
         )
         return StartedOver(self.started_over, reached, text)

@@ -178,7 +178,7 @@ def _newest_files(directory: Path, ranks: RankGroup, notes: list[str], *, anew: 
     if ranks.rank == 0:
         try:
             # Without an exported choice, resume_from_env would use a collective of the training's group.
-            chosen = PATH_VARIABLE in os.environ and not anew
+            chosen = bool(os.environ.get(PATH_VARIABLE)) and not anew
             found = resume_from_env(directory) if chosen else latest(directory)
         except CheckpointError as error:
             found = error
