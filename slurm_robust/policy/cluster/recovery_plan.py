@@ -228,12 +228,19 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
     if left_s is not None and left_s < WINDOW_MARGIN_S:
         return Refusal("less than a minute of the job's time limit is left")
     until_s = now_s + (left_s if left_s is not None else 365 * 86400.0)
-    kept = _survivors(request, cluster, now_s)
+    survivors = _survivors(request, cluster, now_s)
+    quarantined = in_reservations(cluster.reservations, QUARANTINE_PREFIX)
+    kept = tuple(n for n in survivors if n not in quarantined)
     missing = max(job.num_nodes, len(job.nodes)) - len(kept)
     own, excluded = exclusions(job, cluster, request.earlier)
     lost = [n for n in job.nodes if n not in kept]
     asks = replace(job, exclude=excluded)
     free = candidates(asks, lost, cluster, config, until_s) if missing > 0 else []
+    if missing > len(free):
+        # Another job suspects these: better than to wait, but no better than a node that nobody suspects.
+        again = [n for n in survivors if n in quarantined][: missing - len(free)]
+        kept, missing = tuple(sorted((*kept, *again))), missing - len(again)
+        lost = [n for n in job.nodes if n not in kept]
     if not kept and not free:  # without any node there is no seat, and nobody would look again
         free = candidates(asks, lost, replace(cluster, withheld=frozenset()), config, until_s)
     standby = tuple(sorted(sorted(free, key=request.earlier.__contains__)[: max(0, missing)]))

@@ -147,6 +147,20 @@ def test_drained_survivors_are_left_out_and_not_touched() -> None:
     assert "n3" not in [a.target for a in made.actions]
 
 
+def test_a_survivor_that_another_job_suspects_is_used_again_only_if_no_other_node_is_free() -> None:
+    """It is in quarantine, and waits for this job's end to be checked."""
+    quarantine = Reservation("srobust-quarantine-n3", "n3", start_at_s=1, end_at_s=int(NOW_S) + 999)
+    made = planned(job(), ("n2",), cluster(quarantine))
+    assert (made.kept, made.standby) == (("n1",), ("n4", "n5"))
+    down = {name: node(name, state="DOWN") for name in ("n4", "n5")}
+    made = planned(job(), ("n2",), cluster(quarantine, **down))
+    assert (made.kept, made.standby) == (("n1", "n3"), ("n6",))
+    assert "missing" not in made.reason
+    made = planned(job(), ("n2",), cluster(quarantine, n6=node("n6", state="DOWN"), **down))
+    assert (made.kept, made.standby) == (("n1", "n3"), ())
+    assert "1 node(s) of the same kind are missing" in made.reason
+
+
 def test_exclusions_of_earlier_recoveries_are_given_back() -> None:
     """n5 passed its recheck and n6 did not, n4 is still in quarantine, n9 is the user's: n5 alone comes back."""
     quarantine = Reservation("srobust-quarantine-n4", "n4", start_at_s=1, end_at_s=int(NOW_S) + 999)
