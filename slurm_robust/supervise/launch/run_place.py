@@ -8,6 +8,7 @@ from slurm_robust.supervise.incident_folder import IncidentFolder
 LINEAGE_FILE = "lineage.json"
 """What the job's folder remembers of each of its trainings (`lineage.lineage_store`)."""
 _CALLS_FILE = "calls"
+_STEPS_FILE = "steps"
 
 
 def run_key(number: int) -> str:
@@ -31,8 +32,27 @@ def place(folder: IncidentFolder, restart: int, launcher: int) -> int:
     return calls.index(mine) + 1 if mine in calls else len(calls) + 1
 
 
-def _lines(folder: IncidentFolder) -> list[str]:
+def step_place(folder: IncidentFolder, restart: int, step: int) -> int:
+    """Return the number that this step of a batch script has in each attempt of the job.
+
+    A requeue has Slurm number the steps of the script anew, but not the requeue after a node failure: there the
+    numbers go on, behind those of the steps and watch steps before. The first step that is seen then is the first one
+    of the script.
+    """
+    mine = f"{restart} {step}"
+    if mine not in _lines(folder, _STEPS_FILE):
+        folder.append(_STEPS_FILE, f"{mine}\n")
+    words = [line.split() for line in (*_lines(folder, _STEPS_FILE), mine)]
+    seen = [(int(w[0]), int(w[1])) for w in words if len(w) == 2 and all(map(str.isdecimal, w))]
+    first = min(s for r, s in seen if r == restart)
+    before = [(r, s) for r, s in seen if r < restart]
+    if not before or first <= max(s for _, s in before) + 1:
+        return step
+    return step - first + min(before)[1]
+
+
+def _lines(folder: IncidentFolder, name: str = _CALLS_FILE) -> list[str]:
     try:
-        return folder.read(_CALLS_FILE).decode("utf-8", "replace").splitlines()
+        return folder.read(name).decode("utf-8", "replace").splitlines()
     except OSError:
         return []

@@ -24,8 +24,9 @@ from slurm_robust.policy.job.code_versions import CodeState
 from slurm_robust.policy.job.consequences import Pauses
 from slurm_robust.policy.job.ladder import TestOutcome
 from slurm_robust.policy.job.node_faults import FaultMemory
+from slurm_robust.supervise.agent.ranks import STEP_MARK
 from slurm_robust.supervise.incident_folder import IncidentFolder
-from slurm_robust.supervise.launch.run_place import LINEAGE_FILE, place, run_key
+from slurm_robust.supervise.launch.run_place import LINEAGE_FILE, place, run_key, step_place
 from slurm_robust.supervise.lineage.lineage import TALLY_S, Lineage, LineageMemory, Tally
 from slurm_robust.supervise.outcome import ExecutePlan
 from slurm_robust.supervise.session import Session
@@ -165,8 +166,9 @@ def _key(session: Session) -> str:
     if session.command is not None:
         # The launcher started us: its place is ours, also for a supervisor that was restarted.
         return run_key(place(session.folder, session.job.restart_count, os.getppid()))
-    # Slurm numbers the steps of a script alike in each attempt.
-    return session.attached.attempt if session.attached is not None else ""
+    if session.attached is None:
+        return ""
+    return f"{STEP_MARK}{step_place(session.folder, session.job.restart_count, int(session.attached.step))}"
 
 
 def load(folder: IncidentFolder) -> LineageMemory:
