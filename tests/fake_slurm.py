@@ -93,7 +93,8 @@ class FakeSlurm:
                 self._end_pair_test(job)
             elif job.state == "RUNNING" and job.name.startswith(CHECKS) and self.now_s >= job.start_at_s + 1:
                 ended = "COMPLETED" if self.recheck_exit == "0:0" else "FAILED"
-                self._end(job, ended, exit_code=self.recheck_exit)
+                words = {"comment": "srobust-check: unfit:"} if self.recheck_exit == "1:0" and not job.comment else {}
+                self._end(job, ended, exit_code=self.recheck_exit, **words)
             elif job.state == "PENDING":
                 self._try_start(job)
         busy = {n for j in state.jobs.values() if j.state == "RUNNING" or j.completing for n in j.nodes}

@@ -22,6 +22,7 @@ HELD = frozenset(("RESV_DEL_HOLD", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED"))
 """States of a check that nobody but the daemon would end: its reservation was deleted, for example."""
 REFUSED_AFTER_S = 2.0
 """A waiting job whose reason does not end by waiting is taken for refused after this time."""
+NO_VERDICT = "is slurm_robust installed there? On the node: srobust check --stage full"
 GONE_AFTER_S = 5.0
 """A job that Slurm does not show this long after it was submitted is gone."""
 
@@ -93,15 +94,18 @@ async def drain(actor: Actor, breaker: Breaker, key: str, node: str, sentence: s
     return True
 
 
-def result_of(job: Job | None, job_id: int, since_s: float, limit_s: float) -> CheckResult | None:
-    """The check's result; None while it has none yet. `job` is None if Slurm does not show it.
+def result_of(
+    job: Job | None, job_id: int, since_s: float, limit_s: float, *, own_command: bool = True
+) -> CheckResult | None:
+    """Return the check's result; None while it has none yet. `job` is None if Slurm does not show it.
 
-    It was submitted `since_s` ago, and may wait `limit_s` for its start.
+    It was submitted `since_s` ago, and may wait `limit_s` for its start. Our own command says in words that a node is
+    unfit: its exit code 1 alone may be Python's, on a node without the package. A site's command has no words.
     """
     if job is None:
         return CheckResult("unknown", f"recheck job {job_id} is gone") if since_s > GONE_AFTER_S else None
     if over(job):
-        return _result_of_ended(job)
+        return _result_of_ended(job, own_command=own_command)
     why = _why_no_start(job, since_s, limit_s)
     return CheckResult("unknown", why, cancel=True) if why else None
 
@@ -119,11 +123,13 @@ def _why_no_start(job: Job, since_s: float, limit_s: float) -> str:
     return ""
 
 
-def _result_of_ended(job: Job) -> CheckResult:
+def _result_of_ended(job: Job, *, own_command: bool) -> CheckResult:
     sentence = printable(job.comment.partition("srobust-check:")[2].strip(), bad="")
     sentence = tagged(sentence, remedy_of(sentence), 160)
     if job.state == "COMPLETED":
         return CheckResult("passed")
     if job.state == "FAILED" and job.exit_code.startswith("1:"):
+        if own_command and not sentence.startswith("unfit:"):
+            return CheckResult("unknown", f"the recheck ended with exit code 1 and no verdict: {NO_VERDICT}")
         return CheckResult("failed", sentence.removeprefix("unfit:").strip() or "failed its recheck")
     return CheckResult("unknown", f"the recheck ended {job.state} {job.exit_code} {sentence}".strip())

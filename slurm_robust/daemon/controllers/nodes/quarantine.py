@@ -127,7 +127,9 @@ class Quarantines:
             since_s = context.now_s() - (q.recheck_at_s or context.now_s())
             limit_s = context.config.quarantine.recheck_timeout_s
             self.actor.own_jobs.note(recheck)
-            result = full_check.result_of(recheck, q.recheck_job, since_s, limit_s)
+            result = full_check.result_of(
+                recheck, q.recheck_job, since_s, limit_s, own_command=not context.config.quarantine.recheck_command
+            )
             if result is not None:
                 await self._result(q, node, result)
         elif q.soaked and not self._soaks(q, node):

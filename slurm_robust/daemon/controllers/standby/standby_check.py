@@ -133,7 +133,9 @@ class StandbyChecks:
         # Compared with the time of the reading: a job that was submitted later cannot be in it.
         since_s = context.readings.jobs_at_s - row.begun_at_s
         self.actor.own_jobs.note(job)
-        result = full_check.result_of(job, row.job_id, since_s, context.config.quarantine.recheck_timeout_s)
+        config = context.config.quarantine
+        own_command = not config.recheck_command
+        result = full_check.result_of(job, row.job_id, since_s, config.recheck_timeout_s, own_command=own_command)
         if result is None:
             if not member and job is not None and job.state == "PENDING":
                 await self._cancel(row, job)

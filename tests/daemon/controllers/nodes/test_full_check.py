@@ -21,6 +21,24 @@ def test_a_check_that_its_node_has_sent_back_cannot_tell_and_is_cancelled(reason
     assert reason in result.detail
 
 
+@pytest.mark.parametrize(
+    ("comment", "own_command", "state"),
+    [
+        ("srobust-check: unfit: XID 79", True, "failed"),
+        ("srobust-check: unfit: XID 79", False, "failed"),
+        ("", True, "unknown"),  # Python's own exit code: the package is not there
+        ("", False, "failed"),  # a site's command has no words
+        ("srobust-check: fit: all is well", True, "unknown"),
+    ],
+)
+def test_exit_code_1_fails_a_node_only_with_our_commands_own_words(comment: str, own_command: bool, state: str) -> None:
+    """Nodes without the package drained themselves one after the other."""
+    ended = replace(WAITS, state="FAILED", exit_code="1:0", comment=comment)
+    result = result_of(ended, 7, 1.0, 600.0, own_command=own_command)
+    assert result is not None
+    assert result.state == state
+
+
 def test_a_check_is_waited_for_while_it_waits_for_its_node_and_while_it_runs() -> None:
     """Also where Slurm has started it once more before anybody looked."""
     assert result_of(WAITS, 7, 1.0, 600.0) is None
