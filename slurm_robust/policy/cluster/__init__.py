@@ -1,4 +1,4 @@
-"""Which nodes may a recovery use, and what is its next step? Pure.
+"""Recovery, repair and standby of nodes: which nodes a recovery may use, and what its next step is. Pure.
 
 * Recovery, in the order of a claim: `recovery_plan` accepts or refuses it and lists every action, with the nodes that
   `node_states` offers. `recovery_step` picks the next action from what Slurm shows (`recovery_view`). `stage_times`

@@ -1,11 +1,12 @@
 """Limits how many nodes may go out of service before a person has to decide: the breaker. Pure.
 
 A bad driver roll-out makes every node fail its checks; without a bound, daemon, prologs and health checks would drain
-the whole site. The drains of all of them count, since all have our prefix, and so do nodes in quarantine. Once open it
-stays open until `srobust breaker reset`.
+the whole site. Drains by the daemon, by prologs and by health checks all count (their reasons have our prefix), and so
+do nodes in quarantine. An open breaker stays open until `srobust breaker reset`.
 
-Claims of jobs are bounded further (`kept_for_claim`): one that would pass a bound does not open the breaker, since the
-programs of users must not keep broken nodes in service. It takes no node out, and its job goes on without its suspects.
+Claims of jobs have bounds of their own (`kept_for_claim`). A claim that would pass a bound does not open the breaker,
+since the programs of users must not keep broken nodes in service: the claim takes no node out of service, and its job
+goes on without its suspects.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from slurm_robust.config.site import BreakerConfig
 from slurm_robust.core.text import shortened
 
 ALWAYS_ALLOWED = 2
-"""So many nodes of a partition may be out, however small the partition is."""
+"""At least this many nodes of a partition may be out, however small the partition is."""
 
 
 CLAIM_WINDOW_S = 3600.0
-"""How far back a user's claims count for `quarantine.max_per_user_hour`."""
+"""Claims of a user count for `quarantine.max_per_user_hour` if they are younger than this."""
 _KEPT_FOR_GRADE = {"weak": "the job's evidence is weak", "none": "the job has no evidence against them"}
-"""Grade of a claim's evidence → why its suspects stay in service."""
+"""Grade of a claim's evidence → the reason why the suspects of the claim stay in service."""
 
 
 @dataclass(frozen=True)
 class Drain:
-    """A node that this project took out of service, noticed at `at_s`; `out` while it is still out of service."""
+    """A node that this project took out of service, noticed at `at_s`; `out` tells whether the node is still out."""
 
     node: str
     at_s: float
@@ -50,9 +51,10 @@ class TakenOut:
     """Nodes that this project took out of service.
 
     Attributes:
-        drains: With our prefix, also those that a person has ended.
-        quarantined: In quarantine now. A node that came there from a drain, for a repair, is not among them.
-        claimed: By claims of jobs within the last hour or the breaker's window, whatever became of them.
+        drains: Drains with our prefix, also drains that a person has ended.
+        quarantined: Nodes in quarantine now, except nodes that came there from a drain, for a repair.
+        claimed: Nodes that claims of jobs took out within the last hour or the breaker's window, also if such a node
+            is back in service.
     """
 
     drains: Sequence[Drain] = ()
@@ -61,9 +63,9 @@ class TakenOut:
 
     @property
     def out(self) -> tuple[Drain, ...]:
-        """What counts in the breaker.
+        """All drains and quarantines that count in the breaker.
 
-        A quarantine that ended well does not: it must not keep a broken node in service.
+        A quarantine that ended well does not count: it must not keep a broken node in service.
         """
         return (*self.drains, *self.quarantined)
 
@@ -79,8 +81,8 @@ class ClaimedSuspects:
 
     Attributes:
         nodes: The suspects.
-        user: Of the job.
-        grade: Of the job's evidence, as the claim has it; empty if it has none.
+        user: The user of the job.
+        grade: The grade of the job's evidence, as the claim has it; empty if the claim has none.
     """
 
     nodes: frozenset[str]
@@ -90,11 +92,11 @@ class ClaimedSuspects:
 
 @dataclass(frozen=True)
 class ClaimBounds:
-    """What bounds claims.
+    """The bounds on claims.
 
     Attributes:
         partitions: Members of each partition.
-        breaker: The breaker's bounds.
+        breaker: The bounds of the breaker.
         max_per_user_hour: `quarantine.max_per_user_hour`.
         reset_at_s: When the breaker was last reset.
     """
@@ -106,7 +108,7 @@ class ClaimBounds:
 
 
 def kept_for_claim(suspects: ClaimedSuspects, taken: TakenOut, bounds: ClaimBounds, now_s: float) -> str:
-    """Why the suspects of a claim stay in service; empty if they may be taken out. All of them are, or none."""
+    """Return why all suspects of a claim stay in service; empty if all of them may be taken out."""
     if suspects.grade in _KEPT_FOR_GRADE:
         return _KEPT_FOR_GRADE[suspects.grade]
     more, user, most = suspects.nodes - taken.nodes_out, suspects.user, bounds.max_per_user_hour
@@ -133,10 +135,10 @@ def over_limit(
     reset_at_s: float = 0.0,
     more: frozenset[str] = frozenset(),
 ) -> str:
-    """Why taking `more` nodes of these `partitions` out would be too much; empty if it is not.
+    """Return why it would be too much to take `more` nodes of these `partitions` out; empty if it would not.
 
     A person has accepted the `drains` before `reset_at_s`, when the breaker was last reset.
-    Without `more`, what was taken out so far is judged: reaching a bound is allowed, passing it is not.
+    Without `more`, judge what was taken out so far: it is allowed to reach a bound, but not to pass it.
     """
     drains = list(drains)
     counted = {d.node for d in drains if d.at_s > reset_at_s and d.at_s > now_s - config.window_s}
@@ -166,7 +168,7 @@ def headroom(
     now_s: float,
     reset_at_s: float = 0.0,
 ) -> dict[str, int]:
-    """How many more nodes may be drained before a bound is reached, by node of `partitions`; arguments as above."""
+    """Return how many more nodes may be drained before a bound is reached, for each node of `partitions`."""
     drains = [d for d in drains if d.at_s > reset_at_s]
     counted = {d.node for d in drains if d.at_s > now_s - config.window_s}
     out_now = {d.node for d in drains if d.out}
@@ -180,7 +182,7 @@ def headroom(
 
 
 def allowed_out(members: frozenset[str], config: BreakerConfig) -> int:
-    """How many nodes of a partition may be out: in a small one always two, unless the share is 0.
+    """Return how many nodes of a partition may be out: at least two in a small partition, unless the share is 0.
 
     A fifth of nine nodes is one: the second fault within days would already need a person.
     """
@@ -189,7 +191,7 @@ def allowed_out(members: frozenset[str], config: BreakerConfig) -> int:
 
 
 def kept_in_service(nodes: Sequence[str], why: str = "the breaker is open") -> str:
-    """What is said of suspects that stay in service, and why they do."""
+    """Return the sentence that says which suspects stay in service, and why."""
     stay, it = ("stays", "it") if len(nodes) == 1 else ("stay", "them")
     names = shortened(", ".join(nodes), 60)
     return f"{why}: {names} {stay} in service, and only this job leaves {it} out"

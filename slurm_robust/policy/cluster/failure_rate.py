@@ -1,4 +1,4 @@
-"""How often does something fail, and how sure is that? Rates of rare events with exact intervals. Pure.
+"""Computes how often something fails, and how sure that is: rates of rare events with exact intervals. Pure.
 
 Failures are counted over an exposure (node-days, hours). Their number is taken as Poisson, which is exact for failures
 that do not cause one another and close to a binomial where few of the nodes fail in a day.
@@ -16,7 +16,7 @@ _CLOSE = 1e-15
 
 
 def gamma_p(shape: float, x: float) -> float:
-    """The regularised lower incomplete gamma function P(shape, x): the chance that a gamma variable is at most x.
+    """Return the regularised lower incomplete gamma function P(shape, x): the chance of a gamma variable of at most x.
 
     A power series below `shape + 1`, a continued fraction (modified Lentz) above it, as in Abramowitz and Stegun 6.5.29
     and 6.5.31. Both end at a relative error of 1e-15.
@@ -55,7 +55,7 @@ def _upper_fraction(shape: float, x: float) -> float:
 
 
 def gamma_quantile(shape: float, probability: float) -> float:
-    """The x with P(shape, x) = probability, by bisection."""
+    """Return the x with P(shape, x) = probability, by bisection."""
     if not 0 < probability < 1:
         raise ValueError(f"probability: {probability} is not between 0 and 1")
     low, high = 0.0, shape + 1.0
@@ -73,9 +73,9 @@ def gamma_quantile(shape: float, probability: float) -> float:
 
 
 def poisson_interval(count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The exact (Garwood) interval of a Poisson mean, of which `count` events were seen: never too narrow.
+    """Return the exact (Garwood) interval of a Poisson mean, of which `count` events were seen: never too narrow.
 
-    Half of the error stands on each side; with no event the lower end is 0.
+    Half of the error lies on each side of the interval. Without any event the lower end is 0.
     """
     if count < 0:
         raise ValueError(f"count: {count} is below 0")
@@ -86,10 +86,10 @@ def poisson_interval(count: int, confidence: float = CONFIDENCE) -> tuple[float,
 
 @dataclass(frozen=True)
 class FailureRate:
-    """Failures over an exposure, and the rate that they show.
+    """The number of failures over an exposure, and the rate with its interval.
 
     Attributes:
-        exposure: Node-days, hours, or what else the failures are counted over; the unit of all rates is one of it.
+        exposure: The node-days, hours or other units over which the failures are counted; all rates are per unit.
         low: The lower end of the interval; None without exposure.
         high: The upper end; None without exposure.
     """
@@ -107,7 +107,7 @@ class FailureRate:
 
     @property
     def mean_time(self) -> float | None:
-        """Exposure between two failures; None if none was seen (then `mean_time_low` is what can be said)."""
+        """Exposure between two failures; None if no failure was seen (then only `mean_time_low` is known)."""
         return self.exposure / self.failures if self.failures and self.exposure > 0 else None
 
     @property
@@ -117,12 +117,12 @@ class FailureRate:
 
     @property
     def mean_time_high(self) -> float | None:
-        """It is at most this; None if no failure was seen, since it may be any time then."""
+        """The upper end of the interval of `mean_time`; None if no failure was seen: the time may be of any length."""
         return 1 / self.low if self.low else None
 
 
 def failure_rate(failures: int, exposure: float, confidence: float = CONFIDENCE) -> FailureRate:
-    """The rate with its interval; without exposure there is none, whatever was counted."""
+    """Return the rate with its interval; without exposure, a `FailureRate` that has neither."""
     if not (math.isfinite(exposure) and exposure > 0):
         return FailureRate(failures, 0.0, confidence)
     low, high = poisson_interval(failures, confidence)
@@ -130,5 +130,5 @@ def failure_rate(failures: int, exposure: float, confidence: float = CONFIDENCE)
 
 
 def daily_probability(rate_per_day: float) -> float:
-    """The chance that a node fails within a day, at this rate: 1 − e^(−rate)."""
+    """Return the chance that a node fails within a day, at this rate: 1 − e^(−rate)."""
     return -math.expm1(-max(0.0, rate_per_day))

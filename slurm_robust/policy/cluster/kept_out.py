@@ -1,4 +1,4 @@
-"""Which waiting jobs can never start beside the standby pools? Pure."""
+"""Finds waiting jobs that can never start beside the standby pools. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from slurm_robust.slurm.client import Job
 def kept_out(jobs: Iterable[Job], picture: NodePicture, pooled: frozenset[str]) -> list[dict[str, Any]]:
     """Return a row of each job that waits for more nodes than its partitions have beside the pools, and fits with them.
 
-    A job with a reservation has other nodes, and one that is held or waits for its user's limits waits for these.
+    Leave out jobs that have a reservation (their nodes are others), that are held, or that wait for limits of their
+    user.
     """
     if not pooled:
         return []
@@ -35,7 +36,7 @@ def _named(job: Job) -> list[str]:
 
 
 def _beside(job: Job, names: frozenset[str], picture: NodePicture, pooled: frozenset[str]) -> int | None:
-    """Return how many nodes of a partition are beside the pools; None if these do not keep the job out."""
+    """Return how many nodes of a partition are beside the pools; None if the pools do not keep the job out."""
     for there in (names - picture.drained.keys(), names):  # the latter: also once all are repaired
         if len(there - pooled) < job.num_nodes <= len(there):
             return len(there - pooled)

@@ -9,7 +9,7 @@ from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Job, Node
 
 BEFORE_S, AFTER_S = 120.0, 10.0
-"""How long before and after the requeue of a job the drain of the node that refused it can be; in Slurm's seconds."""
+"""How long before and after the requeue of a job its node's drain may be to be the cause; in Slurm's seconds."""
 
 
 def launch_failed(job: Job) -> bool:
@@ -19,10 +19,10 @@ def launch_failed(job: Job) -> bool:
 
 
 def refused_by(job: Job, nodes: Mapping[str, Node]) -> Node | None:
-    """The node whose check by our prolog is the reason for the hold; None if that is not certain.
+    """Return the node whose check in our prolog is the reason for the hold; None if that is not certain.
 
-    The reason of its drain names the job, and was written when the job was requeued. Slurm uses the same text for a job
-    that failed to start too often, for any cause: such a hold is left to a person.
+    The reason of the node's drain names the job, and was written when the job was requeued. Slurm holds a job with the
+    same text if the job failed to start too often, for any cause: such a hold is left to a person.
     """
     if not launch_failed(job) or job.hetjob_id or job.ref.het_offset is not None:
         return None

@@ -1,4 +1,4 @@
-"""Which nodes of one leaf switch lost the network together? That is one fault: of the switch, its power or its uplink.
+"""Finds nodes of one leaf switch that lost the network together: one fault, of the switch, its power or its uplink.
 
 Two nodes within a minute are enough: of a switch's 64 nodes that fail on their own, for any reason, 6.5 times in 1,000
 node-days, two do so within a minute of each other once in about twenty years.
@@ -21,12 +21,12 @@ from slurm_robust.slurm.values import fold
 TOGETHER_S = 60.0
 """Nodes that lose the network within this time belong together."""
 MARK = "look at leaf switch "
-"""A drain whose reason has these words counts no failure of its node."""
+"""A drain whose reason has these words does not count as a failure of its node."""
 _MARK = re.compile(r"look\s+at\s+leaf\s+switch")
 _OURS = re.compile(r"\bno link on |\d RDMA ports are active|\bstopped responding\b")
-"""What reasons of this project's drains say of a lost network."""
+"""Matches the reasons of this project's drains that tell of a lost network."""
 _MEANT = frozenset(("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "REBOOT_ISSUED", "REBOOT_REQUESTED"))
-"""Flags of nodes that are silent because somebody wants it so."""
+"""Flags of nodes that do not respond because somebody has powered them down or reboots them."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class LeafFault:
 
     @property
     def cause(self) -> str:
-        """What the reason of each of their drains says, too."""
+        """The words that the reason of each drain of these nodes has, too."""
         return f"{MARK}{self.switch} first: {shortened(fold(self.nodes), 60)} failed together"
 
     @property
     def sentence(self) -> str:
-        """What people are told, once for all of them."""
+        """The sentence that people are told once for all of these nodes."""
         return (
             f"{shortened(fold(self.nodes), 200)} ({len(self.nodes)} of the {self.members} nodes of leaf switch "
             f"{self.switch}) lost the network within a minute: one fault; {MARK}{self.switch} first"
@@ -57,7 +57,7 @@ def unmarked(text: str) -> str:
 
 
 def lost_network(node: Node) -> bool:
-    """Return whether the node is unreachable or its RDMA link is gone, and nobody wants it so."""
+    """Return whether the node is unreachable or its RDMA link is gone, though nobody has taken the node down."""
     if foreign(node) or node.flags & _MEANT:
         return False
     if drained_by_us(node):

@@ -1,4 +1,4 @@
-"""Which lemon is given to quarantine? Reads what a report names, and trusts none of it. Pure.
+"""Chooses the lemon that is given to quarantine. Reads what a report names, and trusts none of it. Pure.
 
 A lemon has to be a node that Slurm has now, in service and free of jobs, in no seat, quarantine or pair test, and not
 one that was given to quarantine as a lemon within the strike window: the same failures would name it every day.
@@ -31,16 +31,16 @@ class NamedLemon(msgspec.Struct, frozen=True):
 
 
 class LemonAnswer(msgspec.Struct, frozen=True):
-    """What is read of `srobust report lemons --json`."""
+    """The part of `srobust report lemons --json` that is read."""
 
     lemons: tuple[NamedLemon, ...]
 
 
 def named_lemons(answer: bytes) -> tuple[NamedLemon, ...]:
-    """The lemons of a report, the surest first.
+    """Return the lemons of a report, the surest first.
 
     Raises:
-        ValueError: it is no such report.
+        ValueError: the answer is not a report of lemons.
     """
     try:
         found = msgspec.json.decode(answer, type=LemonAnswer)
@@ -57,11 +57,11 @@ def named_lemons(answer: bytes) -> tuple[NamedLemon, ...]:
 def choose(
     lemons: Collection[NamedLemon], nodes: Mapping[str, Node], taken: Collection[str], given: Collection[str]
 ) -> NamedLemon | None:
-    """The surest lemon that may be given to quarantine now; None if none may.
+    """Return the surest lemon that may be given to quarantine now; None if none may.
 
     Args:
-        lemons: In order.
-        nodes: As Slurm shows them.
+        lemons: The lemons, the surest first.
+        nodes: The nodes as Slurm shows them.
         taken: Nodes with a job, in a seat, in quarantine or under test.
         given: Nodes that were given within the strike window.
     """

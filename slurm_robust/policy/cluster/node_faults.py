@@ -20,30 +20,30 @@ from slurm_robust.slurm.client import Job, Node
 STORM_S = 60.0
 """Faults of different nodes within this time belong together."""
 STORM_SHARE = 0.5
-"""With more than this share of (at least four) nodes, it is a storm whatever the breaker allows."""
+"""Faults on more than this share of all nodes (of at least four) are a storm, whatever the breaker allows."""
 PARTITION_STORM_NODES = 3
-"""Two nodes are no storm, however small their partition is."""
+"""Faults on two nodes are not a storm, however small their partition is."""
 GATHER_S = 1.0
-"""A first fault waits this long for others, before anything is done about it."""
+"""A first fault waits this long for faults of other nodes, before anything is done about it."""
 GATHER_MORE_S = 12.0
-"""The same for each further fault within a minute: more of them may be on their way."""
+"""Each further fault within a minute waits this long: more faults may be on their way."""
 SUPERVISOR_S = 60.0
 """How long a job's own supervisor has to leave the node, before the daemon acts in its place."""
 STARTED_LATER_S = 5.0
 """A job that started this long after the fault has passed its prolog on that node, and is not moved."""
 PLAN_EARLIER_S = 15.0
-"""A supervisor knows of a fault sooner than the daemon, which reads the nodes every few seconds, by up to so much."""
+"""A job's supervisor may know of a fault up to this long before the daemon, which reads the nodes every few seconds."""
 
 
 class SeenFault(NamedTuple):
-    """A marker, and when the daemon saw it first."""
+    """A fault marker, and when the daemon saw it first."""
 
     marker: FaultMarker
     seen_s: float
 
     @property
     def at_s(self) -> float:
-        """When the fault was, by the node's clock, where that is not ahead of the daemon's."""
+        """When the fault was, by the node's clock; by the daemon's if the node's clock is ahead."""
         return min(float(self.marker.at_s), self.seen_s)
 
 
@@ -52,10 +52,11 @@ class Storm:
     """A storm that was announced.
 
     Attributes:
-        last_at_s: Its own last fault; what is only counted to it later does not make it longer.
-        kinds: Of its own faults.
-        partitions: Of their nodes.
-        faults: Those of the last minute, by node, and what was counted to it later.
+        last_at_s: The time of the storm's own last fault. Faults that are only added later do not make the storm
+            longer.
+        kinds: The kinds of the storm's own faults.
+        partitions: The partitions of the nodes with these faults.
+        faults: Node → time of its fault: the faults of the storm's last minute, and the faults that were added later.
     """
 
     last_at_s: float
@@ -65,7 +66,7 @@ class Storm:
 
 
 class Stormy(NamedTuple):
-    """Nodes whose faults are part of a storm: its own, and those that come after it."""
+    """Nodes whose faults are part of a storm: the storm's `own` faults, and the `late` ones that come after it."""
 
     own: frozenset[str]
     late: frozenset[str]
@@ -74,12 +75,12 @@ class Stormy(NamedTuple):
 def in_storm(
     faults: Mapping[str, SeenFault], nodes: Mapping[str, Node], config: BreakerConfig, earlier: Storm | None = None
 ) -> Stormy:
-    """Those of the marked nodes whose fault is part of a storm.
+    """Return the marked nodes whose fault is part of a storm.
 
     Args:
-        faults: Of all marked nodes.
-        nodes: All nodes. Those that we drained count with the time of their drain.
-        config: More nodes within a minute than the breaker would allow are a storm.
+        faults: The faults of all marked nodes.
+        nodes: All nodes. Nodes that we drained count with the time of their drain.
+        config: The bounds of the breaker: faults of more nodes within a minute are a storm.
         earlier: The last storm. A fault of the same kind, in the same partition, belongs to it within a minute after
             it, and for as long as such faults are too many for one minute.
     """
@@ -103,19 +104,19 @@ def _like(storm: Storm, fault: SeenFault, node: Node) -> bool:
 
 
 def our_drains(nodes: Mapping[str, Node]) -> dict[str, float]:
-    """When we drained which nodes, of those that are still out."""
+    """Return node → time of our drain, for each node that is still out by a drain of ours."""
     return {n.name: float(n.reason_at_s) for n in nodes.values() if drained_by_us(n) and n.reason_at_s}
 
 
 def near(name: str, faults: Mapping[str, SeenFault], others: Mapping[str, float]) -> frozenset[str]:
-    """Nodes with a fault within a minute of that of node `name`; `others`: times of faults whose markers are gone."""
+    """Return nodes with a fault within a minute of that of node `name`; `others`: times of faults without markers."""
     times = {**others, **{other: fault.at_s for other, fault in faults.items()}}
     at_s = faults[name].at_s
     return frozenset(other for other, other_s in times.items() if abs(other_s - at_s) <= STORM_S) - {name}
 
 
 def grown(earlier: Storm | None, found: Stormy, faults: Mapping[str, SeenFault], nodes: Mapping[str, Node]) -> Storm:
-    """The storm with what was found now; a first one if there was none."""
+    """Return the earlier storm with the faults that were found now, or a first storm if `earlier` is None."""
     before = earlier or Storm(0.0)
     now = {name: faults[name].at_s for name in found.own | found.late}
     newest_s = max(now.values(), default=0.0)
@@ -143,7 +144,7 @@ def _partitions(nodes: Mapping[str, Node]) -> list[frozenset[str]]:
 
 
 def _crowded(times: Mapping[str, float], nodes: Mapping[str, Node], config: BreakerConfig) -> frozenset[str]:
-    """Of these nodes, those in any minute that has too many."""
+    """Return the nodes whose faults lie in a minute that has too many faults for single ones."""
     partitions, crowded = _partitions(nodes), set[str]()
     for begin_s in sorted(set(times.values())):
         names = frozenset(name for name, at_s in times.items() if begin_s <= at_s <= begin_s + STORM_S)
@@ -153,7 +154,7 @@ def _crowded(times: Mapping[str, float], nodes: Mapping[str, Node], config: Brea
 
 
 def _too_many(names: frozenset[str], nodes: int, partitions: list[frozenset[str]], config: BreakerConfig) -> bool:
-    """Whether faults on these of so many nodes within a minute are a storm."""
+    """Return whether faults on these nodes within a minute are a storm; `nodes`: how many nodes the site has."""
     if len(names) < 2:
         return False
     if len(names) > config.max_drains or (nodes >= 4 and len(names) > STORM_SHARE * nodes):
@@ -163,7 +164,7 @@ def _too_many(names: frozenset[str], nodes: int, partitions: list[frozenset[str]
 
 
 def concerns(marker: FaultMarker, job: Job, gpus: frozenset[int] | None) -> bool | None:
-    """Whether a fault concerns a job on its node; None if only the job's own supervisor can tell.
+    """Return whether a fault concerns a job on its node; None if only the job's own supervisor can tell.
 
     A GPU's fault concerns the jobs that were given this GPU, or any GPU if the fault names none. A lost RDMA port
     concerns jobs that train over RDMA between nodes.
@@ -187,12 +188,12 @@ class JobThere:
     """A job on a node with a fault.
 
     Attributes:
-        supervised: Its own supervisor watches it, and learns of the fault too.
-        protected: The daemon may bring it back.
-        stays: Its supervisor only observes, or has told a plan since the fault: it knows why it does not leave.
-        recovering: A recovery of it is open.
-        decided: The daemon has decided about this very fault already.
-        gpus: The GPUs it was given there; None if they are not known.
+        supervised: A supervisor of its own watches the job, and learns of the fault too.
+        protected: The daemon may bring the job back.
+        stays: The job's supervisor only observes, or has told a plan since the fault: it knows why the job stays.
+        recovering: A recovery of the job is open.
+        decided: The daemon has already decided about this fault for the job.
+        gpus: The GPUs that the job was given on the node; None if they are not known.
     """
 
     job: Job
@@ -218,7 +219,7 @@ def started_later(job: Job, fault: SeenFault) -> bool:
 
 
 def in_question(there: JobThere, fault: SeenFault) -> bool:
-    """Whether it matters for the next step which GPUs this job has."""
+    """Return whether the next step depends on which GPUs this job has."""
     if there.recovering or there.decided or not _concerned(there, fault):
         return False
     return there.protected or there.supervised or there.job.state == "CONFIGURING"
@@ -231,16 +232,16 @@ def _concerned(there: JobThere, fault: SeenFault) -> bool:
 
 
 def _left_to_its_supervisor(there: JobThere, fault: SeenFault) -> bool:
-    """Whether the job has a supervisor that alone can tell whether the fault concerns the job."""
+    """Return whether the job has a supervisor, and only this supervisor can tell whether the fault concerns the job."""
     return there.supervised and concerns(fault.marker, there.job, there.gpus) is None
 
 
 def next_step(fault: SeenFault, jobs: Sequence[JobThere], waited_s: float, gather_s: float = GATHER_S) -> FaultStep:
-    """Which jobs are brought back now, and whether the node's drain waits.
+    """Return which jobs are brought back now, and whether the node's drain waits.
 
     Args:
-        fault: The node's.
-        jobs: All jobs there.
+        fault: The fault of the node.
+        jobs: All jobs on the node.
         waited_s: For how long the daemon has known that this node has a fault.
         gather_s: How long this fault waits for others.
     """

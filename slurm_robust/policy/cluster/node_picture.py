@@ -1,9 +1,9 @@
-"""Keeps the picture of all nodes, read in two ways: a cheap listing often, the whole seldom. Pure.
+"""Keeps the picture of all nodes, read in two ways: a cheap listing often, all facts of all nodes seldom. Pure.
 
-The listing shows what changes of nodes while the site runs. `difference` compares it with the picture. Most changes
-follow from the listing alone. Of the other nodes more has to be known, such as when they booted: they are named, to be
-read by themselves. What a listing cannot show (a node in no partition, another partition, more memory) is corrected by
-the next whole reading, which replaces the picture.
+The listing shows the facts of nodes that change while the site runs. `difference` compares the listing with the
+picture. Most changes follow from the listing alone. If a change needs more facts, such as when the node booted,
+`difference` names the node, and the node is read by itself. What a listing cannot show (a node in no partition, another
+partition, more memory) is corrected by the next whole reading, which replaces the picture.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from slurm_robust.slurm.values import listed_state
 
 WORKING_STATES = frozenset(("IDLE", "ALLOCATED", "MIXED", "COMPLETING"))
 WORKING_FLAGS = frozenset(("COMPLETING", "PLANNED", "RESERVED", "MAINTENANCE", "DRAIN"))
-"""A node that stays within these states and flags has not booted in between, as far as Slurm knows."""
+"""A node that stays within the working states and these flags has not booted in between, as far as Slurm knows."""
 
 
 def line_of(node: Node) -> NodeLine:
-    """What a listing shows of this node."""
+    """Return what a listing shows of this node."""
     return NodeLine(
         listed_state(node.state, node.flags),
         node.flags,
@@ -41,7 +41,7 @@ class Difference:
 
     Attributes:
         changed: The nodes that have changed, as they are now.
-        in_question: Nodes of which more has to be read, sorted.
+        in_question: Nodes that have to be read by themselves, sorted.
     """
 
     changed: Mapping[str, Node] = field(default_factory=dict)
@@ -50,21 +50,21 @@ class Difference:
 
 @dataclass(frozen=True)
 class NodePicture:
-    """All nodes, and which of them somebody has to look at.
+    """All nodes, and the sets of nodes that parts of the daemon look at.
 
     Attributes:
-        nodes: By name. Another mapping only where something has changed.
+        nodes: All nodes, by name. It is another mapping only if something has changed.
         lines: The same nodes as a listing would show them.
-        drained: Out of service, whoever did it.
-        ours: Those of them that are out by this project.
+        drained: Nodes out of service, whoever took them out.
+        ours: Nodes that this project took out of service.
         silent: Nodes that do not respond, or that Slurm has given up.
         marked: Nodes with a fault marker.
-        blind: Nodes with a blind marker, also one that does not hold any more.
-        full: Nodes with a marker of full file systems, in the same way.
+        blind: Nodes with a blind marker, also with one that does not hold any more.
+        full: Nodes with a marker of full file systems, also with one that does not hold any more.
         watch_builds: The names of the nodes whose node watch says its build, by that build.
         watch_modes: The names of the nodes whose node watch says its mode, by that mode.
-        leased: Nodes whose comment has a daemon's lease; there is one as a rule.
-        gres_used: Nodes of whose generic resources some are given to jobs.
+        leased: Nodes whose comment has a daemon's lease: one node as a rule.
+        gres_used: Nodes whose generic resources are given to jobs, at least in part.
         partitions: The names of the nodes of each partition.
     """
 
@@ -84,17 +84,17 @@ class NodePicture:
 
 
 def silent(node: Node) -> bool:
-    """Return whether Slurm shows that the node does not respond, or has given it up."""
+    """Return whether Slurm shows that the node does not respond, or that it has given the node up."""
     return "NOT_RESPONDING" in node.flags or node.state == "DOWN"
 
 
 def whole(nodes: Iterable[Node]) -> NodePicture:
-    """The picture that a whole reading gives."""
+    """Return the picture that a whole reading gives."""
     return _picture({node.name: node for node in nodes})
 
 
 def updated(picture: NodePicture, changed: Mapping[str, Node]) -> NodePicture:
-    """The picture with these nodes as they are now; the same one where nothing differs."""
+    """Return the picture with the `changed` nodes as they are now; the given picture itself if nothing differs."""
     known = picture.nodes
     changed = {name: node for name, node in changed.items() if known.get(name) != node}
     return _picture({**known, **changed}) if changed else picture
@@ -142,7 +142,7 @@ def _picture(nodes: Mapping[str, Node]) -> NodePicture:
 
 
 def difference(picture: NodePicture, listing: NodeListing) -> Difference:
-    """What a listing shows that the picture does not have yet."""
+    """Return what a listing shows that the picture does not have yet."""
     changed: dict[str, Node] = {}
     in_question: list[str] = []
     for line, names in listing.items():
@@ -156,7 +156,7 @@ def difference(picture: NodePicture, listing: NodeListing) -> Difference:
 
 
 def _in_question(node: Node, line: NodeLine) -> bool:
-    """Whether the node may have booted since, or more of it matters for what is new."""
+    """Return whether the node may have booted since, or the listing shows a change that needs more facts of it."""
     states = {node.state, line.state} <= WORKING_STATES and (node.flags | line.flags) <= WORKING_FLAGS
     same_texts = (node.reason, node.extra) == (line.reason, line.extra)
     return not (states and same_texts)

@@ -18,28 +18,28 @@ from slurm_robust.slurm.values import expand, fold
 
 QUARANTINE_PREFIX = "srobust-quarantine"
 PAIR_PREFIX = "srobust-pair"
-"""Reservations of a suspect and the node that it is tested with."""
+"""Begins the names of reservations of a suspect and the node that it is tested with."""
 OURS = "srobust-"
 """Names of the daemon's reservations begin with this."""
 THERE = frozenset(("CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"))
 """States of a job that has processes on its nodes, or soon will."""
 OF_USE_S = 3600.0
-"""A node that is free for less has no time for its full check, a job that comes to it, and that job's first steps."""
+"""A node that is free for less time is of no use: its full check, and a job's first steps after it, take time."""
 SLURMS_OWN_REASONS = ("Not responding",)
-"""Reasons that slurmctld writes by itself, when a node falls silent; no person wrote them."""
+"""Reasons that slurmctld itself, and not a person, writes when a node stops responding."""
 
 HELD_UP = "held up the end of job"
-"""So begins the reason of a node that was set DOWN only to end a job."""
+"""The reason of a node begins so if the node was set DOWN only to end a job."""
 SILENT = "does not respond"
 REBOOTED = "Node unexpectedly rebooted"
-"""The reason of a node that slurmctld keeps DOWN because it booted, and nobody had told Slurm that it would."""
+"""The reason of a node that slurmctld keeps DOWN because the node booted without notice to Slurm."""
 FAILED_FOR_SLURM = ("Prolog error", "Epilog error", "Kill task failed", "batch job complete failure")
-"""So begin the reasons of nodes that slurmctld drained because something of its own failed there."""
+"""The reasons of nodes begin so if slurmctld drained them because something of Slurm's own failed there."""
 _ELSE = frozenset(("DRAIN", "NOT_RESPONDING", "REBOOT_ISSUED", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP"))
 
 
 class NodeState(str, enum.Enum):
-    """What a node is to the daemon; in the order in which they are shown."""
+    """What a node is to the daemon; the members are in the order in which they are shown."""
 
     ACTIVE = "active"
     """A job runs on it."""
@@ -52,11 +52,11 @@ class NodeState(str, enum.Enum):
     DRAINED = "drained"
     """Out of service."""
     IDLE = "idle"
-    """None of these."""
+    """The node is in none of the states above."""
 
 
 def state_of(node: Node, *, quarantined: bool, seat: bool, standby: bool, job: bool) -> NodeState:
-    """The state of a node: what keeps it from other jobs counts before the job that runs on it."""
+    """Return the state of a node: what keeps the node from other jobs counts before the job that runs on it."""
     states = (
         (node.drained, NodeState.DRAINED),
         (quarantined, NodeState.QUARANTINE),
@@ -69,11 +69,11 @@ def state_of(node: Node, *, quarantined: bool, seat: bool, standby: bool, job: b
 
 @dataclass(frozen=True)
 class Cluster:
-    """What slurmctld shows, read just now, and which standby nodes still need their full check.
+    """The jobs, nodes and reservations that slurmctld shows just now, and the standby nodes that need a full check.
 
     Attributes:
-        suspected: Nodes that stayed in service as suspects a while ago: the last choice.
-        withheld: Those of them that no seat takes before their full check.
+        suspected: Nodes that stayed in service as suspects a while ago: they are the last choice.
+        withheld: Suspected nodes that are not taken for a seat before their full check.
     """
 
     nodes: Mapping[str, Node]
@@ -94,7 +94,7 @@ def foreign(node: Node) -> bool:
 
 
 def rebooted(state: Collection[str], reason: str) -> bool:
-    """Return whether only Slurm keeps the node DOWN, since it has booted; `state` is with its flags."""
+    """Return whether a node is DOWN only because Slurm saw it boot; `state` includes the node's flags."""
     return "DOWN" in state and _ELSE.isdisjoint(state) and reason.startswith(REBOOTED)
 
 
@@ -104,12 +104,12 @@ def drained_by_us(node: Node) -> bool:
 
 
 def merge(folded: str, names: Iterable[str]) -> str:
-    """A folded list with these names added."""
+    """Return a folded list with these names added."""
     return fold(sorted({*expand(folded), *names}))
 
 
 def quarantine_name(node: str) -> str:
-    """The reservation that keeps everyone off a suspect."""
+    """Return the name of the reservation that keeps all jobs off a suspect."""
     return f"{QUARANTINE_PREFIX}-{node}"
 
 
@@ -130,26 +130,26 @@ class HardwareClass:
 
 
 def class_of(node: Node, partition: str) -> HardwareClass:
-    """The hardware class of a node within a partition (sockets such as `(S:0-1)` do not matter)."""
+    """Return the hardware class of a node within a partition (sockets such as `(S:0-1)` do not matter)."""
     return _class(partition, node.gres, node.features)
 
 
 @lru_cache(maxsize=1024)
 def _class(partition: str, gres: str, features: tuple[str, ...]) -> HardwareClass:
-    """Thousands of nodes are of a few classes."""
+    """Return the hardware class; cached, since thousands of nodes are of a few classes."""
     plain = re.sub(r"\([^)]*\)", "", gres)
     return HardwareClass(partition, ",".join(sorted(filter(None, plain.split(",")))), tuple(sorted(features)))
 
 
 def in_reservations(reservations: Iterable[Reservation], prefix: str = "") -> frozenset[str]:
-    """All nodes of the reservations whose names begin with `prefix`."""
+    """Return all nodes of the reservations whose names begin with `prefix`."""
     return frozenset(n for r in reservations if r.name.startswith(prefix) for n in expand(r.nodes))
 
 
 def due(reservations: Iterable[Reservation], until_s: float) -> list[Reservation]:
-    """The reservations that keep nodes from a use that ends at that time: this project's, and those that begin before.
+    """Return the reservations that keep nodes from a use until `until_s`: this project's, and others that begin before.
 
-    A maintenance that is announced may be of all nodes, for weeks.
+    Later reservations do not count: an announced maintenance may cover all nodes for weeks.
     """
     return [r for r in reservations if r.name.startswith(OURS) or r.start_at_s <= until_s]
 
@@ -161,7 +161,7 @@ LOST_GRES = (
 
 
 def idle(node: Node) -> bool:
-    """Return whether a job could start on the node now, its reservations apart."""
+    """Return whether a job could start on the node now, apart from the node's reservations."""
     return node.state == "IDLE" and not node.gres_used and _empty(node)
 
 
@@ -170,7 +170,7 @@ def _empty(node: Node) -> bool:
 
 
 def lost_gres(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """Nodes on which no job runs, but whose generic resources Slurm counts as used by one, sorted."""
+    """Return nodes on which no job runs, but whose generic resources Slurm counts as used by a job, sorted."""
     return tuple(sorted(node.name for node in nodes if node.gres_used and _empty(node)))
 
 
@@ -180,16 +180,16 @@ def is_there(job: Job) -> bool:
 
 
 def busy_nodes(jobs: Iterable[Job]) -> frozenset[str]:
-    """Nodes on which a job is."""
+    """Return nodes on which a job is."""
     return frozenset(n for job in jobs if is_there(job) for n in job.nodes)
 
 
 def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, until_s: float) -> list[str]:
-    """Nodes that can replace the lost: standby first, then idle ones unreserved until then; of the same hardware class.
+    """Return nodes that can replace the lost ones: of the same hardware class, standby nodes first, then idle ones.
 
-    Standby nodes that passed their full check come first; suspects, and at the very end nodes that a reservation needs
-    before `until_s`, come last. A job that waits may name several partitions, and runs in one: here in the first that
-    has all of the lost and those that it keeps. What a seat of the job holds already is free for it.
+    Standby nodes that passed their full check come first. Suspects come late, and nodes that a reservation needs before
+    `until_s` come last. A waiting job may name several partitions, and runs in one: it is taken to run in the first one
+    that has all nodes that it lost and keeps. Nodes that a seat of the job already holds count as free for the job.
     """
     seat = f"{config.seat.prefix}-{job.ref.job_id}"
     own = in_reservations(r for r in cluster.reservations if r.name == seat)
@@ -225,8 +225,8 @@ class Pool:
     """What a standby pool should be.
 
     Attributes:
-        nodes: The whole new list of members, sorted; empty if there is no node to hold.
-        short: Members missing to the wanted size.
+        nodes: The whole new list of members, sorted; empty if the pool holds no node.
+        short: How many members are missing to the wanted size.
         wanted: The wanted size.
     """
 
@@ -239,13 +239,13 @@ class Pool:
 
 @dataclass(frozen=True)
 class PoolRules:
-    """What the site chose of pools, and what holds now.
+    """What the site chose for pools, and what is known now.
 
     Attributes:
-        seat_prefix: Reservations of seats begin so.
-        sizes: By a class's slug, where the site chose `auto`; `start_size` for classes that are not in it.
-        lacked: Nodes that a job could use which waits for nodes after a requeue: none of them is added.
-        until_s: Nodes are of use if nobody has reserved them from before this time on: `OF_USE_S` from now.
+        seat_prefix: The names of seats' reservations begin so.
+        sizes: Slug of a class → size of its pool, if the site chose `auto`; `start_size` for classes without an entry.
+        lacked: Nodes that could be used by a job that waits for nodes after a requeue: they are not added to pools.
+        until_s: `OF_USE_S` from now: a node that is reserved from before this time on is of no use to a pool.
     """
 
     config: StandbyConfig
@@ -255,7 +255,7 @@ class PoolRules:
     lacked: frozenset[str] = frozenset()
 
     def size_of(self, kind: HardwareClass) -> int:
-        """How many nodes a class's pool should have."""
+        """Return how many nodes the pool of a class should have."""
         if self.config.size == "auto":
             return self.sizes.get(kind.slug, min(self.config.start_size, self.config.max_size))
         return self.config.size
@@ -270,14 +270,14 @@ def plan_pools(
     at_check: frozenset[str] = frozenset(),
     suspected: Mapping[str, bool] = MappingProxyType({}),
 ) -> list[Pool]:
-    """One pool for each hardware class: healthy members stay, lost ones are replaced by idle unreserved nodes.
+    """Return one pool for each hardware class: healthy members stay, lost ones are replaced by idle unreserved nodes.
 
     A member that got a job through a seat leaves the pool (it is not idle any more), and its place is refilled.
-    A member in a seat stays in its pool, and is not added to another; one that is busy with the
-    daemon's own check (`at_check`) stays, too. Nodes in `keep_out`, for example those in quarantine, are not taken.
-    Nor are those added that a waiting job `lacked`: beside the pool it could wait for ever.
-    Those that were `suspected` come last; a member that was not checked since (False) gives way to another node.
-    Nor is a node taken that somebody has reserved from before `until_s` on; one that is reserved later comes last.
+    A member in a seat stays in its pool, and is not added to another pool. A member that is busy with the daemon's own
+    check (`at_check`) stays, too. Not added are nodes in `keep_out` (for example in quarantine), nodes that a waiting
+    job `lacked` (without them the job could wait for ever), and nodes that are reserved from before `until_s` on. Nodes
+    that were `suspected`, and nodes that are reserved from a later time on, come last; a `suspected` member that was
+    not checked since (False) gives way to another node.
     """
     reserved, config = list(reservations), rules.config
     seats = in_reservations(reserved, rules.seat_prefix)
@@ -304,7 +304,7 @@ def plan_pools(
 
 
 def by_class(nodes: Iterable[Node], partitions: tuple[str, ...]) -> dict[HardwareClass, list[str]]:
-    """Names by hardware class, each node in the first of its partitions that may have a pool."""
+    """Return the names of nodes by hardware class, each node in the first of its partitions that may have a pool."""
     kinds: dict[HardwareClass, list[str]] = {}
     for node in nodes:
         partition = next((p for p in node.partitions if not partitions or p in partitions), None)
@@ -314,5 +314,5 @@ def by_class(nodes: Iterable[Node], partitions: tuple[str, ...]) -> dict[Hardwar
 
 
 def _stays(member: Node, seats: frozenset[str], at_check: frozenset[str]) -> bool:
-    """Whether a member stays in its pool."""
+    """Return whether a member stays in its pool."""
     return member.name in seats or (member.usable and (member.name in at_check or idle(member)))

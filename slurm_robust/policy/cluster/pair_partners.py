@@ -1,4 +1,4 @@
-"""Finds whom a node can meet in a test: free nodes for a suspect, and the next pair of a standby pool. Pure."""
+"""Finds partners for tests of two nodes: free nodes for a suspect, and the next pair of a standby pool. Pure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from slurm_robust.slurm.client import Node, Reservation
 from slurm_robust.slurm.values import expand
 
 PARTNER_WAIT_S = 1800.0
-"""A standby node that has passed its full check and meets nobody for so long counts as ready all the same."""
+"""A standby node that passed its full check and finds no partner for so long counts as ready all the same."""
 
 
 def shared_partitions(one: Node, other: Node) -> tuple[str, ...]:
-    """Partitions in which both are of one hardware class: others need not compute the same bits."""
+    """Return partitions in which both nodes are of one hardware class: unlike nodes need not compute the same bits."""
     shared = (name for name in one.partitions if name in other.partitions)
     return tuple(name for name in shared if class_of(one, name) == class_of(other, name))
 
@@ -38,15 +38,15 @@ def company(
     until_s: float,
     config: Config,
 ) -> Company:
-    """Who can meet this suspect now.
+    """Return the nodes that can be tested together with this suspect now.
 
     Args:
         suspect: A node in quarantine.
-        cluster: What Slurm shows.
+        cluster: The nodes, jobs and reservations that Slurm shows.
         known: The checks of standby nodes.
         taken: Nodes in quarantine or in another test.
         until_s: When the test has certainly ended.
-        config: The site's: how the names of pools and seats begin.
+        config: The site's configuration: how the names of pools and seats begin.
     """
     held = cluster.reservations
     pools = in_reservations(held, f"{config.standby.prefix}-")
@@ -54,23 +54,26 @@ def company(
     out |= busy_nodes(cluster.jobs) | {suspect.name}
     free = [n for n in cluster.nodes.values() if n.name not in out and idle(n) and shared_partitions(suspect, n)]
     standby = [n.name for n in free if _ready(n, pools, cluster.unchecked, known)]
-    # Also of a reservation that begins soon: it must not find its node in a test.
+    # Nodes of a reservation that begins soon count, too: its job must not find the node in a test.
     reserved = in_reservations(r for r in held if r.start_at_s <= until_s)
     spare = [n for n in free if n.name not in reserved and "RESERVED" not in n.flags]
     spare.sort(key=lambda n: n.name, reverse=True)
-    # Slurm keeps these free for a job that is about to start.
+    # Slurm keeps such nodes free for a job that is about to start.
     spare.sort(key=lambda n: "PLANNED" in n.flags)
     return Company(tuple(sorted(standby)), tuple(n.name for n in spare))
 
 
 def in_spare_pools(reservations: Iterable[Reservation], pool_prefix: str, in_tests: frozenset[str]) -> frozenset[str]:
-    """Members of the pools that have less than half in tests (a pool of one: none): the others are left to the jobs."""
+    """Return members of the pools with less than half of their members in tests (of a pool of one: with none).
+
+    The members of the other pools are left to the jobs.
+    """
     members = [frozenset(expand(r.nodes)) for r in reservations if r.name.startswith(f"{pool_prefix}-")]
     return frozenset(n for names in members if len(names & in_tests) < max(1, len(names) // 2) for n in names)
 
 
 def _ready(node: Node, pools: frozenset[str], unchecked: frozenset[str], known: Mapping[str, StandbyCheck]) -> bool:
-    """True for a standby node whose own tests passed, and that is not being checked."""
+    """Return whether the node is a standby node that passed its own tests and is not being checked."""
     row = known.get(node.name)
     return node.name in pools and node.name not in unchecked and row is not None and row.job_id is None
 
@@ -81,8 +84,8 @@ class PairsDue:
 
     Attributes:
         unmet: Members that still have to be tested with another node.
-        pair: Which two are tested now, the new one first; None for none.
-        alone: Members whose full check counts alone, and why.
+        pair: The two members that are tested together now, the new one first; None if no pair is.
+        alone: Members for which the full check alone is enough → the reason.
     """
 
     unmet: tuple[str, ...] = ()
@@ -99,15 +102,15 @@ def pairs_due(
     now_s: float,
     max_age_s: float,
 ) -> PairsDue:
-    """Choose the next pair of one pool: a member that met nobody since it joined or booted, and another.
+    """Choose the next pair of one pool: a member that had no such test since it joined or booted, and a partner.
 
     Args:
-        members: Of the pool.
-        known: Their checks.
-        failed_with: Nodes with which a member has failed together: they are its last choice.
+        members: The members of the pool.
+        known: The checks of the members.
+        failed_with: Member → nodes with which it failed together: they are its last choice.
         busy: Nodes with a job, a seat or a test.
         now_s: The time.
-        max_age_s: As for the full check; 0 checks nobody.
+        max_age_s: The maximum age of a full check; with 0 no member is checked.
     """
     fit = [n for n in members if n.name in known and not wants_check(n, known[n.name], now_s, max_age_s)]
     strangers = [n for n in fit if not known[n.name].met_at_s or n.boot_at_s > known[n.name].met_at_s]

@@ -31,30 +31,30 @@ from slurm_robust.slurm.values import expand, fold
 SEAT_FLAGS = ("IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
 """Not FLEX: a user's jobs in such a seat, which overlaps others, could start on nodes of any reservation."""
 QUARANTINE_FLAGS = ("IGNORE_JOBS", "OVERLAP", "NO_HOLD_JOBS_AFTER_END")
-"""When it ends it must not leave a recheck held: without a daemon nobody would release or cancel it."""
+"""A quarantine that ends must not leave a recheck held: without a daemon nobody would release or cancel the recheck."""
 SEAT_LASTS_MIN = 3
 """Seats last a bit longer than Slurm's own delay after a requeue, and are renewed while they are needed."""
 RECHECK_REASON = "only suspected so far: a full check decides"
 MAX_DRAIN_REASON_CHARS = 200
 """Of a node's reason: `sinfo -R` and Slurm's own mails show no more."""
 MIN_RUN_S = 600.0
-"""Before a maintenance window, a job is only started again where it can run this long."""
+"""If a maintenance window comes, a job is only started again on nodes where it can run this long before it."""
 WINDOW_MARGIN_S = 60.0
 """Kept free between the job's new end and a coming window."""
 OPEN_SEAT_MARGIN_S = 7200.0
-"""An open seat ends this long after its job must have: Slurm ends a job that is still in its seat when that ends."""
+"""An open seat ends this long after its job must have ended: Slurm ends a job that is in a seat when the seat ends."""
 
 CLAIM = "claim"
 NODE_LOST = "node_lost"
 NODE_FAULT = "node_fault"
 OWNER = "owner"
 _OF_ALL = 5
-"""So many times a user's seats that brought no new step may be given to them in all."""
+"""A user's seats in all may be this many times the number of seats that may bring no new step."""
 _NODES_A_SEAT = 50
 """One more seat a day for so many nodes: three times the 6.5 failures of 1,000 node-days that Kokolis et al. report
 (Revisiting Reliability in Large-Scale Machine Learning Research Clusters, 2024)."""
 REPORT = "report"
-"""The kind of an incident that is no recovery: the job's own plan, for which it does not need the daemon."""
+"""The kind of an incident without a recovery: the job has a plan of its own, for which it does not need the daemon."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Usage:
     """Seats given so far: active now, and to this user and this job within the last day.
 
     Attributes:
-        user_fruitless: Those of `user_day` that have ended, and brought no new step.
-        job_fruitless: Those of the job after which it came no further, up to now and one after the other.
-        user_nodes: How many nodes the user's running jobs have; `job_nodes` are those of this job.
-        barred: Why no claim of this user is accepted now, empty if that is not so.
+        user_fruitless: Seats among `user_day` that have ended and brought no new step.
+        job_fruitless: The job's last seats in a row that brought no new step.
+        user_nodes: How many nodes the user's running jobs have; `job_nodes`: how many nodes this job has.
+        barred: Why no claim of this user is accepted now; empty if claims are accepted.
     """
 
     active: int = 0
@@ -80,7 +80,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why nothing is done; `cap` where one of the site's caps on seats is why."""
+    """Why nothing is done; `cap` is set if one of the site's caps on seats is the reason."""
 
     reason: str
     cap: bool = False
@@ -88,22 +88,22 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Recovery:
-    """One job's way back, decided: all that is needed to continue it after the daemon was killed.
+    """The decided recovery of one job, with all that is needed to continue it after the daemon was killed.
 
     Attributes:
         kind: `claim` (the job asked), `node_lost` (the daemon saw its node fail), `node_fault` (its node
             marked a fault of its own), `owner` (the user's own daemon).
         restart: Restart count of the attempt that failed; a higher one means that the job was requeued.
         bad: Nodes that the next attempt must not use.
-        kept: Survivors.
+        kept: Nodes of the job that the next attempt uses again.
         standby: Nodes that replace the bad ones.
         seat: Name of the reservation, empty if there is none.
         exclude: The job's exclusions, the user's own and the daemon's, folded.
-        own_exclude: The user's own.
-        size: Nodes that the job had; 0 in rows of older daemons.
+        own_exclude: The user's own exclusions.
+        size: How many nodes the job had; 0 in rows of older daemons.
         open_until_s: When the seat ends at the latest, once the user is let in; 0 if the job has no time limit.
-        own_reservation: The job's own reservation, given back when the seat is left.
-        time_limit_min: The time limit to set (what was left), None to leave it.
+        own_reservation: The job's own reservation, which the job gets back when it leaves the seat.
+        time_limit_min: The time limit to set (the time that was left); None to leave the limit as it is.
         requeued: The job had requeued itself before its claim was read.
     """
 
@@ -133,7 +133,7 @@ class Recovery:
 
     @property
     def plan(self) -> Plan:
-        """The plan that it carries out."""
+        """The plan that this recovery carries out."""
         alone = Road.PLAIN_REQUEUE if self.requeued else Road.OWNER_REQUEUE
         return Plan(Road.SEAT if self.seat else alone, self.reason, self.bad)
 
@@ -155,7 +155,7 @@ def check_claim(job: Job, claim: Claim, usage: Usage, config: Config) -> Refusal
 
 
 def _check_conduct(usage: Usage, limit: int) -> Refusal | None:
-    """Seats are not for other jobs, and a job that crashes again and again must not use up those of its user."""
+    """Refuse a job whose last seats in a row brought no new step: it must not use up the seats of its user."""
     if usage.barred:
         return Refusal(usage.barred)
     seats = usage.job_fruitless
@@ -165,10 +165,10 @@ def _check_conduct(usage: Usage, limit: int) -> Refusal | None:
 
 
 def check_caps(usage: Usage, config: Config) -> Refusal | None:
-    """Refuse where the site's caps on seats are reached.
+    """Refuse if the site's caps on seats are reached.
 
-    Large jobs fail more often, so a day's caps grow with the nodes. Of one user only the seats that brought no new step
-    are few; what jobs tell of their steps is the user's word, so those that did are bounded, too.
+    Large jobs fail more often, so a day's caps grow with the nodes. The strict cap of a user counts only seats that
+    brought no new step. Jobs could tell of steps that they did not make, so all seats of a user are bounded, too.
     """
     seat = config.seat
     user_most = _OF_ALL * seat.max_per_user_day + usage.user_nodes // _NODES_A_SEAT
@@ -190,20 +190,20 @@ def check_caps(usage: Usage, config: Config) -> Refusal | None:
 
 @dataclass(frozen=True)
 class RecoveryRequest:
-    """What a recovery is asked for.
+    """What a recovery is asked to do.
 
     Attributes:
         kind: `claim`, `node_lost` or `node_fault`.
         job: The job as slurmctld shows it.
-        evict: Its nodes that the next attempt must not use, already checked to be its own.
+        evict: Nodes of the job that the next attempt must not use, already checked to be nodes of the job.
         why: The reason; it goes into Slurm's reasons.
-        suspects_to: What happens to the evicted: `quarantine`, `drain`, or empty for nothing.
-        incident: The job's own name for the incident; the answer repeats it.
-        earlier: Nodes that earlier recoveries of this job excluded. The user did not choose them: they are given back
-            once they are neither quarantined nor out of service, and are the last choice as replacements.
-        remedy: What repairs the evicted, if they are drained.
-        requeued: As `Recovery` has it.
-        lost: Nodes that do not respond, as an earlier recovery of this attempt has seen: they are replaced, not blamed.
+        suspects_to: What happens to the evicted nodes: `quarantine`, `drain`, or empty for nothing.
+        incident: The job's own name for the incident; the answer repeats the name.
+        earlier: Nodes that earlier recoveries of this job, and not the user, excluded. They are given back once they
+            are neither quarantined nor out of service, and are the last choice as replacements.
+        remedy: What repairs the evicted nodes, if they are drained.
+        requeued: The job had requeued itself before its claim was read.
+        lost: Nodes that did not respond in an earlier recovery of this attempt: they are replaced, but not blamed.
     """
 
     kind: str
@@ -219,9 +219,10 @@ class RecoveryRequest:
 
 
 def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: float) -> Recovery | Refusal:
-    """Decide a job's way back, with every action of it, before anything is done.
+    """Decide how a job comes back, with every action that this needs, before anything is done.
 
-    Which nodes survive, which replace the others, and does a coming reservation leave enough time?
+    The plan says which nodes are used again and which nodes replace the lost ones. It is refused if a coming
+    reservation leaves too little time.
     """
     job = request.job
     left_s = None if job.time_limit_s is None else job.time_limit_s - max(0.0, now_s - job.start_at_s)
@@ -284,7 +285,7 @@ def plan(request: RecoveryRequest, cluster: Cluster, config: Config, now_s: floa
 
 
 def _survivors(request: RecoveryRequest, cluster: Cluster, now_s: float) -> tuple[str, ...]:
-    """Nodes of the job that the next attempt uses again."""
+    """Return nodes of the job that the next attempt uses again."""
     names = request.job.nodes
     unfit = {n for n in names if n in cluster.nodes and not cluster.nodes[n].usable}
     under_maintenance = in_reservations(r for r in cluster.reservations if "MAINT" in r.flags and r.start_at_s <= now_s)
@@ -292,21 +293,26 @@ def _survivors(request: RecoveryRequest, cluster: Cluster, now_s: float) -> tupl
 
 
 def exclusions(job: Job, cluster: Cluster, earlier: frozenset[str]) -> tuple[str, str]:
-    """The exclusions that are the user's own, and these with the daemon's that still hold; both folded."""
+    """Return the exclusions of the user, and the exclusions of the user and the daemon that still hold; both folded."""
     now, quarantined = frozenset(expand(job.exclude or "")), in_reservations(cluster.reservations, QUARANTINE_PREFIX)
     back = {n for n in earlier - quarantined if n in cluster.nodes and cluster.nodes[n].usable}
     return fold(sorted(now - earlier)), fold(sorted(now - back))
 
 
 def plan_late(request: RecoveryRequest, cluster: Cluster) -> Recovery:
-    """Only the suspects of a job that has requeued itself, and runs again or has ended: nothing is done to the job."""
+    """Return a recovery that deals only with the suspects of a job that requeued itself: nothing is done to the job.
+
+    The job runs again, or has ended.
+
+    The job runs again, or has ended.
+    """
     job, bad = request.job, tuple(sorted(set(request.evict)))
     late = Recovery(CLAIM, job.ref, job.user, job.restart_count, bad=bad, reason=request.why, requeued=True)
     return replace(late, actions=tuple(_suspects_aside(late, cluster, request)))
 
 
 def plan_owner(job: Job, evict: Sequence[str], why: str) -> Recovery:
-    """The way back that needs only the owner's rights: requeue, exclude, start now. No drain, no reservation."""
+    """Return the recovery that needs only the owner's rights: requeue, exclude, start now. No drain, no reservation."""
     address = job.ref.address
     exclude = merge(job.exclude or "", evict)
     actions = (
@@ -332,7 +338,7 @@ def plan_owner(job: Job, evict: Sequence[str], why: str) -> Recovery:
 def _next_window(
     job: Job, nodes: Sequence[str], reservations: Sequence[Reservation], now_s: float
 ) -> Reservation | None:
-    """The first coming reservation of others on these nodes; None if there is none."""
+    """Return the first coming reservation of others on these nodes; None if there is none."""
     coming = [
         r
         for r in reservations
@@ -345,14 +351,14 @@ def _next_window(
 
 
 def _open_until_s(left_s: float | None, coming: Reservation | None, now_s: float) -> float:
-    """When an open seat is to end, 0 for never; the job's own end is before the reservation that is coming."""
+    """Return when an open seat is to end, 0 for never; the job's own end is before the reservation that is coming."""
     ends_s = [now_s + left_s + OPEN_SEAT_MARGIN_S] if left_s is not None else []
     ends_s += [coming.start_at_s - 1.0] if coming is not None else []
     return min(ends_s, default=0.0)
 
 
 def _suspects_aside(r: Recovery, cluster: Cluster, request: RecoveryRequest) -> list[Action]:
-    """What takes the evicted out of service."""
+    """Return the actions that take the evicted nodes out of service."""
     address, actions, suspects_to = r.job.address, list[Action](), request.suspects_to
     for name in r.bad:
         node = cluster.nodes.get(name)

@@ -36,26 +36,26 @@ ENDED = frozenset(
     ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "DEADLINE", "BOOT_FAIL", "OUT_OF_MEMORY", "NODE_FAIL", "REVOKED")
 )
 HELD = frozenset(("SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
-"""What Slurm shows instead of PENDING where a job is held, by `scontrol requeuehold` for example."""
+"""Slurm shows one of these instead of PENDING if a job is held, by `scontrol requeuehold` for example."""
 RUNS = frozenset(("RUNNING", "STOPPED", "SIGNALING"))
-"""A job that its user stops by a signal runs all the same: it keeps no seat open, and none of the few from others."""
+"""States of a job that runs. A job that its user stopped by a signal counts as running, so that it keeps no seat."""
 HELD_UP_AFTER_S = 1.5
-"""A suspect that alone delays the job's end this long, after all survivors have ended it, is set DOWN."""
+"""A suspect that alone delays the job's end for so long, after all survivors have ended it, is set DOWN."""
 HELD_UP_BY_ALL_AFTER_S = 45.0
-"""The same for a survivor that fell silent, and where no survivor shows how long a job's end takes on this site: it
-covers Slurm's default KillWait (30 s) and an epilog. So it is, too, where the suspect was kept in service."""
+"""The same delay for a survivor that stopped responding, for a suspect that was kept in service, and if no survivor
+shows how long a job's end takes on this site. It covers Slurm's default KillWait (30 s) and an epilog."""
 RENEW_BELOW_S = 60.0
-"""A seat that is still needed is renewed when less than this is left of it, or than a third where it is short."""
+"""A seat that is still needed is renewed when less than this time is left, or less than a third of a short seat."""
 ENDS_SOON_S = 90.0
 GIVE_UP_AFTER_S = 3600.0
 STAYS_UP_AFTER_DOWN_S = 15.0
-"""A job still running this long after its node went DOWN was submitted with --no-kill."""
+"""A job that still runs this long after its node went DOWN was submitted with --no-kill."""
 MOST_RESTARTS = 4
-"""A job that was requeued so often within one recovery is not started in its seat again: one requeue is the recovery's,
-and a prolog that fails on a standby node may make another."""
+"""A job that was requeued so often within one recovery is not started in its seat again: the recovery requeues the job
+once, and a prolog that fails on a standby node may requeue it once more."""
 SOON_S, LATER_S = 1, 121
-"""When a job that is requeued may start: in the next second, which credentials need; where it has to wait longer, or to
-be let into its seat, after Slurm's own delay, which is shortened as soon as the wait is over."""
+"""When a requeued job may start: in the next second, which credentials need; or, if the job has to wait longer or to be
+let into its seat, after Slurm's own delay, which is shortened as soon as the wait is over."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Do:
 
 @dataclass(frozen=True)
 class KeepWaiting:
-    """Nothing to do until Slurm shows a change."""
+    """There is nothing to do until Slurm shows a change."""
 
     reason: str
 
@@ -96,11 +96,11 @@ Step = Do | KeepWaiting | GiveUp | Finish
 
 
 def credential_pause_s(settings: Mapping[str, str]) -> int:
-    """Whole seconds that must lie between a job's end and its start on the same nodes.
+    """Return how many whole seconds must lie between a job's end and its start on the same nodes.
 
-    slurmd up to 22.05 scans its expired jobs at most every two seconds (`_clear_expired_job_states`). A job
-    that starts sooner can find its old record at the prolog and a new one at the launch: with PrologFlags=Alloc the
-    launch then waits ten seconds for a prolog that never comes, and slurmctld drains the node with `Prolog error`.
+    slurmd up to 22.05 scans its expired jobs at most every two seconds (`_clear_expired_job_states`). A job that starts
+    sooner can find its old record at the prolog and a new record at the launch: with PrologFlags=Alloc the launch then
+    waits ten seconds for a prolog that never comes, and slurmctld drains the node with `Prolog error`.
     """
     numbers = re.match(r"(\d+)\.(\d+)", settings.get("SLURM_VERSION", ""))
     old = numbers is None or (int(numbers[1]), int(numbers[2])) < (23, 2)
@@ -109,7 +109,7 @@ def credential_pause_s(settings: Mapping[str, str]) -> int:
 
 
 def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of cases, each with its step)
-    """What to do now for this recovery."""
+    """Return what to do now for this recovery."""
     job = view.job
     if job is None or job.state in ENDED:
         state = job.state if job is not None else "gone"
@@ -143,19 +143,19 @@ def next_step(r: Recovery, view: View) -> Step:  # noqa: PLR0911 (a list of case
 
 
 def _requeue(r: Recovery, view: View) -> Do:
-    """The requeue, which also says when the job may run again, so that it cannot start elsewhere before."""
+    """Return the requeue, which also says when the job may run again, so that the job cannot start elsewhere before."""
     return Do(replace(_do(r, ActionKind.REQUEUE).action, args=_waits(r, view)))
 
 
 def _waits(r: Recovery, view: View) -> dict[str, object]:
-    """How a job waits until it is let into its seat: Slurm cannot let it in without all other jobs of its user."""
+    """Return how a job waits until it is let into its seat: Slurm can only let in all jobs of its user together."""
     point = _do(r, ActionKind.POINT_JOB_AT_SEAT).action
     where = {name: value for name, value in point.args.items() if name != "reservation"}
     return {**where, "start_in_s": LATER_S if r.seat or view.pause_s else SOON_S}
 
 
 def _starts(r: Recovery, view: View) -> Action:
-    """Lets the job's user into the seat and starts the job there, in one call; outside where the seat is too small."""
+    """Return the call that lets the user into the seat and starts the job there; outside if the seat is too small."""
     point = _do(r, ActionKind.POINT_JOB_AT_SEAT).action
     args = dict(point.args)
     if r.seat and suffices(r, view):
@@ -189,7 +189,7 @@ def _set_suspects_aside(r: Recovery, view: View) -> Step | None:
 
 
 def _undrained(r: Recovery, view: View) -> list[Action]:
-    """Drains that are still to be made; one that slurmctld forgets is repeated with the breaker's, not here."""
+    """Return drains that are still to be made. If slurmctld forgets a drain, it is repeated with the breaker's."""
     drains = ((action, view.nodes.get(action.target)) for action in r.actions if action.kind is ActionKind.DRAIN)
     return [
         action
@@ -199,7 +199,7 @@ def _undrained(r: Recovery, view: View) -> list[Action]:
 
 
 def _stays_in_service(r: Recovery, view: View) -> GiveUp | None:
-    """A job that nobody asked to move stays where the breaker keeps its node in service: the next job would follow."""
+    """Give up on a job that did not ask to move, if the breaker keeps its node in service: the next would follow."""
     if r.kind == NODE_FAULT and not view.may_take_out and (undrained := _undrained(r, view)):
         names = ", ".join(action.target for action in undrained)
         return GiveUp("aborted", f"the breaker is open: {names} may not be drained, and the job is not moved")
@@ -220,10 +220,10 @@ def _seat(r: Recovery, view: View) -> Step | None:
 
 
 def _close(r: Recovery, view: View) -> Step | None:
-    """Take a seat away that was opened in vain, since the job needs more or other nodes, or that ends.
+    """Take away a seat that ends, or that was opened in vain since the job needs more nodes or other nodes.
 
-    A closed one follows. No node is added to an open one: a job of the user that came just before would look like one
-    that came through it.
+    A closed seat follows. A node is never added to an open seat: a job of the user that came to that node just before
+    would look like a job that came through the seat.
     """
     seat = view.reservations.get(r.seat)
     in_vain = opened(seat) and not (suffices(r, view) and holds(r, view))
@@ -231,9 +231,9 @@ def _close(r: Recovery, view: View) -> Step | None:
 
 
 def _take_away(r: Recovery, view: View) -> Step | None:
-    """Tidy up a seat whose job has not started; one that is open is closed first, before the jobs are read again.
+    """Tidy up a seat whose job has not started. An open seat is closed first, before the jobs are read again.
 
-    Once it is gone, a job of the user that came through it looks like one that Slurm has started there since.
+    Once the seat is gone, a job of the user that came through the seat looks like a job that Slurm started there later.
     """
     step, seat = _tidy(r, view), view.reservations.get(r.seat)
     deletes = isinstance(step, Do) and step.action.kind is ActionKind.DELETE_SEAT
@@ -241,7 +241,7 @@ def _take_away(r: Recovery, view: View) -> Step | None:
 
 
 def _tidy(r: Recovery, view: View) -> Step | None:
-    """Take the job out of its seat, and every other one, which goes on without it; and delete the seat."""
+    """Take the job, and every other job, out of the seat, and delete the seat; the other jobs go on without it."""
     if not r.seat:
         return None
     if view.job is not None and view.job.state not in ENDED and in_seat(r, view.job):
@@ -264,7 +264,7 @@ def _others_out(r: Recovery, view: View) -> Step:
 
 
 def _closed(r: Recovery, view: View, why: str) -> Do | None:
-    """Close the seat, once, before jobs are taken out: their user puts them in faster, also the seat's own."""
+    """Close the seat, once, before jobs are taken out: their user could put jobs in faster, also the seat's own job."""
     seat = view.reservations.get(r.seat)
     if seat is None or seat.end_at_s - view.now_s <= ENDS_SOON_S:
         return None
@@ -312,7 +312,7 @@ def _while_completing(r: Recovery, view: View, job: Job) -> Step:
 
 
 def _point_early(r: Recovery, view: View, job: Job) -> Do | None:
-    """Delay a job that was requeued by itself while it still ends, once: afterwards it could start anywhere."""
+    """Delay, once, a job that was requeued without us while it still ends: afterwards it could start anywhere."""
     known = not _requeued_by_others(r, view) and job.restart_count > r.restart
     if not known or waits(r, view) or ActionKind.POINT_JOB_AT_SEAT in view.called:
         return None
@@ -345,7 +345,7 @@ def lift(address: str, back: Iterable[str], job: Job) -> Action:
 
 
 def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
-    """A job that somebody else has requeued or holds; a hold that our own prolog caused is ended, once."""
+    """Give up on a job that somebody else has requeued or holds; end a hold that our own prolog caused, once."""
     if others := _requeued_by_others(r, view):
         return GiveUp("aborted", others)
     node = refused_by(job, view.nodes)
@@ -361,7 +361,7 @@ def _not_ours(r: Recovery, view: View, job: Job) -> Step | None:
 
 
 def _requeued_by_others(r: Recovery, view: View) -> str:
-    """Why the job's requeue is not this recovery's; empty if it is."""
+    """Return why the job's requeue was not made by this recovery; empty if it was."""
     if view.job is not None and view.job.restart_count > r.restart + MOST_RESTARTS:
         return f"the job was requeued {view.job.restart_count - r.restart} times since"
     if r.requeued:
@@ -376,7 +376,7 @@ def _requeued_by_others(r: Recovery, view: View) -> str:
 
 
 def _drain_lost(r: Recovery, view: View) -> Step | None:
-    """A node that died while the daemon watched is drained, so that it does not come back by itself."""
+    """Drain a node that died while the daemon watched, so that it does not come back by itself."""
     if r.kind != NODE_LOST or not view.may_take_out:
         return None
     for node in (view.nodes[n] for n in r.bad if n in view.nodes):

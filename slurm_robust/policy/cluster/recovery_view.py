@@ -1,4 +1,4 @@
-"""What Slurm shows of a recovery, and what follows from it at once: is the job placed, is an action done? Pure."""
+"""Holds what Slurm shows of a recovery, and what follows at once: is the job placed, is an action done? Pure."""
 
 from __future__ import annotations
 
@@ -13,43 +13,45 @@ from slurm_robust.slurm.client import Job, Node, Reservation
 from slurm_robust.slurm.values import expand, fold
 
 TRIED_S = 6.0
-"""A job that does not start within this time in a seat with fewer nodes than it had needs more."""
+"""A job that does not start within this time in a seat with fewer nodes than the job had needs more nodes."""
 CLOSED_S = 30.0
-"""Another job's seat that is closed for longer may wait for a node of this one: neither would ever start."""
+"""If another job's seat is closed for longer, that job may wait for a node of this seat: neither would ever start."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What Slurm shows now, and for how long it has.
+    """What Slurm shows now of a job's recovery, and since when.
 
     Attributes:
-        job: None if Slurm does not know it (any more).
+        job: The job; None if Slurm does not know it (any more).
         occupied: Nodes on which other jobs run or end.
         called: Actions that were called at least once, by kind.
-        abort: Why the recovery is given up; empty while it is not.
-        answered: The state of the answer that the job's AdminComment has for this incident, or empty.
-        completing_s: For how long the job has been ending; `alone_s`: for how long only suspects have delayed that.
+        abort: Why the recovery is given up; empty if it is not.
+        answered: The state of the answer that the job's AdminComment has for this incident; empty if it has none.
+        completing_s: For how long the job has been ending; `alone_s`: for how long only suspects have delayed its end.
         pointed_s: For how long the pending job has been pointed at its seat.
         lost_s: For how long all lost nodes have been DOWN while the job still runs.
-        age_s: Of the recovery.
+        age_s: The age of the recovery.
         start_timeout_s: A seat whose job does not start in this time is deleted.
         may_take_out: False while the breaker is open.
-        withdrawn: The job wrote a later claim that asks for nothing: it has helped itself. (A missing claim means
+        withdrawn: The job wrote a later claim that asks for nothing: the job has helped itself. (A missing claim means
             nothing: a killed slurmctld forgets comments, too.)
-        was_out: A lost node was seen out of service since the recovery began: the job was requeued because of it, also
-            where it is back by now.
-        was_drained: Nodes that this recovery has drained: one that is in service again was resumed by somebody.
-        in_quarantine: Suspects that are in quarantine now; those that passed their check are not put back.
-        settled: A whole second has passed since the job ended: credentials have that resolution, and slurmd refuses one
-            issued in the second in which the old one was revoked. And `pause_s` have passed since its last node ended
-            it.
+        was_out: A lost node was seen out of service since the recovery began: the job was requeued because of the node,
+            even if the node is back by now.
+        was_drained: Nodes that this recovery has drained. If such a node is in service again, somebody has resumed it.
+        in_quarantine: Suspects that are in quarantine now; suspects that passed their check are not put back.
+        settled: A whole second has passed since the job ended, and `pause_s` since its last node ended it. Credentials
+            have a resolution of a second, and slurmd refuses a credential that was issued in the second in which the
+            old one was revoked.
         pause_s: The site's `credential_pause_s`.
         others: Other jobs that wait or are there with the seat as their reservation.
-        hidden: Other jobs of the user that began on the seat's nodes after it was opened, and that nothing else led
-            there: a job that has started in it can leave its reservation at once, or name another one of its user's.
-        left: The job was taken out of its seat, and was not let in since: in it again, it was put there by its user.
-        spare: Nodes that could be added to a seat that has too few, best first; empty if it has enough.
-        awaited: Another such node is only at its full check, or waits for it.
+        hidden: Other jobs of the user that began on the seat's nodes after the seat was opened, without another way to
+            these nodes: a job that has started in the seat can leave its reservation at once, or name another
+            reservation of its user.
+        left: The job was taken out of its seat, and was not let in since. If the job is in the seat again, its user has
+            put it there.
+        spare: Nodes that could be added to a seat that has too few nodes, best first; empty if the seat has enough.
+        awaited: Another node that could be added is at its full check, or waits for the check.
     """
 
     job: Job | None
@@ -81,34 +83,35 @@ class View:
 
 
 def entered(r: Recovery, view: View) -> tuple[Job, ...]:
-    """Other jobs that have started in the seat: nobody but their user can have sent them there."""
+    """Return other jobs that have started in the seat: nobody but their user can have sent them there."""
     seat = view.reservations.get(r.seat)
     shown = (o for o in view.others if seat is not None and is_there(o) and o.start_at_s >= seat.start_at_s)
     return (*shown, *view.hidden)
 
 
 def fit_again(bad: Iterable[str], nodes: Mapping[str, Node], in_quarantine: frozenset[str]) -> frozenset[str]:
-    """Of the nodes that a job must not use, those that are usable and not in quarantine."""
+    """Return the nodes of `bad` that are usable and not in quarantine."""
     known = (nodes[n] for n in bad if n in nodes and n not in in_quarantine)
     return frozenset(n.name for n in known if n.usable)
 
 
 def given_back(r: Recovery, view: View) -> frozenset[str]:
-    """Suspects that the waiting job may use again, because its seat has fewer nodes than it needs."""
+    """Return suspects that the waiting job may use again, because its seat has fewer nodes than the job needs."""
     if view.awaited or not missing(r, view.job, view.nodes):
         return frozenset()
     return fit_again(r.bad, view.nodes, view.in_quarantine) - {*expand(r.own_exclude)}
 
 
 def left_out(r: Recovery, view: View) -> frozenset[str]:
-    """What the job is to leave out now."""
+    """Return the nodes that the job is to leave out now."""
     return frozenset(expand(r.exclude)) - given_back(r, view)
 
 
 def missing(r: Recovery, job: Job | None, nodes: Mapping[str, Node]) -> int:
-    """How many nodes the planned seat has too few for the waiting job; 0 if it has enough.
+    """Return how many nodes the waiting job needs beyond those of the planned seat; 0 if the seat has enough.
 
-    A job that has run shows how many nodes it had, which may be more than it needs (`-N2-4`), or what its user wrote.
+    A job that has run shows how many nodes it had, which may be more than it needs (`-N2-4`), or the number that its
+    user wrote since.
     """
     if job is None or not r.seat or job.state != "PENDING" or job.completing:
         return 0
@@ -117,9 +120,10 @@ def missing(r: Recovery, job: Job | None, nodes: Mapping[str, Node]) -> int:
 
 
 def wanted(r: Recovery, view: View) -> tuple[str, ...]:
-    """The nodes that the seat is to have now, sorted: those of the plan and, as soon as they suffice, others.
+    """Return the nodes that the seat is to have now, sorted: those of the plan and, as soon as they suffice, others.
 
-    Those are spare nodes, and suspects that were given back and that nobody else uses, has reserved or has in a seat.
+    The added nodes are spare nodes, and suspects that were given back and that nobody else uses, has reserved or has in
+    a seat.
     """
     short, seat = missing(r, view.job, view.nodes), view.reservations.get(r.seat)
     if not short:
@@ -127,7 +131,7 @@ def wanted(r: Recovery, view: View) -> tuple[str, ...]:
     own, seats = (r.seat, *r.own_reservation.split(",")), f"{r.seat.rpartition('-')[0]}-"
     others = [o for o in view.reservations.values() if o.name not in own]
     held = [o for o in others if o.name.startswith(seats) and (opened(o) or view.now_s < o.start_at_s + CLOSED_S)]
-    # One that begins after the job must have ended, such as an announced maintenance, takes no node from it.
+    # A reservation that begins after the job must have ended, such as an announced maintenance, takes no node from it.
     soon = [o for o in due(others, r.open_until_s or math.inf) if not o.name.startswith(OURS)]
     taken = view.occupied | in_reservations((*held, *soon))
     more = [n for n in (expand(seat.nodes) if seat else ()) if n in view.nodes and view.nodes[n].usable]
@@ -139,8 +143,8 @@ def wanted(r: Recovery, view: View) -> tuple[str, ...]:
 def suffices(r: Recovery, view: View) -> bool:
     """Return whether the job may start on the nodes that its seat is to have (else it waits outside).
 
-    So the seat is open only while the job starts: every job of its user could start there. Whether fewer nodes than the
-    job had are enough for it, only Slurm can tell, within `TRIED_S`.
+    So the seat is open only while the job starts: every job of its user could start there. If the seat has fewer nodes
+    than the job had, only Slurm can tell whether they are enough, within `TRIED_S`.
     """
     enough = missing(r, view.job, view.nodes) <= len(wanted(r, view)) - len(r.seat_nodes)
     return enough or view.pointed_s < TRIED_S
@@ -152,7 +156,7 @@ def opened(seat: Reservation | None) -> bool:
 
 
 def ending(seat: Reservation | None) -> bool:
-    """Return whether the seat was closed because of other jobs in it: since it is FLEX, it is not opened again."""
+    """Return whether the seat was closed because of other jobs in it; such a seat is FLEX, and is not opened again."""
     return seat is not None and "FLEX" in seat.flags
 
 
@@ -162,14 +166,14 @@ def in_seat(r: Recovery, job: Job) -> bool:
 
 
 def pointed(r: Recovery, view: View) -> bool:
-    """Return whether the pending job has exclusions and its seat, which is open to it, and no old request for nodes."""
+    """Return whether the pending job is in its seat and let into it, has its exclusions, and no old node request."""
     seat = view.reservations.get(r.seat)
     let_in = not r.seat or seat is None or not seat.users or r.user in seat.users
     return let_in and view.job is not None and in_seat(r, view.job) and waits(r, view)
 
 
 def waits(r: Recovery, view: View) -> bool:
-    """Return whether the requeued job has exclusions, and no old request for nodes; its start time comes with them."""
+    """Return whether the requeued job has exclusions and no old request for nodes; its start time is set with them."""
     job = view.job
     return job is not None and not job.req_nodes and left_out(r, view) <= set(expand(job.exclude or ""))
 
@@ -177,7 +181,7 @@ def waits(r: Recovery, view: View) -> bool:
 def placed(r: Recovery, view: View) -> bool:
     """Return whether the job can start only as planned; an owner's recovery has exclusions, and no seat.
 
-    Nor is a job in its seat while that has too few nodes: other nodes may suffice for it.
+    While the seat has too few nodes the job is not pointed at it: other nodes may suffice for the job.
     """
     if r.kind != OWNER:
         return pointed(r, view) if suffices(r, view) else waits(r, view)
@@ -186,9 +190,9 @@ def placed(r: Recovery, view: View) -> bool:
 
 
 def outside(r: Recovery, job: Job) -> str:
-    """How the nodes on which Slurm shows the job differ from the plan; empty if it runs as planned.
+    """Return how the nodes on which Slurm shows the job differ from the plan; empty if it runs as planned.
 
-    A seat with fewer nodes than the job needs holds it to none.
+    If the seat has fewer nodes than the job needs, the job may run on any nodes.
     """
     nodes = frozenset(job.nodes)
     if r.seat and len(r.seat_nodes) < len(nodes):
@@ -206,7 +210,7 @@ def forgotten(r: Recovery, job: Job) -> bool:
 
 
 def holds(r: Recovery, view: View) -> bool:
-    """Return whether the seat is there, with all nodes that it is to have and no other."""
+    """Return whether the seat is there, with all nodes that it is to have and no other node."""
     seat = view.reservations.get(r.seat)
     return seat is not None and set(expand(seat.nodes)) == {*wanted(r, view)}
 

@@ -1,11 +1,12 @@
 """Decides whether a drained node is repaired, and what the next step is, from what Slurm shows now. Pure.
 
-A try goes this way: hold the node by its quarantine's reservation, carry the remedy out, resume the node into the
-quarantine, have it checked in full. A GPU reset has no step of its own: the check's job does it first. Nothing
-remembers how far a try came but a few times in its row; a daemon that is killed anywhere finds the missing step here.
+The steps of a try: hold the node by its quarantine's reservation, carry the remedy out, resume the node into the
+quarantine, have it checked in full. A GPU reset has no step of its own: the check's job resets the GPUs first. The
+progress of a try is only remembered as a few times in its row of the journal; a daemon that was killed at any point
+finds the missing step from these times and from what Slurm shows.
 
-Slurm itself gives a node back whose reboot failed (`ResumeTimeout`), and some versions one whose reboot went well: so
-the reservation is there before the reboot, and the drain is done again where a try failed.
+Slurm itself returns a node to service if its reboot failed (`ResumeTimeout`), and some versions also if its reboot went
+well. So the reservation is made before the reboot, and the node is drained again if a try failed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TRIED = "; tried: "
 """Between a drain's evidence and the tries that did not help."""
 _TRIED = re.compile(re.escape(TRIED) + r"([A-Za-z ]{1,20}), ([0-9]{1,3}) of [0-9]{1,3}")
 BOOT_JITTER_S = 5
-"""slurmd subtracts its uptime from its clock: the time of one boot moves a little."""
+"""slurmd subtracts its uptime from its clock, so the time of one and the same boot moves by up to this much."""
 REBOOTING = frozenset({"REBOOT_REQUESTED", "REBOOT_ISSUED"})
 
 
@@ -36,15 +37,15 @@ class RepairTry:
     """One try to repair one node, as the journal has it.
 
     Attributes:
-        number: Unique in the journal.
-        nth: Which try it is on this node within the window, from 1.
+        number: A number that is unique in the journal.
+        nth: The number of the try on this node within the window, from 1.
         drained_as: The node's reason when the try began.
         boot_at_s: When the node had booted by then, 0 if Slurm did not know.
         acted_at_s: When the remedy was first asked for; written before the call.
-        asked_at_s: When Slurm had accepted the reboot; it is not asked for again, even where slurmctld forgot it.
+        asked_at_s: When Slurm had accepted the reboot. It is not asked for again, even if slurmctld forgot it.
         done_at_s: When the remedy was seen done.
         checked_at_s: When the node was given to its quarantine's full check.
-        outcome: `passed`, `failed`, `left` (to a person); empty while it is under way.
+        outcome: `passed`, `failed`, `left` (to a person); empty while the try is under way.
         why: The outcome in words.
         ended_at_s: When nothing was left to tidy up.
     """
@@ -66,7 +67,7 @@ class RepairTry:
 
     @property
     def key(self) -> str:
-        """Its name in the journal's actions."""
+        """The name of the try in the journal's actions."""
         return f"repair.{self.node}.{self.number}"
 
     @property
@@ -75,19 +76,19 @@ class RepairTry:
         return untagged(self.drained_as).removeprefix(REASON_PREFIX).partition(TRIED)[0].strip()
 
     def tells(self, config: RepairConfig) -> str:
-        """`try 1 of 2: reboot`."""
+        """Return the number of the try and its remedy, such as `try 1 of 2: reboot`."""
         return f"try {self.nth} of {config.max_tries}: {self.remedy.words}"
 
     def reason(self, config: RepairConfig) -> str:
-        """The node's reason while it is rebooted."""
+        """Return the node's reason while it is rebooted."""
         return self._reason(f"repair, {self.tells(config)}: {self.evidence}")
 
     def failed_reason(self, config: RepairConfig) -> str:
-        """The reason of the drain after a try that failed."""
+        """Return the reason of the drain after a try that failed."""
         return self._reason(f"{self.evidence}{self.tried(config)} ({self.why})")
 
     def tried(self, config: RepairConfig) -> str:
-        """What is added to evidence that was found after this try."""
+        """Return the words that are added to evidence that was found after this try."""
         return f"{TRIED}{self.remedy.words}, {self.nth} of {config.max_tries}"
 
     def _reason(self, text: str) -> str:
@@ -97,11 +98,11 @@ class RepairTry:
 
 @dataclass(frozen=True)
 class Site:
-    """What decides whether a repair may begin, beside the node itself.
+    """What decides whether a repair may begin, apart from the node itself.
 
     Attributes:
         available: Remedies that can be carried out here.
-        accounts: Whose drains may be ours: the daemon's account, and root, as which prologs run.
+        accounts: Accounts whose drains may be ours: the daemon's account, and root (prologs run as root).
         busy: Nodes on which a job runs or ends.
     """
 
@@ -114,10 +115,10 @@ class Site:
 
 @dataclass(frozen=True)
 class Prospect:
-    """What may be done for a drained node of ours: a remedy, or why there is none.
+    """What may be done for a drained node of ours: a remedy, or the reason why there is none.
 
     Attributes:
-        hopeless: No waiting changes it: a person has to look.
+        hopeless: Waiting does not change the reason: a person has to look.
     """
 
     remedy: Remedy | None
@@ -129,14 +130,14 @@ class Prospect:
 def prospect(
     node: Node, drained_as: str, drained_at_s: float, past: Sequence[RepairTry], site: Site
 ) -> Prospect | None:
-    """Whether this node is to be repaired now; None if it is not ours to repair.
+    """Return whether this node is to be repaired now; None if the node is not ours to repair.
 
     Args:
-        node: As Slurm shows it.
-        drained_as: The reason that the daemon knows of its drain; another one is a person's.
-        drained_at_s: When it was drained, or last drained again, as far as the daemon knows.
+        node: The node as Slurm shows it.
+        drained_as: The reason that the daemon knows of the node's drain; any other reason was written by a person.
+        drained_at_s: When the node was drained, or last drained again, as far as the daemon knows.
         past: Tries on this node, oldest first.
-        site: The rest.
+        site: Everything else that the repair depends on.
     """
     changed = node.reason.strip() != drained_as.strip() or node.reason_user not in site.accounts | {""}
     if not drained_by_us(node) or changed:
@@ -163,14 +164,14 @@ def prospect(
 
 
 def tried_before(reason: str) -> tuple[Remedy | None, int]:
-    """The last remedy that was tried and the number of tries, by a drain's reason; (None, 0) where it names none."""
+    """Return the last remedy that was tried and the number of tries, by a drain's reason; (None, 0) if it has none."""
     match = _TRIED.search(reason)
     remedy = next((known for known in Remedy if match is not None and known.words == match[1]), None)
     return (remedy, int(match[2])) if match is not None and remedy is not None else (None, 0)
 
 
 def _not_yet(node: Node, drained_at_s: float, site: Site) -> str:
-    """Why a repair has to wait; empty if it may begin."""
+    """Return why a repair has to wait; empty if it may begin."""
     config = site.config
     reasons = (
         (
@@ -185,14 +186,14 @@ def _not_yet(node: Node, drained_at_s: float, site: Site) -> str:
 
 
 def _chosen(wanted: Remedy, tried: set[Remedy], available: frozenset[Remedy]) -> Remedy | None:
-    """The remedy, or a stronger one where it cannot be carried out or did not help; the last one again and again."""
+    """Return the remedy, or a stronger one if it is not available or did not help; the strongest one is repeated."""
     order = list(Remedy)
     usable = [r for r in order[order.index(wanted) :] if r in available]
     return next((r for r in usable if r not in tried), usable[-1] if usable else None)
 
 
 class RepairStep(str, enum.Enum):
-    """What is done next."""
+    """The next step of a try."""
 
     HOLD = "hold"
     """Create or renew the reservation."""
@@ -207,7 +208,7 @@ class RepairStep(str, enum.Enum):
     DECIDE = "decide"
     """Write the outcome down."""
     DRAIN = "drain"
-    """Drain it again."""
+    """Drain the node again."""
     RELEASE = "release"
     """Delete the reservation."""
     END = "end"
@@ -225,14 +226,14 @@ class Move:
 
 @dataclass(frozen=True)
 class Scene:
-    """What there is for one try.
+    """What is known now for the next step of one try.
 
     Attributes:
-        reserved: The quarantine's reservation is there, for long enough.
+        reserved: The quarantine's reservation exists, for long enough.
         quarantined: The node is in the daemon's list of quarantines: its full check is under way.
         permitted: Node scripts may drain the node.
-        command: Of the site's command: `running`, `done`, or why it failed; empty if this daemon started none.
-        busy: A job runs or ends there.
+        command: State of the site's command: `running`, `done`, or why it failed; empty if this daemon started none.
+        busy: A job runs or ends on the node.
     """
 
     config: RepairConfig
@@ -245,7 +246,7 @@ class Scene:
 
 
 def next_move(t: RepairTry, node: Node | None, scene: Scene) -> Move:
-    """What to do next for this try."""
+    """Return what to do next for this try."""
     if t.outcome:
         return _tidied(t, node, scene)
     if node is None:
@@ -261,14 +262,14 @@ def next_move(t: RepairTry, node: Node | None, scene: Scene) -> Move:
 
 
 def _taken_over(t: RepairTry, node: Node, config: RepairConfig) -> Move | None:
-    """The end of the try where a person took the node over, or where it was drained for another fault meanwhile."""
+    """Return the end of the try if a person took the node over, or if it was drained for another fault meanwhile."""
     if foreign(node):
         return Move(RepairStep.DECIDE, f"somebody else drained the node: {node.reason}", "left")
     if t.checked_at_s is not None:
         return None
     changed = drained_by_us(node) and not _as_left(t, node, config)
     if t.done_at_s is not None:
-        # Resumed, and drained by its own scripts before its check began.
+        # The node was resumed, and drained by its own scripts before its check began.
         return Move(RepairStep.DECIDE, _found(node), "failed") if changed else None
     if changed:
         return Move(RepairStep.DECIDE, f"somebody changed the node's reason: {node.reason}", "left")
@@ -288,7 +289,7 @@ def _found(node: Node) -> str:
 
 
 def _act(t: RepairTry, node: Node, scene: Scene) -> Move:
-    """Up to where the remedy is done."""
+    """Return the next step until the remedy is done."""
     if scene.busy and t.acted_at_s is None:
         return Move(RepairStep.WAIT, "a job is still there")
     if scene.config.command:
@@ -325,7 +326,7 @@ def _reboot(t: RepairTry, node: Node, scene: Scene) -> Move:
 
 
 def _resumed(t: RepairTry, node: Node, scene: Scene) -> Move:
-    """From there to the full check."""
+    """Return the next step after the remedy, until the full check."""
     if node.usable:
         return Move(RepairStep.CHECK)
     if scene.now_s - (t.done_at_s or t.begun_at_s) > scene.config.timeout_s:
@@ -333,7 +334,7 @@ def _resumed(t: RepairTry, node: Node, scene: Scene) -> Move:
     if "NOT_RESPONDING" in node.flags or node.flags & REBOOTING or not node.drained:
         return Move(RepairStep.WAIT, "it does not respond yet")
     if scene.permitted and t.remedy is Remedy.GPU_RESET:
-        # Its scripts still see the fault, which the check's job is there to remove.
+        # The node's scripts still see the fault, which the check's job will remove.
         return Move(RepairStep.WAIT, "its scripts may still drain it")
     return Move(RepairStep.RESUME, "into its quarantine, to be checked")
 
@@ -347,7 +348,7 @@ def _checked(node: Node, scene: Scene) -> Move:
 
 
 def _tidied(t: RepairTry, node: Node | None, scene: Scene) -> Move:
-    """After the outcome: a node that was not repaired is out of service, and nothing holds it any more."""
+    """Return what is left to do after the outcome: a node that was not repaired stays drained but not reserved."""
     ours = node is not None and not foreign(node)
     if node is not None and ours and t.outcome == "failed" and not _stays_out(t, node, scene.config):
         return Move(RepairStep.DRAIN, t.failed_reason(scene.config))
@@ -357,6 +358,6 @@ def _tidied(t: RepairTry, node: Node | None, scene: Scene) -> Move:
 
 
 def _stays_out(t: RepairTry, node: Node, config: RepairConfig) -> bool:
-    """Return whether the node is drained with what this try has shown, and not only DOWN, which Slurm may end."""
+    """Return whether the node is drained with a reason that tells of this try, not only DOWN, which Slurm may end."""
     told = t.tried(config) in node.reason or not _as_left(t, node, config)
     return "DRAIN" in node.flags and drained_by_us(node) and told

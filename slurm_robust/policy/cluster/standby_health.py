@@ -9,9 +9,9 @@ from slurm_robust.policy.cluster.node_states import idle
 from slurm_robust.slurm.client import Node
 
 SUSPECT_S = 86400.0
-"""How long a node that stayed in service as a suspect is the last choice for a pool and for a seat."""
+"""For so long, a node that stayed in service as a suspect is the last choice for a pool and for a seat."""
 JOINS_S = 15.0
-"""A free suspect is kept from seats for so long at least: a pool may take it, and has it checked."""
+"""A free suspect is kept from seats for at least this long: a pool may take it, and has it checked."""
 AHEAD_S = 60.0
 """A check with a time further ahead than this was noted before the clock was set back: its age is unknown."""
 
@@ -21,12 +21,12 @@ class StandbyCheck:
     """What is known about a member's full check.
 
     Attributes:
-        job_id: Of the check under way, None if there is none.
-        begun_at_s: When that was submitted; `ended_at_s`: when the last one ended, 0 for never.
-        passed_at_s: When one last passed, 0 for never.
-        tries: Inconclusive checks in a row.
-        word: The result of the last one.
-        met_at_s: When it was tested together with another node, or that was given up; 0 for never.
+        job_id: The job of the check that is under way; None if no check is.
+        begun_at_s: When that check was submitted; `ended_at_s`: when the last check ended, 0 for never.
+        passed_at_s: When a check last passed, 0 for never.
+        tries: How many checks in a row were inconclusive.
+        word: The result of the last check.
+        met_at_s: When the node was tested together with another node, or the test was given up; 0 for never.
     """
 
     node: str
@@ -42,7 +42,7 @@ class StandbyCheck:
 
 @dataclass(frozen=True)
 class Suspicion:
-    """The last time that `job` left this node as a suspect, at `at_s`, and nothing took it out of service."""
+    """The last time, `at_s`, at which `job` left this node as a suspect and the node stayed in service."""
 
     node: str
     at_s: float
@@ -64,7 +64,8 @@ def withheld(
 ) -> frozenset[str]:
     """Return the suspects that no seat takes yet: their full check comes first.
 
-    It may never come about, so that members of a pool are withheld for `limit_s`, others until a pool may have them.
+    The check may never take place. So members of a pool are withheld for `limit_s` at most, and other nodes only until
+    a pool may have taken them (`JOINS_S`).
     """
     return frozenset(
         n
@@ -75,14 +76,14 @@ def withheld(
 
 @dataclass(frozen=True)
 class ChecksDue:
-    """Members of one pool whose check is missing or too old, and those whose check begins now."""
+    """Members of one pool whose check is missing or too old, and members whose check begins now."""
 
     unchecked: tuple[str, ...]
     begin: tuple[str, ...]
 
 
 def wants_check(node: Node, known: StandbyCheck | None, now_s: float, max_age_s: float) -> bool:
-    """Return whether the member never passed, did so too long ago, or has booted since."""
+    """Return whether the member never passed a check, passed the last one too long ago, or has booted since."""
     if known is None or not known.passed_at_s:
         return True
     age_s = now_s - known.passed_at_s
@@ -92,7 +93,7 @@ def wants_check(node: Node, known: StandbyCheck | None, now_s: float, max_age_s:
 def due(
     members: Sequence[Node], known: Mapping[str, StandbyCheck], *, busy: frozenset[str], now_s: float, max_age_s: float
 ) -> ChecksDue:
-    """Choose the next checks of one pool's members. Half of a pool always stays ready; who never passed comes first.
+    """Choose the next checks of one pool's members. Half of a pool stays ready; members that never passed come first.
 
     Nodes that are `busy` have a job or a seat. A `max_age_s` of 0 checks no member.
     """

@@ -1,4 +1,4 @@
-"""How many standby nodes does a class of nodes need, by its own past? And how fast may a pool follow that? Pure.
+"""Computes how many standby nodes a class of nodes needs, by its own past, and how fast a pool may follow. Pure.
 
 Failures are drains of ours that were not taken back within the hour, and nodes that were lost under a job. What happens
 to a node within an hour is one failure. Three or more nodes that fail within a minute of each other have one cause (a
@@ -23,11 +23,11 @@ class SizeSuggestion:
     """What the past of a class suggests.
 
     Attributes:
-        machines: Nodes of the class.
+        machines: How many nodes the class has.
         rate: Failures over node-days.
-        size: The smallest that is enough on `quantile` of all days at this rate; None without node-days.
-        low: The same at the lower end of the rate's interval.
-        high: The same at its upper end.
+        size: The smallest size that is enough on `quantile` of all days at this rate; None without node-days.
+        low: The size at the lower end of the rate's interval.
+        high: The size at the upper end of the rate's interval.
     """
 
     machines: int
@@ -39,7 +39,7 @@ class SizeSuggestion:
 
     @property
     def sentence(self) -> str:
-        """What was counted, and what follows from it."""
+        """A sentence that tells what was counted, and which size follows."""
         rate = self.rate
         if self.size is None or rate.rate is None or rate.low is None or rate.high is None:
             return "no node-day was seen yet"
@@ -54,7 +54,7 @@ class SizeSuggestion:
 
 
 def figure(value: float) -> str:
-    """With two digits, and no powers of ten for what is large."""
+    """Return the number with two digits, and large numbers without powers of ten."""
     return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
 
 
@@ -72,8 +72,8 @@ class AutoSize:
     """The size that a pool has now.
 
     Attributes:
-        changed_at_s: When it changed last, or began.
-        reason: Why it is so.
+        changed_at_s: When the size changed last, or was first set.
+        reason: Why the pool has this size.
     """
 
     size: int
@@ -82,7 +82,7 @@ class AutoSize:
 
 
 def independent_failures(failures: Iterable[tuple[str, float]]) -> int:
-    """How many failures these are (node, time), by the rules above."""
+    """Return how many failures these pairs (node, time) are, by the rules above."""
     last: dict[str, float] = {}
     begun: list[tuple[float, str]] = []
     for at_s, node in sorted((at_s, node) for node, at_s in failures):
@@ -103,7 +103,7 @@ def _count(group: list[tuple[float, str]]) -> int:
 
 
 def suggested(machines: int, failures: int, node_days: float, quantile: float = 0.99) -> SizeSuggestion:
-    """The size for so many machines, after so many failures in these node-days."""
+    """Return the size for so many machines, after so many failures in these node-days."""
     rate = failure_rate(failures, node_days)
 
     def size(failures_per_day: float | None) -> int | None:
@@ -117,7 +117,7 @@ def suggested(machines: int, failures: int, node_days: float, quantile: float = 
 def past_by_class(
     classes: Mapping[str, Collection[str]], failures: Collection[tuple[str, float]], days: float, quantile: float = 0.99
 ) -> dict[str, SizeSuggestion]:
-    """What the failures (node, time) of so many days suggest for each class; each class by the names of its nodes."""
+    """Return the size that the failures (node, time) of so many days suggest for each class (its nodes by name)."""
     found = {}
     for name, members in classes.items():
         names = set(members)
@@ -127,9 +127,10 @@ def past_by_class(
 
 
 def next_size(present: AutoSize | None, past: SizeSuggestion, limits: AutoLimits, now_s: float) -> AutoSize:
-    """The pool's size from now on: one step towards the suggestion, and at most one a day.
+    """Return the pool's size from now on: it moves by one towards the suggestion, at most once a day.
 
-    Never below 1 nor above `limits.most`. Without enough evidence it stays what it is, `limits.start` at first.
+    The size is never below 1 nor above `limits.most`. Without enough evidence it does not change; the first size is
+    `limits.start`.
     """
     least, most = 1, max(1, limits.most)
     present = present or AutoSize(_clamped(limits.start, least, most), now_s, "")

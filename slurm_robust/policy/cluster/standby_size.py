@@ -11,7 +11,7 @@ MAX_MACHINES = 10_000_000
 
 
 def standby_size(machines: int, daily_failure_rate: float, quantile: float = 0.99) -> int:
-    """The smallest k such that at most k of the machines fail in a day with at least this probability.
+    """Return the smallest k such that at most k of the machines fail in a day with at least this probability.
 
     Failures are taken as independent, so their number is binomial; a rack or a switch that fails as a whole is not
     covered and belongs to the site's own reserve. The weights are built outward from the most likely number, and the
@@ -46,7 +46,7 @@ def standby_size(machines: int, daily_failure_rate: float, quantile: float = 0.9
 
 
 def _weights(machines: int, rate: float) -> tuple[int, list[float]]:
-    """Probabilities of each number of failures, as multiples of the most likely one's, and the first number."""
+    """Return the weight of each number of failures, relative to the most likely number, and the first number."""
     mode = min(int((machines + 1) * rate), machines)
     odds = rate / (1 - rate)
     above = _products((machines - failures) / (failures + 1) * odds for failures in range(mode, machines))
@@ -55,7 +55,7 @@ def _weights(machines: int, rate: float) -> tuple[int, list[float]]:
 
 
 def _products(factors: Iterable[float]) -> list[float]:
-    """The products of the first factors, up to one that is negligible."""
+    """Return the products of the first factors, up to one that is negligible."""
     weights = [1.0]
     for factor in factors:
         weights.append(weights[-1] * factor)

@@ -15,9 +15,9 @@ class Strike:
     """A job suspected the node, and the node passed its check.
 
     Attributes:
-        job_id: 0 if no job did, but a test.
-        user: Of the job; empty if it is not known (any more).
-        failed_test: A test that the node failed together with another; empty if the strike rests on a claim alone.
+        job_id: The job; 0 if a test suspected the node, and not a job.
+        user: The user of the job; empty if not known (any more).
+        failed_test: A test that the node failed together with another node; empty if the strike rests on a claim alone.
     """
 
     job_id: int
@@ -27,28 +27,30 @@ class Strike:
 
 
 def counted(strikes: Sequence[Strike]) -> int:
-    """Strikes that count: the smaller number of different jobs and different lineages.
+    """Return how many strikes count: the smaller of the numbers of different jobs and of different lineages.
 
-    So one job cannot count twice by naming several lineages (it chooses them), nor one training by several jobs.
+    So a job does not count twice if it names several lineages (a job chooses its lineage), and a training does not
+    count twice if it runs as several jobs.
     """
     return min(len({s.job_id for s in strikes}), len({s.lineage for s in strikes}))
 
 
 def by_user(strikes: Sequence[Strike]) -> dict[str, int]:
-    """Strikes that count, of each user who is known."""
+    """Return how many strikes count for each user who is known."""
     users = sorted({s.user for s in strikes if s.user})
     return {user: counted([s for s in strikes if s.user == user]) for user in users}
 
 
 def tested(strikes: Sequence[Strike]) -> bool:
-    """Return whether one of them rests on a failed test."""
+    """Return whether a strike rests on a failed test."""
     return any(s.failed_test for s in strikes)
 
 
 def _agreed(strikes: Sequence[Strike], needed: int) -> bool:
-    """Return whether as many strikes as are needed rest on a failed test, or on different users.
+    """Return whether a failed test, or suspicions by different users, support as many strikes as are needed.
 
-    One user counts for half of them at most: otherwise the first strike of a second one would make all of them count.
+    One user counts for half of the strikes at most: otherwise the first strike of a second user would make all strikes
+    of the first user count.
     """
     if tested(strikes):
         return True
@@ -59,7 +61,7 @@ def _agreed(strikes: Sequence[Strike], needed: int) -> bool:
 
 
 def drain_reason(strikes: Sequence[Strike], needed: int, window_days: float) -> str:
-    """Why the strikes drain the node; empty if they do not."""
+    """Return why the strikes drain the node; empty if they do not."""
     count, users = counted(strikes), by_user(strikes)
     if count < needed or not _agreed(strikes, needed):
         return ""
@@ -67,7 +69,7 @@ def drain_reason(strikes: Sequence[Strike], needed: int, window_days: float) -> 
 
 
 def held_back(strikes: Sequence[Strike], needed: int) -> str:
-    """Why as many strikes as are needed do not drain the node, and what would; empty if that is not so."""
+    """Return why the node is not drained despite enough strikes, and what would drain it; empty if not so."""
     users = by_user(strikes)
     if counted(strikes) < needed or _agreed(strikes, needed):
         return ""
@@ -84,6 +86,6 @@ def _shares(users: dict[str, int]) -> str:
 
 
 def jobs_that_suspect(strikes: Sequence[Strike], job_id: int, lineage: str) -> int:
-    """How many different jobs have suspected the node, with this one (0 for none)."""
+    """Return how many different jobs have suspected the node, including this job (0 for none)."""
     claims = [s for s in strikes if s.job_id]
     return counted([*claims, Strike(job_id, lineage)] if job_id else claims)

@@ -1,7 +1,8 @@
-"""Reads the tests of two nodes together: what they say of each node, and what a suspect does next. Pure.
+"""Reads the results of tests of two nodes together: what they say of each node, and what a suspect does next. Pure.
 
-A pass proves both nodes. Two nodes that fail together prove nothing about which of them is broken: each has to meet
-another one. A node that fails together with two others, who failed with nobody else, is the broken one.
+A test that passes proves both nodes healthy. If two nodes fail together, the test does not tell which node is broken:
+each has to be tested with another node. A node is broken if it fails together with two other nodes, and these two have
+not failed with any other node.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from slurm_robust.core.model import TestName
 from slurm_robust.core.text import shortened
 
 MARK = "srobust-test: "
-"""How the Comment of a job begins that tells the daemon of its test."""
+"""Begins the Comment of a job that tells the daemon of its test."""
 REASON_MAX_CHARS = 150
 NEEDS_TWO = (TestName.PAIRS, TestName.ALIGNMENT)
 """Tests that say something about two nodes only."""
@@ -26,28 +27,28 @@ UNTESTED_TRIES = 3
 """Tests that could not run, after which a suspect's full check counts alone."""
 BACKOFF_S = 60.0
 MOST_TESTS = 8
-"""In one quarantine; after them it is decided by what is known."""
+"""The most tests in one quarantine; after them the decision is made from what is known."""
 
 
 class PairResult(str, enum.Enum):
-    """What a test of two nodes came to."""
+    """The result of a test of two nodes."""
 
     PASSED = "passed"
     FAILED = "failed"
-    """At least one of them fails by itself."""
+    """At least one of the two nodes fails by itself."""
     TOGETHER = "failed together"
-    """One of them fails, or the link between them, and nothing tells which."""
+    """One of the two nodes fails, or the link between them, and the test does not tell which."""
     UNTESTED = "not tested"
-    """The test could not be made. It says nothing about either."""
+    """The test could not be made. It says nothing about either node."""
 
 
 class PairReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a job that tests two nodes tells the daemon.
 
     Attributes:
-        failed: Nodes that fail by themselves, each with the evidence.
-        together: Why nothing tells which of the two fails; empty if that is not so.
-        untested: Why a test of both could not be made; empty if all were.
+        failed: Nodes that fail by themselves → the evidence.
+        together: The evidence that the two nodes fail, if it does not tell which of them; else empty.
+        untested: Why a test of both nodes could not be made; empty if all tests were made.
     """
 
     failed: dict[str, str] = {}
@@ -70,9 +71,9 @@ class PairReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, report: Mapping[str, Any]) -> PairReport:
-        """From what `srobust test --json` prints.
+        """Make the report from what `srobust test --json` prints.
 
-        A full check that could not tell is no obstacle: each node has passed one by itself.
+        A full check without a result is no obstacle: each node has already passed a full check by itself.
         """
         failed: dict[str, str] = {}
         together, untested = "", [str(report["ended_early"])]
@@ -81,22 +82,22 @@ class PairReport(msgspec.Struct, frozen=True, omit_defaults=True):
             if finding["kind"] == "node":
                 failed |= {node: reason for node in finding["nodes"] if node not in failed}
             elif finding["kind"] == "untested":
-                # Where one node has no PyTorch, the other one has no partner, which is told first.
+                # If one node has no PyTorch, the other node has no partner, which is reported first.
                 untested.insert(0, reason if finding["test"] in NEEDS_TWO else "")
             else:
                 together = together or reason
-        # Only the worst: a comment is short.
+        # Keep only the worst finding: a comment is short.
         if failed or together:
             return cls(failed, "" if failed else together)
         return cls(untested=shortened("; ".join(dict.fromkeys(filter(None, untested))), 2 * REASON_MAX_CHARS))
 
     def comment(self) -> str:
-        """As the job's Comment carries it."""
+        """Return the report as the job's Comment carries it."""
         return MARK + msgspec.json.encode(self).decode()
 
 
 def parse(comment: str) -> PairReport | None:
-    """The report in a job's Comment; None if there is none."""
+    """Return the report in a job's Comment; None if there is none."""
     _, mark, text = comment.partition(MARK)
     try:
         return msgspec.json.decode(text, type=PairReport) if mark else None
@@ -110,13 +111,13 @@ class PairTest:
 
     Attributes:
         node: The suspect, or the standby node that is new.
-        partner: Whom it meets.
+        partner: The node that it is tested with.
         purpose: `suspect` or `standby`.
         key: The incident, or the pool.
-        reservation: In which the test runs.
-        job_id: None until it was submitted.
+        reservation: The reservation in which the test runs.
+        job_id: The test's job; None until it was submitted.
         ended_at_s: None until the test has ended and its reservation is gone.
-        result: A `PairResult`; empty while there is none.
+        result: A `PairResult`; empty until there is a result.
         failed: The nodes that failed by themselves, with commas between.
         reason: The evidence.
     """
@@ -140,12 +141,12 @@ class PairTest:
         return self.node, self.partner
 
     def other(self, node: str) -> str:
-        """Whom this one met."""
+        """Return the node that was tested together with `node`."""
         return self.partner if node == self.node else self.node
 
 
 def failed_with(node: str, tests: Sequence[PairTest]) -> frozenset[str]:
-    """Nodes with which this one has failed together since it last passed with any; the tests are in their order."""
+    """Return nodes with which `node` has failed together since it last passed a test; `tests` are in order of time."""
     others: set[str] = set()
     for test in tests:
         if node not in test.nodes:
@@ -158,9 +159,9 @@ def failed_with(node: str, tests: Sequence[PairTest]) -> frozenset[str]:
 
 
 def broken_by_company(node: str, tests: Sequence[PairTest]) -> tuple[str, ...]:
-    """Two or more nodes that failed together with this one and with nobody else, sorted; empty if it is not proven.
+    """Return the nodes that failed with this node and no other: two or more prove it broken; empty if not proven.
 
-    One that failed together with others, too, may be the broken one itself.
+    A node that also failed together with other nodes does not count as a witness: it may be the broken one itself.
     """
     with_it = failed_with(node, tests)
     witnesses = tuple(sorted(other for other in with_it if failed_with(other, tests) <= {node}))
@@ -168,7 +169,7 @@ def broken_by_company(node: str, tests: Sequence[PairTest]) -> tuple[str, ...]:
 
 
 def failed_by_themselves(tests: Sequence[PairTest]) -> frozenset[str]:
-    """Nodes that failed without their company since they last passed with any; the tests are in their order."""
+    """Return nodes that failed by themselves since they last passed a test; `tests` are in order of time."""
     found: set[str] = set()
     for test in tests:
         if test.result == PairResult.PASSED:
@@ -182,11 +183,11 @@ class CheckedSuspect:
     """A node in quarantine that has passed its full check.
 
     Attributes:
-        key: The incident because of which it is in quarantine; its tests have the same.
-        checked_at_s: When it passed.
-        jobs: How many different jobs have suspected it within the strike window, this one included.
-        accused: The test as whose partner it got here; empty for a job's suspect.
-        claim_ends_at_s: When its quarantine ends unless a test has failed; infinite if not only claims brought it here.
+        key: The incident because of which the node is in quarantine; its tests have the same key.
+        checked_at_s: When the node passed its full check.
+        jobs: How many different jobs have suspected the node within the strike window, the present job included.
+        accused: The failed test that brought the node here as the partner; empty if a job suspected the node.
+        claim_ends_at_s: When the quarantine ends if no test has failed; infinite if more than claims brought it here.
     """
 
     node: str
@@ -199,14 +200,14 @@ class CheckedSuspect:
 
 @dataclass(frozen=True)
 class Meet:
-    """Test it together with this node."""
+    """Test the suspect together with this node."""
 
     partner: str
 
 
 @dataclass(frozen=True)
 class StayInQuarantine:
-    """Nothing can be done now; `until_s` is the longest that it stays."""
+    """Nothing can be done now; the suspect stays in quarantine until `until_s` at the longest."""
 
     why: str
     until_s: float
@@ -214,11 +215,11 @@ class StayInQuarantine:
 
 @dataclass(frozen=True)
 class BackToService:
-    """Return it, with a strike.
+    """Return the suspect to service, with a strike.
 
     Attributes:
-        unproven: Two jobs suspected it, and no test could be made: a person is told.
-        failed_test: The test in which it failed together with another, before it passed; empty for none.
+        unproven: Two jobs suspected the node, and no test could be made: a person is told.
+        failed_test: The test that the node failed together with another node, before it passed; empty for none.
     """
 
     why: str
@@ -238,11 +239,11 @@ SuspectStep = Meet | StayInQuarantine | BackToService | OutOfService
 
 @dataclass(frozen=True)
 class Company:
-    """Who could meet a suspect now.
+    """The nodes that a suspect can be tested with now.
 
     Attributes:
         standby: Standby nodes that are free and passed their own tests, best first.
-        idle: Free nodes of nobody's, which would have to be reserved first.
+        idle: Free nodes outside all reservations, which would have to be reserved first.
     """
 
     standby: Sequence[str] = ()
@@ -262,19 +263,19 @@ class _Past:
 def next_step(  # noqa: PLR0911 (a list of cases, each with its step)
     suspect: CheckedSuspect, tests: Sequence[PairTest], company: Company, *, now_s: float, wait_s: float
 ) -> SuspectStep:
-    """What a suspect does that has passed its full check.
+    """Return the next step for a suspect that has passed its full check.
 
     Args:
         suspect: The node.
-        tests: All ended tests, in their order.
-        company: Whom it could meet.
+        tests: All ended tests, in order of time.
+        company: The nodes that the suspect can be tested with.
         now_s: The time.
-        wait_s: How long it waits, at most, for a test that tells.
+        wait_s: How long the suspect waits, at most, for a test with a result.
     """
     past = _past(suspect, tests)
     if decided := _decided(suspect, past, tests):
         return decided
-    # A passed full check alone is not enough then.
+    # If so, a passed full check alone is not enough.
     proof = suspect.jobs > 1 or bool(suspect.accused or past.together)
     end_s = suspect.checked_at_s + wait_s
     if not past.together:
@@ -286,7 +287,7 @@ def next_step(  # noqa: PLR0911 (a list of cases, each with its step)
     if past.untested and now_s < past.untested[-1].begun_at_s + BACKOFF_S * 2 ** len(past.untested):
         why = f"not tested with another node ({past.untested[-1].reason}), which is tried again"
         return StayInQuarantine(why, end_s)
-    # Whoever failed with it needs to pass elsewhere first; a test with the same node again tells nothing new.
+    # A node that failed with the suspect must pass elsewhere first: testing the same two nodes again tells nothing new.
     met = {t.partner for t in past.together}
     free = [name for name in (*company.standby, *(company.idle if proof else ())) if name not in met]
     if free:
@@ -319,7 +320,7 @@ def _decided(suspect: CheckedSuspect, past: _Past, tests: Sequence[PairTest]) ->
 
 
 def _undecided(suspect: CheckedSuspect, past: _Past, why: str) -> SuspectStep:
-    """The bound is reached. Only a failed test takes a node out: claims alone do not, however many."""
+    """Decide at the end of the wait. Only a failed test takes a node out of service: claims alone do not."""
     if past.together or suspect.accused:
         return OutOfService(f"{_accusation(suspect, past)}; {why}")
     if suspect.jobs > 1:

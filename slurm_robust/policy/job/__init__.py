@@ -1,4 +1,4 @@
-"""What should be done about one incident of one job? Pure.
+"""Decides what is done about one incident of one job. Pure.
 
 All facts go in as a `situation`, a `model.Plan` comes out. `decide` has the order of the rules:
 

@@ -1,4 +1,4 @@
-"""A training whose loss went bad: does the next attempt go back to a checkpoint from before it? Pure."""
+"""Decides whether the next attempt of a training whose loss went bad goes back to an earlier checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class BadLoss:
 
     Attributes:
         why: What was bad.
-        healthy_step: Step of the checkpoint from before it, -1 if none is known.
-        before: How often training has already gone back to that step, or an earlier one.
-        limit: How often it may, `checkpoint.rollbacks`.
+        healthy_step: Step of the last checkpoint from before the bad loss, -1 if none is known.
+        before: How often training has already gone back to that step, or an earlier step.
+        limit: How often training may go back, `checkpoint.rollbacks`.
     """
 
     why: str
@@ -34,10 +34,10 @@ class BadLoss:
 
     @property
     def spent(self) -> bool:
-        """Training went back as often as it may, and the loss is bad again."""
+        """Whether training went back as often as it may, and the loss is bad again."""
         return self.before >= self.limit > 0 and self.healthy_step >= 0
 
     @property
     def back(self) -> str:
-        """What going back means, as a sentence."""
+        """A sentence that says what happens if training goes back."""
         return f"{self.why}: the next attempt goes back to step {self.healthy_step}, without the batches of that time"

@@ -1,7 +1,7 @@
-"""What is done next, when no evidence names a node? Pure.
+"""Plans what is done next if no evidence names a node. Pure.
 
-`decide` asks `next_rung` at its place among the rules; which rungs are open is in `open_rungs`. Each plan says why this
-rung comes now, and which one would follow.
+`decide` calls `next_rung` at its place among the rules; `open_rungs` says which rungs are open. Each plan says why its
+rung comes now, and which rung would follow.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _OF_NODES = (
     "", "cuda_error", "rdma_error", "nccl_error", "crashed", "killed",
     "gpu_driver", "gpu_lost", "gpu_ecc", "nvlink", "host_hardware",
 )  # fmt: skip
-"""What a message was recognised as, where tests of nodes may find its cause; empty if there is no message: a signal,
-a hang. An exception of the program's own that is not specific, a missing file, a port in use are tried again untested.
+"""Categories of messages whose cause tests of nodes may find; empty if there is no message (a signal, a hang). After an
+unspecific exception of the program, a missing file or a port in use, training is tried again without tests.
 """
 _OUT_OF_MEMORY = "died: oom"
 
 
 def symptom(s: Situation) -> Symptom | None:
-    """What the incident looks like; None if evidence names a node, or a cause that no test of nodes would find.
+    """Return what the incident looks like; None if evidence names a node, or a cause that tests of nodes cannot find.
 
-    It does not depend on what tests have found.
+    The symptom does not depend on what tests have found.
     """
     wanted = s.ended and s.verdict.conclusion is Conclusion.NONE  # cancelled, preempted, out of time, or finished
     if wanted or s.full_disk or by_evidence(s) or reported(s):
@@ -57,18 +57,18 @@ def symptom(s: Situation) -> Symptom | None:
 
 
 def _unexplained(failure: Failure) -> bool:
-    """Whether a test of nodes may find what caused it."""
+    """Return whether tests of nodes may find the cause of the failure."""
     known = failure.cause not in _UNEXPLAINED or failure.signature == _OUT_OF_MEMORY
     return not known and failure.category in _OF_NODES
 
 
 def climbs(s: Situation) -> bool:
-    """Whether the ladder is the answer: it is switched on, possible for this job, and the incident has a symptom."""
+    """Return whether the ladder is used: it is switched on, possible for this job, and the incident has a symptom."""
     return s.ladder_options.enabled and not s.outside and symptom(s) is not None
 
 
 def next_rung(s: Situation, *, attempts: bool) -> Plan | None:
-    """The next rung; None if none is left. Without `attempts` only those that cost no attempt are."""
+    """Return the plan of the next rung; None if no rung is left. Without `attempts`, only rungs that cost none."""
     which = symptom(s)
     if which is None or not climbs(s):
         return None
@@ -77,13 +77,13 @@ def next_rung(s: Situation, *, attempts: bool) -> Plan | None:
 
 
 def slow_tests_due(s: Situation) -> bool:
-    """Whether a training that is slow, and has no other symptom, is to be tested."""
+    """Return whether a training that is slow, and has no other symptom, is to be tested."""
     step = next(open_now(s, Symptom.SLOW, s.climb, attempts=True), None) if climbs(s) else None
     return symptom(s) is Symptom.SLOW and step is not None and bool(step.tests)
 
 
 def above(s: Situation) -> Plan:
-    """What is done above the top: as long as training makes new steps it goes on, else it stops."""
+    """Return the plan if no rung is left: training goes on as long as it makes new steps, else it stops."""
     if s.fruitless == 0:
         why = f"{_why(s)}; no rung of the ladder is left ({history(s.climb)}), and the attempt made new steps"
         return _again(s, why, "Restart in place")
@@ -91,7 +91,7 @@ def above(s: Situation) -> Plan:
 
 
 def marked(s: Situation, plan: Plan, rung: Rung) -> Plan:
-    """The plan as this rung, where the rung is still open: another rule has come to it."""
+    """Return the plan marked as this rung if the rung is still open; another rule has made the plan."""
     which = symptom(s)
     if which is None or not climbs(s) or rung not in TABLE[which].then or not higher(rung, s.climb):
         return plan
@@ -99,7 +99,7 @@ def marked(s: Situation, plan: Plan, rung: Rung) -> Plan:
 
 
 def after_plan(s: Situation, plan: Plan, outcome: TestOutcome | None = None) -> LadderMemory:
-    """What is remembered of the ladder once `plan`, which was decided for this situation, is carried out.
+    """Return what is remembered of the ladder once `plan`, which was decided for this situation, is carried out.
 
     For a plan with tests call it twice: before they begin, without an outcome, and with it at their end.
     """
@@ -107,7 +107,7 @@ def after_plan(s: Situation, plan: Plan, outcome: TestOutcome | None = None) -> 
 
 
 def history(memory: LadderMemory) -> str:
-    """Each rung of this climb, and what it has led to."""
+    """Return a text with each rung of this climb, and its result."""
     told = []
     for climbed in memory.climbed:
         what = climbed.found or f"{joined_names(climbed.tests)} did not come to an end"
@@ -143,7 +143,7 @@ def _bare_plan(s: Situation, step: OpenRung) -> Plan:
 
 
 def _again(s: Situation, why: str, how: str) -> Plan:
-    """Another attempt on the same nodes; by a requeue where the command alone may start from zero."""
+    """Return a plan for another attempt on the same nodes; by a requeue if the command alone may start from zero."""
     bad = s.bad_loss
     if bad is not None and s.ended and not bad.why_not:
         return Plan(Road.RESTART_IN_PLACE, f"{why}. {how}; {bad.back}", roll_back=True)
@@ -161,7 +161,7 @@ def _leave_group(s: Situation, why: str) -> Plan:
 
 
 def _why(s: Situation) -> str:
-    """The incident, and what its tests have found."""
+    """Return a text with the incident, and what its tests have found."""
     slow = s.slow if symptom(s) is Symptom.SLOW else ""
     why = "; ".join([nobody(s, slow or finding(s)), *(outcome.sentence for outcome in s.tested)])
     if any(outcome.failed or outcome.links for outcome in s.tested):
@@ -183,7 +183,7 @@ def _test_words(s: Situation, step: OpenRung) -> str:
 
 
 def _what_follows(s: Situation, which: Symptom, plan: Plan) -> str:
-    """In words: the rung above this one, as far as is known now."""
+    """Return words for the rung above this one, as far as it is known now."""
     memory = s.climb.climbed_by(plan, which, None, s.now_s)
     step = next(open_now(s, which, memory, attempts=True), None)
     if step is None:
@@ -198,7 +198,7 @@ def _what_follows(s: Situation, which: Symptom, plan: Plan) -> str:
 
 
 def _name(plan: Plan) -> str:
-    """What a rung without tests was, in words."""
+    """Return words for a rung without tests."""
     words = {
         Rung.REATTEMPT.value: "the same again",
         Rung.OTHER_CODE.value: f"version {plan.code} of the code",

@@ -1,4 +1,4 @@
-"""Which version of its code should a job run next? Pure.
+"""Decides which version of its code a job runs next. Pure.
 
 A version counts as proven once training has made a new step with it. Then:
 
@@ -10,11 +10,11 @@ A version counts as proven once training has made a new step with it. Then:
 | a version repeats a failure that no other version had | back to the last proven version |
 | anything else | the version stays |
 
-A version that is put in force for the first time is on trial for `TRIAL_S`. There an own error that another version
-had before is no reason to go back.
+A version that is put in force for the first time is on trial for `TRIAL_S`. During the trial, an error of the program
+that another version had before is no reason to go back.
 
-A version is taken back once: it is never put in force again by itself, and where the older one fails as well, the other
-rules decide. A node that is dead, or has reported a fault of its own, is no matter of the code.
+A version is taken back once, and is then never put in force again automatically. If the older version fails as well,
+the other rules decide. A node that is dead, or has reported a fault of its own, has nothing to do with the code.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from slurm_robust.core.model import Failure, FailureCause
 
 When = Literal["now", "next-checkpoint", "next-failure"]
 TRIAL_S = 3600.0
-"""What an update breaks shows soon: at its first steps, its first evaluation, its first checkpoint."""
+"""An update is on trial for so long: what it breaks shows at its first steps, first evaluation, or first checkpoint."""
 _MAX_KEPT = 50
 _NOT_OF_CODE = (FailureCause.SHARED, FailureCause.SLURM, FailureCause.NODE)
 
 
 @dataclass(frozen=True)
 class PendingCode:
-    """A version that waits to be put in force.
+    """A version of the code that waits to be put in force.
 
     Attributes:
-        until_s: When it is put in force at the latest, seconds since the epoch.
-        back: It is an older one: the version in force is taken back.
+        until_s: When the version is put in force at the latest, seconds since the epoch.
+        back: The version is older than the version in force, which is taken back.
     """
 
     number: int
@@ -54,10 +54,10 @@ class CodeState:
     Attributes:
         in_force: The version that runs, 0 if the code is not kept in versions.
         proven: Versions with which training made a new step, oldest first.
-        pending: The one that waits.
-        taken_back: Versions that are not put in force again by themselves.
+        pending: The version that waits.
+        taken_back: Versions that are not put in force again automatically.
         failures: Signatures of the failures of the version in force.
-        others: Those of all other versions.
+        others: Signatures of the failures of all other versions.
         trial_until_s: Until when the version in force is on trial, seconds since the epoch; 0 if it is not.
     """
 
@@ -71,30 +71,30 @@ class CodeState:
 
     @property
     def older(self) -> int:
-        """The last proven version that could replace the one in force; 0 for none."""
+        """The last proven version that could replace the version in force; 0 if there is none."""
         known = [n for n in self.proven if n != self.in_force and n not in self.taken_back]
         return known[-1] if known else 0
 
     def made_step(self) -> CodeState:
-        """Training has made a new step with the version in force."""
+        """Return the state after training has made a new step with the version in force."""
         if not self.in_force or self.proven[-1:] == (self.in_force,):
             return self
         before = tuple(n for n in self.proven if n != self.in_force)
         return replace(self, proven=(*before, self.in_force)[-_MAX_KEPT:])
 
     def failed(self, failure: Failure | None) -> CodeState:
-        """An attempt with the version in force has failed."""
+        """Return the state after an attempt with the version in force has failed."""
         if failure is None or not self.in_force or failure.cause in _NOT_OF_CODE:
             return self
         return replace(self, failures=(*self.failures, failure.signature)[-_MAX_KEPT:])
 
     def lost(self, number: int) -> CodeState:
-        """This version cannot be used any more: nothing goes back to it, and it does not wait."""
+        """Return the state without this version, which cannot be used any more: neither proven nor pending."""
         pending = None if self.pending is not None and self.pending.number == number else self.pending
         return replace(self, proven=tuple(n for n in self.proven if n != number), pending=pending)
 
     def switched(self, number: int, *, back: bool, now_s: float = 0.0) -> CodeState:
-        """Another version is put in force; with `back` the present one is taken back."""
+        """Return the state after another version is put in force; with `back` the present version is taken back."""
         gone = (self.in_force,) if back else ()
         pending = None if self.pending is not None and self.pending.number == number else self.pending
         return replace(
@@ -118,7 +118,7 @@ class NextCode:
 
 
 def after_failure(state: CodeState, failure: Failure | None, *, own_error: bool, new_step: bool) -> NextCode | None:
-    """Which other version the next attempt runs because of this failure; None if the failure is no reason.
+    """Return which other version the next attempt runs because of this failure; None to keep the version.
 
     `own_error`: the program ended by an error of its own. `new_step`: this attempt has made a new step.
     """
@@ -143,9 +143,9 @@ def after_failure(state: CodeState, failure: Failure | None, *, own_error: bool,
 
 
 def unexplained(state: CodeState, failure: Failure | None) -> NextCode | None:
-    """The version to go back to because nothing explains why the one in force fails; None if there is none.
+    """Return the version to go back to because nothing explains why the one in force fails; None if there is none.
 
-    Not where another version has failed in the same way, nor where an update waits: the next attempt runs that.
+    None also if another version has failed in the same way, or if an update waits: the next attempt runs the update.
     """
     known = failure is not None and failure.signature in state.others
     if not state.in_force or state.pending is not None or not state.older or known:
@@ -159,9 +159,9 @@ def _back(state: CodeState) -> str:
 
 
 def due(pending: PendingCode, now_s: float, checkpoint_step: int) -> str:
-    """Why a waiting version is put in force now; empty while it waits.
+    """Return why a waiting version is put in force now; empty while it waits.
 
-    `checkpoint_step` is that of a checkpoint that was verified since the update was asked for, -1 for none.
+    `checkpoint_step` is the step of a checkpoint that was verified since the update was asked for, -1 for none.
     """
     if pending.when == "now":
         return "at once"

@@ -1,9 +1,9 @@
-"""What may be done about evidence of each grade, and when? Pure.
+"""Decides what may be done about evidence of each grade, and when. Pure.
 
 This is the only place that turns a grade into a consequence:
 
 * `CONSEQUENCES` says in words what each grade allows; `docs/localization.md` shows it.
-* `patience_s` says after how long a silence something is done. It is learnt: it is never shorter than
+* `patience_s` says after how long a silence something is done. This time is learnt: it is never shorter than
   `supervise.healthy_pause_factor` × the longest healthy pause of the same kind that the training has shown.
 * `may_evict` says whether a node may be left for a verdict.
 """
@@ -25,7 +25,7 @@ PATIENT_PHASES = ("evaluate", "checkpoint", "idle")
 
 @dataclass(frozen=True)
 class Consequence:
-    """What may be done about a grade, and when, as a table shows it."""
+    """What may be done about evidence of a grade, and when, as a row of a table."""
 
     what: str
     when: str
@@ -54,7 +54,7 @@ CONSEQUENCES: Mapping[Grade, Consequence] = {
     ),
 }
 _CUT = "{kind}, cut short"
-"""The kind of pauses that were ended on weak evidence: they may have been healthy."""
+"""The kind under which pauses are remembered that were ended on weak evidence: they may have been healthy."""
 
 
 @dataclass(frozen=True)
@@ -62,26 +62,26 @@ class Pauses:
     """The longest healthy pause of each kind that a training has shown, over restarts and requeues.
 
     Attributes:
-        longest_s: Kind → seconds between two signs of progress, of which the second has ended the pause.
+        longest_s: Kind → the longest pause in seconds: from one sign of progress to the next, which ended the pause.
     """
 
     longest_s: Mapping[str, float] = field(default_factory=dict)
 
     def after(self, kind: str, pause_s: float) -> Pauses:
-        """Once a pause of this kind has ended by itself."""
+        """Return the pauses after a pause of this kind has ended by itself."""
         if pause_s <= self.longest_s.get(kind, 0.0):
             return self
         return replace(self, longest_s={**self.longest_s, kind: round(pause_s, 3)})
 
     def after_cut(self, kind: str, pause_s: float) -> Pauses:
-        """Once a pause was ended on weak evidence: the next one is given time to prove that it is healthy.
+        """Return the pauses after a pause was ended on weak evidence: the next pause of its kind is given more time.
 
-        Nobody knows how long it would have lasted. The start-up is left out: it has limits of its own.
+        It is not known how long the pause would have lasted. The start-up is left out: it has limits of its own.
         """
         return self if kind == FIRST_STEP else self.after(_CUT.format(kind=kind), pause_s)
 
     def merged(self, other: Pauses) -> Pauses:
-        """The longest of both."""
+        """Return the longest pauses of both."""
         both = self
         for kind, pause_s in other.longest_s.items():
             both = both.after(kind, pause_s)
@@ -93,8 +93,8 @@ class Silence:
     """A job that makes no progress.
 
     Attributes:
-        silent_s: For how long, since the newest sign of any rank.
-        kind: Of the pause that it may be: `FIRST_STEP`, or the phase that was reported last.
+        silent_s: Seconds since the newest sign of progress of any rank.
+        kind: Kind of the pause that the silence may be: `FIRST_STEP`, or the phase that was reported last.
         pauses: The healthy pauses of this training.
         strong_patience_s: `supervise.strong_patience_s`.
         weak_patience_s: `supervise.weak_patience_s`.
@@ -112,17 +112,17 @@ class Silence:
 
     @classmethod
     def of(cls, silent_s: float, kind: str, pauses: Pauses, config: SuperviseConfig) -> Silence:
-        """With the site's choices."""
+        """Return the silence, with the limits that the site chose."""
         strong_s, weak_s, startup_s = config.strong_patience_s, config.weak_patience_s, config.startup_limit_s
         return cls(silent_s, kind, pauses, strong_s, weak_s, startup_s, config.healthy_pause_factor)
 
 
 def patience_s(grade: Grade, silence: Silence) -> float:
-    """After how many seconds of silence something is done about this grade; infinite for `NONE`.
+    """Return after how many seconds of silence something is done about this grade; infinite for `NONE`.
 
-    Before the first step there is no pause to learn from, so that strong evidence is given the patience of weak one. A
-    job that has never reported a step may be no training (an idle service, a notebook): then weak evidence is given the
-    time of the start-up. An announced pause is only cut short if one of its kind was seen to end.
+    Before the first step there is no pause to learn from, so strong evidence is given the patience of weak evidence. A
+    job that has never reported a step may not be a training (an idle service, a notebook), so weak evidence is given
+    the time of the start-up. An announced pause is only cut short if a pause of its kind was seen to end.
     """
     if grade is Grade.CERTAIN:
         return 0.0
@@ -141,18 +141,18 @@ def patience_s(grade: Grade, silence: Silence) -> float:
 
 
 def learnt_limit_s(kind: str, pauses: Pauses, config: SuperviseConfig) -> float:
-    """Before how many seconds of such a pause nothing is done, whatever the site's limits; 0 if none was learnt."""
+    """Return for how many seconds of such a pause nothing is done, whatever the site's limits; 0 if none was learnt."""
     return config.healthy_pause_factor * pauses.longest_s.get(kind, 0.0)
 
 
 def due(grade: Grade, silence: Silence | None) -> bool:
-    """Whether it is time to do something about corroborated evidence of this grade.
+    """Return whether it is time to do something about corroborated evidence of this grade.
 
-    `silence` is None if the incident is about something else; then it is time at once.
+    `silence` is None if the incident is not about a silence; then it is time at once.
     """
     return silence is None or silence.silent_s >= patience_s(grade, silence)
 
 
 def may_evict(grade: Grade) -> bool:
-    """Whether a node may be left for a verdict of this grade alone."""
+    """Return whether a node may be left for a verdict of this grade alone."""
     return grade in (Grade.CERTAIN, Grade.STRONG)

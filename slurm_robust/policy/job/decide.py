@@ -12,29 +12,30 @@ The rules, in order:
    Nobody is evicted and no attempt counts as fruitless, until the waiting has reached its limit.
 6. Another version of the job's code is the answer (`code_versions.after_failure`): restart with it; no node is blamed.
 7. The evidence is weak: restart in place, once. It never costs a node, however often it comes.
-8. Only an exit code is known: no signal, no words, no fault of a node. It is the program's: stop with that code, since
-   the script may wait for it, and nothing that has ended is run twice.
+8. Only an exit code is known: no signal, no message, no fault of a node. The code is taken for the program's own: stop
+   with that code, since the script may wait for it, and do not run twice what has ended.
 9. No evidence names a node, and the ladder (`climb`) has a rung left: tests, the same again, the older code, a replay,
    a requeue. Nodes that fail a test are evicted as in 14. Rules 12 and 13 go before it, but a bad loss is tested first.
    A job whose launches reached their limit, or that came to twice the limit of attempts, climbs no more.
 10. Attempts without a new step, or failed launches of the job, reached their limit: stop, exit 93. Failures whose
    messages have nothing in common are counted apart, up to twice the limit. A job that trains, and of which only a
    node has reported a fault, is never stopped. Tests and a replay are no attempts, and what they name is evicted.
-11. A training that ended with a bad loss, and no node is at fault: go back to an earlier checkpoint; bounded.
+11. A training ended with a bad loss, and no node is at fault: go back to an earlier checkpoint, a few times.
 12. The program's own error, a normal end, or an end from outside: stop with its own exit code; no node is blamed. If
     the ranks of a training that made new steps stand in operations that never meet: restart in place, once, before.
 13. The same failure has occurred on other nodes: stop with its own exit code; no node is blamed.
 14. Nodes are at fault (`eviction.at_fault`: by verdict, death, a test, or the same failure again on the same node), or
     have reported a fault of their own (`faulty_nodes`): evict them, by the best road. Never more than half of the job's
-    nodes (`max_evictions`); if these are too many, at least those at fault, or else those that reported a fault.
-15. Everything else: restart in place once; if that fails, requeue without naming a node; if that fails, stop. Where the
+    nodes (`max_evictions`); if these are too many, at least the nodes at fault, or else the nodes that reported a
+    fault.
+15. Anything else: restart in place once; if that fails, requeue without naming a node; if that fails, stop. If the
     ladder was climbed to its top: restart in place after new steps, else stop.
 
 `decide` is called again for the same incident once the tests of a plan have ended, with what they have found
-(`Situation.tested`). The attempt was ended for them, so the second plan never is to go on watching.
+(`Situation.tested`). The attempt was ended for the tests, so the second plan never says to go on watching.
 
 If a restart with the same command may begin from zero and overwrite what was saved, the job is requeued instead of
-restarted within its allocation, if it may be: a requeue runs the script again.
+restarted within its allocation, if it may be requeued: a requeue runs the script again.
 
 If the loss is bad, the next attempt also goes back to an earlier checkpoint, whichever road it takes.
 """
@@ -61,7 +62,7 @@ from slurm_robust.policy.job.ladder import Rung, Symptom
 from slurm_robust.policy.job.situation import Situation
 
 _LAUNCHES_BY_REQUEUE = 2
-"""How often a requeue is tried where Slurm cannot start the step; after that the site must find the cause."""
+"""How often a requeue is tried if Slurm cannot start the step; after that the site must find the cause."""
 
 
 def decide(situation: Situation) -> Plan:
@@ -81,7 +82,7 @@ def decide(situation: Situation) -> Plan:
 
 
 def _with_roll_back(s: Situation, plan: Plan) -> Plan:
-    """The same plan, which also goes back to an earlier checkpoint where the loss is bad."""
+    """Return the plan, changed to also go back to an earlier checkpoint if the loss is bad."""
     bad = s.bad_loss
     if bad is None or bad.why_not or plan.roll_back or plan.road in (Road.STOP, Road.TEST, Road.ALERT_ONLY):
         return plan
@@ -89,9 +90,9 @@ def _with_roll_back(s: Situation, plan: Plan) -> Plan:
 
 
 def _due(s: Situation) -> bool:
-    """Something ended, a node in use is dead, or the verdict or the action limit asks for an action.
+    """Return whether to act: something ended, a node in use is dead, or the verdict or the action limit asks for it.
 
-    The limit counts whatever the stacks show: an endless loop is always in motion and never trains.
+    The action limit counts even if the stacks are in motion: an endless loop is always in motion and never trains.
     """
     if s.stopped or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes:
         return True
@@ -102,14 +103,15 @@ def _due(s: Situation) -> bool:
 
 
 def _settled(s: Situation) -> bool:
-    """The attempt has ended, or cannot go on: what a rank has raised is certain at once."""
+    """Return whether the attempt has ended, or cannot go on: an exception that a rank has raised is certain at once."""
     return s.ended or s.verdict.corroborated
 
 
 def _no_launch(s: Situation) -> Plan | None:
-    """Slurm 22.05 can lose a requeued job's GRES when a node dies at that time; another allocation has its own.
+    """Plan what follows if Slurm could not start the step, such as a job whose GRES Slurm has lost.
 
-    A seat would not help: it would hold the nodes whose GRES Slurm counts as used.
+    Slurm 22.05 can lose a requeued job's GRES when a node dies at that time; another allocation has GRES of its own. A
+    seat would not help: it would hold the nodes whose GRES Slurm counts as used.
     """
     if s.failure is None or s.failure.cause is not FailureCause.SLURM or not s.ended:
         return None
@@ -123,14 +125,14 @@ def _no_launch(s: Situation) -> Plan | None:
 
 
 def _full_disk(s: Situation) -> Plan | None:
-    """The next attempt would fail in the same way, wherever it runs."""
+    """Stop if a disk is full: the next attempt would fail in the same way, wherever it runs."""
     if not s.full_disk or not _settled(s):
         return None
     return Plan(Road.STOP, f"{finding(s)}. No restart and no requeue helps: {s.full_disk}", exit_code=own_code(s))
 
 
 def _outage(s: Situation) -> Plan | None:
-    """No other node would do better, and the allocation is worth more than the minutes: wait in it."""
+    """Wait in the allocation during an outage: another node would not help, and the allocation is worth the minutes."""
     if s.failure is None or s.failure.cause is not FailureCause.SHARED or not _settled(s) or s.dead_nodes:
         return None
     before = outage.attempts_lost(s.earlier_failures)
@@ -148,7 +150,7 @@ def _outage(s: Situation) -> Plan | None:
 
 
 def _other_code(s: Situation) -> Plan | None:
-    """The code is at fault, or an update of it waits for a failure: whatever a node seems to have to do with it."""
+    """Run another version if the code is at fault, or if an update waits for a failure; no node is blamed."""
     if s.outside or set(s.dead_nodes) & s.used_nodes:
         return None
     program = s.ended and s.failure is not None and s.failure.cause is FailureCause.PROGRAM
@@ -165,13 +167,13 @@ def _other_code(s: Situation) -> Plan | None:
 
 
 def _weak(s: Situation) -> Plan | None:
-    """A rank is held by something that a healthy program may wait for, too."""
+    """Plan for weak evidence: a rank is held by something that a healthy program may wait for, too."""
     weak = s.verdict.grade is Grade.WEAK and s.verdict.conclusion is Conclusion.CULPRIT
     if not weak or s.stopped or s.faulty_nodes or set(s.dead_nodes) & s.used_nodes or _fruitless(s) is not None:
         return None
     why = f"{finding(s)}; weak evidence costs no node"
     if s.outside and s.action_limit_reached:
-        # Nobody would ever end the hang: the limit counts whatever the stacks show.
+        # Otherwise the hang would never end: the limit counts whatever the stacks show.
         return by_requeue(s, why, ", no node named") if s.job.requeueable else alert_only(s, why)
     if s.outside:
         until = "until the action limit" if s.job.requeueable else "at all, and the job may not be requeued"
@@ -182,7 +184,7 @@ def _weak(s: Situation) -> Plan | None:
 
 
 def _own_code(s: Situation) -> Plan | None:
-    """A program may end with any exit code on purpose; to run it again could do its work twice."""
+    """Stop with the program's exit code if only that code is known: another run could do the program's work twice."""
     bare = s.ended and s.failure is not None and s.failure.bare_exit
     if not bare or not s.exit_code or s.bad_loss is not None or s.faulty_nodes or blamed(s):
         return None
@@ -191,7 +193,7 @@ def _own_code(s: Situation) -> Plan | None:
 
 
 def _ladder(s: Situation) -> Plan | None:
-    """Nothing that is known names a node: tests and the rungs above them."""
+    """Plan tests, and the rungs above them, if no evidence names a node."""
     hard_limit = s.fruitless >= 2 * s.fruitless_limit
     if not climb.climbs(s) or hard_limit or _launches_spent(s):
         return None
@@ -229,7 +231,7 @@ def _launches_spent(s: Situation) -> bool:
 
 
 def _bad_loss(s: Situation) -> Plan | None:
-    """As far as is known, the loss itself ended it: the same start would lead to the same end."""
+    """Go back or stop if, as far as is known, the bad loss ended the attempt: the same start would end the same way."""
     bad = s.bad_loss
     if bad is None or not s.ended or blamed(s):
         return None
@@ -252,12 +254,12 @@ def _own_end(s: Situation) -> Plan | None:
 
 
 def _met_by_chance(s: Situation) -> bool:
-    """Ranks of a training that made new steps have lost each other: that may not happen again."""
+    """Return whether ranks of a training that made new steps have lost each other: that may not happen again."""
     return s.verdict.grade is Grade.STRONG and not (s.stopped or s.outside or s.restarts_tried or s.fruitless)
 
 
 def _repeated_elsewhere(s: Situation) -> Plan | None:
-    """The same failure on other nodes comes from the program or its data, whatever the single verdict is."""
+    """Stop if the same failure occurred on other nodes: it comes from the program or its data, not from a node."""
     if s.failure is None or not s.failure.nodes or s.failure.cause is FailureCause.NODE:
         return None
     if set(s.failure.nodes) & {*s.dead_nodes, *s.faulty_nodes}:
@@ -292,7 +294,7 @@ def _no_node(s: Situation) -> Plan:
 
 
 def _in_place(s: Situation, why: str, then: str) -> Plan:
-    """A restart in place, or a requeue where that could not work or would lose something."""
+    """Return a plan to restart in place, or to requeue if a restart in place could not work or would lose something."""
     lost = "the step is not ours to start" if s.outside else lost_inside(s)
     if lost:
         return by_requeue(s, why, f", no node named: {lost}")
@@ -300,7 +302,7 @@ def _in_place(s: Situation, why: str, then: str) -> Plan:
 
 
 def _missing(s: Situation) -> str:
-    """Say what is done next, and when; in observe mode, what would be."""
+    """Return what is done next, and when; in observe mode, what would be done."""
     missing = s.verdict.missing
     after_s = consequences.patience_s(s.verdict.grade, s.silence) if s.silence is not None else math.inf
     if s.verdict.corroborated and math.isfinite(after_s):

@@ -2,8 +2,8 @@
 
 | who drained the node | the job | urgency |
 |---|---|---|
-| we | has the whole node: what is wrong there concerns it | `at_next_checkpoint` |
-| we | shares the node, or that is not known: another job's GPU may be the reason | `note` |
+| this project | has the whole node: what is wrong there concerns it | `at_next_checkpoint` |
+| this project | shares the node, or may share it: another job's GPU may be the reason | `note` |
 | a person | wants the job to finish | `note` |
 
 The agents report the faults that concern a job on a shared node.
@@ -21,29 +21,29 @@ from slurm_robust.slurm.client import Node
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^(),]*)?:(\d{1,9})(?=\(|,|$)")
 """In `gpu:a100:4(S:0-1),nic:1`: the number of GPUs of each type."""
 _ABOUT_GPUS = re.compile(r"\b(?:XID|SXID|NVSwitch|NVLink|GPUs?)\b|\bgpu_", re.IGNORECASE)
-"""In the reason of a drain of ours: it was drained for a GPU."""
+"""Matches the reason of a drain of ours if the node was drained for a GPU."""
 
 
 def drained(node: Node) -> bool:
-    """Whether somebody wants no new job on it; a node that is down is no drain."""
+    """Return whether the node is closed to new jobs; a node that is only down is not drained."""
     return "DRAIN" in node.flags or "FAIL" in node.flags
 
 
 def drained_by_us(node: Node) -> bool:
-    """Whether that was we."""
+    """Return whether this project drained the node."""
     return drained(node) and node.reason.startswith(REASON_PREFIX)
 
 
 def urgency_of_drain(node: Node, whole: Collection[str]) -> str:
-    """The urgency of this drain for a job that has the `whole` nodes to itself."""
+    """Return the urgency of this drain for a job that has the nodes in `whole` to itself."""
     return AT_NEXT_CHECKPOINT if drained_by_us(node) and node.name in whole else NOTE
 
 
 def whole_nodes(nodes: Iterable[Node], gpus: Mapping[str, Collection[int]], cpus: Mapping[str, int]) -> frozenset[str]:
-    """The nodes that a job has to itself, as far as that is known.
+    """Return the nodes that a job has to itself, as far as that is known.
 
-    All GPUs there are its own, or all CPUs where there are no GPUs. Where Slurm gives out no GPUs and we drained
-    the node for one, the job is not known to use it: its agents tell of the faults that concern its ranks.
+    A job has a node to itself if it has all GPUs there, or all CPUs if there are no GPUs. If Slurm gives out no GPUs
+    and we drained the node for a GPU, the job is not known to use that GPU: its agents report the faults of its ranks.
 
     Args:
         nodes: Any nodes, with the reasons of their drains.

@@ -1,6 +1,6 @@
-"""Which nodes are left out of the next attempt, and which road does it take? Pure.
+"""Decides which nodes are left out of the next attempt, and which road it takes. Pure.
 
-`decide` calls it once it is clear that training is to go on.
+`decide` calls `leave_at_fault` and `leave` once it is clear that training is to go on.
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ from slurm_robust.policy.job.consequences import may_evict
 from slurm_robust.policy.job.situation import Situation
 
 _SURE = 0.7
-"""Of a hang: with less, a node is not left because the same was seen there before."""
+"""At a hang, a suspect of less confidence is not left because the same failure was seen on its node before."""
 
 
 def at_fault(s: Situation) -> dict[str, str]:
-    """The nodes of the allocation to evict, each with its reason."""
+    """Return the nodes of the allocation to evict, each with its reason."""
     return {**reported(s), **blamed(s)}
 
 
 def reported(s: Situation) -> dict[str, str]:
-    """Nodes that have reported a fault of their own: whatever else is wrong, no attempt is started on them again."""
+    """Return nodes that reported a fault of their own: no attempt is started on them again, whatever else is wrong."""
     return {node: why for node, why in s.faulty_nodes.items() if node in s.allocation_nodes}
 
 
 def _only_reported(s: Situation) -> bool:
-    """Whether nothing is wrong with the training itself: nodes have reported faults, and it runs on them."""
+    """Return whether the training itself is fine: nodes have only reported faults, and it runs on them."""
     over = s.stopped or s.action_limit_reached or set(s.dead_nodes) & s.used_nodes
     return bool(s.faulty_nodes) and not over and {x.node for x in s.verdict.suspects} <= set(s.faulty_nodes)
 
 
 def blamed(s: Situation) -> dict[str, str]:
-    """The nodes that are at fault for this incident, by evidence or by what tests have found."""
+    """Return the nodes that are at fault for this incident, by evidence or by what tests have found."""
     return {**by_tests(s), **by_evidence(s)}
 
 
 def by_tests(s: Situation) -> dict[str, str]:
-    """The nodes to leave for what tests have found; none if these would be too many."""
+    """Return the nodes to leave for what tests have found; empty if these would be too many."""
     bound = max_evictions(len(s.allocation_nodes))
     return next((some for some in tested.choices(s) if len(s.used_nodes & set(some)) <= bound), {})
 
 
 def by_evidence(s: Situation) -> dict[str, str]:
-    """The nodes at fault as far as is known without tests: here it is decided whose fault it is."""
+    """Return the nodes at fault as far as is known without tests: whose fault the incident is, is decided here."""
     nodes: dict[str, str] = {}
     for node in s.dead_nodes:
         nodes[node] = f"{node} is dead or still has processes after SIGKILL"
     if s.verdict.conclusion is Conclusion.CULPRIT and may_evict(s.verdict.grade):
         for suspect in s.verdict.suspects:
-            # A hang that only stands where one stood before is no proof: its nodes are tested.
+            # A hang at the place of an earlier hang proves nothing by itself: its nodes are tested.
             again = (s.ended or suspect.confidence >= _SURE) and _failed_there_before(s, suspect.node)
             if suspect.infrastructure:
                 nodes.setdefault(suspect.node, suspect.why)
             elif again:
                 nodes.setdefault(suspect.node, f"{suspect.why}; the same failure again on {suspect.node}")
     if s.failure is not None and s.failure.cause is FailureCause.SHARED and len(s.failure.nodes) == 1:
-        # It was waited for: what one node alone has missed for so long is its own mount or route.
+        # The outage was waited for: what a single node has missed for so long is the node's own mount or route.
         node = s.failure.nodes[0]
         if repeats.always_on(node, s.failure, s.earlier_failures):
             nodes.setdefault(node, f"{finding(s)}; {node} alone has met it, each time")
@@ -72,30 +72,30 @@ def _failed_there_before(s: Situation, node: str) -> bool:
 
 
 def max_evictions(nodes: int) -> int:
-    """Never more than half of the nodes (but at least one): a larger number shares a cause outside the nodes."""
+    """Return how many nodes may be left: half of them, but at least one; more would share a cause outside the nodes."""
     return max(1, nodes // 2)
 
 
 def with_dirty(evict: Sequence[str], dirty: Collection[str], nodes: int) -> tuple[str, ...] | None:
-    """The nodes to evict, with those that still have processes; None if these are too many to be at fault."""
+    """Return the nodes to evict, with those that still have processes; None if these are too many to be at fault."""
     leave = tuple(sorted({*evict, *dirty}))
     return leave if not dirty or len(leave) <= max_evictions(nodes) else None
 
 
 def leave_at_fault(s: Situation) -> Plan | None:
-    """The plan that leaves the nodes at fault; None if there are none."""
+    """Return the plan that leaves the nodes at fault; None if no node is at fault."""
     faults = at_fault(s)
     if not faults:
         return None
     bound = max_evictions(len(s.allocation_nodes))
-    # A spare costs the training nothing. Who is at fault goes before who only reported something.
+    # A spare costs the training nothing. Nodes at fault go before nodes that only reported something.
     sets = (faults, blamed(s), by_evidence(s), reported(s))
     chosen = next((some for some in sets if some and len(s.used_nodes & set(some)) <= bound), None)
     return leave(s, chosen) if chosen is not None else _too_many(s, faults)
 
 
 def leave(s: Situation, faults: Mapping[str, str]) -> Plan:
-    """The plan that leaves these nodes, each for its reason, by the best road."""
+    """Return the plan that leaves these nodes, each for its reason, by the best road."""
     evict = tuple(sorted(faults))
     why = joined(faults[node] for node in evict)
     names = shortened(", ".join(evict), 60)
@@ -112,7 +112,7 @@ def leave(s: Situation, faults: Mapping[str, str]) -> Plan:
 
 
 def _why_not_inside(s: Situation, evict: set[str]) -> str:
-    """Why the next attempt cannot run in this allocation without these nodes; empty if it can."""
+    """Return why the next attempt cannot run in this allocation without these nodes; empty if it can."""
     if s.outside:
         return "the step is not ours to start"
     dead = set(s.dead_nodes) & set(s.allocation_nodes)
@@ -133,7 +133,7 @@ def _why_not_inside(s: Situation, evict: set[str]) -> str:
 
 
 def lost_inside(s: Situation) -> str:
-    """Why the script should be run again, and not only its command; empty if that makes no difference."""
+    """Return why the script, and not only its command, should be run again; empty if there is no difference."""
     if s.resumes or not s.at_stake or not s.job.requeueable or s.outside:
         return ""
     if s.resumes is None:
@@ -172,7 +172,7 @@ def _cannot_requeue(s: Situation, why: str, names: str, inside: str) -> Plan:
 
 
 def alert_only(s: Situation, why: str) -> Plan:
-    """No road: the step is not ours to start, and the job may not be requeued. A step that is over has stopped."""
+    """Return a plan without a restart: the step is not ours to start, and the job may not be requeued."""
     because = "the job may not be requeued, and the step is not ours to start"
     if s.over:
         return Plan(Road.STOP, f"{why}. Nothing is started again: {because}", exit_code=own_code(s))
@@ -180,7 +180,7 @@ def alert_only(s: Situation, why: str) -> Plan:
 
 
 def by_requeue(s: Situation, why: str, rest: str, evict: tuple[str, ...] = ()) -> Plan:
-    """The best road by which the job is requeued; `rest` ends the sentence that says how."""
+    """Return the best plan that requeues the job; `rest` ends the sentence that says how."""
     if s.daemon:
         road, how = Road.SEAT, "Requeue into a seat that the site's daemon holds"
     elif s.daemon is None and not s.user_daemon:
@@ -193,17 +193,17 @@ def by_requeue(s: Situation, why: str, rest: str, evict: tuple[str, ...] = ()) -
 
 
 def nobody(s: Situation, why: str) -> str:
-    """The same sentence, with that nothing speaks against a node."""
+    """Return the sentence, with the addition that nothing speaks against a node."""
     if s.verdict.conclusion is not Conclusion.CULPRIT:
         return f"{why}; no node is known to be at fault"
     return why if "node is at fault" in why else f"{why}; nothing says that a node is at fault"
 
 
 def own_code(s: Situation) -> int:
-    """The program's own exit code; if it has none (it hung, or ended with 0), the one that forbids a requeue."""
+    """Return the program's own exit code; if it has none (it hung, or ended with 0), the one that forbids a requeue."""
     return s.exit_code or EXIT_STOPPED_FOR_GOOD
 
 
 def finding(s: Situation) -> str:
-    """What the verdict says, as a sentence."""
+    """Return what the verdict says, as a sentence."""
     return s.verdict.reason or s.verdict.conclusion.value

@@ -1,4 +1,4 @@
-"""Which rung comes next, when nothing that is known names a node? Pure."""
+"""Remembers which rungs of the ladder a training has climbed, for failures without evidence against a node. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _MAX_LEFT = 200
 
 
 class Symptom(str, enum.Enum):
-    """What an incident looks like, where no evidence names a node."""
+    """What an incident looks like if no evidence names a node."""
 
     HANG = "hang"
-    """All ranks wait, or do not move, and nothing tells for whom."""
+    """All ranks wait, or do not move, and no evidence tells for which rank."""
     CRASH = "crash"
-    """A rank died by a signal or a CUDA or NCCL error, and nothing explains it."""
+    """A rank died by a signal or a CUDA or NCCL error, without an explanation."""
     BAD_LOSS = "bad_loss"
-    """The loss or the gradient norm is NaN, infinite, or many times what it was."""
+    """The loss or the gradient norm is NaN, infinite, or many times the usual one."""
     SLOW = "slow"
-    """The training is slow, and no node is known to be the slow one."""
+    """The training is slow, and it is not known which node is slow."""
 
 
 class Rung(str, enum.Enum):
@@ -33,11 +33,11 @@ class Rung(str, enum.Enum):
     LEAVE_GROUP = "leave_group"
     """All nodes of the parallel group that stands apart are left, untested: a site's choice."""
     TEST_APART = "test_apart"
-    """The tests that the symptom asks for, on the nodes that stand apart, with as many others as partners."""
+    """The tests that the symptom asks for, on the nodes that stand apart, with as many other nodes as partners."""
     TEST = "test"
     """The tests that the symptom asks for, on all nodes."""
     REATTEMPT = "reattempt"
-    """The same again, on the same nodes."""
+    """Another attempt on the same nodes."""
     OTHER_CODE = "other_code"
     """The last version of the code that made progress."""
     REPLAY = "replay"
@@ -47,7 +47,7 @@ class Rung(str, enum.Enum):
 
 
 def joined_names(tests: Iterable[TestName]) -> str:
-    """`in-node and pairs`."""
+    """Return the names of the tests, such as `in-node and pairs`."""
     return " and ".join(test.value for test in tests)
 
 
@@ -56,7 +56,7 @@ class TestOutcome:
     """What tests of a job's nodes have found, as far as a decision depends on it.
 
     Attributes:
-        tests: Those that were carried out.
+        tests: The tests that were carried out.
         nodes: The nodes that they were carried out on.
         failed: Nodes that fail → the evidence, as a sentence.
         links: Pairs of nodes between which the link fails, though neither node does → the evidence.
@@ -80,7 +80,7 @@ class TestOutcome:
 
     @property
     def sentence(self) -> str:
-        """What they have found, with the number of nodes and the time."""
+        """A sentence with what the tests have found, the number of nodes and the time."""
         where = f"{self.names} on {len(self.nodes)} nodes in {self.took_s:.0f} s"
         if self.failed or self.links:
             return f"{where}: {joined([*self.failed.values(), *self.links.values()])}"
@@ -94,11 +94,11 @@ class ClimbedRung:
     """One rung that a training has climbed.
 
     Attributes:
-        tests: Of a rung with tests: which.
-        at_s: When, seconds since the epoch.
-        found: What it led to, as a sentence; empty while tests run.
-        nodes: Of a rung with tests: the nodes that were tested. Of a group that was left: its nodes.
-        requeued: The job was requeued for it.
+        tests: The tests of the rung, if it has any.
+        at_s: When the rung was climbed, seconds since the epoch.
+        found: The result of the rung, as a sentence; empty while tests run.
+        nodes: The nodes that were tested, or the nodes of the group that was left.
+        requeued: The job was requeued for the rung.
     """
 
     rung: Rung
@@ -117,9 +117,9 @@ class LadderMemory:
     Attributes:
         climbed: The rungs of this climb, oldest first.
         tested_at_s: When tests were begun, in all climbs of the last day, seconds since the epoch.
-        left: Nodes that were evicted: they are not used again.
+        left: Nodes that were evicted and are not used again.
         step: The highest step that the training has made.
-        progressed: It has made a new step since the last rung.
+        progressed: The training has made a new step since the last rung.
         requeued_at_s: When the rung of the requeue was climbed last, in any climb, seconds since the epoch; 0: never.
     """
 
@@ -131,39 +131,39 @@ class LadderMemory:
     requeued_at_s: float = 0.0
 
     def made_step(self, step: int) -> LadderMemory:
-        """The training has made this step, which may be a new one."""
+        """Return the memory after the training has made this step, which may be a new one."""
         if step <= self.step:
             return self
         return replace(self, step=step, progressed=bool(self.climbed))
 
     def went_back(self, step: int) -> LadderMemory:
-        """The training begins at this older step on purpose: each step after it is new again."""
+        """Return the memory after training went back to this older step on purpose: later steps count as new again."""
         return replace(self, step=min(self.step, step))
 
     def at(self, now_s: float, settled_s: float) -> LadderMemory:
-        """What of it counts now: the climb is over once the training has settled.
+        """Return the part of the memory that counts now: the climb is over once the training has settled.
 
-        It has settled when it has made new steps, and climbed no rung for longer than `settled_s`.
+        The training has settled when it has made new steps, and climbed no rung for longer than `settled_s`.
         """
         if self.climbed and self.progressed and now_s - self.climbed[-1].at_s > settled_s:
             return replace(self, climbed=(), progressed=False)
         return self
 
     def tests_within_day(self, now_s: float) -> int:
-        """How many rungs with tests there were within the last 24 hours."""
+        """Return how many rungs with tests were climbed within the last 24 hours."""
         return sum(now_s - at_s < DAY_S for at_s in self.tested_at_s)
 
     def requeued_within_day(self, now_s: float) -> bool:
-        """Whether the rung of the requeue was climbed within the last 24 hours."""
+        """Return whether the rung of the requeue was climbed within the last 24 hours."""
         return self.requeued_at_s > 0 and now_s - self.requeued_at_s < DAY_S
 
     def climbed_by(
         self, plan: Plan, symptom: Symptom | None, outcome: TestOutcome | None, at_s: float, *, found: str = ""
     ) -> LadderMemory:
-        """What is remembered once this plan is carried out.
+        """Return what is remembered once this plan is carried out.
 
-        Called twice for a plan with tests: before they begin, without an outcome, and with it at their end. A
-        supervisor that dies in between has used up the rung.
+        Called twice for a plan with tests: before the tests begin, without an outcome, and at their end, with their
+        outcome. If the supervisor dies in between, the rung is used up.
         """
         mine = replace(self, left=tuple(dict.fromkeys((*self.left, *plan.evict)))[-_MAX_LEFT:])
         if not plan.rung or symptom is None:
@@ -196,12 +196,12 @@ class LadderOptions:
     """The site's choices, and what is possible for this job.
 
     Attributes:
-        enabled: False: what is done then is what was done before there was a ladder.
-        tests: Those that may be made.
+        enabled: Whether the ladder is used at all.
+        tests: The tests that may be made.
         replay_possible: A replay can be made.
         over_evict: A parallel group that stands apart at a hang is left as a whole.
-        tests_per_day: Rungs with tests within 24 hours, at most.
-        settled_s: After so long without a rung, and new steps, a climb is over.
+        tests_per_day: How many rungs with tests may be climbed within 24 hours.
+        settled_s: A climb is over after so long without a new rung, if the training made new steps.
     """
 
     enabled: bool = False
@@ -213,7 +213,7 @@ class LadderOptions:
 
     @classmethod
     def of(cls, config: LadderConfig, *, replay_possible: bool) -> LadderOptions:
-        """The options as the site has written them."""
+        """Return the options as the site has written them."""
         return cls(
             enabled=bool(config.tests),
             tests=tuple(TestName(name) for name in config.tests),

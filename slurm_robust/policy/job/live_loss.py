@@ -1,7 +1,7 @@
-"""Is the loss of a training that goes on bad for good? Pure.
+"""Decides whether the loss of a training that goes on is bad for good. Pure.
 
-Dynamic loss scaling skips single steps that overflow, by design, and many a spike passes by itself. So only a loss that
-stays bad over `STEPS` reported steps counts. Not every step of a fast training is seen.
+Dynamic loss scaling skips single steps that overflow, by design, and many spikes pass by themselves. So only a loss
+that stays bad over `STEPS` reported steps counts. Not every step of a fast training is seen.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 STEPS = 10
-"""So many reports of different steps, one after the other, are bad."""
+"""A loss is bad for good if so many reports of different steps, one after the other, are bad."""
 FACTOR = 5.0
 """Times the usual loss; above is a spike. ByteRobust (SOSP 2025) alerts at five times."""
 _WINDOW, _LEAST = 200, 50
-"""The usual loss is the median of so many good ones; with fewer than the second number there is none."""
+"""The usual loss is the median of so many good ones; with fewer than the second number there is no usual loss."""
 
 
 @dataclass
@@ -24,9 +24,9 @@ class LossTrend:
     """The reported losses of one attempt.
 
     Attributes:
-        not_finite: The steps up to now whose loss was NaN or infinite, without a good one in between: their number.
-        high: The same for losses that are many times the usual one.
-        bad_since: The first step of either.
+        not_finite: How many steps in a row, up to now, had a loss that was NaN or infinite.
+        high: How many steps in a row, up to now, had a loss that was many times the usual loss.
+        bad_since: The first step of such a row.
     """
 
     not_finite: int = 0
@@ -37,7 +37,7 @@ class LossTrend:
     _usual: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOW))
 
     def take(self, step: int, loss: float) -> None:
-        """Take a report; one of a step that was reported before is the same report."""
+        """Take a report; a second report of the same step is ignored."""
         if step == self._step:
             return
         self._step, self._loss = step, loss
@@ -58,14 +58,14 @@ class LossTrend:
 
     @property
     def lost(self) -> str:
-        """That the loss is not finite any more, as a sentence; empty while it is."""
+        """A sentence that the loss is not finite any more; empty while it is finite."""
         if self.not_finite < STEPS:
             return ""
         return f"loss {self._loss} at step {self._step}, and not finite in each of the last {STEPS} reports"
 
     @property
     def spike(self) -> str:
-        """That the loss is many times the usual one, as a sentence; empty while it is not."""
+        """A sentence that the loss is many times the usual one; empty while it is not."""
         if self.high < STEPS:
             return ""
         what = f"{self._loss / self.usual:.1f} times the usual {self.usual:.4g}"

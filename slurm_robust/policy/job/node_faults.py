@@ -3,15 +3,16 @@
 | urgency | what is done |
 |---|---|
 | `now` | the node is left at once |
-| `if_repeated` | it is left at once where the same kind came twice on one node and port within `REPEAT_WITHIN_S` |
-| `at_next_checkpoint` | it is left after the next verified checkpoint, or at `supervise.fault_wait_s` if one is known |
-| `note` | nothing; the story has a line |
+| `if_repeated` | the node is left at once if the same kind came twice on one node and port within `REPEAT_WITHIN_S` |
+| `at_next_checkpoint` | left after the next verified checkpoint, or after `supervise.fault_wait_s` if one is known |
+| `note` | nothing but a line in the story |
 
 A fault of RDMA ports is a `note` for a job on one node, and for one that was not seen to train over RDMA.
 
 Faults on too many nodes at once (a storm, `_stormy`) share a cause outside the nodes: none of these nodes is left.
-Sources that only look now and then report one event of all nodes seconds apart. So an urgent fault waits for others,
-`settle_s`, and a node that the job has just left counts towards a storm for another `AT_ONCE_S`.
+Sources that are polled report one event of all nodes at times that are seconds apart. So an urgent fault waits
+`settle_s` for faults of other nodes, and a node that the job has just left counts towards a storm for another
+`AT_ONCE_S`.
 
 A mild fault (`at_next_checkpoint`) on one new node after the other moves a job `MILD_MOVES` times in a day at most, and
 never because of one sort of fault on a third node (`_why_stays`).
@@ -30,21 +31,21 @@ from slurm_robust.policy.job.situation import NODE_REPORT
 
 REPEAT_WITHIN_S = 300.0
 ONE_EVENT_S = 10.0
-"""Findings that are closer are one event: both ports of a card, or one that is told again."""
+"""Findings that are closer in time are one event: both ports of a card, or one finding that is reported again."""
 AT_ONCE_S = 60.0
-"""Faults on several nodes that are no further apart are one event: sources are polled up to 30 s apart."""
+"""Faults on several nodes that are at most so far apart are one event: sources are polled up to 30 s apart."""
 SETTLE_S = 1.0
-"""An urgent fault waits so long for those of other nodes."""
+"""An urgent fault waits so long for faults of other nodes."""
 POLLED_SETTLE_S = 2.0
-"""The same for faults that their sources poll for; a whole period would be too long for a lost GPU."""
+"""An urgent fault from a polled source waits so long; a whole period would be too long for a lost GPU."""
 MILD_MOVES = 3
-"""A job is moved for mild faults so often within `MILD_WITHIN_S`."""
+"""A job is moved for mild faults at most so often within `MILD_WITHIN_S`."""
 MILD_NODES_OF_ONE_SORT = 2
-"""On more nodes than this within `MILD_WITHIN_S`, mild faults of one sort have a cause that nodes share."""
+"""If more nodes than this had mild faults of one sort within `MILD_WITHIN_S`, the cause is one that nodes share."""
 MILD_WITHIN_S = 86_400.0
 _MOST_REMEMBERED = 64
 DRAINED = "drained"
-"""Kind of a drain: what two of them have in common is not known."""
+"""The kind of a fault that is only known as a drain: two drains need not have anything in common."""
 _POLLED = frozenset({"poll", "nvml", "rdma", "agent"})
 _EVENTS = frozenset({"xid", "sxid"})
 """Kinds that NVML reports as they happen."""
@@ -52,10 +53,10 @@ _EVENTS = frozenset({"xid", "sxid"})
 
 @dataclass(frozen=True)
 class FaultMove:
-    """A node that a job has left for a fault of its own. A job remembers these over all its attempts.
+    """A node that a job has left for a fault of the node's own. A job remembers its moves over all its attempts.
 
     Attributes:
-        at_s: When it was left; nodes that are left together have the same time.
+        at_s: When the node was left; nodes that are left together have the same time.
         text: What the node reported.
     """
 
@@ -68,20 +69,20 @@ class FaultMove:
 
     @classmethod
     def of(cls, fault: Signal, at_s: float) -> FaultMove:
-        """The node of this fault is left now."""
+        """Make the move for the node of this fault, which is left now."""
         evidence = fault.evidence
         return cls(at_s, fault.node, _urgency(fault), str(evidence.get("kind")), evidence.get("code"), fault.detail)
 
     @property
     def signal(self) -> Signal:
-        """The fault, as it counts in a storm: at the time at which the node was left."""
+        """The fault as it counts in a storm: at the time at which the node was left."""
         evidence = {"kind": self.kind, "urgency": self.urgency, "gpus": (), "port": "", "code": self.code}
         return Signal(SignalKind.NODE_FAULT, self.at_s, "", self.text, self.node, evidence=evidence)
 
 
 @dataclass(frozen=True)
 class StormFault:
-    """A sort of fault that came to many nodes at once, at about this time, and was announced."""
+    """A sort of fault that came to many nodes at once, at about this time, and that people were told of."""
 
     at_s: float
     urgency: str
@@ -105,8 +106,9 @@ class FaultMemory:
     """What is remembered of a training's faulty nodes, over its attempts, its requeues and restarts of its supervisor.
 
     Attributes:
-        moves: Nodes that it left for faults of their own, oldest first.
-        storms: What was announced as a storm, oldest first: more of it may come late, and old findings come again.
+        moves: Nodes that the training left for faults of their own, oldest first.
+        storms: Faults that were announced as storms, oldest first: more faults of a storm may come late, and old
+            findings come again.
         handled_at_s: Node → time of its last fault that was acted on, or that nothing could be done about.
     """
 
@@ -115,11 +117,11 @@ class FaultMemory:
     handled_at_s: Mapping[str, float] = field(default_factory=dict)
 
     def moved(self, moves: Iterable[FaultMove]) -> FaultMemory:
-        """Once nodes are left."""
+        """Return the memory after these nodes were left."""
         return replace(self, moves=(*self.moves, *moves)[-_MOST_REMEMBERED:])
 
     def announced(self, storm: Iterable[Signal]) -> FaultMemory:
-        """Once a storm is announced. Of each sort, faults that tell no more than those beside them are left out."""
+        """Return the memory after this storm was announced, without faults that add nothing to faults beside them."""
         known: defaultdict[tuple[object, ...], list[StormFault]] = defaultdict(list)
         for fault in sorted({*self.storms, *(StormFault.of(s) for s in storm)}, key=lambda s: s.at_s):
             known[_sort(fault.signal)].append(fault)
@@ -127,14 +129,14 @@ class FaultMemory:
         return replace(self, storms=tuple(kept[-_MOST_REMEMBERED:]))
 
     def handled(self, at_s: Mapping[str, float]) -> FaultMemory:
-        """Once nothing is to be done about the faults of these nodes up to these times."""
+        """Return the memory after nothing more is to be done about the faults of these nodes up to these times."""
         known = {**self.handled_at_s, **{n: max(t, self.handled_at_s.get(n, t)) for n, t in at_s.items()}}
         last = sorted(known.items(), key=lambda item: item[1])[-_MOST_REMEMBERED:]
         return replace(self, handled_at_s=dict(last))
 
 
 def _thinned(faults: Sequence[StormFault]) -> list[StormFault]:
-    """So many of these, of one sort and in order of time, that the same other faults came at the same time as they."""
+    """Return as few of these faults, of one sort and in order of time, as cover the same times within `AT_ONCE_S`."""
     kept: list[StormFault] = []
     for at, fault in enumerate(faults):
         last = at + 1 == len(faults) or faults[at + 1].at_s - fault.at_s > AT_ONCE_S
@@ -148,10 +150,10 @@ class FaultyNodes:
     """Which nodes a job should leave, each with the reason, and when.
 
     Attributes:
-        leave_now: At once.
-        leave_later: After the next verified checkpoint; none that is also left at once.
-        storm: Faults on so many nodes at once that no node is left because of them, oldest first. Nodes that were left
-            just before are among them.
+        leave_now: Nodes to leave at once.
+        leave_later: Nodes to leave after the next verified checkpoint, without nodes that are left at once.
+        storm: Faults on so many nodes at once that no node is left because of them, oldest first. Faults of nodes that
+            were left just before are included.
         stays: Nodes with mild faults that are not left, since the job was moved often enough.
         faults: For each node to leave, the fault that decides it.
     """
@@ -171,12 +173,12 @@ class FaultyNodes:
 def weigh(
     signals: Iterable[Signal], nodes: Collection[str], used: Collection[str], moves: Sequence[FaultMove] = ()
 ) -> FaultyNodes:
-    """Which of a job's nodes are to be left.
+    """Return which of a job's nodes are to be left.
 
     Args:
-        signals: All that was observed; only faults of nodes with an urgency above `note` count.
-        nodes: Those of the job; faults of other nodes do not count.
-        used: Those of them that train; a storm is measured by these.
+        signals: All observed signals; only faults of nodes with an urgency above `note` count.
+        nodes: The nodes of the job; faults of other nodes do not count.
+        used: The nodes of the job that train; a storm is measured by their number.
         moves: Nodes that the job has left before.
     """
     faults = sorted((s for s in signals if s.node in nodes and _acts(s)), key=lambda s: s.at_s)
@@ -213,7 +215,7 @@ def weigh(
 
 
 def _why_stays(fault: Signal, moves: Iterable[FaultMove]) -> str:
-    """Why a node is not left for this mild fault; empty if it is."""
+    """Return why a node is not left for this mild fault; empty if it is left."""
     recent = [m for m in moves if m.urgency == AT_NEXT_CHECKPOINT and fault.at_s - m.at_s <= MILD_WITHIN_S]
     alike = {m.node for m in recent if _sort(m.signal) == _sort(fault) and m.node != fault.node}
     if fault.evidence.get("kind") != DRAINED and len(alike) >= MILD_NODES_OF_ONE_SORT:
@@ -226,23 +228,23 @@ def _why_stays(fault: Signal, moves: Iterable[FaultMove]) -> str:
 
 
 def settle_s(faults: Collection[Signal]) -> float:
-    """How long these urgent faults wait for those of other nodes."""
+    """Return how long these urgent faults wait for faults of other nodes."""
     polled = bool(faults) and all(s.source in _POLLED and s.evidence.get("kind") not in _EVENTS for s in faults)
     return POLLED_SETTLE_S if polled else SETTLE_S
 
 
 def failure_of(nodes: Iterable[str]) -> Failure:
-    """What these nodes report, as it is compared with other failures."""
+    """Return what these nodes report as a `Failure`, to be compared with other failures."""
     return Failure(NODE_REPORT, tuple(sorted(nodes)), FailureCause.NODE)
 
 
 def urgency_here(kind: str, urgency: str, *, over_rdma: bool) -> str:
-    """The urgency of a finding for this job. `over_rdma`: its nodes were seen to train over RDMA, with each other."""
+    """Return the urgency of a finding for this job; `over_rdma`: its nodes were seen to train over RDMA together."""
     return NOTE if about_rdma(kind) and not over_rdma else urgency
 
 
 def fault_text(fault: Signal) -> str:
-    """The reason that names node and fault."""
+    """Return the reason for leaving a node, with the node's name and the fault."""
     return f"node {fault.node} reports {fault.detail}"
 
 
@@ -255,12 +257,12 @@ def _acts(signal: Signal) -> bool:
 
 
 def repeated(faults: Sequence[Signal]) -> bool:
-    """Whether the last of these faults of one kind, node and port is a repetition."""
+    """Return whether the last of these faults, all of one kind, node and port, is a repetition."""
     return _same_before(faults[-1], faults[:-1]) is not None
 
 
 def _same_before(fault: Signal, earlier: Sequence[Signal]) -> Signal | None:
-    """The last of these faults of the same kind, node and port, if it is another event and not too long ago."""
+    """Return the last earlier fault of this kind, node and port that is another event and not too long ago."""
     for other in reversed(earlier):
         apart_s = fault.at_s - other.at_s
         if apart_s > REPEAT_WITHIN_S:
@@ -275,26 +277,29 @@ def _key(fault: Signal) -> tuple[object, ...]:
 
 
 def _sort(fault: Signal) -> tuple[object, ...]:
-    """XIDs are of one kind, but a lost GPU and a row remap have nothing to do with each other."""
+    """Return what two faults have in common if they are of one sort: kind, code and urgency.
+
+    All XIDs are of one kind, but a lost GPU and a row remap have nothing to do with each other.
+    """
     return fault.evidence.get("kind"), fault.evidence.get("code"), _urgency(fault)
 
 
 def belongs(fault: Signal, storm: Iterable[Signal]) -> bool:
-    """Whether a fault is one more of an event that many nodes have reported: it came late."""
+    """Return whether a fault is a late one of an event that many nodes have reported."""
     return any(_together(fault, other) for other in storm)
 
 
 def _together(one: Signal, other: Signal) -> bool:
-    """They came at the same time, and are of one sort, or both urgent."""
+    """Return whether two faults came at the same time, and are of one sort, or both urgent."""
     if abs(one.at_s - other.at_s) > AT_ONCE_S:
         return False
     return _sort(one) == _sort(other) or _urgency(one) == _urgency(other) == NOW
 
 
 def _stormy(faults: Sequence[Signal], left: Sequence[Signal], bound: int) -> list[Signal]:
-    """The faults that came with others of their kind, or with others as urgent, on more than `bound` nodes at once.
+    """Return the faults that came at once on more than `bound` nodes, and are of one sort or all urgent.
 
-    Those of nodes that were `left` are among them, where nodes in use are concerned, too.
+    Faults of nodes that were `left` are included, if faults of nodes in use are among the result, too.
     """
     alike: defaultdict[tuple[object, ...], list[Signal]] = defaultdict(list)
     ordered = sorted([*left, *faults], key=lambda s: s.at_s)
@@ -308,7 +313,7 @@ def _stormy(faults: Sequence[Signal], left: Sequence[Signal], bound: int) -> lis
 
 
 def _on_many_nodes(faults: Sequence[Signal], bound: int) -> set[int]:
-    """Identities of those around which more than `bound` nodes report, `AT_ONCE_S` before or after.
+    """Return the identities of faults with reports of more than `bound` nodes within `AT_ONCE_S` before or after.
 
     The faults are in order of time, so a window moves over them.
     """

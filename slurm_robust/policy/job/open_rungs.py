@@ -1,14 +1,14 @@
-"""Which rungs of the ladder are open? Pure.
+"""Decides which rungs of the ladder are open. Pure.
 
-`TABLE` is the ladder: what each symptom climbs. One climb goes on over restarts and requeues until the training has
-settled (`LadderMemory.at`). Its bounds, all of them here:
+`TABLE` is the ladder: the rungs for each symptom. One climb goes on over restarts and requeues until the training has
+settled (`LadderMemory.at`). All its bounds are here:
 
-* each set of tests once, and once before that on the nodes that stand apart; the same again, the older code, the
-  replay, the requeue, and a group that is left: once each
-* no requeue of a training that makes new steps, where another climb has led to one within 24 hours
+* each set of tests is made once, and once before that on the nodes that stand apart; the same again, the older code,
+  the replay, the requeue, and leaving a group: once each
+* no requeue of a training that makes new steps, if another climb has led to a requeue within 24 hours
 * no more than `tests_per_day` rungs with tests or a replay within 24 hours
-* never down: no tests for a symptom for which a higher rung was climbed, and no rung below the highest one
-* no attempt where the limit of attempts without a new step is reached; tests and a replay cost none
+* never down: no tests for a symptom for which a higher rung was climbed, and no rung below the highest climbed one
+* no further attempt if the limit of attempts without a new step is reached; tests and a replay cost no attempt
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from slurm_robust.policy.job.ladder import LadderMemory, Rung, Symptom
 from slurm_robust.policy.job.situation import Situation
 
 _MIN_PARTNERS = 3
-"""A node fails the pairs once it has failed with three proven nodes."""
+"""A node fails the pairs test once it has failed with three proven nodes."""
 _MIN_PAIRS = 4
-"""Fewer nodes than that leave pairs undecided: spares of the allocation are tested with them."""
+"""With fewer nodes, pairs would stay undecided: spares of the allocation are tested with them."""
 
 
 @dataclass(frozen=True)
 class LadderRow:
-    """What a symptom climbs.
+    """The tests and rungs for one symptom.
 
     Attributes:
         tests: Sets of tests, one after the other, on all nodes of the training.
         apart_first: The first set is made on the nodes that stand apart before.
-        then: The rungs above the tests, from the lowest.
+        then: The rungs above the tests, the lowest first.
     """
 
     tests: tuple[tuple[TestName, ...], ...]
@@ -59,7 +59,7 @@ _ORDER = (Rung.REATTEMPT, Rung.OTHER_CODE, Rung.REPLAY, Rung.REQUEUE)
 
 @dataclass(frozen=True)
 class OpenRung:
-    """A rung that is open, with what is tested on it, and where."""
+    """A rung that is open, with its tests and the nodes that they run on."""
 
     rung: Rung
     tests: tuple[TestName, ...] = ()
@@ -67,7 +67,7 @@ class OpenRung:
 
 
 def open_now(s: Situation, which: Symptom, memory: LadderMemory, *, attempts: bool) -> Iterator[OpenRung]:
-    """The rungs that are open for a symptom, the next one first. Without `attempts` only those that cost none are."""
+    """Yield the rungs that are open for a symptom, the next one first; without `attempts` only those that cost none."""
     row = TABLE[which]
     if attempts and row.apart_first and not memory.climbed and group_to_leave(s):
         yield OpenRung(Rung.LEAVE_GROUP)
@@ -80,7 +80,7 @@ def open_now(s: Situation, which: Symptom, memory: LadderMemory, *, attempts: bo
 
 
 def higher(rung: Rung, memory: LadderMemory) -> bool:
-    """Whether no rung as high, or higher, was climbed."""
+    """Return whether no rung as high as this one, or higher, was climbed."""
     return all(_ORDER.index(c.rung) < _ORDER.index(rung) for c in memory.climbed if c.rung in _ORDER)
 
 
@@ -123,7 +123,7 @@ def _open_tests(s: Situation, which: Symptom, memory: LadderMemory) -> Iterator[
 
 
 def trained_on(s: Situation) -> tuple[str, ...]:
-    """The nodes of the attempt, in the order of the allocation."""
+    """Return the nodes of the attempt, in the order of the allocation."""
     return tuple(n for n in s.allocation_nodes if n in s.used_nodes)
 
 
@@ -136,13 +136,13 @@ def _tested_on(s: Situation, tests: tuple[TestName, ...]) -> tuple[str, ...]:
 
 
 def standing_apart(s: Situation) -> tuple[str, ...]:
-    """The nodes that the stacks speak against, though they do not name them."""
+    """Return the nodes that the stacks speak against, without naming them for certain."""
     nodes = {suspect.node for suspect in s.verdict.suspects} or set(s.apart_nodes)
     return tuple(n for n in trained_on(s) if n in nodes)
 
 
 def _with_partners(s: Situation, everywhere: tuple[str, ...]) -> tuple[str, ...]:
-    """The nodes that stand apart, and as many others, three at least; none if that is all nodes."""
+    """Return the nodes that stand apart, with as many others, at least three; empty if that would be all nodes."""
     apart = standing_apart(s)
     others = [n for n in everywhere if n not in apart][: max(len(apart), _MIN_PARTNERS)]
     some = tuple(n for n in everywhere if n in apart or n in others)
@@ -150,7 +150,7 @@ def _with_partners(s: Situation, everywhere: tuple[str, ...]) -> tuple[str, ...]
 
 
 def group_to_leave(s: Situation) -> tuple[str, ...]:
-    """The whole group that stands apart, where the site wants it to be left, and other nodes can take over."""
+    """Return the whole group that stands apart, if the site wants it to be left, and other nodes can take over."""
     here = tuple(n for n in s.allocation_nodes if n in s.apart_group)
     needed = len(s.used_nodes.intersection(here))
     spares = set(s.healthy_spares) - set(here) - set(s.ladder.left)

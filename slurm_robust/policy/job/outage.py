@@ -1,4 +1,4 @@
-"""Says how long an outage of something that nodes share is waited for: each pause is twice the one before. Pure."""
+"""Computes how long an outage of something that nodes share is waited for: each pause is twice the last. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_PAUSE_S = 300.0
 
 
 def attempts_lost(earlier: Sequence[Failure]) -> int:
-    """Attempts in a row that an outage has ended, before this one."""
+    """Return how many attempts in a row an outage has ended, before this one."""
     count = 0
     for failure in reversed(earlier):
         if failure.cause is not FailureCause.SHARED:
@@ -21,10 +21,10 @@ def attempts_lost(earlier: Sequence[Failure]) -> int:
 
 
 def waited_s(attempts: int) -> float:
-    """The sum of the pauses after so many attempts."""
+    """Return the sum of the pauses after so many attempts, in seconds."""
     return sum(min(FIRST_PAUSE_S * 2.0**number, MAX_PAUSE_S) for number in range(attempts))
 
 
 def pause_s(attempts: int, limit_s: float) -> float:
-    """The pause after one more attempt; 0 once all pauses together have reached the limit."""
+    """Return the pause after one more attempt; 0 once all pauses together have reached the limit."""
     return max(0.0, min(FIRST_PAUSE_S * 2.0 ** min(attempts, 30), MAX_PAUSE_S, limit_s - waited_s(attempts)))

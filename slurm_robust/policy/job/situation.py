@@ -1,4 +1,4 @@
-"""Defines everything on which the decision about an incident depends, as values."""
+"""Defines, as values, everything on which the decision about an incident depends."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class JobFacts:
     """What Slurm allows for this job.
 
     Attributes:
-        requeueable: Slurm would requeue it: a batch job with the Requeue flag.
+        requeueable: Slurm would requeue the job: it is a batch job with the Requeue flag.
         addressable: Exactly this job can be named to Slurm (an array task by its `ARRAY_TASK` name).
-        het_job: A component of a het job: never acted on.
+        het_job: The job is a component of a het job, which is never acted on.
         survives_node_failure: `--no-kill`: the allocation outlives a dead node.
-        requeued: It was requeued at least once.
+        requeued: The job was requeued at least once.
     """
 
     requeueable: bool = True
@@ -43,21 +43,21 @@ class Situation:
         verdict: The result of localisation.
         allocation_nodes: All nodes of the job.
         training_node_count: Nodes that an attempt needs.
-        training_nodes: Those of this attempt; empty means all but the healthy spares.
+        training_nodes: The nodes of this attempt; empty means all nodes but the healthy spares.
         healthy_spares: Nodes of the allocation that are unused and respond.
         dead_nodes: Nodes that Slurm shows DOWN, or that still have processes after SIGKILL.
-        batch_node: Where the batch script runs; if it is dead, nothing can run in the allocation.
+        batch_node: The node of the batch script; if this node is dead, nothing can run in the allocation.
         excluded_named: Nodes that the command or the environment names: the program cannot run without them.
         ended: The attempt is known to have ended by itself: a rank failed, or the program returned. Ranks that only
             vanish may be finishing: the verdict says so.
-        exit_code: The program's own, None while unknown.
+        exit_code: The program's own exit code, None while unknown.
         failure: This failure's signature and nodes; None if there is none to compare.
-        earlier_failures: Those of this lineage since its last new step, oldest first.
-        restarts_in_place: Since the last new step.
-        fruitless: Attempts in a row without a new step, this one included where it made none.
+        earlier_failures: The failures of this lineage since its last new step, oldest first.
+        restarts_in_place: How many restarts in place there were since the last new step.
+        fruitless: How many attempts in a row made no new step, this one included if it made none.
         fruitless_limit: `supervise.fruitless_attempts`.
         daemon: The site's daemon answers: True, False, or None while unknown.
-        user_daemon: The owner runs one for this job.
+        user_daemon: The owner runs a daemon for this job.
         action_limit_reached: The silence is longer than the site allows without an explanation.
         outage_wait_s: `supervise.outage_wait_s`.
         bad_loss: None if the loss is not known to be bad.
@@ -67,20 +67,20 @@ class Situation:
             is known to start from zero, None if unknown.
         at_stake: A start from zero could lose something.
         mode: Does not change the plan, only its words: in `observe`, the caller does not carry it out.
-        outside: The step was not launched by us: it cannot be started again, and only a requeue is possible.
+        outside: The step was not launched by us: we cannot start the step again, and only a requeue is possible.
         older_failures: Error messages from before the last new step: they count against the node that they came from.
         full_disk: The disk that ended the attempt and is still full, and what to do; else empty.
-        over: Nothing of an attempt that ended is left: no rank waits for others.
+        over: The attempt ended and none of its ranks is left to wait for others.
         code: The versions of the job's code.
         faulty_nodes: Nodes of the allocation that reported a fault for which the job should leave them → the reason.
             No attempt is started on them again, whatever the incident is about.
         ladder: What the training remembers of its ladder.
-        ladder_options: The site's choices for it.
+        ladder_options: The site's choices for the ladder.
         tested: What the tests of this incident have found, oldest first. The attempt was ended for them.
         apart_nodes: Nodes whose ranks stand apart from the others: in the smallest class of stacks, or in the parallel
             group in which the waiting ends.
-        apart_group: All nodes of the parallel group that those that stand apart share; empty if there is none.
-        slow: Why the training is slow, where no node is known to be the slow one; else empty.
+        apart_group: All nodes of the parallel group to which the nodes that stand apart belong; empty if there is none.
+        slow: Why the training is slow, if no node is known to be the slow one; else empty.
         standby_nodes: Standby nodes that could take the place of an evicted one.
         now_s: The time, seconds since the epoch.
         silence: What is known of the silence that the incident is about; None if it is about something else.
@@ -144,15 +144,15 @@ class Situation:
 
     @property
     def stopped(self) -> bool:
-        """Nothing trains: the attempt has ended by itself, or was ended for tests."""
+        """Whether nothing trains: the attempt has ended by itself, or was ended for tests."""
         return self.ended or bool(self.tested)
 
     @property
     def climb(self) -> LadderMemory:
-        """The ladder as it counts now: from the bottom, where the training has settled."""
+        """What counts now of the ladder's memory: nothing of an old climb, if the training has settled."""
         return self.ladder.at(self.now_s, self.ladder_options.settled_s)
 
     @property
     def restarts_tried(self) -> int:
-        """Restarts in place since the last new step that this failure did not have anything to do with are left out."""
+        """How many restarts in place there were since the last new step, without those for unrelated failures."""
         return max(0, self.restarts_in_place - repeats.unrelated_before(self.failure, self.earlier_failures))

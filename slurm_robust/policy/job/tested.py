@@ -1,7 +1,7 @@
-"""Which nodes should be left for what the tests of an incident have found? Pure.
+"""Decides which nodes are left for what the tests of an incident have found. Pure.
 
-A node that fails is left. Of a link that fails between two nodes that pass, one node is left: neither is proven bad,
-but without one of them the link is not used.
+A node that fails is left. If a link fails between two nodes that pass, one of the two nodes is left: neither node is
+proven bad, but without one of them the link is not used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slurm_robust.policy.job.situation import Situation
 
 
 def choices(s: Situation) -> Iterator[dict[str, str]]:
-    """Nodes to leave, each with its reason: those of failed links too, and then those that fail alone."""
+    """Yield sets of nodes to leave, each node with its reason: first with one node of each failed link, then none."""
     here = set(s.allocation_nodes)
     failed = {node: why for outcome in s.tested for node, why in outcome.failed.items() if node in here}
     links = {
@@ -29,7 +29,10 @@ def choices(s: Situation) -> Iterator[dict[str, str]]:
 
 
 def _of_links(s: Situation, links: Mapping[tuple[str, str], str]) -> dict[str, str]:
-    """One node of each link, as few as possible: a spare, or the one that more speaks against, or the second."""
+    """Return one node of each failed link, as few nodes as possible.
+
+    Preferred is a spare, then a node with other evidence against it, then the one that comes later by name.
+    """
     against = {suspect.node for suspect in s.verdict.suspects} | set(s.apart_nodes)
     left: dict[str, str] = {}
     while open_links := {pair: why for pair, why in links.items() if not set(pair) & set(left)}:
