@@ -1,4 +1,4 @@
-"""Whose nodes stand apart from the others, where nothing names one that is at fault? Tests begin there. Pure."""
+"""Finds the nodes that stand apart from the others, if no node is named as at fault: tests begin there. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MINORITY = 0.25
 
 @dataclass(frozen=True)
 class Apart:
-    """Nodes that stand apart.
+    """The nodes that stand apart from the others.
 
     Attributes:
-        nodes: Those that the verdict suspects, for whatever reason; else those where all waiting ends by the flight
-            recorders; else those of the smallest class of stacks.
+        nodes: The nodes that the verdict suspects, for any reason; else the nodes where all waiting ends by the flight
+            recorders; else the nodes of the smallest class of stacks.
         group: All nodes of the parallel group that the ranks outside the large classes share; empty for none.
     """
 
@@ -31,7 +31,7 @@ class Apart:
 
 
 def standing_apart(evidence: Evidence, verdict: Verdict) -> Apart:
-    """Read it off the verdict and the last capture."""
+    """Find these nodes from the verdict and the last capture."""
     last = evidence.captures[-1] if evidence.captures else None
     odd = odd_ranks(last, known_groups(evidence)[0]) if last is not None and last.ranks else None
     group = odd.nodes if odd is not None and odd.group is not None else ()

@@ -1,7 +1,7 @@
-"""Reads and writes what a saved incident knows beside its stacks: ranks that were missing or ended, nodes' reports.
+"""Reads and writes the evidence of a saved incident beside its stacks: missing or ended ranks, reports of nodes.
 
-The supervisor writes it as `circumstances.json` into the incident's folder, so that the folder judges as the live
-evidence did. It is read as untrusted: sizes are capped and types checked.
+The supervisor writes it as `circumstances.json` into the incident's folder, so that judging the folder gives the same
+verdict as the live evidence. The file is read as untrusted: sizes are capped and types checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CIRCUMSTANCES_FILE = "circumstances.json"
 VERSION = 1
 TOO_SLOW = "its node was too slow to send its stack"
 MAX_WITH_LINES = 4096
-"""Ends whose last lines are kept, the earliest: whoever ended later followed."""
+"""How many ends keep their last lines: the earliest ones, since a rank that ended later followed an earlier one."""
 
 _MAX_LINES = 4096
 _MAX_ANSWERS = 64
@@ -41,7 +41,7 @@ class SavedRound:
     """One capture, as it was judged.
 
     Attributes:
-        number: Of its round; the archives carry it.
+        number: Number of the round, which the archives carry.
         missing: Nodes whose agent did not answer.
         unseen: Ranks, with their process ids, whose node answered without sending stacks in time.
     """
@@ -54,7 +54,7 @@ class SavedRound:
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Everything of an incident's evidence that its archives do not hold.
+    """The evidence of an incident that its archives do not hold.
 
     Attributes:
         rounds: The captures that were judged, oldest first.
@@ -73,7 +73,7 @@ class Circumstances:
 
 
 def saved_round(number: int, capture: Capture, slow_nodes: Iterable[str]) -> SavedRound:
-    """What is saved of a capture beside its archives."""
+    """Return what is saved of a capture beside its archives."""
     slow = set(slow_nodes)
     ranks = [r for r in capture.ranks if r.node in slow]
     unseen = tuple((r.rank, r.node, r.processes[0].pid if r.processes else 0) for r in ranks)
@@ -81,12 +81,12 @@ def saved_round(number: int, capture: Capture, slow_nodes: Iterable[str]) -> Sav
 
 
 def unseen_rank(rank: int, node: str, pid: int) -> RankCapture:
-    """A rank of which only its process is known."""
+    """Return a rank of which only the process is known."""
     return RankCapture(rank, node, (CapturedProcess(pid, 0, error=TOO_SLOW),), None)
 
 
 def encode(evidence: Evidence, rounds: Sequence[SavedRound], ras_at_s: Mapping[str, float]) -> bytes:
-    """The circumstances of this evidence as a file."""
+    """Return the content of the file that keeps the circumstances of this evidence."""
     nodes: dict[str, list[int]] = {}
     for rank, node in evidence.rank_nodes.items():
         nodes.setdefault(node, []).append(rank)
@@ -216,7 +216,7 @@ def decode(data: bytes) -> Circumstances:
 
 
 def completed(rounds: Mapping[int, Capture], known: Circumstances) -> tuple[Capture, ...]:
-    """The captures as they were judged: those rounds, with their time, the missing nodes, and the ranks unseen."""
+    """Return the captures as they were judged, with their times, the missing nodes, and the ranks that were unseen."""
     found = []
     for told in known.rounds:
         seen = {r.rank: r for r in rounds[told.number].ranks} if told.number in rounds else {}
@@ -227,7 +227,7 @@ def completed(rounds: Mapping[int, Capture], known: Circumstances) -> tuple[Capt
 
 
 def with_circumstances(evidence: Evidence, rounds: Mapping[int, Capture], known: Circumstances) -> Evidence:
-    """The evidence of an incident's archives with what was saved beside them."""
+    """Return the evidence of an incident's archives with what was saved beside them."""
     return replace(
         evidence,
         world_size=max(evidence.world_size, known.world_size),

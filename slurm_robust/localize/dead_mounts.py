@@ -1,4 +1,4 @@
-"""Does a network file system answer on some nodes, and not on others? Pure: what the nodes' agents found goes in."""
+"""Finds network file systems that answer on some nodes only, from what the nodes' agents found. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MountView:
-    """What one node says of its mount points: those that are silent, and those that have answered."""
+    """The mount points of one node that are silent, and those that have answered."""
 
     node: str
     silent: tuple[str, ...] = ()
@@ -20,8 +20,8 @@ class DeadMount:
     """A mount point that does not answer on a node.
 
     Attributes:
-        answers_on: More nodes than those where it is silent, so that it is the nodes' own fault. Empty if it is silent
-            on several nodes, and on as many as it answers on: then its server or the network is at fault.
+        answers_on: Nodes on which the mount point answers, if they are more than the nodes on which it is silent: then
+            the silent nodes are at fault. Else empty: then the server of the file system or the network is at fault.
     """
 
     mount: str
@@ -37,7 +37,7 @@ class DeadMount:
 
 
 def dead_mounts(views: Iterable[MountView]) -> tuple[DeadMount, ...]:
-    """Each mount point that is silent, and on which node; none if other nodes have not been asked about it."""
+    """Return each silent mount point, with its node; empty if no other node has been asked about it."""
     known = {view.node: view for view in views}
     found = []
     for mount in sorted({mount for view in known.values() for mount in view.silent}):

@@ -31,8 +31,8 @@ class CapturedThread:
 
     Attributes:
         main: True for the process's main thread.
-        active: py-spy's idea that it is on a CPU.
-        owns_gil: It holds the GIL.
+        active: Whether py-spy takes the thread to be on a CPU.
+        owns_gil: The thread holds the GIL.
     """
 
     frames: tuple[StackFrame, ...]
@@ -48,17 +48,17 @@ class CapturedProcess:
     """One process of a rank's tree (the rank itself, a data loader, a checkpoint writer).
 
     Attributes:
-        pid: As the node sees it.
-        ppid: Its parent; the rank's own process is the first of `RankCapture.processes`.
+        pid: Process id on the node.
+        ppid: Process id of the parent; the rank's own process is the first of `RankCapture.processes`.
         state: Letter of /proc/PID/status: R, S, D, T, t, Z, X; empty if it could not be read.
-        cpu_s: User and system time used since its start, seconds; -1 where unknown.
-        io_bytes: Bytes read and written since its start (rchar + wchar); -1 where unknown.
-        wchan: Where in the kernel it waits, where readable.
+        cpu_s: User and system time used since its start, seconds; -1 if unknown.
+        io_bytes: Bytes read and written since its start (rchar + wchar); -1 if unknown.
+        wchan: Place in the kernel at which the process waits; empty if not readable.
         error: Why there are no threads, if there are none.
-        os_threads: Number of its threads as the kernel counts them, native ones included; -1 where unknown.
-        net_bytes: Bytes that its TCP connections have sent and received since its node's agent first looked at them;
-            those to the store of the ranks (MASTER_PORT) do not count, nor those that a process before it in the
-            rank's tree holds, too. -1 if unknown.
+        os_threads: Number of its threads as the kernel counts them, native ones included; -1 if unknown.
+        net_bytes: Bytes that its TCP connections have sent and received since the node's agent first looked at them,
+            without connections to the store of the ranks (MASTER_PORT), and without connections that an earlier process
+            of the rank's tree holds, too. -1 if unknown.
     """
 
     pid: int
@@ -76,7 +76,7 @@ class CapturedProcess:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a rank came. `age_s` is the time since its last sign of progress, when captured.
+    """The progress of a rank. `age_s` is the time since its last sign of progress, at the moment of the capture.
 
     Attributes:
         step: Last completed step, -1 before the first.
@@ -90,7 +90,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class RankCapture:
-    """One rank at one moment. No processes: it was gone."""
+    """One rank at one moment. Without processes, the rank was gone."""
 
     rank: int
     node: str
@@ -113,12 +113,12 @@ class RankExit:
     """A rank that ended.
 
     Attributes:
-        exit_code: None if only its disappearance was seen.
-        signal: Number of the signal that ended it, 0 for none.
-        at_s: When it was noticed; the earliest is the likely first.
+        exit_code: The exit code; None if only the rank's disappearance was seen.
+        signal: Number of the signal that ended the rank, 0 for none.
+        at_s: When the end was noticed; the rank with the earliest end probably ended first.
         last_lines: Last lines of its output, oldest first.
-        shared_lines: Lines of the job's output that name no rank: they speak for the job, and for no node.
-        oom_killed: The kernel or cgroup killed it for memory.
+        shared_lines: Lines of the job's output that do not name a rank: they are about the job, not about a node.
+        oom_killed: The kernel or cgroup killed the rank for memory.
     """
 
     rank: int
@@ -133,11 +133,11 @@ class RankExit:
 
 @dataclass(frozen=True)
 class RaisedException:
-    """An exception that a rank has raised and nobody caught, as PyTorch's hook prints it.
+    """An exception that a rank has raised and that was not caught, as PyTorch's hook prints it.
 
     Attributes:
-        at_s: When it was read, seconds since the epoch.
-        lines: The rank's lines from that traceback on, oldest first.
+        at_s: When the exception was read, seconds since the epoch.
+        lines: The rank's lines from the traceback on, oldest first.
     """
 
     at_s: float
@@ -146,23 +146,23 @@ class RaisedException:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Everything known about one incident. Each is itself alone, so that what was read of it can be remembered.
+    """Everything known about one incident. Compared by identity, so that results can be kept for each evidence.
 
     Attributes:
         world_size: Number of ranks expected.
-        rank_nodes: Where each rank runs.
-        captures: Oldest first; two or more show whether a process moves.
-        node_signals: XIDs, links, lost agents, nodes down, of the same minutes.
+        rank_nodes: Rank → its node.
+        captures: The captures, oldest first; two or more show whether a process moves.
+        node_signals: XIDs, lost links, lost agents and nodes down in the minutes of the incident.
         layout: Parallel sizes as given (`{"tp": 2, "pp": 4}`), empty if unknown.
-        layout_order: Order in which they count ranks (`tp-pp-dp`), empty for Megatron's.
-        recorder: Flight-recorder dumps of the ranks that left one, the latest of each.
-        recorder_before: The dumps of one capture before those.
+        layout_order: Order in which the sizes count ranks (`tp-pp-dp`), empty for Megatron's order.
+        recorder: Rank → its latest flight-recorder dump, of ranks that left a dump.
+        recorder_before: Rank → its dump of an earlier capture.
         timings: How long steps took each rank, None if not reported.
         ras: What NCCL's own service reported of the job, oldest first.
-        raised: Rank → the exception that it has raised after its last progress, whether it has ended or not: tearing
-            a process group down may take minutes, or for ever.
-        rules: By which last lines are read; None for the package's own.
-        dead_mounts: Mount points that do not answer on a node, though other nodes were asked about them, too.
+        raised: Rank → the exception that it has raised after its last progress. The rank need not have ended: to tear
+            a process group down may take minutes, or may never end.
+        rules: The rules by which last lines are read; None for the package's own rules.
+        dead_mounts: Mount points that do not answer on a node, if other nodes were asked about them, too.
         last_sign_s: When a rank or the log last showed progress, seconds since the epoch; 0 if that is not known.
     """
 

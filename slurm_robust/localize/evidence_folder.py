@@ -1,6 +1,6 @@
-"""Reads a folder of saved evidence: archives of nodes, and raw py-spy dumps, one a rank.
+"""Reads a folder of saved evidence: archives of nodes, and raw py-spy dumps, one for each rank.
 
-One bad file never spoils the others: it becomes a sentence beside the evidence.
+A bad file does not keep other files from being used: it becomes a sentence beside the evidence.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MAX_FILES = 65536
 
 _RANK_FILE = re.compile(r"rank-(\d{1,7})\.(json|txt)")
 LAYOUT_FILE = "layout.txt"
-"""The layout that was known when the incident was judged, as `--layout` takes it."""
+"""File with the layout that was known when the incident was judged, in the form that `--layout` takes."""
 _RAS_FILE = re.compile(r"ras-\d{1,7}\.json")
 _HEADER = re.compile(r"#\s*(node|state|at_s)\s*[:=]\s*(\S{1,63})\s*")
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A folder's evidence, and a sentence for each thing in it that could not be used."""
+    """A folder's evidence, and a sentence for each file or part of it that could not be used."""
 
     evidence: Evidence
     problems: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class _Files:
-    """What is in a folder, by incident."""
+    """The files of a folder, by incident."""
 
     archives: dict[Path, list[NodeArchive]]
     answers: dict[Path, dict[str, RasView]]
@@ -51,11 +51,11 @@ class _Files:
 
     @property
     def incidents(self) -> set[Path]:
-        """Those that anything can be judged from."""
+        """The incidents with enough evidence to be judged."""
         return set(self.archives) | {path for path, known in self.circumstances.items() if known.exits or known.signals}
 
     def last_at_s(self, incident: Path) -> float:
-        """When the last that is known of an incident was seen."""
+        """Return the time of the newest evidence of an incident; 0 if there is none."""
         known = self.circumstances.get(incident)
         ends = [] if known is None else [e.at_s for e in known.exits] + [r.at_s for r in known.rounds]
         return max([archive.at_s for archive in self.archives.get(incident, ())] + ends, default=0.0)
@@ -64,11 +64,12 @@ class _Files:
 def read_folder(folder: Path, world_size: int | None = None) -> Saved:
     """Read what a folder holds: archives (`*.json.gz`), and `rank-<r>.json` or `rank-<r>.txt` dumps of py-spy.
 
-    Beside the archives, answers of NCCL's RAS service (`ras-<n>.json`), the layout (`layout.txt`) and what the
-    supervisor knew besides (`circumstances.json`: missing nodes, ends of ranks, signals) are read.
+    Beside the archives, read answers of NCCL's RAS service (`ras-<n>.json`), the layout (`layout.txt`) and
+    `circumstances.json`, with what else the supervisor knew: missing nodes, ends of ranks, signals.
 
-    Raw dumps are one round of their own. A text dump may begin with `# node: n1` and `# state: T`; a JSON one may be
-    `{"node": "n1", "state": "T", "dump": […]}`. Where no node is given, the folder `<node>/` that holds it names it.
+    Raw dumps are one round of their own. A text dump may begin with `# node: n1` and `# state: T`; a JSON dump may be
+    `{"node": "n1", "state": "T", "dump": […]}`. A dump without a node belongs to the node after which its folder
+    `<node>/` is named.
 
     Raises:
         ArchiveError: no such folder, or nothing usable in it.
@@ -122,7 +123,7 @@ def _read_all(folder: Path) -> _Files:
 
 
 def _laid_out(evidence: Evidence, path: Path, problems: list[str]) -> Evidence:
-    """The evidence with the layout that was known, where it was kept."""
+    """Return the evidence with the layout that was known, if it was kept."""
     if not path.is_file():
         return evidence
     try:
@@ -134,7 +135,7 @@ def _laid_out(evidence: Evidence, path: Path, problems: list[str]) -> Evidence:
 
 
 def _without_strays(archives: list[NodeArchive], world_size: int) -> tuple[list[NodeArchive], list[str]]:
-    """The archives without ranks that cannot belong to this job, and a sentence for those."""
+    """Return the archives without ranks that cannot belong to this job, and a sentence for each such rank."""
     stray = set(strays((rank.rank for archive in archives for rank in archive.ranks), world_size))
     if not stray:
         return archives, []
@@ -152,12 +153,12 @@ def _without_strays(archives: list[NodeArchive], world_size: int) -> tuple[list[
 
 
 def _incident(path: Path, folder: Path) -> Path:
-    """The incident's folder that a file belongs to: a supervisor keeps each round in `<incident>/stacks-<round>/`."""
+    """Return the incident's folder to which a file belongs: a supervisor keeps rounds in `<incident>/stacks-<n>/`."""
     return path.parent.parent if path.parent.name.startswith("stacks-") and path.parent != folder else folder
 
 
 def _one(path: Path, folder: Path) -> NodeArchive | RasView | Circumstances | str:
-    """What one file holds, or why it cannot be used; an empty text for files of other kinds."""
+    """Return what one file holds, or why it cannot be used; an empty text for files of other kinds."""
     match = _RANK_FILE.fullmatch(path.name)
     try:
         if match is not None:
@@ -170,7 +171,7 @@ def _one(path: Path, folder: Path) -> NodeArchive | RasView | Circumstances | st
     except (ArchiveError, CircumstancesError, pyspy.PySpyDumpError, ras.RasError) as error:
         return str(error)
     except (ValueError, OverflowError, RecursionError) as error:
-        # Whatever a garbled file makes of itself: the others are judged.
+        # A garbled file may raise any of these errors: the other files are judged all the same.
         return f"cannot be read ({type(error).__name__}: {str(error)[:80]})"
 
 

@@ -1,6 +1,6 @@
-"""Why did a rank end? Its exit code, signal and last lines of output, as one cause.
+"""Tells why a rank ended: from its exit code, its signal and its last lines of output, as one cause.
 
-The rules of `diagnose` read the lines. Here it is decided which of them can be the reason for a rank's end.
+The rules of `diagnose` read the lines. This module decides which of these lines can be the reason for a rank's end.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class ExitCause:
 
     Attributes:
         detail: The line, or the fact in words.
-        signature: The same for the same failure elsewhere.
-        finding: The line as a rule has recognised it; None if no line says anything.
-        one_of: Fewer ranks than have this cause have printed the line, and which of them is not known.
+        signature: A text that is equal for equal failures, also of other ranks and attempts.
+        finding: The line as a rule has recognised it; None if no rule has recognised a line.
+        one_of: Fewer ranks have printed the line than have this cause, and it is not known which ones.
     """
 
     cause: Cause
@@ -58,17 +58,17 @@ class ExitCause:
 
     @property
     def of_peer(self) -> bool:
-        """Whether the line is about a peer or the link to it, and so says nothing about the rank's own node."""
+        """Whether the line is about a peer or the link to it, and so tells nothing about the rank's own node."""
         return self.finding is not None and self.finding.rule.scope is AboutNode.PEER
 
     @property
     def unstartable(self) -> bool:
-        """Whether the line says that what was to be started does not exist, or that no step can be as was asked for."""
+        """Whether the line says that the program to start does not exist, or that the step cannot be made so."""
         return self.category == "launch_failed" and _UNSTARTABLE.search(self.detail) is not None
 
     @property
     def category(self) -> str:
-        """The category of its line, empty without one."""
+        """The category of its line, empty if it has no line."""
         return self.finding.category.name if self.finding is not None else ""
 
 
@@ -83,17 +83,17 @@ _GRES = re.compile(r"srun: error: Unable to create step for job \d+: Invalid gen
 _INTERRUPTED = re.compile(r"\b(KeyboardInterrupt|SignalException)\b(?::|\s*$)")
 _INTERRUPTIONS = {"KeyboardInterrupt": "SIGINT", "SignalException": "SIGTERM"}
 _BY_SLURM = ("slurm_error", "launch_failed")
-"""Of Slurm's own lines only these give a reason, and only why a step did not begin: for the end of a rank they repeat
-what is known (a task was killed, the connection to a dead node broke), or belong to another step."""
+"""Categories of Slurm's own lines that may be a reason, but only for a step that did not begin. For the end of a rank,
+Slurm's lines repeat what is known (a task was killed, the connection to a dead node broke), or are of another step."""
 _CONNECTION = re.compile(r"\b(?:Connection(?:Reset|Aborted|Refused)|BrokenPipe)Error\b")
 _LOST_PEER = ("peer_lost", "comm_timeout", "nccl_error")
 """NCCL's errors without a reason mostly follow from another rank's end."""
 _TOGETHER_S = 30.0
 _ONE_REPORT_S = 1e-4
-"""Ends that one line of srun's reports are stamped closer than this."""
+"""Ends that stem from one line of srun's reports have times that are closer than this."""
 _OF_DEVICES = ("cuda_error", "rdma_error")
 _LEAST_WEIGHT = 10
-"""A line that says less is no reason for an end."""
+"""A line with less weight is not a reason for an end."""
 _TEXT_CHARS = 160
 _AT_ONCE = (Signals.SIGKILL, Signals.SIGSEGV, Signals.SIGBUS, Signals.SIGILL, Signals.SIGFPE)
 """Ends that leave a rank no time to print anything."""
@@ -101,7 +101,7 @@ _FROM_OUTSIDE = (Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGUSR
 
 
 def signal_of(ended: RankExit) -> int:
-    """Number of the signal that ended it, also where a shell in between made it 128 + n; 0 for none."""
+    """Return the number of the signal that ended the rank, also if a shell reported it as 128 + n; 0 for none."""
     if ended.signal:
         return ended.signal
     code = ended.exit_code or 0
@@ -109,7 +109,7 @@ def signal_of(ended: RankExit) -> int:
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL`, or the number where it has no name here."""
+    """Return the name of a signal, such as `SIGKILL`, or a text with its number if it has no name here."""
     try:
         return Signals(number).name
     except ValueError:
@@ -118,9 +118,9 @@ def signal_name(number: int) -> str:
 
 @functools.lru_cache(maxsize=1)
 def known_ends(evidence: Evidence) -> list[tuple[RankExit, ExitCause]]:
-    """Why each rank ended, and those that raised an exception and have not ended yet, in the order of their ends.
+    """Return each ended rank with its cause, and ranks that raised an exception and have not ended yet, by time.
 
-    Several votes ask for it, and reading the lines of ten thousand ranks takes seconds.
+    The result is kept: several votes ask for it, and reading the lines of ten thousand ranks takes seconds.
     """
     nothing = RaisedException(0.0, ())
     exits = [replace(e, last_lines=e.last_lines or evidence.raised.get(e.rank, nothing).lines) for e in evidence.exits]
@@ -135,9 +135,9 @@ def known_ends(evidence: Evidence) -> list[tuple[RankExit, ExitCause]]:
 
 
 def _goes_no_further(evidence: Evidence, rank: int, raised_at_s: float) -> bool:
-    """Whether a rank that has raised an exception is at its end: a handler may have printed it, and gone on.
+    """Return whether a rank that raised an exception has come to its end, and did not just print it and go on.
 
-    Its interpreter shuts down, or there is no stack that shows otherwise and others have ended soon after.
+    It has if its interpreter shuts down; or if the capture does not show its stack, and other ranks ended soon after.
     """
     if any(s.kind is SignalKind.NODE_DOWN for s in evidence.node_signals):
         return False  # a dead node explains whatever others have raised
@@ -149,15 +149,15 @@ def _goes_no_further(evidence: Evidence, rank: int, raised_at_s: float) -> bool:
 
 
 def _ends_it(cause: ExitCause) -> bool:
-    """Whether an exception that this line ends is a reason to count its rank as ended."""
+    """Return whether an exception with this line is a reason to count its rank as ended."""
     return cause.finding is not None and cause.finding.in_traceback and cause.cause not in _NO_REASON
 
 
 def exit_causes(exits: Iterable[RankExit], rules: Matcher | None = None) -> list[tuple[RankExit, ExitCause]]:
-    """Why each of these ranks ended, in the order of their ends.
+    """Return why each of these ranks ended, in the order of their ends.
 
-    Lines that name no rank are those of the one node on which ranks failed, if it is one, and nobody lost a peer.
-    `rules` are the package's own, unless given.
+    Lines that do not name a rank count as lines of the node on which ranks failed, if that is a single node, and no
+    rank lost a peer. Without `rules`, the package's own rules are used.
     """
     ended = sorted(exits, key=lambda e: (e.at_s, e.rank))
     nodes = {e.node for e in ended if e.exit_code != 0 or e.signal}
@@ -178,7 +178,7 @@ def exit_causes(exits: Iterable[RankExit], rules: Matcher | None = None) -> list
 
 
 def _says_nothing(ended: RankExit, own: Sequence[LogFinding]) -> bool:
-    """Whether neither its own lines nor the way of its end say why it ended: lines that name no rank may."""
+    """Return whether neither the rank's own lines nor its exit say why it ended: lines that name no rank may say so."""
     well = ended.exit_code == 0 and not signal_of(ended)
     return not (well or ended.oom_killed or signal_of(ended) in _AT_ONCE) and _from_own(own) is None
 
@@ -186,10 +186,10 @@ def _says_nothing(ended: RankExit, own: Sequence[LogFinding]) -> bool:
 def _dealt(
     ended: Sequence[RankExit], lines: Sequence[str], found: Sequence[LogFinding], cause: ExitCause | None
 ) -> dict[int, ExitCause]:
-    """Return the cause of each of these ends, by its id: what lines that name no rank say, each for whom it may be.
+    """Return the cause of each of these ends, by the end's id, from lines that do not name a rank.
 
-    An exception is that of as many ranks as there are tracebacks of it: of those that ended first. The others have lost
-    a peer if some rank says that it has; else no more is known of them than their exit codes.
+    An exception is the cause of as many ranks as there are tracebacks of it: of the ranks that ended first. The other
+    ranks have lost a peer if a rank says that it has lost one; else only their exit codes are known.
     """
     if cause is None:
         return {}
@@ -198,7 +198,7 @@ def _dealt(
         # Tracebacks of ranks that print at the same time are mixed: the last line alone tells one.
         same_lines = sum(line.strip() == root.text.strip() for line in lines)
         times = max(same_lines, sum(signature(f) == signature(root) for f in found))
-    # Python ends with 1 after an exception; who ended in another way is less likely to have printed it.
+    # Python ends with 1 after an exception; a rank that ended in another way is less likely to have printed it.
     likely = sorted(ended, key=lambda e: e.exit_code != 1)
     last = likely[min(times, len(likely)) - 1]
     beside = [e for e in likely[times:] if e.node == last.node and 0 <= e.at_s - last.at_s <= _ONE_REPORT_S]
@@ -208,7 +208,7 @@ def _dealt(
 
 
 def unseen_ends(causes: Sequence[tuple[RankExit, ExitCause]]) -> list[tuple[RankExit, ExitCause]]:
-    """Return the ends that nobody has reported, if others were: perhaps these ranks were first, or have finished."""
+    """Return the ends of which only the disappearance is known, if other ends are: these ranks may have finished."""
     unseen = [(e, f) for e, f in causes if f.cause is Cause.VANISHED]
     return unseen if len(unseen) < len(causes) else []
 
@@ -220,7 +220,7 @@ def _exit_cause(ended: RankExit, own: Sequence[LogFinding], shared: ExitCause | 
     if ended.exit_code == 0 and not number:
         return ExitCause(Cause.FINISHED, "exit code 0", "finished")
     at_once = number in _AT_ONCE
-    # Whoever was killed had no time to give a reason: an older error of the program was survived.
+    # A rank that was killed had no time to print a reason: the program survived the errors that it printed before.
     read = _from_own([f for f in own if f.blame in (Blame.NODE, Blame.EITHER)] if at_once else own)
     if read is None and not at_once:
         read = shared
@@ -235,54 +235,55 @@ def _exit_cause(ended: RankExit, own: Sequence[LogFinding], shared: ExitCause | 
 
 
 def _chosen(exit_code: int | None, read: ExitCause) -> bool:
-    """Whether the program chose its exit code itself, whatever it has printed.
+    """Return whether the program chose its exit code itself, whatever it has printed.
 
-    Python ends with 1 after an exception that nobody catches. With another code, an exception of which no rule knows
-    more was caught, or something around it ended the program: `timeout` (124), a handler, a shell.
+    Python ends with 1 after an uncaught exception. With another code, an exception that no rule knows was caught, or
+    something around the program ended it: `timeout` (124), a handler, a shell.
     """
     vague = read.cause is Cause.FAILED and read.finding is not None and read.finding.in_traceback
     return vague and exit_code not in (None, 1) and not 128 < (exit_code or 0) < 128 + 65
 
 
 def in_words(finding: ExitCause) -> bool:
-    """Whether it is an error of which only the message is known, and neither program nor node is known to cause it."""
+    """Return whether only the message of the error is known, and neither program nor node is known to cause it."""
     return finding.cause is Cause.EITHER or (finding.cause is Cause.FAILED and finding.finding is not None)
 
 
 def hardware_line(lines: Sequence[str], rules: Matcher | None = None) -> str:
-    """The first of these lines in which a machine complains, or else a device's error, shortened; empty for none."""
+    """Return the first line in which a machine complains, or else a device's first error, shortened; empty if none."""
     found = _reasons(lines, rules)
     read = [f for f in found if f.blame is Blame.NODE] or [f for f in found if _cause(f) is Cause.EITHER]
     return read[0].text[:_TEXT_CHARS] if read else ""
 
 
 def root_of_all(exits: Iterable[RankExit], rules: Matcher | None = None) -> LogFinding | None:
-    """The root among all lines of these ranks, whichever of them printed it; None if no line says anything."""
+    """Return the root among all lines of these ranks, whichever rank printed it; None if no line tells anything."""
     texts = {id(lines): lines for e in exits for lines in (e.last_lines, e.shared_lines)}
     return diagnose([finding for lines in texts.values() for finding in _reasons(lines, rules)]).root
 
 
 def path_of(detail: str) -> str:
-    """The path that an error message names; empty if they name none."""
+    """Return the path that an error message names; empty if it does not name a path."""
     found = _PATH.search(detail)
     return (found[1] or found[2]) if found else ""
 
 
 def _reasons(lines: Sequence[str], rules: Matcher | None, *, of_step: bool = False) -> list[LogFinding]:
-    """What in these lines may be the reason for an end: of a rank, or of the whole step, which may never have begun."""
+    """Return what in these lines may be the reason for an end: of a rank, or of a step that may never have begun."""
     kept: list[LogFinding] = []
     dropped = False
     if not lines:
         return kept  # without reading the rules
     for finding in findings(lines, rules=rules):
-        # What was raised while a lost peer was handled is no error of its own.
+        # An exception that was raised while a lost peer was handled is not an error of its own.
         # But a service's own error, raised for a connection that broke or was refused, tells whose connection it was.
         of_service = finding.blame is Blame.SHARED and bool(kept) and _CONNECTION.search(kept[-1].text) is not None
         dropped = finding.chained and not of_service and (dropped or (bool(kept) and _lost_peer(kept[-1])))
         if not dropped and not finding.mild and _may_be_reason(finding, of_step=of_step):
             kept.append(finding)
     if any(f.in_traceback for f in kept):
-        # The process ended by an exception; what it only logged before is no reason, unless it is about a machine.
+        # The process ended by an exception; an error that was only logged before is not the reason, unless it is a
+        # machine's.
         kept = [f for f in kept if f.in_traceback or f.blame in (Blame.NODE, Blame.EITHER)]
     elif any(map(_lost_peer, kept)):
         # A service that did not answer was logged, and training went on until a peer was lost.
@@ -305,7 +306,7 @@ def _lost_peer(finding: LogFinding) -> bool:
 
 
 def _from_shared(found: Sequence[LogFinding], *, alone: bool) -> ExitCause | None:
-    """What the lines that name no rank say. They may be any rank's, so that they say nothing of a node's hardware."""
+    """Return the cause from lines that do not name a rank: any rank may have printed them, so they blame no node."""
     if not alone and any(f.blame is Blame.NODE or f.category.name in _OF_DEVICES for f in found):
         return None  # the root, on an unknown node: other messages may only follow from it
     if alone and any(f.blame is Blame.NODE and not f.in_traceback for f in found):

@@ -1,4 +1,4 @@
-"""Computes a failure's signature, by which it is compared with earlier ones on this node or another."""
+"""Computes a failure's signature, by which it is compared with earlier failures on this or another node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BY_CAUSE = {
 
 
 def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
-    """What to compare with the lineage's earlier failures; None if nothing failed."""
+    """Return what to compare with the lineage's earlier failures; None if nothing failed."""
     if verdict.conclusion is Conclusion.NONE:
         return None
     nodes = tuple(sorted({suspect.node for suspect in verdict.suspects}))
@@ -47,7 +47,7 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
     if (root := _root(roots, verdict)) is not None:
         finding = root[1]
         # Without a suspect it showed on every node that has it: one of them, by chance, would differ at the next time.
-        # What is about a peer shows on any node but the broken one.
+        # A message about a peer may be printed on any node but the broken one.
         same = (e.node for e, f in roots if f.signature == finding.signature and e.node and not f.of_peer)
         where = nodes or tuple(sorted(set(same)))
         telling = where if _telling(finding) and not _unsure_where(evidence, finding) else ()
@@ -57,7 +57,7 @@ def failure_of(evidence: Evidence, verdict: Verdict) -> Failure | None:
 
 
 def words_of(evidence: Evidence, verdict: Verdict) -> dict[str, str]:
-    """What broke, in the words of the rank that the verdict is about: `Incident.cause`; empty if no line says it."""
+    """Return what broke, in the words of the rank that the verdict is about (`Incident.cause`); empty if unknown."""
     root = _root(_roots(evidence), verdict)
     ended, finding = (root[0], root[1].finding) if root is not None else (None, None)
     if finding is None or (root is not None and root[1].one_of):
@@ -78,7 +78,7 @@ def words_of(evidence: Evidence, verdict: Verdict) -> dict[str, str]:
 
 
 def disk_path(exits: Iterable[RankExit], rules: Matcher | None = None) -> str:
-    """The path on a full disk that a rank's last lines name; empty if they name none."""
+    """Return the path on a full disk that a rank's last lines name; empty if they do not name one."""
     of_node = (path_of(f.detail) for _, f in exit_causes(exits, rules) if f.cause is Cause.DISK_FULL)
     return next((path for path in of_node if path), "")
 
@@ -88,7 +88,7 @@ def _roots(evidence: Evidence) -> list[tuple[RankExit, ExitCause]]:
 
 
 def _root(roots: Sequence[tuple[RankExit, ExitCause]], verdict: Verdict) -> tuple[RankExit, ExitCause] | None:
-    """The end that the verdict is about: of a suspect, or else the one that the verdict quotes, or else the first."""
+    """Return the end that the verdict is about: of a suspect, else the one that the verdict quotes, else the first."""
     suspects = {rank for suspect in verdict.suspects for rank in suspect.ranks}
     of_suspects = (item for item in roots if item[0].rank in suspects)
     quoted = (item for item in roots if item[1].finding is not None and item[1].detail in verdict.reason)
@@ -100,15 +100,15 @@ def _cause(finding: ExitCause) -> FailureCause:
 
 
 def _telling(finding: ExitCause) -> bool:
-    """Whether two failures with this signature are the same: any Python program ends with 1, and any disk is full."""
+    """Return whether two failures with this signature are the same: `exit 1` and a full disk may have any cause."""
     return finding.cause is not Cause.DISK_FULL and finding.signature != "exit 1"
 
 
 def _unsure_where(evidence: Evidence, finding: ExitCause) -> bool:
-    """Whether ranks that are gone unseen leave it open where it began.
+    """Return whether ranks that are gone unseen leave it open where the failure began.
 
-    An error of no known cause may follow from their end. If they are what the failure is, they are known not to have
-    finished only where a node has lost two or more: one process may end by itself.
+    An error without a known cause may follow from the end of these ranks. If their disappearance is the failure, they
+    may also have finished, unless a node has lost two or more ranks: a single process may end by itself.
     """
     unseen = unseen_ends(known_ends(evidence))
     if finding.cause is Cause.VANISHED:

@@ -1,7 +1,7 @@
 """Grades what a verdict rests on: the one table that says how sure each kind of evidence is.
 
-Each vote says on which ground it names somebody, or nobody. What may be done about a grade, and when, is decided in
-`policy.job.consequences` alone. `scripts/grades.py` writes both tables into `docs/localization.md`.
+Each vote says on which ground it names a suspect, or why it names none. What may be done about a grade, and when, is
+decided in `policy.job.consequences` alone. `scripts/grades.py` writes both tables into `docs/localization.md`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slurm_robust.core.model import Grade
 
 
 class Ground(enum.Enum):
-    """A kind of evidence: its grade, and what is seen."""
+    """A kind of evidence: its grade, and the observation in words."""
 
     ENDED = (Grade.CERTAIN, "a rank's process has ended, and others wait for it or its last words say why")
     NODE_DOWN = (Grade.CERTAIN, "Slurm calls the node down, or not responding while its agent is silent, too")
@@ -67,10 +67,10 @@ _ORDER = (Grade.NONE, Grade.WEAK, Grade.STRONG, Grade.CERTAIN)
 
 
 def weakest(grounds: Iterable[Ground]) -> Grade:
-    """The lowest grade of these grounds: a verdict is no surer than what names the least sure of its suspects."""
+    """Return the lowest grade of these grounds: a verdict is only as sure as its least sure suspect."""
     return min((ground.grade for ground in grounds), key=_ORDER.index, default=Grade.NONE)
 
 
 def at_least(grade: Grade, wanted: Grade) -> bool:
-    """Whether `grade` is as sure as `wanted`, or surer."""
+    """Return whether `grade` is as sure as `wanted`, or surer."""
     return _ORDER.index(grade) >= _ORDER.index(wanted)

@@ -1,7 +1,8 @@
-"""Who is at fault? Evidence in, `Verdict` out; pure.
+"""Judges who is at fault: evidence in, `Verdict` out; pure.
 
-`VOTES` is the whole rule: each vote reads one kind of observation, they are asked from the strongest to the weakest,
-and the first that has an answer decides. Without an answer the verdict is *undetermined*, and no node is named.
+`VOTES` is the whole rule: each vote reads one kind of observation. The votes are asked from the strongest to the
+weakest, and the first vote with an answer decides. Without an answer the verdict is *undetermined*, and no node is
+named.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ VOTES: tuple[Vote, ...] = (
     judge_groups,  # all wait: the parallel group in which the waiting ends
     judge_waiting,  # stacks, where they name nobody: why
 )
-"""Observations in order of strength, and what each vote names."""
+"""The votes in order of the strength of their observations, and what each vote names."""
 _NOTHING_KNOWN = Verdict(Conclusion.UNDETERMINED, "no evidence was captured", missing=("stacks of the ranks",))
 
 
 def judge(evidence: Evidence) -> Verdict:
     """Weigh everything known about one incident.
 
-    Each vote grades its answer. Where it says only why nobody can be named, it is still relied on if nobody works.
-    Whatever the conclusion, `classes` holds the stacks of the last capture, and `missing` the evidence that was absent.
+    Each vote grades its answer. An answer that only says why no node can be named is relied on, too, if no rank works.
+    With any conclusion, `classes` holds the stacks of the last capture, and `missing` the evidence that was absent.
     """
     evidence = without_finished(evidence)
     verdict = with_dead_mounts(with_nobody_at_work(_first_answer(evidence), evidence), evidence)
@@ -93,7 +94,7 @@ def _unsure(found: Verdict) -> bool:
 
 
 def _unseen(evidence: Evidence) -> tuple[str, ...]:
-    """Sentences for a layout that does not fit, and for ranks that the last capture does not show."""
+    """Return sentences for a layout that does not fit, and for ranks that the last capture does not show."""
     problem = known_groups(evidence)[1]
     sentences = [problem] if problem else []
     if not evidence.captures:

@@ -1,8 +1,8 @@
 """Computes which ranks form a parallel group, from sizes such as `tp=2,pp=4,dp=4`, in Megatron's rank order.
 
 A rank is a number written with one digit for each kind of parallelism, the first kind of the order changing fastest.
-Experts are laid over the same ranks a second time (their own tensor size × expert × what is left), so neither `ep`
-nor `etp` multiplies.
+Experts are laid over the same ranks a second time (their own tensor size × expert × the rest), so neither `ep` nor
+`etp` adds to the number of ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BY_DESC = {
     "MODEL_PARALLEL_GROUP": "tp-pp",
     **{f"mesh_{kind}": kind for kind in WORDS},
 }
-"""What Megatron and PyTorch's device meshes call their process groups; of two of one kind the first counts."""
+"""The names of process groups in Megatron and in PyTorch's device meshes; of two groups of a kind the first counts."""
 _SIZE = re.compile(r"(tp|cp|ep|etp|dp|pp)=([1-9]\d{0,5})")
 _ORDER = re.compile(r"order=((?:tp|cp|ep|dp|pp)(?:-(?:tp|cp|ep|dp|pp)){0,4})")
 
@@ -46,7 +46,7 @@ class ParallelGroup:
 
     Attributes:
         kind: `tp`, `cp`, `ep`, `dp`, `pp`, several of them joined by a dash, or a program's own word.
-        ranks: In the group's own order: a pipeline's stages, first to last.
+        ranks: The ranks in the group's own order: for a pipeline, from the first stage to the last.
     """
 
     kind: str
@@ -61,11 +61,11 @@ class ParallelGroup:
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """Sizes that multiply out, and the order in which they count.
+    """Parallel sizes whose product is the world size, and the order in which they count ranks.
 
     Attributes:
-        sizes: Every kind's size, 1 where it was not given.
-        order: Kinds, the one that changes fastest first.
+        sizes: The size of every kind, 1 if it was not given.
+        order: The kinds, from the one that changes fastest.
     """
 
     sizes: Mapping[str, int]
@@ -82,10 +82,10 @@ class ParallelLayout:
         return tuple(kind for kind in self.order if self.sizes[kind] > 1)
 
     def groups(self, *kinds: str) -> tuple[ParallelGroup, ...]:
-        """All groups of ranks that differ in these kinds only; `groups("tp", "pp")` are the replicas of the model."""
+        """Return all groups of ranks that differ in these kinds only; `groups("tp", "pp")` are the model's replicas."""
         sizes = dict(self.sizes)
         if "ep" in kinds:
-            # Experts share the ranks of a pipeline stage; what they leave is their own data parallelism.
+            # Experts share the ranks of a pipeline stage; the rest of the stage is their own data parallelism.
             stage = sizes["tp"] * sizes["cp"] * sizes["dp"]
             sizes["tp"], sizes["cp"] = sizes["etp"], 1
             sizes["dp"] = stage // (sizes["etp"] * sizes["ep"])
@@ -110,10 +110,10 @@ class ParallelLayout:
 
 
 def parse(text: str) -> tuple[dict[str, int], str]:
-    """Read `tp=2,pp=4,dp=4`, with `order=tp-pp-dp` where it is not Megatron's: sizes and order.
+    """Read sizes and order from `tp=2,pp=4,dp=4`, with `order=tp-pp-dp` if the order is not Megatron's.
 
     Raises:
-        LayoutError: not of this form; says which part.
+        LayoutError: the text is not of this form; the message says which part.
     """
     sizes: dict[str, int] = {}
     order = ""
@@ -130,15 +130,15 @@ def parse(text: str) -> tuple[dict[str, int], str]:
 
 
 def fit(sizes: Mapping[str, int], order: str, world_size: int) -> ParallelLayout:
-    """Complete the sizes for so many ranks; `dp` is what is left where it is not given.
+    """Complete the sizes for so many ranks; `dp` is the rest if it is not given.
 
     Args:
-        sizes: As `parse` gives them. `etp`, the experts' own tensor size, is `tp` where it is not given.
+        sizes: As `parse` gives them. `etp`, the experts' own tensor size, is `tp` if it is not given.
         order: `tp-cp-ep-dp-pp` or another order of the kinds that have more than one member; empty for Megatron's.
-        world_size: Number of ranks; 0 if nobody knows it.
+        world_size: Number of ranks; 0 if it is not known.
 
     Raises:
-        LayoutError: the sizes do not multiply out to it, or the order lacks a kind.
+        LayoutError: the product of the sizes is not the number of ranks, or the order lacks a kind.
     """
     if strange := sorted(set(sizes) - {*WORDS, "etp"}):
         raise LayoutError(f"layout: {strange[0][:20]!r} is not a kind of parallelism (known: {', '.join(WORDS)})")
@@ -188,11 +188,11 @@ class Groups:
         return bool(self.all)
 
     def of(self, kind: str, rank: int) -> ParallelGroup | None:
-        """The group of this kind that a rank is in; None if it is not known."""
+        """Return the group of this kind to which a rank belongs; None if it is not known."""
         return self._of.get((kind, rank))
 
     def shared(self, ranks: Iterable[int]) -> ParallelGroup | None:
-        """The smallest group that holds all of these ranks; None if no group does."""
+        """Return the smallest group that holds all of these ranks; None if no group does."""
         wanted = set(ranks)
         if not wanted:
             return None
@@ -202,11 +202,12 @@ class Groups:
 
 
 def groups_of(layout: ParallelLayout) -> Groups:
-    """All groups of a layout that are smaller than the world: of each kind, and of kinds taken together."""
+    """Return all groups of a layout that are smaller than the world: of each kind, and of kinds taken together."""
     found: list[ParallelGroup] = []
     for count in range(1, len(layout.kinds) + 1):
         for kinds in combinations(layout.kinds, count):
-            # Experts lie across the other kinds: they are a group of their own, and no part of others here.
+            # Experts lie across the other kinds: they are only a group of their own here, and not part of combined
+            # groups.
             if count > 1 and "ep" in kinds:
                 continue
             found.extend(g for g in layout.groups(*kinds) if count == 1 or len(g.ranks) < layout.world_size)
@@ -214,9 +215,10 @@ def groups_of(layout: ParallelLayout) -> Groups:
 
 
 def known_groups(evidence: Evidence) -> tuple[Groups, str]:
-    """The parallel groups of a job, and why its layout cannot be used (empty if it can, or if there is none).
+    """Return the parallel groups of a job, and why its layout cannot be used (empty if it can, or if there is none).
 
-    Process groups in flight-recorder dumps are what the program itself made; sizes are what a person gave.
+    Flight-recorder dumps show the process groups that the program itself made, so they go before sizes that a person
+    gave.
     """
     if recorded := _recorded(evidence):
         return recorded, ""

@@ -1,4 +1,4 @@
-"""Writes and reads sets of ranks as people write them: `0-2,5`."""
+"""Writes and reads sets of ranks in the form that people use: `0-2,5`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _MAX_RANKS = 1_048_576
 _ALWAYS_BELIEVED = 16384
 _SPARSE = 64
-"""Of a large job, at least one rank in so many is known: a lone number far above the others is a stray file."""
+"""A rank number that is far above the number of known ranks, by this factor, is taken for a stray file."""
 
 
 def fold(ranks: Iterable[int]) -> str:
-    """`[5, 0, 1, 2]` → `0-2,5`; nothing → an empty text. Rank -1, which stands for none in particular, is left out."""
+    """Return a set of ranks as text: `[5, 0, 1, 2]` → `0-2,5`; no rank → an empty text. Rank -1 is left out."""
     runs: list[str] = []
-    # Plain variables: there are 100,000 ranks, and several of these lists a verdict.
+    # Plain variables, for speed: there are 100,000 ranks, and a verdict has several of these lists.
     first = last = -2
     for rank in sorted({rank for rank in ranks if rank >= 0}):
         if rank == last + 1:
@@ -30,10 +30,10 @@ def fold(ranks: Iterable[int]) -> str:
 
 
 def unfold(text: str) -> tuple[int, ...]:
-    """`0-2,5` → `(0, 1, 2, 5)`.
+    """Return the ranks of a text: `0-2,5` → `(0, 1, 2, 5)`.
 
     Raises:
-        ValueError: not a set of ranks; says which part.
+        ValueError: the text is not a set of ranks; the message says which part.
     """
     ranks: set[int] = set()
     for part in text.split(",") if text else ():
@@ -49,7 +49,7 @@ def unfold(text: str) -> tuple[int, ...]:
 
 
 def name(ranks: Iterable[int]) -> str:
-    """`rank 5` or `ranks 0-2,5`, for sentences; rank -1 stands for all ranks, where no single one is known."""
+    """Return `rank 5` or `ranks 0-2,5`, for sentences; rank -1 stands for all ranks, if no single rank is known."""
     members = sorted(set(ranks))
     if members == [-1]:
         return "the training step"
@@ -57,11 +57,11 @@ def name(ranks: Iterable[int]) -> str:
 
 
 def strays(ranks: Iterable[int], world_size: int = 0) -> tuple[int, ...]:
-    """Ranks that cannot belong to the job of the others: a name with a wrong number would make a world of millions.
+    """Return ranks that cannot belong to the job of the others: a wrong number would make a world of millions of ranks.
 
     Args:
-        ranks: All that something is known of.
-        world_size: Number of ranks as a person gave it, 0 if nobody did: whatever it holds is believed.
+        ranks: All ranks of which anything is known.
+        world_size: Number of ranks as a person gave it: all ranks below it are believed. 0 if it was not given.
     """
     known = sorted(set(ranks))
     found: list[int] = []

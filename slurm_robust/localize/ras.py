@@ -1,6 +1,6 @@
 """Reads NCCL's own view of a job (RAS, NCCL 2.24 and later) into frozen values.
 
-It shows which processes do not answer, and which ranks launched an operation less often than their peers.
+RAS shows which processes do not answer, and which ranks launched an operation less often than their peers.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Lag:
     """One operation that some ranks of a communicator launched less often than others.
 
     Attributes:
-        communicator: NCCL's hash of it.
-        size: Its ranks.
+        communicator: NCCL's hash of the communicator.
+        size: Number of ranks of the communicator.
         operation: AllReduce, …; empty if NCCL (2.24, 2.25) does not name it.
-        most: How often those ahead launched it.
-        behind: Who launched it less often, and how often; only those that NCCL names.
-        whole: All that are behind are named.
-        ahead: Who launched it most often; empty if NCCL does not name them.
+        most: How often the ranks that are ahead launched the operation.
+        behind: Ranks that launched it less often, and how often; only ranks that NCCL names.
+        whole: Whether all ranks that are behind are named.
+        ahead: Ranks that launched it most often; empty if NCCL does not name them.
     """
 
     communicator: str
@@ -63,11 +63,11 @@ class Lag:
 
 @dataclass(frozen=True)
 class RasView:
-    """One answer.
+    """One answer of the RAS service.
 
     Attributes:
-        at_s: Seconds since the epoch.
-        silent: Processes that do not answer, and whether NCCL has given them up; `size` of their communicator.
+        at_s: When it was received, seconds since the epoch.
+        silent: Processes that do not answer, the size of their communicator, and whether NCCL has given them up.
     """
 
     at_s: float
@@ -136,7 +136,7 @@ _COUNT = re.compile(r"\s*(\d+) ranks? ha(?:ve|s) (?:launched up to operation (\d
 
 
 def read_text(text: str, at_s: float) -> RasView:
-    """Read the text that older NCCLs answer with; what is not understood is passed over."""
+    """Read the text with which older versions of NCCL answer; lines that are not understood are skipped."""
     silent: dict[CommunicatorMember, bool] = {}
     lags: list[Lag] = []
     section, communicator = "", ""
@@ -163,7 +163,7 @@ def read_text(text: str, at_s: float) -> RasView:
 
 
 class _Heading:
-    """One communicator's and operation's counts, as its lines come."""
+    """The counts of one communicator and operation, filled line by line."""
 
     def __init__(self, communicator: str, operation: str) -> None:
         self.communicator, self.operation = communicator, operation

@@ -1,4 +1,4 @@
-"""Holds how long each step took each rank: one table, steps by ranks, with gaps where nothing was reported."""
+"""Holds how long each step took each rank: one table, steps by ranks, with gaps if a time was not reported."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 MAX_STEPS = 1000
-"""Steps kept, the last ones: a machine may have been different a thousand steps ago."""
+"""How many steps are kept, the last ones: a machine may have been different a thousand steps ago."""
 MAX_S = 1e9
-"""Thirty years; an integer of 400 digits, which JSON may hold, is no float at all."""
+"""The longest duration, thirty years; an integer of 400 digits, which JSON may hold, does not fit into a float."""
 NAN = math.nan
 _Row = tuple["array[float]", "array[float]", "array[float]"]
-"""Total, compute, communication of one step, a value a rank in the order in which the ranks came."""
+"""Total, compute and communication of one step: a value for each rank, in the order in which the ranks came."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Timing:
     """One step of one rank, seconds; None if it was not reported.
 
     Attributes:
-        total_s: From the end of the step before to the end of this one.
+        total_s: Time from the end of the step before to the end of this step.
         compute_s: The rank's own work, without waiting for other ranks.
-        communication_s: In collectives and exchanges, waiting for others included.
+        communication_s: Time in collectives and exchanges, waiting for other ranks included.
     """
 
     rank: int
@@ -36,15 +36,15 @@ class Timing:
 
 @dataclass(frozen=True)
 class StepTimings:
-    """Steps by ranks, seconds; NaN where nothing was reported.
+    """The times of steps by ranks, seconds; NaN if a time was not reported.
 
     Attributes:
-        ranks: In order; the place of a rank here is its place in each row.
-        steps: In order.
-        nodes: Rank → its node, where reported.
-        total: One row a step, one value a rank.
-        compute: The same, for a rank's own work.
-        derived: Ranks whose own work is only known as total less communication: what nobody measured is in it.
+        ranks: The ranks in order; the place of a rank here is its place in each row.
+        steps: The steps in order.
+        nodes: Rank → its node, if reported.
+        total: One row for each step, with one value for each rank.
+        compute: The own work of the ranks, in such rows.
+        derived: Ranks whose own work is only known as total less communication, with all unmeasured time in it.
         layout: Parallel sizes that came with the timings, empty if none did.
     """
 
@@ -60,14 +60,14 @@ class StepTimings:
 
 
 def usable(value: object) -> float | None:
-    """A duration in seconds, or None for what cannot be one: negative, too long, NaN, not a number."""
+    """Return a duration in seconds; None if the value cannot be one: negative, too long, NaN, not a number."""
     if type(value) in (int, float) and 0 <= value <= MAX_S:  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]
     return None
 
 
 def without(timings: StepTimings, ranks: Collection[int]) -> StepTimings:
-    """The table without these ranks."""
+    """Return the table without these ranks."""
     kept = [at for at, rank in enumerate(timings.ranks) if rank not in ranks]
     total, compute, communication = (
         tuple(array("d", [row[at] for at in kept]) for row in rows)
@@ -88,7 +88,7 @@ class Collector:
     """Takes timings in any order, and makes the table. Of a step reported twice by a rank, the later report counts.
 
     Args:
-        max_steps: Steps kept, the highest ones; 24 bytes for each of their ranks.
+        max_steps: How many steps are kept, the highest ones; each takes 24 bytes for each rank.
     """
 
     def __init__(self, max_steps: int = MAX_STEPS) -> None:
@@ -101,7 +101,7 @@ class Collector:
         self._measured: set[int] = set()
 
     def __len__(self) -> int:
-        """Number of steps."""
+        """Return the number of steps."""
         return len(self._rows)
 
     @property
@@ -110,11 +110,11 @@ class Collector:
         return max(self._rows, default=-1)
 
     def add(self, timing: Timing) -> str:
-        """Take one; returns what is odd about it: `again`, `back`, `moved`, or nothing."""
+        """Take one timing; return what is odd about it: `again`, `back`, `moved`, or an empty text."""
         column = self._column.setdefault(timing.rank, len(self._column))
         odd, known = "", self.nodes.get(timing.rank, "")
         if timing.node and known and known != timing.node:
-            # What it took on another machine says nothing of this one.
+            # Times on another machine do not tell anything about this machine.
             for row in self._rows.values():
                 _put(row, column, NAN, NAN, NAN)
             odd = "moved"
@@ -150,7 +150,7 @@ class Collector:
         return row
 
     def table(self, layout: Mapping[str, int] | None = None, order: str = "") -> StepTimings:
-        """What was taken so far."""
+        """Return the table of all timings that were taken so far."""
         ranks = tuple(sorted(self._column))
         steps = tuple(sorted(self._rows))
         columns = [self._column[rank] for rank in ranks]
@@ -169,7 +169,7 @@ class Collector:
 
 
 def _put(row: _Row, column: int, *values: float) -> bool:
-    """Set a rank's three values; True if it had some already."""
+    """Set a rank's three values; return whether it already had a value."""
     had = False
     for kind, value in zip(row, values, strict=True):
         if len(kind) <= column:

@@ -1,7 +1,7 @@
-"""Reads the table that torchrun prints when a worker fails: how each worker of its node ended, and which was first.
+"""Reads torchrun's table of failed workers: how each worker of its node ended, and which one failed first.
 
-torchrun itself exits with 1 whatever happened, so that srun's line hides a worker's signal. With `@record` the worker's
-last lines are here and nowhere else.
+torchrun itself exits with 1 after any failure, so srun's line does not show a worker's signal. With `@record`, only
+this table has the worker's last lines.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _LABEL = re.compile(r"^\[\d+\]:\s*$")
 
 @dataclass(frozen=True)
 class WorkerEnd:
-    """One worker, as torchrun saw it end.
+    """The end of one worker, as torchrun saw it.
 
     Attributes:
-        code: Exit code; None if a signal ended it.
-        signal: That signal's number, 0 for none.
-        at_s: To a second, by the clock and in the time zone of its node, months taken to be equally long: only to be
-            compared within one table.
-        first: The first failure of its node that torchrun observed.
-        words: Its traceback's last lines, where the program is decorated with `@record`.
+        code: Exit code; None if a signal ended the worker.
+        signal: Number of that signal, 0 for none.
+        at_s: Time in whole seconds, by the clock and in the time zone of its node, months taken to be equally long.
+            Only times of one table can be compared.
+        first: Whether it is the first failure of its node that torchrun observed.
+        words: The last lines of its traceback, if the program is decorated with `@record`.
     """
 
     rank: int
@@ -43,7 +43,7 @@ class WorkerEnd:
 
 
 def read_tables(lines: Iterable[str]) -> list[WorkerEnd]:
-    """The workers of all tables in these lines; one whose lines are torn apart by other output is left out."""
+    """Read the workers of all tables in these lines, without workers whose lines are torn apart by other output."""
     found: list[WorkerEnd] = []
     fields: dict[str, str] = {}
     words: list[str] = []

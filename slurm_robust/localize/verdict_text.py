@@ -14,11 +14,11 @@ _HEADLINES = {
     Conclusion.UNDETERMINED: "undetermined",
 }
 INNERMOST_FRAMES = 12
-"""Frames shown of a class: the outer ones are the same training loop again and again."""
+"""The most frames that are shown of a class: outer frames are always the same training loop."""
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
-    """The object that `localize --json` prints; keys are extended, never changed."""
+    """Return the object that `localize --json` prints; keys may be added, but are never changed."""
     return {
         "conclusion": verdict.conclusion.value,
         "reason": verdict.reason,
@@ -42,7 +42,7 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def to_text(verdict: Verdict) -> str:
-    """The verdict as text: conclusion, suspects, classes of ranks, and what was missing."""
+    """Return the verdict as text: conclusion, suspects, classes of ranks, and what was missing."""
     sure = ", corroborated" if verdict.corroborated else ""
     grade = "" if verdict.grade is Grade.NONE else f", {verdict.grade.value} evidence"
     lines = [f"{_HEADLINES[verdict.conclusion]}{grade}{sure}: {verdict.reason}"]

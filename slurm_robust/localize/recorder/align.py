@@ -1,11 +1,11 @@
-"""Compares the dumps of all ranks: who waits for whom, and in which operation.
+"""Compares the dumps of all ranks: which rank waits for which, and in which operation.
 
 An operation that a rank has enqueued and that is not complete waits for one of three things: members that never
-enqueued it (`absent`), its own device, where other members have completed it (`stuck`), or something that lies before
-it on a member's device (`behind`). A send and its receive are matched by their place in the order of that direction.
-A rank that others wait for, and that has no operation outstanding, waits for nobody.
+enqueued it (`absent`); its own device, if other members have completed it (`stuck`); or an operation before it on a
+member's device (`behind`). A send and its receive are matched by their place in the order of that direction. A rank
+that other ranks wait for, and that has no open operation, does not wait for another rank.
 
-What is known of an operation is worked out once for all its members: work grows with entries, not with pairs of ranks.
+The state of an operation is computed once for all its members: work grows with entries, not with pairs of ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from slurm_robust.localize.recorder.dump import Exchange, Operation, ProcessGroup, RankDump
 
 _ONE_SIDED = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "scatter", "gather"})
-"""Some members complete these while others have not begun: that says nothing about anybody's device."""
+"""Some members may complete these operations before others begin them, so that does not show a stuck device."""
 _ANY_SHAPE = frozenset({"all_to_all", "alltoall_base", "alltoall", "gather", "scatter", "barrier"})
 """Sizes may differ between members."""
 
@@ -27,11 +27,11 @@ class Hold:
     """An operation that waits for ranks.
 
     Attributes:
-        op: As one of the waiters noted it.
-        waiters: Ranks that have it pending, next in its group.
-        absent: Members that never enqueued it; they left a dump, which says so.
-        undumped: Members that left no dump, so nothing is known of them.
-        behind: Members that enqueued it, and have something else before it on their device.
+        op: The operation, as one of the waiting ranks noted it.
+        waiters: Ranks that have the operation pending, as the next one in its group.
+        absent: Members that never enqueued it, by their own dumps.
+        undumped: Members without a dump, so nothing is known of them.
+        behind: Members that enqueued it, and have another operation before it on their device.
     """
 
     op: Operation
@@ -43,27 +43,27 @@ class Hold:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Members of one group entered different operations under one number."""
+    """Members of one group that entered different operations under one number."""
 
     group: ProcessGroup
     seq: int
     entered: tuple[tuple[str, tuple[int, ...]], ...]
-    """What was entered, and by whom; the most common first."""
+    """Each operation and the ranks that entered it; the most common first."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """What all dumps say together.
+    """What all dumps together show.
 
     Attributes:
-        holds: Who waits for whom.
-        stuck: Ranks whose own device holds an operation that others have completed, with the first such one.
-        idle: Ranks whose device has nothing to do: whatever holds them holds their host.
-        unstarted: Ranks whose device never began an operation that is its next and that all other members began.
-        closed: Operations that all members joined, each as its first, and that none has completed.
-        running: Operations that all members' devices have begun beside another one, and that none has completed.
+        holds: Operations that wait for ranks.
+        stuck: Ranks whose own device holds an operation that others have completed, with the first such operation.
+        idle: Ranks whose device has nothing to do, so that their host is held.
+        unstarted: Ranks whose device never began its next operation, though all other members' devices began it.
+        closed: Operations that all members joined, each as its first, and that no member has completed.
+        running: Operations that all members' devices have begun beside another one, and that no member has completed.
         mismatches: Different operations under one number: a fault of the program.
-        undumped: Members of the groups that left no dump.
+        undumped: Members of the groups without a dump.
     """
 
     holds: tuple[Hold, ...]
@@ -86,7 +86,7 @@ class _Found:
 
 
 class _Board:
-    """Which member of which group has enqueued and completed how much."""
+    """Which operations each member of each group has enqueued and completed."""
 
     def __init__(self, dumps: Mapping[int, RankDump]) -> None:
         self.dumps = dumps
@@ -101,7 +101,7 @@ class _Board:
         self._counters = self._count()
 
     def _count(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """(group, rank) → (last enqueued, last completed). Numbers in a process are matched to groups by their use."""
+        """Return (group, rank) → (last enqueued, last completed); a process's group numbers are matched by use."""
         by_desc: dict[int, set[str]] = defaultdict(set)
         for dump in self.dumps.values():
             for number, used in dump.numbers.items():
@@ -123,20 +123,20 @@ class _Board:
         return found
 
     def joined(self, rank: int, op: Operation) -> bool | None:
-        """Has this member enqueued the operation? None if its dump does not show it."""
+        """Return whether this member has enqueued the operation; None if its dump does not show it."""
         if rank in self.entered[op.group, op.seq]:
             return True
         counters = self._counters.get((op.group, rank))
         return None if counters is None else counters[0] >= op.seq
 
     def completed(self, rank: int, op: Operation) -> bool:
-        """Is the operation known to be complete on this member's device?"""
+        """Return whether the operation is known to be complete on this member's device."""
         counters = self._counters.get((op.group, rank))
         return counters is not None and counters[1] >= op.seq and rank not in self.entered[op.group, op.seq]
 
 
 def align(dumps: Iterable[RankDump]) -> Alignment:
-    """Lay the dumps side by side. Two of one rank: the later one counts."""
+    """Compare the dumps. Of two dumps of one rank, the later one counts."""
     board = _Board({d.rank: d for d in dumps})
     found = _Found()
     waiters: dict[tuple[str, int], list[int]] = defaultdict(list)
@@ -162,7 +162,7 @@ def align(dumps: Iterable[RankDump]) -> Alignment:
 
 
 def _heads(pending: Iterable[Operation]) -> list[Operation]:
-    """The first pending operation of each group, and of each peer in point-to-point: the others wait behind it."""
+    """Return the first pending operation of each group, and of each peer in point-to-point: others wait behind it."""
     heads: dict[tuple[str, int], Operation] = {}
     for op in pending:
         heads.setdefault((op.group, op.peer), op)
@@ -179,13 +179,13 @@ def _collective(board: _Board, group: ProcessGroup, seq: int, waiters: tuple[int
     if absent or op.name.lower() in _ONE_SIDED:
         return
     if done:
-        # What one has completed all have joined, those without a dump too.
+        # An operation that one member has completed was joined by all members, also by members without a dump.
         for rank in waiters:
             found.stuck.setdefault(rank, (entered[rank], done))
     elif not undumped and not seen["unknown"]:
         behind = tuple(rank for rank in group.ranks if not _is_first(board, rank, op))
         if behind and all(mine.state == "started" for mine in entered.values()):
-            # Each communicator has a stream of its own: what has begun on all devices no longer waits.
+            # Each communicator has a stream of its own: an operation that has begun on all devices no longer waits.
             found.running.append((group, op))
         if behind:
             found.holds.append(Hold(op, waiters, behind=behind))
@@ -195,7 +195,7 @@ def _collective(board: _Board, group: ProcessGroup, seq: int, waiters: tuple[int
 
 
 def _members(board: _Board, group: ProcessGroup, op: Operation) -> dict[str, list[int]]:
-    """Members of a group, by what is known of them and one of its operations; the others have it pending."""
+    """Return the members of a group by what is known of them and an operation; members not listed have it pending."""
     seen: dict[str, list[int]] = defaultdict(list)
     for rank in group.ranks:
         if rank not in board.dumps:
@@ -210,7 +210,7 @@ def _members(board: _Board, group: ProcessGroup, op: Operation) -> dict[str, lis
 
 
 def _began(entered: Mapping[int, Operation], found: dict[int, tuple[Operation, tuple[int, ...]]]) -> None:
-    """A few members' devices never began what the others' have: something holds those devices."""
+    """Note the few members whose devices never began an operation that the other members' devices began."""
     began = tuple(sorted(rank for rank, op in entered.items() if op.state == "started"))
     late = [rank for rank, op in entered.items() if op.state != "started"]
     if len(late) <= len(began):
@@ -218,7 +218,7 @@ def _began(entered: Mapping[int, Operation], found: dict[int, tuple[Operation, t
 
 
 def _is_first(board: _Board, rank: int, op: Operation) -> bool:
-    """Nothing lies before this operation on the member's device, as far as its recorder knows."""
+    """Return whether no operation lies before this one on the member's device, as far as its recorder knows."""
     mine = board.entered[op.group, op.seq].get(rank)
     pending = board.dumps[rank].pending
     return mine is not None and bool(pending) and pending[0].order == mine.order
@@ -233,7 +233,7 @@ def _pair(board: _Board, me: int, op: Operation, found: _Found) -> None:
         return
     at = _answer_at(board.dumps[me], peer, op)
     if at < 0:
-        # Its own device or the link holds it, unless something lies before it there.
+        # The rank's own device or the link holds the operation, unless another operation lies before it there.
         if op is board.dumps[me].pending[0]:
             found.stuck.setdefault(me, (op, (op.peer,)))
         return
@@ -249,10 +249,11 @@ def _pair(board: _Board, me: int, op: Operation, found: _Found) -> None:
 
 
 def _answer_at(mine: RankDump, theirs: RankDump, op: Operation) -> int:
-    """Which of the peer's pending answers belongs to this operation, 0 for the first; -1 where it has completed it.
+    """Return which of the peer's pending operations answers this one, 0 for the first; -1 if the peer has completed it.
 
-    The n-th that one end sends is the n-th that the other receives. Where a recorder does not reach back to the first
-    one, numbers are compared, which two ranks count alike if they have no other partner in the group.
+    The n-th message that one end sends is the n-th message that the other end receives. If a recorder does not reach
+    back to the first message, sequence numbers are compared: two ranks without another partner in the group count
+    alike.
     """
     here = mine.exchanges.get((op.group, op.peer, op.sends), Exchange(0, -1))
     there = theirs.exchanges.get((op.group, mine.rank, not op.sends), Exchange(0, -1))

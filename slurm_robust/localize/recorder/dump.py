@@ -19,13 +19,13 @@ from slurm_robust.localize.ranks import strays
 from slurm_robust.wire.plain_pickle import BoundedUnpickler, written_size
 
 MAX_DUMP_BYTES = 256 << 20
-"""A ring of 20,000 entries with stacks is some 40 MB."""
+"""The most bytes of a dump: a recorder with 20,000 entries and their stacks takes some 40 MB."""
 MAX_RANKS = 1 << 20
 MAX_MEMBERS = 2 * MAX_RANKS
 """Of all groups of a dump together."""
 MAX_WRITTEN = 1 << 27
-"""Characters of a dump without its stacks, where each of 100,000 entries has some 500; more of a large file, in which
-names of types are written once."""
+"""The most characters of a dump written without its stacks: 100,000 entries have some 500 each. A large file, in which
+names of types are written only once, may have more."""
 MAX_FILES = 131072
 _MAX_WHOLE = 1 << 62
 _RANK = re.compile(r"(?:^|[^0-9])(\d{1,7})(?:\.(?:json|pkl|pickle|pt))?$")
@@ -46,15 +46,15 @@ class Operation:
     """One operation that a rank enqueued and that is not known to be complete.
 
     Attributes:
-        group: The process group's name, the same on all its members.
-        seq: Its number among the group's collectives; for point-to-point the number among those.
+        group: The process group's name, equal on all its members.
+        seq: Its number among the group's collectives, or among the group's point-to-point operations.
         order: Place in the order in which this rank enqueued its operations, over all groups.
-        name: Without the back end's prefix: `all_reduce`, `send 0->3`.
-        peer: The other rank of a point-to-point operation (world rank), -1 for collectives or where unknown.
-        state: scheduled or started.
+        name: The name without the back end's prefix: `all_reduce`, `send 0->3`.
+        peer: The other rank of a point-to-point operation (world rank), -1 for collectives or if unknown.
+        state: `scheduled` or `started`.
         shape: Sizes and types of input and output as one text, to be compared.
         created_at_s: When it was enqueued, seconds since the epoch, 0 if unknown.
-        backend: What carries it: `nccl`, `gloo`, …; empty if unknown.
+        backend: The back end that carries it out: `nccl`, `gloo`, …; empty if unknown.
     """
 
     group: str
@@ -74,13 +74,13 @@ class Operation:
 
     @property
     def sends(self) -> bool:
-        """It sends to one peer: it may wait although nobody is late yet."""
+        """Whether it sends to one peer: it may wait although no rank is late yet."""
         return self.name.startswith(_SENDS)
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """A process group: what the program calls it, and its members (world ranks)."""
+    """A process group: the program's name for it, and its members (world ranks)."""
 
     name: str
     desc: str
@@ -89,11 +89,11 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one end recorded of one direction between two ranks, as far as it is complete.
+    """What one end recorded of one direction between two ranks: only completed operations.
 
     Attributes:
-        completed: How many operations, as far back as the recorder reaches.
-        last_seq: The newest one's number among the group's point-to-point operations.
+        completed: How many operations were completed, as far back as the recorder reaches.
+        last_seq: Number of the newest of them among the group's point-to-point operations.
     """
 
     completed: int
@@ -109,11 +109,11 @@ class RankDump:
     """What one rank's recorder holds.
 
     Attributes:
-        groups: The groups it is a member of, by name.
+        groups: The groups to which the rank belongs, by name.
         counters: Group's number in this process → (last enqueued, last completed), -1 for none yet.
-        numbers: Group's number in this process → its name, as far as its entries show.
-        pending: Operations not complete, in the order in which they were enqueued.
-        last_at_s: When it enqueued its newest recorded operation, 0 if it has none.
+        numbers: Group's number in this process → the group's name, as far as the entries show it.
+        pending: Operations that are not complete, in the order in which they were enqueued.
+        last_at_s: When the rank enqueued its newest recorded operation, 0 if none is recorded.
         exchanges: Completed point-to-point operations.
         whole: The recorder reaches back to the rank's first operation, so that its operations can be counted.
         written_at_s: When the dump was written, seconds since the epoch; 0 if that is not known.
@@ -131,7 +131,7 @@ class RankDump:
 
     @property
     def device_waits(self) -> bool:
-        """Whether an operation is open that a device takes part in: the host waits for it wherever it needs it next."""
+        """Whether an operation that uses a device is open: the host waits for it at its next use of the device."""
         return any(op.backend not in HOST_BACKENDS for op in self.pending)
 
 
@@ -141,14 +141,14 @@ class DumpPairs:
 
     Attributes:
         latest: Rank → its latest dump.
-        before: Rank → the one before that, of the ranks that have written two.
+        before: Rank → its dump before the latest, of ranks that have written two dumps.
     """
 
     latest: dict[int, RankDump] = field(default_factory=dict)
     before: dict[int, RankDump] = field(default_factory=dict)
 
     def add(self, dumps: Mapping[int, RankDump]) -> None:
-        """Take the dumps of one more capture; a file that was read before is no new dump."""
+        """Take the dumps of one more capture; a file that was read before does not count as a new dump."""
         for rank, dump in dumps.items():
             known = self.latest.get(rank)
             if known is not None and not dump.written_at_s == known.written_at_s > 0:
@@ -156,7 +156,7 @@ class DumpPairs:
             self.latest[rank] = dump
 
     def copy(self) -> DumpPairs:
-        """The same, to go on from."""
+        """Return a copy that can be changed by itself."""
         return DumpPairs(dict(self.latest), dict(self.before))
 
 
@@ -171,10 +171,10 @@ class _PlainUnpickler(BoundedUnpickler):
 
 
 def read_dump(body: bytes, rank: int) -> RankDump:
-    """Read a dump, a pickle or JSON; `rank` is whose it is, as its file name says: the dump itself does not.
+    """Read a dump, a pickle or JSON. `rank` is the rank that wrote it, by its file name: the dump does not tell.
 
     Raises:
-        RecorderDumpError: not a dump, or one that would run something.
+        RecorderDumpError: not a dump, or a pickle that would run code.
     """
     if len(body) > MAX_DUMP_BYTES:
         raise RecorderDumpError(f"more bytes than a dump can have ({MAX_DUMP_BYTES})")
@@ -233,7 +233,7 @@ def _decode(plain: Any, rank: int, most_written: int) -> RankDump:
 
 
 def _exchanges(plain: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> dict[Channel, Exchange]:
-    """Completed point-to-point operations: counted by the node's agent, or here."""
+    """Return the completed point-to-point operations, as the node's agent counted them, or counted here."""
     told: list[tuple[str, str, int, int]] = []
     if "exchanges" in plain:
         told = [(str(group), str(name), _whole(n), _whole(seq)) for group, name, n, seq in plain["exchanges"]]
@@ -253,13 +253,13 @@ def _exchanges(plain: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> 
 
 
 def _peer(match: re.Match[str], group: ProcessGroup | None) -> int:
-    """The other end's world rank: the name carries places in the group, own place first; -1 if it has none."""
+    """Return the world rank of the other end, -1 if unknown; the name has places in the group, the own place first."""
     place = int(match[2])
     return group.ranks[place] if group is not None and place < len(group.ranks) else -1
 
 
 def _whole(value: Any) -> int:
-    """A whole number of a usual size.
+    """Return a whole number of a usual size.
 
     Raises:
         ValueError, OverflowError: infinite, or of hundreds of digits, which pickles and JSON may hold.
@@ -296,7 +296,7 @@ def _bound_members(groups: Mapping[str, Any]) -> None:
 
 @lru_cache(maxsize=4096)
 def _spread(ranges: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
-    """Ranks out of (first, last, step)."""
+    """Return the ranks of ranges (first, last, step)."""
     if sum(abs(last - first) // max(step, 1) + 1 for first, last, step in ranges) > MAX_RANKS:
         raise ValueError(f"a group of more than {MAX_RANKS} ranks")
     return tuple(rank for first, last, step in ranges for rank in range(first, last + 1, max(step, 1)))
@@ -333,7 +333,7 @@ def read_dumps(folder: Path, world_size: int = 0) -> SavedDumps:
     """Read all dumps of one incident.
 
     The rank is the number that a file's name ends with (`nccl_trace_rank_12`, `_dump_12`, `12.json`). A number far
-    above all others is left out, unless the job is known to have so many ranks.
+    above all other numbers is left out, unless the job is known to have so many ranks.
 
     Raises:
         RecorderDumpError: no such folder, or nothing usable in it.

@@ -1,4 +1,4 @@
-"""Chooses the timings that can be judged: ranks with enough steps, steps that are alike, and who may be compared."""
+"""Chooses the timings that can be judged: ranks with enough steps, steps that are alike, and comparable ranks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ _LOCKSTEP_STEPS = 1.5
 
 @dataclass(frozen=True)
 class Case:
-    """What is judged: usable ranks and steps, and who is whose peer.
+    """What is judged: usable ranks and steps, and which rank is compared with which.
 
     Attributes:
-        table: A row a usable step, a column a usable rank: the rank's own work, seconds; NaN for gaps.
+        table: One row for each usable step, one column for each usable rank: the rank's own work, seconds; NaN for
+            gaps.
         ranks: The rank of each column.
         nodes: The node of each column, empty if it is not known.
-        node_numbers: The nodes as numbers in the order of their first rank, -1 where the node is not known.
-        steps: The usable steps' numbers.
-        derived: Ranks whose own work is total less communication.
+        node_numbers: The nodes as numbers in the order of their first rank, -1 if the node is not known.
+        steps: The numbers of the usable steps.
+        derived: Ranks whose own work is only known as total less communication.
     """
 
     table: Floats
@@ -46,7 +47,7 @@ class Case:
 
 
 def make_case(timings: StepTimings, sizes: Mapping[str, int], order: str, world: int) -> Case | Verdict:
-    """The case, or the verdict that there is none: too few ranks or steps, or only totals of ranks in lockstep."""
+    """Return the case, or the verdict that there is none: too few ranks or steps, or only totals in lockstep."""
     notes: list[str] = []
     table, wanted = _table(timings.compute), "the time that each rank computes, without waiting (compute_s)"
     if not np.isfinite(table).any():
@@ -87,7 +88,7 @@ def _table(rows: Sequence[array[float]]) -> Floats:
 
 
 def in_lockstep(totals: Floats) -> bool:
-    """Whether the totals are those of ranks that wait for each other: none ever gets ahead by more than a step."""
+    """Return whether the totals are of ranks that wait for each other: no rank gets ahead by more than a step."""
     complete = totals[:, np.isfinite(totals).all(axis=0)]
     if complete.shape[1] < 2 or not len(complete):
         return True

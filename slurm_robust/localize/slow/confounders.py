@@ -1,4 +1,4 @@
-"""Finds reasons for a rank to be slow on a healthy machine: its data, a fast twin, other work than the rest."""
+"""Finds reasons for a rank to be slow on a healthy machine: its data, a fast twin, other work than other ranks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from slurm_robust.localize.slow.outliers import Outlier
 from slurm_robust.localize.slow.robust_statistics import known, median, middle
 
 _REPLICA_SHARE = 0.5
-"""Of what a rank is slow, this much must show in others for it to be what they share."""
+"""If other ranks are slow by at least this share of a rank's slowness, they share the cause."""
 _ALONE = 0.5
-"""Without a layout, no other rank may be slow by this share of the one that is named."""
+"""Without a layout, other ranks must not be slow by this share of the slowness of the rank that is named."""
 _TWIN_SHARE, _DOUBT = 0.5, 1.0
-"""Of what a rank is slower than its twins, this much must show against its role, give or take its scale."""
+"""A rank's slowness against its role must be at least this share of its slowness against its twins.
+
+The second number is how many times the scale of the comparison is allowed for as error.
+"""
 
 
 def contradicted(outlier: Outlier, role: Comparison) -> bool:
-    """Whether a rank that is slower than its twins is no slower than its role: then a twin is fast."""
+    """Return whether a rank that is slower than its twins is no slower than its role: then a twin is fast."""
     if outlier.by == "role" or outlier.how != "steady":
         return False
     effects = role.effects(outlier.seen_from)
@@ -31,9 +34,9 @@ def contradicted(outlier: Outlier, role: Comparison) -> bool:
 
 
 def follows_data(case: Case, outlier: Outlier, role: Comparison, *, noisy: bool) -> bool:
-    """Whether the rest of the replica, on other nodes, is as slow: what they share is data.
+    """Return whether the rest of the replica, on other nodes, is as slow: then the cause is the data that they share.
 
-    `noisy`: replicas differ from step to step by far more than twins do: by their data.
+    `noisy`: replicas differ from step to step by far more than twins do, because of their data.
     """
     peers, members = case.peers, list(outlier.members)
     if not peers.known or outlier.by == "twins":
@@ -54,7 +57,7 @@ def follows_data(case: Case, outlier: Outlier, role: Comparison, *, noisy: bool)
 
 
 def _shared_by_twins(case: Case, outlier: Outlier, role: Comparison) -> bool:
-    """Whether a rank's twins are as slow, and others on its node, if there are any, are not: then it is their data.
+    """Return whether a rank's twins are as slow, and other ranks on its node are not: then the cause is their data.
 
     (A whole node that is slow is an outlier of its own, of several members.)
     """
@@ -71,7 +74,7 @@ def _shared_by_twins(case: Case, outlier: Outlier, role: Comparison) -> bool:
 
 
 def may_be_the_program(case: Case, outliers: Sequence[Outlier], role: Comparison) -> str:
-    """Without a layout: why the slow ranks may have other work than the rest; empty if they hardly can."""
+    """Return why, without a layout, the slow ranks may have other work than the rest; empty if they hardly can."""
     members = [at for o in outliers for at in o.members]
     first_slow = min(o.first for o in outliers)
     least = min(o.share for o in outliers)

@@ -1,4 +1,4 @@
-"""How much slower than its peers is each rank? Numbers only; `verdict` decides what they mean."""
+"""Computes how much slower each rank is than its peers. Numbers only; `verdict` decides what they mean."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from slurm_robust.localize.slow.robust_statistics import (
 )
 
 ODD_STEP = 1.4
-"""A step whose median is so many times that of the steps around it is another kind of step (evaluation, checkpoint,
-compilation), and so is one whose ranks differ so much more than usual."""
+"""A step whose median is so many times the median of the steps around it is another kind of step (evaluation,
+checkpoint, compilation). So is a step whose ranks differ so much more than usual."""
 _AROUND = 7
 _SAMPLE = 2048
-"""Ranks that a spread is taken of, where there are more."""
+"""A spread is computed from at most so many ranks."""
 _CELLS = 1 << 17
-"""Cells of the table compared at once: as many as a processor's cache holds."""
+"""So many cells of the table are compared at once: as many as fit into a processor's cache."""
 _ODD_SPREAD, _ODD_SPREAD_MIN = 5.0, 0.03
 SCALE_FLOOR = 0.003
-"""GPUs of one kind differ by some tenths of a per cent whatever is done: less is never called a difference."""
+"""GPUs of one kind differ by some tenths of a per cent at any rate: less is never called a difference."""
 FEW = 12
-"""With fewer ranks than this, how much healthy ones differ cannot be seen, and is assumed."""
+"""With fewer ranks, it cannot be measured how much healthy ranks differ, so it is assumed."""
 SCALE_FEW = 0.008
 
 
 @dataclass(frozen=True)
 class Effects:
-    """Levels of all ranks over a window of steps.
+    """The levels of all ranks over a window of steps.
 
     Attributes:
-        level: Each rank's median excess over its peers, as a share (0.05: five per cent slower).
+        level: The median excess of each rank over its peers, as a share (0.05: five per cent slower).
         scale: Standard deviation of the levels of healthy ranks.
         noise: Standard deviation of a healthy rank's excess from step to step.
     """
@@ -52,12 +52,12 @@ class Effects:
 
 
 class Comparison:
-    """Excess of each rank over the peers of one kind.
+    """The excess of each rank over its peers of one kind.
 
     Args:
-        peers: `role` or `twins`: with whom ranks are compared.
-        rows: One row a rank, one value a usable step.
-        independent: How many of the levels are independent: of two peers, one is as fast as the other is slow.
+        peers: `role` or `twins`: the kind of peers.
+        rows: One row for each rank, with one value for each usable step.
+        independent: How many of the levels are independent: the level of one of two peers follows from the other's.
     """
 
     def __init__(self, peers: str, rows: Floats, independent: int) -> None:
@@ -65,7 +65,7 @@ class Comparison:
         self._effects: dict[int, Effects] = {}
 
     def effects(self, first: int = 0) -> Effects:
-        """Levels, and how much healthy ranks differ, over the steps from index `first` on."""
+        """Return the levels, and how much healthy ranks differ, over the steps from index `first` on."""
         if first not in self._effects:
             self._effects[first] = self._summed(self.rows[:, first:])
         return self._effects[first]
@@ -74,7 +74,7 @@ class Comparison:
         level = median(window)
         there = known(level)
         noise = _noise(window, level)
-        # Of a median of so many steps, from step-to-step noise alone.
+        # The standard deviation of a median of so many steps, from step-to-step noise alone.
         shaky = 1.2533 * noise / math.sqrt(max(1, window.shape[1]))
         free = min(self.independent, len(there))
         # The median of few peers is as uncertain as the rank itself: twice the variance against a single one.
@@ -86,7 +86,7 @@ class Comparison:
 
 
 def usable_steps(rows: Floats) -> Places:
-    """Indices of the steps (rows of the table) that are steps of training like those around them."""
+    """Return the indices of the steps (rows of the table) that are steps of training like the steps around them."""
     seen = rows[:, :: stride(rows.shape[1], _SAMPLE)]
     middles = median(seen)
     spreads = spread(seen, middles[:, None])
@@ -98,18 +98,19 @@ def usable_steps(rows: Floats) -> Places:
 
 
 def by_role(table: Floats, peers: Peers) -> Comparison:
-    """Each rank against the others of its role."""
+    """Return the comparison of each rank with the other ranks of its role."""
     return Comparison("role", _compared(table, peers.role), count_independent(peers.role))
 
 
 def by_twins(table: Floats, peers: Peers, twins: Places) -> Comparison:
-    """Each rank against its twins, less what its place among them always costs."""
+    """Return the comparison of each rank with its twins, less the usual cost of the rank's place among them."""
     rows = _compared(table, twins)
     levels = median(rows)
     for places in groups(peers.slice_of):
         ordered = np.sort(levels[places])
         count = np.isfinite(ordered).sum(axis=1)
-        # The lower one of two in the middle: a slow rank must not pass for what is usual. Of few, a low one is chance.
+        # Take the lower of the two middle values: a slow rank must not pass for usual. Among few values a low one is
+        # chance.
         usual = np.take_along_axis(ordered, np.maximum(count - 1, 0)[:, None] // 2, 1)[:, 0]
         usual = np.where(count > 3, usual, np.where(count > 1, np.maximum(usual, 0.0), 0.0))
         rows[places] -= usual[:, None, None]
@@ -117,7 +118,7 @@ def by_twins(table: Floats, peers: Peers, twins: Places) -> Comparison:
 
 
 def _compared(table: Floats, keys: Places) -> Floats:
-    """Excess over the ranks with the same key: steps by ranks in, ranks by steps out."""
+    """Return the excess of each rank over ranks with an equal key: takes steps by ranks, returns ranks by steps."""
     rows = np.full(table.shape, np.nan)
     at_once = max(1, _CELLS // table.shape[1])
     for places in groups(keys):
@@ -127,12 +128,12 @@ def _compared(table: Floats, keys: Places) -> Floats:
 
 
 def _noise(rows: Floats, level: Floats) -> float:
-    """Standard deviation of a rank's excess from step to step, of the rank in the middle; 0 if nothing is known."""
+    """Return the median over ranks of the standard deviation of their excess from step to step; 0 if unknown."""
     some = slice(None, None, stride(len(rows), _SAMPLE))
     found = middle(spread(rows[some], level[some, None]))
     return found if math.isfinite(found) else 0.0
 
 
 def uncertain(count: int) -> float:
-    """By how much a spread seen in so many is to be widened: in few, it is itself uncertain."""
+    """Return the factor by which a spread of so few values is widened: it is itself uncertain."""
     return 1 + 8 / max(1, count)

@@ -1,12 +1,12 @@
-"""Which machine is slow? Step timings in, `Verdict` out; pure.
+"""Judges which machine is slow: step timings in, `Verdict` out; pure.
 
-A slow machine is slow whatever the data: its ranks are slower than the ranks that do the same work, step after step, by
-the same share. What all ranks of a pipeline stage have in common, what follows a replica's data, and what slows another
-rank each step, is the program's. Where ranks end their steps together and nothing separates their own work from their
-waiting, nobody can be named.
+A slow machine is slow with any data: its ranks are slower than the ranks that do the same work, step after step, by the
+same share. Slowness that all ranks of a pipeline stage have in common, that follows a replica's data, or that hits
+another rank each step, comes from the program. If ranks end their steps together and the timings do not separate their
+own work from their waiting, no machine can be named.
 
-`case` chooses usable ranks and steps, `effects` compares ranks with their `peers`, `outliers` finds slow ones,
-`confounders` excuses them, `verdict` decides and `wording` says it.
+`case` chooses usable ranks and steps, `effects` compares ranks with their `peers`, `outliers` finds slow ranks,
+`confounders` finds other reasons for their slowness, `verdict` decides and `wording` writes the reasons.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from slurm_robust.localize.timings import StepTimings
 def judge_timings(
     timings: StepTimings, sizes: Mapping[str, int] | None = None, order: str = "", world_size: int = 0
 ) -> Verdict:
-    """Who slows the job down.
+    """Return the verdict on who slows the job down.
 
     Args:
-        timings: Of as many ranks and steps as there are; at least ten steps.
-        sizes: The parallel layout; the one that came with the timings, where it is not given.
-        order: In which it counts ranks, empty for Megatron's.
+        timings: Timings of as many ranks and steps as possible; at least ten steps.
+        sizes: The parallel layout; if it is not given, the layout that came with the timings.
+        order: The order in which the layout counts ranks, empty for Megatron's.
         world_size: Number of ranks, 0 for as many as the timings show.
     """
-    # Supervisors judge timings late or never, and numpy costs 0.1 s and 16 MB.
+    # Import late: supervisors judge timings late or never, and numpy costs 0.1 s and 16 MB.
     from slurm_robust.localize.slow.verdict import verdict_of  # noqa: PLC0415
 
     if not sizes:
@@ -39,12 +39,12 @@ def judge_timings(
 
 
 def with_timings(evidence: Evidence, timings: StepTimings, ranks_per_node: int | None = None) -> Evidence:
-    """The evidence with timings, and their nodes and layout where nothing else gives them.
+    """Return the evidence with timings, and with their nodes and layout if the evidence has none.
 
     Args:
-        evidence: Of the incident, empty if there is none.
-        timings: Of the same job.
-        ranks_per_node: Names nodes by number where nothing names them; None to leave them unnamed.
+        evidence: Evidence of the incident; it may be empty.
+        timings: Timings of the same job.
+        ranks_per_node: If given, nodes without a name are named by number, with so many ranks each.
     """
     size = max(evidence.world_size, timings.ranks[-1] + 1)
     nodes = {rank: f"node{rank // ranks_per_node}" for rank in timings.ranks} if ranks_per_node else {}
@@ -57,7 +57,7 @@ def with_timings(evidence: Evidence, timings: StepTimings, ranks_per_node: int |
 
 
 def judge_slowness(evidence: Evidence) -> Verdict | None:
-    """What the timings say, with the layout of the evidence; None if there are none."""
+    """Return the verdict on the timings, with the layout of the evidence; None if there are no timings."""
     timings = evidence.timings
     if timings is None:
         return None
@@ -66,7 +66,7 @@ def judge_slowness(evidence: Evidence) -> Verdict | None:
 
 
 def weigh(hung: Verdict | None, slow: Verdict | None) -> Verdict:
-    """One verdict: a rank that stops the job is named before one that slows it; the other is in the detail."""
+    """Return one verdict: a rank that stops the job goes before a rank that slows it; the detail has the other."""
     if hung is None or slow is None:
         found = hung or slow
         return found if found is not None else Verdict(Conclusion.UNDETERMINED, "no evidence was given")

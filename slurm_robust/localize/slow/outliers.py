@@ -1,4 +1,4 @@
-"""Finds slow nodes and ranks: which stand out, since when, and how steadily. Decides nothing about blame."""
+"""Finds slow nodes and ranks, since when they are slow, and how steadily. Decides nothing about blame."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from slurm_robust.localize.slow.robust_statistics import (
 )
 
 MIN_EFFECT = 0.025
-"""Healthy GPUs of one kind differ by a per cent or two; a job that loses less than this is left alone."""
+"""The least effect that counts. Healthy GPUs of one kind differ by a per cent or two, and less costs the job little."""
 MIN_EFFECT_LATE = 0.04
-"""What began to be slow: over fewer steps, less is chance, and what lasts shows over all of them later."""
+"""The least effect of slowness that began late: over few steps less is chance, and lasting slowness shows later."""
 CHANCE = 5e-4
-"""With which a job without a slow machine may show one, if healthy ranks differ as normal values do."""
+"""The chance that a job without a slow machine shows one, if healthy ranks differ as normal values do."""
 MIN_STEPS = 10
 _HALF_OF_ALL = 0.5
 _STEADY = 0.4
-"""In each half of the window the effect has at least this share of its whole."""
+"""In each half of the window, the effect must be at least this share of its level over the whole window."""
 _BURST_MIN, _BURST_SHARE, _BURST_COST = 0.05, 0.1, 0.012
 _BURST_STEPS = 6
 _BURST_CHANCE = 1e-6
@@ -42,17 +42,17 @@ _BURST_CHANCE = 1e-6
 
 @dataclass(frozen=True)
 class Outlier:
-    """A node, or a rank, that stands out.
+    """A node, or a rank, that is slower than its peers.
 
     Attributes:
         members: Places in the table of the ranks that are slow.
         share: How much slower: the median excess over its peers while it is slow.
-        hits: Steps in which it was slower than its peers by more than half of that.
-        steps: Steps that were examined.
+        hits: Number of steps in which it was slower than its peers by more than half of `share`.
+        steps: Number of steps that were examined.
         first: Index (among the usable steps) from which it is slow, 0 for since the start.
-        z: Standard deviations of healthy ranks.
+        z: The excess in standard deviations of healthy ranks.
         how: `steady`, or `bursts`.
-        by: `role` or `twins`: in which comparison.
+        by: The comparison, `role` or `twins`.
         seen_from: Index of the first step that was examined.
     """
 
@@ -69,7 +69,7 @@ class Outlier:
 
 @dataclass(frozen=True)
 class _Window:
-    """Steps from `first` to the last, one of `windows` such, in one comparison."""
+    """The steps from `first` to the last in one comparison; one of `windows` windows."""
 
     compared: Comparison
     first: int
@@ -90,21 +90,21 @@ class _Window:
 
 
 def sharp(compared: Comparison) -> bool:
-    """Whether these effects show everything that is large enough to count: no other comparison can add to it."""
+    """Return whether these effects show everything that is large enough to count: no other comparison is needed."""
     effects = compared.effects()
     limit = z_limit(len(compared.rows), CHANCE) * effects.scale
     return bool(np.isfinite(effects.level).all()) and limit < MIN_EFFECT
 
 
 def steady(compared: Comparison, nodes: Places) -> list[Outlier]:
-    """Nodes and ranks that are slow all the time, or from some step to the end.
+    """Return nodes and ranks that are slow all the time, or from some step to the end.
 
     Args:
-        compared: Excess over the peers.
-        nodes: The number of each rank's node, -1 where it is not known.
+        compared: The excess over the peers.
+        nodes: The number of each rank's node, -1 if it is not known.
     """
     steps = compared.rows.shape[1]
-    # All steps, and shorter and shorter ends of them.
+    # All steps, then the last half, then the last quarter.
     firsts = [first for first in (0, steps // 2, steps * 3 // 4) if steps - first >= MIN_STEPS or not first]
     found: dict[int, Outlier] = {}
     for first in firsts:
@@ -116,7 +116,7 @@ def steady(compared: Comparison, nodes: Places) -> list[Outlier]:
 
 
 def _slow_nodes(window: _Window, nodes: Places) -> Iterator[tuple[tuple[int, ...], float]]:
-    """All ranks of a node together: their common level stands out where each alone is lost in the noise."""
+    """Yield slow nodes, with all their ranks: a common level shows even if each single rank is lost in the noise."""
     effects = window.effects
     here = np.flatnonzero(np.isfinite(effects.level) & (nodes >= 0))
     ranks_of = [here[places] for places in groups(nodes[here]) if places.shape[1] > 1]
@@ -151,7 +151,7 @@ def _slow_ranks(window: _Window) -> Iterator[tuple[tuple[int, ...], float]]:
 
 
 def _lasts(rows: Floats, level: Floats | float) -> NDArray[np.bool_]:
-    """Whether both halves of the window show the effect."""
+    """Return whether both halves of the window show the effect."""
     half = rows.shape[-1] // 2
     return (median(rows[..., :half]) > _STEADY * level) & (median(rows[..., half:]) > _STEADY * level)
 
@@ -161,14 +161,14 @@ def _steady_outlier(window: _Window, members: tuple[int, ...], z: float) -> Outl
     there = known(whole[window.first :])
     level = middle(there)
     hits = int((there > level / 2).sum())
-    # Where it was slow before the window too, the window only showed it best.
+    # If it was slow before the window, too, the window only showed its slowness best.
     began = window.first > 0 and not middle(whole[: window.first]) > _STEADY * level
     since = (change_at(whole) or window.first) if began else 0
     return Outlier(members, level, hits, len(there), since, z, "steady", window.compared.peers, window.first)
 
 
 def bursts(compared: Comparison) -> list[Outlier]:
-    """Ranks that are slow in far more steps than others are, now and then."""
+    """Return ranks that are slow in some steps, and in far more steps than other ranks are."""
     rows = compared.rows
     limit = max(_BURST_MIN, 4 * compared.effects().noise)
     steps, hits = np.isfinite(rows).sum(axis=1), (rows > limit).sum(axis=1)

@@ -1,8 +1,9 @@
-"""Says who may be compared with whom: ranks that have the same work by the program's own design.
+"""Says which ranks may be compared: ranks that have the same work by the program's own design.
 
-Two comparisons, each blind to what the other sees. *Role*: ranks of one pipeline stage and the same place in their
-tensor, context and expert groups, across the replicas of the model: the same code on other data. *Twins*: ranks of one
-tensor (and context) group: the same data, each a slice of it, so that a long sequence slows all of them alike.
+There are two comparisons, and each finds what the other misses. *Role*: ranks of one pipeline stage and the same place
+in their tensor, context and expert groups, across the replicas of the model: they run the same code on other data.
+*Twins*: ranks of one tensor (and context) group: each works on a slice of the same data, so a long sequence slows all
+alike.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from slurm_robust.localize.slow.robust_statistics import Places
 
 @dataclass(frozen=True)
 class Peers:
-    """For each rank, by its place in the table, the number of each group that it is compared in.
+    """For each rank, by its place in the table, the number of each group in which it is compared.
 
     Attributes:
-        role: Same work on other data.
-        twins: Same data; None without a layout, or where no ranks share data.
-        slice_of: The place in the twins' group, for what that place always costs (reading data, logging).
+        role: Group of ranks with the same work on other data.
+        twins: Group of ranks with the same data; None without a layout, or if ranks do not share data.
+        slice_of: Place in the group of twins: a place may have usual costs of its own (reading data, logging).
         stage: Pipeline stage.
-        replica: Which replica of the model.
-        known: A layout gave the groups; without one, every rank counts as every other's peer.
+        replica: Replica of the model.
+        known: A layout gave the groups; without a layout all ranks count as peers of each other.
         stages: Number of pipeline stages.
         problem: Why the given layout is not used; empty if it is.
     """
@@ -42,7 +43,7 @@ class Peers:
 
 
 def peers_of(ranks: Sequence[int], sizes: Mapping[str, int], order: str, world_size: int) -> Peers:
-    """The peers of these ranks; without a layout that fits, every rank is every other's peer."""
+    """Return the peers of these ranks; without a layout that fits, all ranks are peers of each other."""
     problem = ""
     if sizes:
         try:
@@ -73,12 +74,12 @@ def _from_layout(ranks: Places, layout: ParallelLayout) -> Peers:
 
 
 def count_independent(keys: Places) -> int:
-    """How many comparisons within these groups are independent of each other."""
+    """Return how many comparisons within these groups are independent of each other."""
     return len(keys) - len(np.unique(keys))
 
 
 def groups(keys: Places) -> list[Places]:
-    """Places in the table that share a key: one matrix for each size of group, with one row for each group."""
+    """Return the places in the table that share a key: one matrix for each group size, with one row for each group."""
     order = np.argsort(keys, kind="stable")
     _, starts, sizes = np.unique(keys[order], return_index=True, return_counts=True)
     return [order[starts[sizes == size][:, None] + np.arange(size)] for size in np.unique(sizes)]

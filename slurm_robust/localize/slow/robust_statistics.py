@@ -16,7 +16,7 @@ _MAD_TO_SD = 1.4826
 
 
 def median(values: Floats, axis: int = -1) -> Floats:
-    """The median of the known values along an axis; NaN if there is none."""
+    """Return the median of the known values along an axis; NaN if there is none."""
     if not values.shape[axis]:
         return np.full(np.delete(values.shape, axis), np.nan)
     ordered = np.moveaxis(np.sort(values, axis=axis), axis, -1)  # gaps come last
@@ -27,29 +27,29 @@ def median(values: Floats, axis: int = -1) -> Floats:
 
 
 def middle(values: Floats) -> float:
-    """The median of one row as a plain number."""
+    """Return the median of one row as a plain number."""
     return float(median(values))
 
 
 def known(values: Floats) -> Floats:
-    """The values of a row without its gaps."""
+    """Return the values of a row without its gaps."""
     return values[np.isfinite(values)]
 
 
 def stride(count: int, limit: int) -> int:
-    """Every how manyth of `count` values to take for at most `limit`: enough for a median or a spread."""
+    """Return the stride that takes at most `limit` of `count` values: enough for a median or a spread."""
     return max(1, -(-count // limit))
 
 
 def spread(values: Floats, around: Floats | float = 0.0) -> Floats:
-    """Standard deviation of normal values with this median absolute deviation, along the last axis; NaN of nothing."""
+    """Return the standard deviation of normal values with this median absolute deviation, along the last axis."""
     return _MAD_TO_SD * median(np.abs(values - around))
 
 
 def excess(values: Floats) -> Floats:
-    """How much each value exceeds the median of the *others* of its row, as a share of that median.
+    """Return how much each value exceeds the median of the *others* of its row, as a share of that median.
 
-    NaN for gaps, for durations of zero, and where a row has no other value.
+    The result is NaN for gaps, for durations of zero, and if the row has no other value.
     """
     ordered = np.sort(np.where(values > 0, values, np.nan), axis=-1)
     count = np.isfinite(ordered).sum(axis=-1, keepdims=True)
@@ -68,18 +68,18 @@ def excess(values: Floats) -> Floats:
 
 
 def median_around(values: Floats, distance: int) -> Floats:
-    """The median of the neighbours of each value of a row, as far as `distance` on both sides, without itself."""
+    """Return the median of the neighbours of each value of a row, up to `distance` on both sides, without itself."""
     windows = sliding_window_view(np.pad(values, distance, constant_values=np.nan), 2 * distance + 1)
     return median(np.delete(windows, distance, axis=1))
 
 
 def z_limit(candidates: int, chance: float) -> float:
-    """Standard deviations that the largest of so many normal values exceeds with this chance only."""
+    """Return how many standard deviations the largest of so many normal values exceeds with this chance only."""
     return NormalDist().inv_cdf(1 - chance / max(1, candidates))
 
 
 def binomial_tail(hits: int, n: int, p: float) -> float:
-    """Chance of so many hits, or more, in n tries."""
+    """Return the chance of so many hits, or more, in n tries."""
     if hits <= 0:
         return 1.0
     p = min(max(p, 1e-12), 1 - 1e-12)
@@ -91,10 +91,10 @@ def binomial_tail(hits: int, n: int, p: float) -> float:
 
 
 def change_at(values: Floats) -> int:
-    """Where the level of a row changes most: the index from which the later level holds; 0 if it has one level.
+    """Return the index at which the level of a row changes most and the later level begins; 0 if it has one level.
 
-    The split that takes most out of the squared deviations, of values whose largest outliers are cut. It counts where
-    the two levels differ by more than the noise around them explains.
+    The split is the one that reduces the squared deviations most, after the largest outliers are cut. It counts if the
+    two levels differ by more than the noise around them explains.
     """
     there = np.flatnonzero(np.isfinite(values))
     n = len(there)

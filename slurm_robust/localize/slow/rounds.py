@@ -1,9 +1,9 @@
-"""Which machine is slow? Captures repeated every few seconds: who stands outside communication while the others wait.
+"""Judges which machine is slow by repeated captures: which ranks are outside communication while others wait?
 
-ByteRobust's rule for a job that moves, too slowly: each round gives a vote to the ranks that the others wait for, and
-to the parallel group that they share; the rank with most rounds is named. The rule finds slowness of tens of
-per cent, not of five: a rank that is slower by a tenth is waited for in a tenth of the rounds. Step times (`judge`)
-show far more.
+This is ByteRobust's rule for a job that moves, but too slowly: each round gives a vote to the ranks that the other
+ranks wait for, and to the parallel group that they share; the rank with votes in most rounds is named. The rule finds
+slowness of tens of per cent, not of five per cent: a rank that is slower by a tenth is waited for in a tenth of the
+rounds. Step times (`judge`) show far more.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from slurm_robust.localize.stacks.process_tree import rank_frames, rank_place
 MIN_ROUNDS = 3
 """Fewer cannot distinguish a pause from slowness."""
 WAITING_SHARE = 0.5
-"""So many ranks, or more, must wait for others: else nobody is waited for."""
+"""At least this share of the ranks must wait; else the round does not count for any rank."""
 OUTSIDE_SHARE = 0.25
-"""More than this share outside is work that they all have."""
+"""If more than this share is outside communication, all ranks do that work, and the round does not count."""
 _MOST = 0.6
 """Of the rounds: who has fewer votes is not named."""
 _SECOND = 0.5
-"""Of the first one's votes: who else has more makes it undetermined."""
+"""If the second has more than this share of the votes of the first, the verdict is undetermined."""
 CONFIDENCE_RANK, CONFIDENCE_GROUP = 0.6, 0.4
 
 
 def judge_repeated(evidence: Evidence) -> Verdict:
-    """What `judge` says; where it names nobody and the job moves, who slows it down by the votes of the rounds."""
+    """Return the verdict of `judge`, or, if it names no rank and the job moves, the one by the votes of the rounds."""
     verdict = judge(evidence)
     if len(evidence.captures) < MIN_ROUNDS or verdict.conclusion is not Conclusion.NONE:
         return verdict
@@ -45,7 +45,7 @@ def judge_repeated(evidence: Evidence) -> Verdict:
 
 
 def judge_rounds(evidence: Evidence) -> Verdict | None:
-    """Who is waited for in most rounds; None if nobody is, or too few rounds show another step than the one before.
+    """Return a verdict on who is waited for in most rounds; None if no rank is, or too few rounds show another step.
 
     A long pause of one rank (an evaluation) fills many rounds: rounds of the same step count once.
     """
@@ -88,7 +88,7 @@ def _by_group(evidence: Evidence, groups: Groups, rounds: list[frozenset[int]]) 
 
 
 def _outside(capture: Capture) -> frozenset[int]:
-    """Ranks that the others wait for; nobody where too few wait, or too many do not."""
+    """Return the ranks that the others wait for; empty if too few wait, or too many do not."""
     seen = [rank for rank in capture.ranks if any(process.threads for process in rank.processes)]
     outside = frozenset(rank.rank for rank in seen if not rank_place(rank).waits_for_peers)
     waiting = len(seen) - len(outside)
@@ -97,7 +97,7 @@ def _outside(capture: Capture) -> frozenset[int]:
 
 
 def _apart(captures: tuple[Capture, ...]) -> list[Capture]:
-    """Rounds that show another step than the one before: by progress, or else by a rank that waited and has gone on."""
+    """Return rounds that show another step than the round before: by progress, or by a rank that has gone on."""
     found: list[Capture] = []
     for capture in captures:
         if not found or _has_gone_on(found[-1], capture):

@@ -1,7 +1,7 @@
-"""Reads step timings from a file: JSON lines or CSV, gzipped or not. One bad line never spoils the others.
+"""Reads step timings from a file: JSON lines or CSV, gzipped or not. A bad line does not spoil the other lines.
 
-docs/localization.md describes the formats. What cannot be used becomes a sentence with file and line; of many
-of one kind only the first is shown, with their number.
+docs/localization.md describes the formats. A line that cannot be used becomes a sentence with file and line; of many
+problems of one kind only the first is shown, with their number.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _ODD = {
 
 
 class TimingsError(Exception):
-    """A file that nothing can be judged from; the message says why."""
+    """The file has no timings that can be judged; the message says why."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """A file's timings, and a sentence for each kind of thing in it that could not be used."""
+    """A file's timings, and a sentence for each kind of problem in the file."""
 
     timings: StepTimings
     problems: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Read:
 
 @dataclass
 class _Problems:
-    """The first of each kind, and how many there are."""
+    """The first problem of each kind, and how many there are."""
 
     path: Path
     _first: dict[str, str] = field(default_factory=dict)
@@ -123,7 +123,7 @@ def _text(path: Path) -> str:
 
 
 def _json_lines(text: str, problems: _Problems) -> Iterator[tuple[int, list[Timing] | str]]:
-    """Line number, and its timings or a layout's text."""
+    """Yield each line's number, and its timings or the text of a layout."""
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -185,7 +185,7 @@ def _timing(rank: int, node: str, step: int, values: Mapping[str, Any]) -> Timin
 
 
 def _csv_lines(text: str, problems: _Problems) -> Iterator[tuple[int, list[Timing] | str]]:
-    """Line number and timings; `# layout: tp=2,pp=4` may stand before the header."""
+    """Yield each line's number and timings; `# layout: tp=2,pp=4` may stand before the header."""
     header: list[str] | None = None
     rows = csv.reader(io.StringIO(text.replace("\0", "")))
     whole = text.endswith("\n")
@@ -245,7 +245,7 @@ def _number(kind: Callable[[str], _Number], text: str) -> _Number | None:
 
 
 def packed(timings: StepTimings) -> bytes:
-    """JSON lines, one for the layout and one for each rank, gzipped."""
+    """Return the timings as gzipped JSON lines: one for the layout and one for each rank."""
     lines = []
     if timings.layout:
         order = f",order={timings.layout_order}" if timings.layout_order else ""
@@ -254,7 +254,7 @@ def packed(timings: StepTimings) -> bytes:
     for at, rank in enumerate(timings.ranks):
         fields = {"rank": rank, "node": timings.nodes.get(rank, ""), "steps": timings.steps}
         kinds = zip(COLUMNS, (timings.total, timings.compute, timings.communication), strict=True)
-        # What was worked out from the other two is not written, so that who reads it knows.
+        # Own work that was computed as total less communication is not written, so that readers know that it was.
         given = (kind for kind in kinds if kind[0] != "compute_s" or rank not in timings.derived)
         fields.update((name, _column(rows, at)) for name, rows in given)
         lines.append(json.dumps({key: value for key, value in fields.items() if value is not None}))
@@ -262,6 +262,6 @@ def packed(timings: StepTimings) -> bytes:
 
 
 def _column(rows: Sequence[array[float]], at: int) -> list[float | None] | None:
-    """One rank's values; None if there is none of this kind."""
+    """Return one rank's values of one kind; None if it has none."""
     values = [row[at] if math.isfinite(row[at]) else None for row in rows]
     return values if any(value is not None for value in values) else None

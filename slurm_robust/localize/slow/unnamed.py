@@ -9,5 +9,5 @@ UNNAMED = "ranks are slow, and no machine is known to be the slow one"
 
 
 def slow_but_unnamed(verdict: Verdict) -> bool:
-    """Whether a verdict on step times finds the job slow, and names nobody."""
+    """Return whether a verdict on step times finds the job slow, and names no machine."""
     return verdict.conclusion is Conclusion.UNDETERMINED and verdict.detail == UNNAMED

@@ -23,21 +23,21 @@ CONFIDENCE_BURSTS = 0.75
 CONFIDENCE_NO_LAYOUT = 0.6
 CONFIDENCE_GROUP = 0.4
 CONFIDENCE_DERIVED = 0.5
-"""Own work is total less communication: waiting that nobody measured, logs and checkpoints are in it."""
+"""Confidence if own work is total less communication, which includes unmeasured waiting, logs and checkpoints."""
 CONFIDENCE_FIRST_RANK = 0.5
-"""Rank 0 often has work of its own: logs, metrics, checkpoints."""
+"""Confidence for rank 0, which often has extra work: logs, metrics, checkpoints."""
 OWN_WORK_SHARE, OWN_WORK_STEPS = 0.25, 0.9
-"""More than this share, in nearly all steps, is no work of its own: logs cost less, checkpoints are rare."""
+"""If rank 0 is slow by more than this share in nearly all steps, extra work does not explain it."""
 MANY = 0.25
-"""More than this share of the ranks cannot be outliers among the others."""
+"""If more than this share of the ranks is slow, these ranks cannot be outliers."""
 _NEXT_TO_WORST = 0.35
-"""What is slow by less than this share of the slowest is not named beside it: it shows once that is gone."""
+"""Slowness of less than this share of the slowest is not named beside it: it shows once the slowest is gone."""
 _QUIET = 0.5
-"""Twins that differ by less than this share of what replicas do: what replicas differ by is their data."""
+"""If twins differ by less than this share of what replicas differ by, the replicas differ by their data."""
 
 
 def verdict_of(timings: StepTimings, sizes: Mapping[str, int], order: str, world_size: int) -> Verdict:
-    """Who slows the job down; arguments as of `judge_timings`."""
+    """Return the verdict on who slows the job down; the arguments are those of `judge_timings`."""
     case = make_case(timings, sizes, order, max(world_size, max(timings.ranks, default=-1) + 1))
     if isinstance(case, Verdict):
         return case
@@ -76,10 +76,10 @@ def _judged(case: Case, role: Comparison, twins: Comparison | None) -> Verdict:
 
 
 def _outliers(case: Case, role: Comparison, twins: Comparison | None) -> list[Outlier]:
-    """All outliers, each rank in one of them only, steady ones and whole nodes first."""
+    """Return all outliers, each rank in one of them only: steady outliers and whole nodes first."""
     found: list[Outlier] = []
     taken: set[int] = set()
-    # Twins first: to them, data is no excuse.
+    # Twins first: they have the same data, so data does not explain a difference between them.
     compared = [role] if twins is None else [twins, role]
     for some in (*(steady(c, case.node_numbers) for c in compared), *map(bursts, compared)):
         for outlier in sorted(some, key=lambda o: -len(o.members)):
@@ -129,7 +129,10 @@ def _confidence(case: Case, outlier: Outlier) -> float:
 
 
 def _group(case: Case, suspect: Suspect, here: Sequence[int], nodes: int) -> Suspect:
-    """A whole tensor group that is slow on several nodes: one member delays it, and nothing shows which."""
+    """Return the suspect, with less confidence if a whole tensor group is slow on several nodes.
+
+    One member delays the group, and the timings do not show which.
+    """
     twins = case.peers.twins
     if twins is None or nodes < 2 or len(here) < 2:
         return suspect
@@ -141,7 +144,7 @@ def _group(case: Case, suspect: Suspect, here: Sequence[int], nodes: int) -> Sus
 
 
 def _derived(case: Case, suspect: Suspect) -> Suspect:
-    """What is left of the step without communication need not be the machine's: its node is not blamed."""
+    """Return the suspect, without blame for its node if its own work is only known as total less communication."""
     if not case.derived.intersection(suspect.ranks):
         return suspect
     what = "; ".join(filter(None, (suspect.detail, "its own work is only known as total less communication")))

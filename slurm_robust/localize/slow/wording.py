@@ -1,4 +1,4 @@
-"""Writes the reasons of slowness in words and figures, as an on-call reads them."""
+"""Writes the reasons of slowness in words and figures, for people on call."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _WORTH_EXPLAINING = 0.05
 
 
 def percent(share: float) -> str:
-    """`5.3 %`; from ten per cent on without decimals."""
+    """Return the share in per cent, such as `5.3 %`; from ten per cent on without decimals."""
     return f"{100 * share:.1f} %" if abs(share) < 0.0995 else f"{100 * share:.0f} %"
 
 
 def why(case: Case, node: str, here: Sequence[int], outlier: Outlier) -> str:
-    """One sentence: who, how slow, against whom, in how many steps."""
+    """Return one sentence: who is slow, how slow, compared with whom, in how many steps."""
     ranks = [case.ranks[at] for at in here]
     if node and len(here) == case.nodes.count(node) > 1:
         who = f"node {node}: its {len(here)} ranks compute"
@@ -44,7 +44,7 @@ def _peers(case: Case, at: int, outlier: Outlier) -> str:
 
 
 def detail(case: Case, outlier: Outlier) -> str:
-    """What else is known: since when, and in how many standard deviations."""
+    """Return what else is known: since when it is slow, and by how many times the usual difference."""
     if outlier.how == "bursts":
         return "slow now and then, as with heat or power limits"
     since = "slow in all steps examined"
@@ -55,11 +55,11 @@ def detail(case: Case, outlier: Outlier) -> str:
 
 
 def cost(case: Case, outliers: Sequence[Outlier]) -> str:
-    """What the job would gain without them."""
+    """Return a sentence on what the job would gain without these outliers."""
     slow = np.zeros(len(case.ranks), dtype=bool)
     slow[[at for o in outliers for at in o.members]] = True
     table = case.table[min(o.first for o in outliers) :]
-    # Of each step; NaN where nobody of them has a time.
+    # The slowest time of each step; NaN if no rank of the set has a time.
     theirs, others = np.fmax.reduce(table[:, slow], axis=1), np.fmax.reduce(table[:, ~slow], axis=1)
     lost = np.maximum(theirs - others, 0.0) / np.maximum(others, 1e-12)
     lost = lost[np.isfinite(lost)]
@@ -70,7 +70,7 @@ def cost(case: Case, outliers: Sequence[Outlier]) -> str:
 
 
 def nobody(case: Case) -> str:
-    """Why nobody is named: even, moving with the data, or the program's own shape."""
+    """Return why no machine is named: even times, slowness that moves with the data, or the program's own shape."""
     steps, ranks = case.table.shape
     heads = f"no machine is slow among {ranks} ranks in {steps} steps"
     lost = middle(np.fmax.reduce(case.table, axis=1) / np.maximum(median(case.table), 1e-12) - 1)
@@ -95,6 +95,6 @@ def nobody(case: Case) -> str:
 
 
 def _slowest(case: Case) -> Places:
-    """In how many steps each of the slowest ranks was the slowest of all."""
+    """Return in how many steps each of the slowest ranks was the slowest of all."""
     slowest = np.argmax(np.nan_to_num(case.table, nan=-1.0), axis=1)
     return np.unique(slowest, return_counts=True)[1]

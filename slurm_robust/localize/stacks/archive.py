@@ -41,7 +41,7 @@ MAX_UNPACKED_BYTES = 256 * 2**20
 Word = Annotated[str, msgspec.Meta(max_length=512)]
 _PROCESS_FIELDS = ("pid", "ppid", "state", "command", "cpu_s", "io_bytes", "wchan", "error", "os_threads", "net_bytes")
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-"""Python's own have no bound: a number of 400 digits is no process id."""
+"""Python's own integers have no bound: a number of 400 digits is not a process id."""
 RankNumber = Annotated[int, msgspec.Meta(ge=0, lt=10_000_000)]
 
 
@@ -104,7 +104,7 @@ class _Archive(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class NodeArchive:
-    """What one node's agent saw in one round.
+    """The stacks that one node's agent saw in one round.
 
     Attributes:
         recorder: Flight-recorder dumps of its ranks, without the operations that are complete.
@@ -123,7 +123,7 @@ def decode(data: bytes) -> NodeArchive:
     """Read one node's archive, gzipped or plain JSON.
 
     Raises:
-        ArchiveError: cut off, too large, of another version, or not of this shape.
+        ArchiveError: the archive is cut off, too large, of another version, or not of this shape.
     """
     if len(data) > MAX_FILE_BYTES:
         raise ArchiveError(f"{len(data)} bytes are refused (at most {MAX_FILE_BYTES})")
@@ -182,7 +182,7 @@ def _thread(raw: _Thread) -> CapturedThread:
 
 @lru_cache(maxsize=16384)
 def _frames(text: bytes) -> tuple[StackFrame, ...]:
-    """Equal frames are one object, on whatever node they stand: a hundred thousand ranks have few different stacks."""
+    """Return the frames of a stack; equal frames are one object, since 100,000 ranks have few different stacks."""
     return tuple(StackFrame(function, file, max(line, 0)) for function, file, line in _FRAMES.decode(text))
 
 
@@ -204,7 +204,7 @@ def _rank(raw: _Rank, node: str, stacks: dict[str, tuple[CapturedThread, ...]]) 
 
 
 def encode(archive: NodeArchive) -> bytes:
-    """Write one node's archive; what the node agent writes, for tools and tests that run elsewhere."""
+    """Write one node's archive as the node agent writes it, for tools and tests that run elsewhere."""
     keys: dict[tuple[CapturedThread, ...], str] = {}
     ranks = []
     for rank in archive.ranks:
@@ -217,7 +217,7 @@ def encode(archive: NodeArchive) -> bytes:
         ranks.append({"rank": rank.rank, "progress": progress, "processes": processes})
     stacks = {key: list(map(_as_json, threads)) for threads, key in keys.items()}
     body = {"v": VERSION, "node": archive.node, "at_s": archive.at_s, "round": archive.round}
-    # No time stamp in the header: the same evidence gives the same bytes.
+    # Write no time stamp into the header, so that equal evidence gives equal bytes.
     return gzip.compress(json.dumps({**body, "ranks": ranks, "stacks": stacks}).encode(), mtime=0)
 
 
@@ -226,7 +226,7 @@ def _as_json(thread: CapturedThread) -> dict[str, object]:
 
 
 def captures(archives: Iterable[NodeArchive]) -> tuple[tuple[Capture, ...], tuple[str, ...]]:
-    """Put the nodes of each round together, oldest round first; a node that lacks in a round is missing there.
+    """Combine the archives of each round, oldest round first; a node without an archive of a round is missing in it.
 
     Returns the captures and a sentence for each rank that two archives of one round claim (the later one counts).
     """
@@ -235,7 +235,7 @@ def captures(archives: Iterable[NodeArchive]) -> tuple[tuple[Capture, ...], tupl
 
 
 def rounds(archives: Iterable[NodeArchive]) -> tuple[dict[int, Capture], tuple[str, ...]]:
-    """The same by the number of the round."""
+    """Return the captures by the number of their round, and the sentences of `captures`."""
     archives = list(archives)
     problems: list[str] = []
     nodes = {archive.node for archive in archives}

@@ -1,8 +1,8 @@
-"""What holds a rank, and how long must it be seen to stand still before that is called the reason of a hang?
+"""Says what holds a rank, and how long the rank must stand still before that counts as the reason of a hang.
 
-How long a rank must stand still depends on what holds it. It only says that the rank really is held there: what is done
-about it, and how long that takes, depends on the ground's grade. Where nothing can show it, the patience is None, and
-the site's action limit decides.
+How long a rank must stand still depends on what holds it. After that time the rank is known to be held; what is done
+about it, and when, depends on the grade of the evidence. If no time can show that the rank is held, the patience is
+None, and the site's action limit decides.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from slurm_robust.localize.stacks.process_tree import (
 
 @dataclass(frozen=True)
 class Patience:
-    """Captures in a row, and the time they span, that a rank must stand still."""
+    """How many captures in a row, and over which time, a rank must stand still."""
 
     captures: int
     span_s: float
 
     def met_by(self, still: Stillness) -> bool:
-        """Whether a rank has stood still for as long."""
+        """Return whether a rank has stood still for as long."""
         return still.captures >= self.captures and still.span_s >= self.span_s
 
 
 SURE = Patience(2, 2.0)
-"""Stopped or dead: it does not continue by itself. Two captures, since py-spy may stop a process for a moment."""
+"""A stopped or dead process does not continue by itself. Two captures, since py-spy may stop a process for a moment."""
 BLOCKED = Patience(2, 4.0)
 """Every thread that matters waits for another: a loader's deadlock."""
 HELD = Patience(3, 8.0)
@@ -49,24 +49,25 @@ HELD = Patience(3, 8.0)
 LIKELY = Patience(3, 20.0)
 """A timer, or native code: longer than the usual cap of retries with back-off (20 s)."""
 SLOW = Patience(3, 120.0)
-"""Storage and network, where nothing but time tells a slow answer from none."""
+"""For storage and network: only time tells a slow answer from no answer."""
 CONFIDENCE_ONE_CAPTURE = 0.6
-"""At most this with a single capture: nothing is known of motion yet."""
+"""The highest confidence with a single capture, which does not show any motion."""
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """What holds a rank, as a phrase, and how long that must last to count.
+    """The thing that holds a rank, as a phrase, and how long it must last to count.
 
     Attributes:
         what: A phrase for the short sentence.
-        detail: What belongs to it and is too much for that sentence.
+        detail: Further facts that are too long for that sentence.
         infrastructure: Its node may be the reason: a stopped or uninterruptible process, or the kernel's storage.
-        confidence: That this is where the cause is: see `docs/localization.md` for which of them are measured.
-        by_gil: A side thread that has the interpreter's lock.
-        by_loader: Its data loader; without evidence below Python the program's as often as the node's.
-        ground: The kind of evidence that this is.
-        stands: It stands in code of its own, and nothing says that this takes long by nature.
+        confidence: How sure it is that the cause is here; `docs/localization.md` says which values are measured.
+        by_gil: A side thread that has the interpreter's lock holds the rank.
+        by_loader: The data loader holds the rank. Without evidence below Python, the program is at fault as often as
+            the node.
+        ground: The kind of evidence.
+        stands: The rank stands in code of its own that is not known to take long by nature.
     """
 
     what: str
@@ -92,7 +93,7 @@ _BY_WAIT: dict[WaitsOn, tuple[Patience, float]] = {
 
 
 def blocking(rank: RankCapture) -> Blocking:
-    """What holds this rank (it is given to be outside the collective that its peers wait in)."""
+    """Return what holds this rank, which is known to be outside the collective that its peers wait in."""
     training = rank_process(rank)
     if training is None:
         return Blocking("it is gone, and its exit was not seen", BLOCKED, False, 0.85, ground=Ground.ENDED)
@@ -152,7 +153,7 @@ def _loader(rank: RankCapture, training: CapturedProcess, where: StackPlace) -> 
     busy = [(worker, place(worker)) for worker in workers]
     at_work = [(worker, found) for worker, found in busy if found.kind is not Kind.IDLE]
     if waits_for_worker and at_work:
-        # The worker that is hardest to be sure of decides.
+        # The worker that takes the longest to be sure of decides.
         worker, found = max(at_work, key=lambda item: _BY_WAIT[_worker_wait(*item)][0].span_s)
         what, detail = f"its data loader hangs at {found.label}", f"process {worker.pid}"
         return _held(what, found, _worker_wait(worker, found), detail, below=_below_python(worker))
@@ -166,7 +167,7 @@ def _loader(rank: RankCapture, training: CapturedProcess, where: StackPlace) -> 
 
 
 def _below_python(process: CapturedProcess) -> bool:
-    """The kernel itself shows what holds it, and its node may be the reason: storage that does not answer."""
+    """Return whether the kernel shows that the process waits for storage, so that its node may be the reason."""
     return waits_on((), process.wchan) is WaitsOn.STORAGE
 
 
@@ -186,7 +187,7 @@ def _worker_wait(worker: CapturedProcess, found: StackPlace) -> WaitsOn:
 
 
 def _held(what: str, found: StackPlace, wait: WaitsOn, detail: str = "", *, below: bool = False) -> Blocking:
-    """A loader that hangs: its node's fault where the kernel shows it; else the rank's, until it comes again there."""
+    """Return what a loader that hangs means: its node's fault if the kernel shows it; else the rank's, at first."""
     patience, confidence = _BY_WAIT[wait]
     detail_text = ", ".join(part for part in (detail, f"held by {wait.value}") if part)
     if found.slow_by_nature:

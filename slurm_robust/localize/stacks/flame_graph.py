@@ -1,9 +1,9 @@
-"""Draws the merged stacks as a flame graph in SVG: as wide as ranks are many, outermost functions on top.
+"""Draws the merged stacks as a flame graph in SVG: width shows the number of ranks, outermost functions are on top.
 
-A function is a box; where ranks went different ways, boxes stand side by side. Communication is blue, everything else
-is warmer the fewer ranks are in it: the odd one out is red. Each box shows its function and ranks under the pointer.
-There is no script in it, so it may be attached anywhere. `flame_boxes` says what is drawn where, for pages that draw it
-in colours of their own.
+Each function is a box; if ranks went different ways, boxes stand side by side. Communication is blue. All other boxes
+are warmer the fewer ranks they have: a single rank is red. Each box shows its function and ranks under the pointer. The
+SVG has no script, so it may be attached anywhere. `flame_boxes` computes the boxes alone, for pages that draw them in
+their own colours.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ROW_PX = 17
 CHAR_PX = 6.6
 """Of the font that is asked for, at 11 px."""
 MIN_BOX_PX = 0.2
-"""Narrower boxes are not drawn: of 6,000 ranks and more a single one is, at the least, a hair."""
+"""Narrower boxes are not drawn: a single rank of 6,000 or more is still drawn as a hair."""
 HAIR_PX = 1.5
-"""Least width of a box where a rank stands apart from all others: it is the box that matters."""
+"""The least width of a box if a rank stands apart from all others: that box matters most."""
 _TITLE_PX = 4000
 _COMMUNICATION = ("torch/distributed/", "torch/nn/parallel/distributed.py", "p2p_communication.py", "deepspeed/comm/")
 
@@ -58,7 +58,7 @@ class FlameBox:
 
 
 def flame_boxes(root: Branch, width_px: float) -> list[FlameBox]:
-    """What is drawn of a tree: callers before what they call. Boxes too narrow to see are left out."""
+    """Return the boxes of a tree, callers before the functions that they call. Boxes too narrow to see are left out."""
     boxes: list[FlameBox] = []
     todo = [(root, 0.0, width_px, 0)]
     while todo:
@@ -73,7 +73,7 @@ def flame_boxes(root: Branch, width_px: float) -> list[FlameBox]:
 
 
 def render_svg(capture: Capture, title: str = "") -> str:
-    """A whole SVG document of one capture."""
+    """Return a whole SVG document of one capture."""
     drawn: list[str] = []
     y_px = 2 * ROW_PX
     for role, root in merged(capture):
@@ -94,7 +94,7 @@ def render_svg(capture: Capture, title: str = "") -> str:
 
 
 def _widths(node: Branch, children: list[tuple[str, Branch]], width: float) -> list[float]:
-    """Widths by number of ranks, none narrower than a hair where there is room for that."""
+    """Return widths by number of ranks, with the width of a hair at least, if there is room for that."""
     if not children:
         return []
     whole = max(len(node.ranks), sum(len(child.ranks) for _, child in children))
@@ -121,7 +121,7 @@ def _box(box: FlameBox, y_px: float) -> str:
 
 
 def _warmth(share: float) -> str:
-    """From red for a single rank to pale for all of them."""
+    """Return a colour from red for a single rank to pale for all ranks."""
     green, blue = int(90 + 140 * share), int(70 + 120 * share)
     return f"#f0{green:02x}{blue:02x}"
 
@@ -132,7 +132,7 @@ def _text(x_px: float, y_px: float, text: str, bold: bool = False) -> str:
 
 
 def shorten(text: str, width_px: float) -> str:
-    """As much of a text as fits into so many pixels. Characters that XML does not allow are left out."""
+    """Return the part of a text that fits into so many pixels. Characters that XML does not allow are left out."""
     clean = printable(text, "")
     room = int(width_px / CHAR_PX)
     return clean if len(clean) <= room else clean[: max(room - 1, 0)] + "…"

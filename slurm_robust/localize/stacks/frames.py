@@ -1,6 +1,6 @@
-"""Makes names of frames comparable: the same place has the same name on every rank and in every dump.
+"""Makes names of frames comparable: a place has the same name on every rank and in every dump.
 
-py-spy writes whole paths in JSON and short ones in text; both come out alike here.
+py-spy writes whole paths in JSON and short paths in text; this module makes both alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeVar
 from slurm_robust.localize.evidence import CapturedThread, StackFrame
 
 MAX_KEPT = 16384
-"""Answers kept of each question by identity; then all are forgotten at once. A big job has some thousand stacks."""
+"""The most answers kept for each question; then all are forgotten at once. A big job has some thousand stacks."""
 
 Answer = TypeVar("Answer")
 _Stack = tuple[StackFrame, ...]
@@ -21,7 +21,7 @@ _Stack = tuple[StackFrame, ...]
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _STDLIB = re.compile(r".*/(?:python\d+\.zip|lib(?:64)?/(?:python|pypy)\d+\.\d+[a-z]*)/")
 _CHECKOUT = re.compile(r".*/(?=(?:megatron/(?:core|training|legacy)|deepspeed/(?:comm|runtime))/)")
-"""These are run from a checkout as often as they are installed."""
+"""Matches packages that are run from a checkout as often as they are installed."""
 _INDUCTOR = re.compile(r".*/torchinductor_[^/]+/.*")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{4,}")
 _GENERATED = re.compile(r"<(eval_with_key|ipython-input|stdin|string)[^>]*>(?:\.\d+)?")
@@ -29,7 +29,7 @@ _GENERATED = re.compile(r"<(eval_with_key|ipython-input|stdin|string)[^>]*>(?:\.
 
 @lru_cache(maxsize=16384)
 def short_file(path: str) -> str:
-    """A path as people write it: `torch/utils/data/dataloader.py`, `threading.py`, `project/train.py`.
+    """Return a path as people write it: `torch/utils/data/dataloader.py`, `threading.py`, `project/train.py`.
 
     Installed packages and the standard library lose everything before the package; other files keep two parts.
     """
@@ -45,7 +45,7 @@ def short_file(path: str) -> str:
 
 @lru_cache(maxsize=16384)
 def short_function(name: str) -> str:
-    """The function's own name: Python 3.11 and later qualify it with its class, earlier ones do not."""
+    """Return the function's own name, without the class that Python 3.11 and later put before it."""
     return name.rsplit("<locals>.", 1)[-1].rsplit(".", 1)[-1]
 
 
@@ -55,18 +55,18 @@ def _clean(name: str) -> str:
 
 
 def label(frame: StackFrame, lines: bool = True) -> str:
-    """`function (file:line)`, the form of `model.StackClass.stack`."""
+    """Return the frame as `function (file:line)`, the form of `model.StackClass.stack`."""
     line = f":{frame.line}" if lines and frame.line else ""
     return f"{_clean(frame.function)} ({short_file(frame.file)}{line})"
 
 
 def labels(frames: tuple[StackFrame, ...], lines: bool = True) -> tuple[str, ...]:
-    """All frames as `label`, in their order."""
+    """Return the labels of all frames, in their order."""
     return tuple(label(frame, lines) for frame in frames)
 
 
 def main_thread(threads: tuple[CapturedThread, ...]) -> CapturedThread | None:
-    """The main thread, or the only one, or None if it is not there."""
+    """Return the main thread, or the only thread; None if the main thread is not there."""
     for thread in threads:  # asked for each process of each rank: a generator takes twice the time
         if thread.main:
             return thread
@@ -74,9 +74,9 @@ def main_thread(threads: tuple[CapturedThread, ...]) -> CapturedThread | None:
 
 
 def own_frames(frames: tuple[StackFrame, ...]) -> tuple[StackFrame, ...]:
-    """The frames that a process runs itself.
+    """Return the frames that a process runs itself.
 
-    A forked child carries its parent's frames below its own; what it does begins at multiprocessing's `_bootstrap`.
+    The stack of a forked child begins with its parent's frames; its own begin at multiprocessing's `_bootstrap`.
     """
     for index in range(len(frames) - 1, -1, -1):
         frame = frames[index]
@@ -89,8 +89,8 @@ def by_identity(question: Callable[[_Stack, str], Answer]) -> Callable[[_Stack, 
     """Keep the answers to a pure question about frames and one word, by the identity of the frames.
 
     Equal stacks of thousands of ranks are one object. Comparing or hashing thirty frames costs more than most questions
-    about them; asking whether it is the same object costs nothing. What an answer was given for is kept with it, so
-    that its identity is not used again meanwhile.
+    about them, but comparing identities costs nothing. Each answer is kept with its frames, so that their identity is
+    not used again meanwhile.
     """
     kept: dict[tuple[int, str], tuple[_Stack, Answer]] = {}
 

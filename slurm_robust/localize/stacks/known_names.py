@@ -1,7 +1,7 @@
 """Lists names that show what a stack does: files and functions of torch, of its neighbours, and of the kernel.
 
-Tables only; `place` reads them. A name that is missing here makes a verdict later, never wrong: unknown code counts
-as the user's own, which is not acted on before the action limit.
+Tables only; `place` reads them. If a name is missing here, a verdict comes later, but it is not wrong: unknown code
+counts as the user's own code, which is not acted on before the action limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Kind(str, enum.Enum):
 
     COLLECTIVE = "collective"
     BACKWARD = "backward"
-    """In autograd's native engine: it computes, or waits for a gradient reduction; motion shows which."""
+    """The thread is in autograd's native engine: it computes, or waits for a gradient reduction; motion shows which."""
     SYNC = "sync"
     """Waiting for the device: victim and culprit look alike here."""
     LOADER = "loader"
@@ -33,7 +33,7 @@ class Kind(str, enum.Enum):
 
 
 class WaitsOn(str, enum.Enum):
-    """What a thread waits on."""
+    """What a thread waits for."""
 
     LOCK = "a lock or queue"
     """A Python lock, condition, event or queue, seen in the frames."""
@@ -82,7 +82,7 @@ TIGHT: tuple[tuple[Kind, str, str], ...] = (
     (Kind.SYNC, "megatron/training/training.py", r"training_log"),
     (Kind.SYNC, "megatron/core/transformer/moe/token_dispatcher.py", r"_maybe_dtoh_and_synchronize"),
 )
-"""(kind, start of the file, pattern of functions); counts only for the innermost frame that is no wrapper."""
+"""(kind, start of the file, pattern of functions); only the innermost frame that is not a wrapper is compared."""
 
 LOOSE: tuple[tuple[Kind, str, str], ...] = (
     (Kind.CHECKPOINT, "torch/distributed/checkpoint/", r".*"),
@@ -106,7 +106,7 @@ LOOSE: tuple[tuple[Kind, str, str], ...] = (
     (Kind.LOADER, "webdataset/", r".*"),
     (Kind.LOADER, "streaming/base/", r".*"),
 )
-"""The same, counting wherever it stands on the way out: such code calls the user's."""
+"""Like `TIGHT`, but compared with any frame on the way out: such code calls the user's code."""
 
 SLOW_NAMES = re.compile(
     r"checkpoint|ckpt|state_dict|save_(?:model|pretrained|weights)|(?:^|_)(?:eval|evaluate|evaluation|valid|validate|"

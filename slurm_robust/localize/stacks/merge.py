@@ -18,7 +18,10 @@ _Labels = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _stack(process: CapturedProcess) -> _Labels:
-    """Its main thread as labels, and the same without what differs from poll to poll; one line in brackets for none."""
+    """Return the main thread as labels, and its labels without parts that differ from poll to poll.
+
+    Without a stack, both are one line in brackets.
+    """
     thread = main_thread(process.threads)
     tail = (f"[{_STATES[process.state]}]",) if process.state in _STATES else ()
     if thread is None or not thread.frames:
@@ -34,14 +37,14 @@ def _labels(frames: tuple[StackFrame, ...], _: str) -> _Labels:
     shown, found = labels(own), place_of(frames, "")
     if not found.waits_for_peers and found.wait is not WaitsOn.LOCK:
         return shown, shown
-    # Who waits goes round in a loop: the line in the call that waits, and what that calls, are chance.
+    # A waiting thread goes round in a loop: the line in the call that waits, and the calls below it, are chance.
     kept = found.anchor - 1 if found.waits_for_peers else found.anchor
     return shown, (*shown[:kept], *labels(own[kept:], lines=False))
 
 
 _Stacks = dict[ProcessRole, dict[tuple[str, ...], set[int]]]
 _latest: list[tuple[Capture, _Stacks]] = []
-"""The capture looked at last, and its stacks: a verdict's classes and the tree beside it are made of the same."""
+"""The last capture, and its stacks: a verdict's classes and the tree beside it are made from the same stacks."""
 
 
 def _stacks(capture: Capture) -> _Stacks:
@@ -52,7 +55,7 @@ def _stacks(capture: Capture) -> _Stacks:
 
 def _folded(capture: Capture) -> _Stacks:
     found: _Stacks = {}
-    # Content-addressed archives give equal stacks as the same object: it is worth making labels once.
+    # Content-addressed archives give equal stacks as one object, so their labels are made once.
     seen: dict[tuple[int, str, str], _Labels] = {}
     exact: dict[tuple[ProcessRole, tuple[str, ...]], set[tuple[str, ...]]] = {}
     for rank in capture.ranks:
@@ -67,7 +70,7 @@ def _folded(capture: Capture) -> _Stacks:
             shown, comparable = seen[key]
             found.setdefault(role, {}).setdefault(comparable, set()).add(rank.rank)
             exact.setdefault((role, comparable), set()).add(shown)
-    # Where all stand at the same line, that line is shown.
+    # If all ranks stand at the same line, that line is shown.
     return {
         role: {next(iter(exact[role, s])) if len(exact.get((role, s), ())) == 1 else s: r for s, r in members.items()}
         for role, members in found.items()
@@ -75,7 +78,7 @@ def _folded(capture: Capture) -> _Stacks:
 
 
 def classes(capture: Capture) -> tuple[StackClass, ...]:
-    """Classes of the training processes, the largest first (ties: the lowest rank first)."""
+    """Return the classes of the training processes, the largest first (ties: the lowest rank first)."""
     members = _stacks(capture).get(ProcessRole.RANK, {})
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), min(item[1])))
     return tuple(StackClass(rank_sets.fold(ranks), stack) for stack, ranks in ordered)
@@ -83,24 +86,24 @@ def classes(capture: Capture) -> tuple[StackClass, ...]:
 
 @dataclass
 class Branch:
-    """A function in the merged tree: the ranks that are in it, and what it calls."""
+    """A function in the merged tree: the ranks that are in it, and the functions that it calls."""
 
     ranks: set[int] = field(default_factory=set)
     children: dict[str, Branch] = field(default_factory=dict)
 
     def join(self, ranks: set[int]) -> None:
-        """These ranks are in it, too. A set is shared by all calls of a chain, so none is ever changed."""
+        """Add these ranks to the function. A set is shared by all calls of a chain, so it is never changed in place."""
         if not self.ranks <= ranks:
             ranks = self.ranks | ranks
         self.ranks = ranks
 
     def in_order(self) -> list[tuple[str, Branch]]:
-        """Its children, the ones with the most ranks first (ties: the lowest rank first)."""
+        """Return the children, the ones with the most ranks first (ties: the lowest rank first)."""
         return sorted(self.children.items(), key=lambda item: (-len(item[1].ranks), min(item[1].ranks)))
 
 
 def merged(capture: Capture) -> list[tuple[ProcessRole, Branch]]:
-    """All stacks as prefix trees of functions, one for each kind of process; bystanders are left out."""
+    """Return all stacks as prefix trees of functions, one for each kind of process; bystanders are left out."""
     trees: list[tuple[ProcessRole, Branch]] = []
     for role, members in sorted(_stacks(capture).items(), key=lambda item: list(ProcessRole).index(item[0])):
         if role is ProcessRole.BYSTANDER:
@@ -117,10 +120,10 @@ def merged(capture: Capture) -> list[tuple[ProcessRole, Branch]]:
 
 
 def tree_json(capture: Capture) -> list[dict[str, Any]]:
-    """The merged trees for tools.
+    """Return the merged trees for tools.
 
-    A stack may be a thousand calls deep, and nested objects as deep are more than many readers take; so calls are a
-    flat list, callers before what they call, each with the place of its caller in the list (-1 for none).
+    A stack may be a thousand calls deep, and many readers do not accept objects that are nested so deep. So calls are a
+    flat list, callers before the functions that they call, each with the place of its caller in the list (-1 for none).
     """
     shown = []
     for role, root in merged(capture):
@@ -135,9 +138,9 @@ def tree_json(capture: Capture) -> list[dict[str, Any]]:
 
 
 def render_tree(capture: Capture) -> str:
-    """All stacks merged, for people: a function a line, with the ranks that are in it; a tree for each kind of process.
+    """Return all stacks merged, for people: one line for each function, with its ranks; one tree for each process kind.
 
-    A chain of functions with the same ranks is not indented further: only a fork in the road is.
+    A chain of functions with the same ranks is not indented further, only a fork is.
     """
     lines: list[str] = []
     for role, root in merged(capture):
@@ -148,7 +151,7 @@ def render_tree(capture: Capture) -> str:
 
 
 def _render(root: Branch, lines: list[str]) -> None:
-    # Without recursion: a stack may be as deep as Python allows, and deeper than what is left of that here.
+    # Without recursion: a stack may be as deep as Python allows, and so deeper than the depth that is left here.
     todo = [(root, step, child, 1) for step, child in reversed(root.in_order())]
     while todo:
         node, step, child, depth = todo.pop()

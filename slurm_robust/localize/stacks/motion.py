@@ -1,7 +1,7 @@
-"""Is a rank moving? Two captures of it compared: progress, stacks, CPU time, bytes.
+"""Tells whether a rank moves, from two captures: progress, stacks, CPU time, bytes.
 
-Three answers, because a mistake costs differently on each side: *still* may end in an action, so it needs everything
-to be seen and nothing to have moved; *moving* ends suspicion; *unsure* is neither.
+There are three answers, since mistakes have different costs. *Still* may lead to an action, so everything must have
+been seen, and nothing may have moved. *Moving* ends a suspicion. *Unsure* does neither.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from slurm_robust.localize.stacks.process_tree import (
 BUSY_SHARE = 0.2
 """More CPU time than this share of the elapsed time: at work, if only in native code."""
 QUIET_SHARE = 0.02
-"""Less than this is what the threads of a waiting training process use (NCCL's watchdog, metrics)."""
+"""The threads of a waiting training process use up to this share of a CPU (NCCL's watchdog, metrics)."""
 QUIET_FLOOR_S = 0.03
-"""Three ticks of the kernel's clock (100 a second): below it nothing can be measured."""
+"""Three ticks of the kernel's clock (100 a second): less CPU time cannot be measured."""
 _ASLEEP = ("SS", "SD", "DS", "DD")
 IO_BYTES = 16384
 """Fewer bytes than this are a log line or a heartbeat."""
 
 
 class Motion(str, enum.Enum):
-    """What two captures of the same thing show."""
+    """What two captures of one rank or process show."""
 
     STILL = "still"
     UNSURE = "unsure"
@@ -46,11 +46,11 @@ class Motion(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RankMotion:
-    """A rank between two captures, and what showed it.
+    """How a rank moved between two captures, and what showed it.
 
     Attributes:
-        busy: It used CPU time although its stack stood still: native work, or an endless loop. Beyond `BUSY_SHARE` it
-            moves; with less, as on a crowded machine, it is unsure.
+        busy: The rank used CPU time although its stack stood still: native work, or an endless loop. With more than
+            `BUSY_SHARE` of a CPU the rank counts as moving; with less, as on a crowded machine, the answer is unsure.
     """
 
     rank: int
@@ -60,7 +60,7 @@ class RankMotion:
 
 
 def compare(before: RankCapture, after: RankCapture, elapsed_s: float) -> RankMotion:
-    """How a rank moved from one capture to the next, `elapsed_s` later."""
+    """Return how a rank moved from one capture to the next, `elapsed_s` later."""
     rank = after.rank
     old, new = before.progress, after.progress
     if old is not None and new is not None and (old.step, old.phase) != (new.step, new.phase):
@@ -81,7 +81,7 @@ _Change = tuple[Motion, str, bool]
 
 
 def motions(captures: Sequence[Capture]) -> list[RankMotion]:
-    """Return how each rank moved between the last two captures; none unless both show the same ranks on all nodes."""
+    """Return how each rank moved between the last two captures; empty unless both show the same ranks on all nodes."""
     if len(captures) < 2 or captures[-1].missing_nodes:
         return []
     before, after = captures[-2:]
@@ -119,7 +119,7 @@ def _processes(before: RankCapture, after: RankCapture, elapsed_s: float) -> lis
 
 def _stacks(before: CapturedProcess, after: CapturedProcess) -> _Change:
     ours, theirs = main_thread(before.threads), main_thread(after.threads)
-    # Archives give equal stacks as one object, and lists compare such without looking into them.
+    # Archives give equal stacks as one object, and lists compare equal objects without looking into them.
     same = before.threads is after.threads or [t.frames for t in before.threads] == [t.frames for t in after.threads]
     if (same and ours is not None) or before.state == after.state == "T":
         return Motion.STILL, "", False
@@ -159,7 +159,7 @@ def _counters(before: CapturedProcess, after: CapturedProcess, elapsed_s: float,
     if before.io_bytes >= 0 and after.io_bytes - before.io_bytes > IO_BYTES:
         return Motion.MOVING, f"process {after.pid} read or wrote {after.io_bytes - before.io_bytes} bytes", False
     if is_rank and place(after).kind in (Kind.COLLECTIVE, Kind.SYNC):
-        # Waiting for peers or the device may spin; that is no progress.
+        # A wait for peers or the device may spin; that is not progress.
         return Motion.STILL, "", False
     found = _cpu(after, after.cpu_s - before.cpu_s, elapsed_s)
     side_thread_runs = any(thread.active and not thread.main for thread in after.threads)
@@ -180,9 +180,9 @@ def _cpu(process: CapturedProcess, used_s: float, elapsed_s: float) -> _Change:
 
 
 def rests_unread(number: int, captures: Sequence[Capture]) -> bool:
-    """Whether the last two captures show that a rank whose stack is unknown rests: as far as the kernel counts.
+    """Return whether a rank whose stack is unknown rests between the last two captures, as far as the kernel counts.
 
-    A child that is no more than a logger says nothing. Where the kernel's figures are unknown, this is False.
+    A child that does no more than a logger does is ignored. If the kernel's figures are unknown, the answer is False.
     """
     if len(captures) < 2:
         return False
@@ -205,16 +205,15 @@ def rests_unread(number: int, captures: Sequence[Capture]) -> bool:
 
 
 def traffic_bytes_per_s(before: RankCapture, after: RankCapture, elapsed_s: float) -> float | None:
-    """How much a rank's processes moved over TCP from one capture to the next; None if it is not known.
+    """Return how much a rank's processes moved over TCP from one capture to the next; None if it is not known.
 
-    What connections moved that were opened and closed in between is not seen, nor what goes over RDMA or in a network
-    namespace of its own.
+    Not counted are connections that were opened and closed in between, RDMA, and network namespaces of a process's own.
     """
     old = {p.pid: p.net_bytes for p in before.processes}
     counted = [p for p in after.processes if p.state not in ("Z", "X")]
     grown = [p.net_bytes - old.get(p.pid, 0) for p in counted]
     unknown = min((p.net_bytes for p in counted), default=-1) < 0 or min(old.get(p.pid, 0) for p in counted) < 0
-    # A process whose figure falls is another one, or its node's agent was started anew.
+    # If a process's figure falls, it is another process, or its node's agent was started anew.
     return None if elapsed_s <= 0 or unknown or min(grown) < 0 else sum(grown) / elapsed_s
 
 
@@ -223,9 +222,9 @@ class Stillness:
     """How long a rank has stood still, counted back from the last capture.
 
     Attributes:
-        captures: Captures in a row that show it at the same place; 1 says nothing about motion.
-        span_s: From the first of them to the last.
-        last: What the last two captures showed (None: there is only one).
+        captures: How many captures in a row show it at the same place; 1 does not say anything about motion.
+        span_s: Seconds from the first of these captures to the last.
+        last: What the last two captures showed; None if there is only one capture.
     """
 
     captures: int
@@ -234,17 +233,17 @@ class Stillness:
 
     @property
     def moves(self) -> bool:
-        """The last two captures show it moving."""
+        """Whether the last two captures show the rank moving."""
         return self.last is not None and self.last.motion is Motion.MOVING
 
 
 def stillness(captures: Sequence[Capture], ranks: Iterable[int]) -> dict[int, Stillness]:
-    """How long each of these ranks has stood still at the end of the captures (oldest first)."""
+    """Return how long each of these ranks has stood still at the end of the captures (oldest first)."""
     return {rank: _still(moments) for rank, moments in _moments(captures, ranks).items()}
 
 
 def standing(captures: Sequence[Capture], ranks: Iterable[int]) -> dict[int, Stillness]:
-    """As `stillness`, for ranks that use a processor: how long they have done so in one function, and no more."""
+    """Return how long each of these ranks has used a processor in one function only; otherwise like `stillness`."""
     return {rank: _still(moments, _stands) for rank, moments in _moments(captures, ranks).items()}
 
 
@@ -262,7 +261,7 @@ def _rests(found: RankMotion, _before: RankCapture, _after: RankCapture, _elapse
 
 
 def _stands(found: RankMotion, before: RankCapture, after: RankCapture, elapsed_s: float) -> bool:
-    """It rests; or all that moves of it is a side thread, or the processor's time, or the line within one function."""
+    """Return whether the rank rests, or only a side thread, CPU time, or the line within one function has moved."""
     if found.motion is not Motion.MOVING:
         return True
     if _polls(before, after, elapsed_s):
@@ -288,17 +287,17 @@ def _still(
 
 
 def moving(captures: Sequence[Capture], ranks: Iterable[int]) -> list[int]:
-    """Those of these ranks that moved between the last two captures."""
+    """Return the ranks among these that moved between the last two captures."""
     still_for = stillness(captures[-2:], ranks)
     return sorted(rank for rank, still in still_for.items() if still.moves)
 
 
 def spinning(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
-    """Those of these ranks that used a processor at one place, and no more, between the last two captures.
+    """Return the ranks among these that only used a processor at one place between the last two captures.
 
-    A host that waits for its GPU spins, wherever in the program it stands (`.item()`, a full launch queue); so does one
-    that computes, and one whose stack cannot be read. It counts only in training (as far as is known), without a step,
-    and where nothing says that the place is slow by nature.
+    A host that waits for its GPU spins at any place of the program (`.item()`, a full launch queue). A host that
+    computes looks the same, and so does one whose stack cannot be read. A rank counts only in training (as far as is
+    known), without a step in between, and if its place is not known to be slow by nature.
     """
     still_for = stillness(captures[-2:], ranks)
     last = {r.rank: r for r in captures[-1].ranks} if captures else {}
@@ -310,10 +309,10 @@ def spinning(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
 
 
 def busy_waiting(captures: Sequence[Capture], ranks: Iterable[int]) -> set[int]:
-    """Those of these ranks that spin, also where several do so within one function at another line each time.
+    """Return the ranks among these that spin, also if several spin in one function at another line each time.
 
-    A busy wait that is written in Python shows another line at each look. So does a loop that computes; a single such
-    rank is taken for one.
+    A busy wait that is written in Python shows another line in each capture. So does a loop that computes: a single
+    such rank is taken for computing.
     """
     wanted = set(ranks)
     spin = spinning(captures, wanted)

@@ -1,8 +1,8 @@
 """Says what a thread is doing: where it stands, and what it waits for there.
 
-Two separate questions. *Kind* is the part of a training program that the thread is in, read from the
-innermost frames outward. *WaitsOn* is what holds it there, read from the innermost frames or, where those end in a call
-into native code, from the kernel's wait channel.
+These are two separate questions. *Kind* is the part of a training program that the thread is in, read from the
+innermost frames outward. *WaitsOn* is what holds the thread there, read from the innermost frames or, if they end in a
+call into native code, from the kernel's wait channel.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from slurm_robust.localize.stacks.known_names import (
 
 @dataclass(frozen=True)
 class StackPlace:
-    """Where a thread stands.
+    """The place at which a thread stands.
 
     Attributes:
-        label: `function (file:line)` of the frame that names it.
-        anchor: Number of outermost own frames that name the place: what lies deeper may change while it waits.
+        label: `function (file:line)` of the frame that names the place.
+        anchor: Number of outermost own frames that name the place: deeper frames may change while the thread waits.
         slow_by_nature: Word for work that may rightly take long (evaluation, checkpoint, compilation, download,
-            start-up); empty if nothing suggests it.
+            start-up); empty for any other work.
     """
 
     kind: Kind
@@ -45,15 +45,15 @@ class StackPlace:
 
     @property
     def waits_for_peers(self) -> bool:
-        """In a collective (or where one is waited for), so that another rank's absence explains its waiting."""
+        """Whether the thread is in a collective, or waits for one, so that another rank's absence explains the wait."""
         return self.kind in (Kind.COLLECTIVE, Kind.BACKWARD, Kind.SYNC)
 
 
 def waits_on(frames: tuple[StackFrame, ...], wchan: str = "") -> WaitsOn:
-    """What holds a thread with these frames (outermost first); `wchan` where it is the process's main thread."""
+    """Return what holds a thread with these frames (outermost first); `wchan` is known for the main thread only."""
     for frame in reversed(frames):
         wait = _primitive(short_file(frame.file))
-        # `Thread.run` innermost: the thread is in a native function of somebody's, not in threading's own code.
+        # `Thread.run` is innermost: the thread is in a native function, not in threading's own code.
         if wait is None or short_function(frame.function) in ("run", "_bootstrap", "_bootstrap_inner"):
             break
         if wait is not WaitsOn.NONE:
@@ -63,9 +63,9 @@ def waits_on(frames: tuple[StackFrame, ...], wchan: str = "") -> WaitsOn:
 
 @by_identity
 def slow_around(frames: tuple[StackFrame, ...], _: str) -> str:
-    """The word for work that takes long by nature and that these frames are part of; empty if there is none.
+    """Return the word for work that takes long by nature and that these frames belong to; empty if there is none.
 
-    A rank that waits at the end of a checkpoint or an evaluation waits for those that are at work in it.
+    A rank that waits at the end of a checkpoint or an evaluation waits for ranks that still work on it.
     """
     for frame in own_frames(frames):
         file, function = short_file(frame.file), short_function(frame.function)
@@ -83,7 +83,7 @@ def _slow_name(file: str, function: str) -> str:
 
 @by_identity
 def place_of(frames: tuple[StackFrame, ...], wchan: str) -> StackPlace:
-    """Where a thread with these frames stands (outermost first)."""
+    """Return where a thread with these frames stands (outermost first)."""
     frames = own_frames(frames)
     if not frames:
         return StackPlace(Kind.UNKNOWN)
@@ -96,7 +96,8 @@ def place_of(frames: tuple[StackFrame, ...], wchan: str) -> StackPlace:
             kind = _match(TIGHT, file, function)
             if kind is not None:
                 return _tight_place(kind, frames, index, wait)
-            # Collectives call no user code, so one further out than the user's own frame is not what holds it.
+            # Collectives call no user code, so a collective further out than the user's own frame does not hold the
+            # thread.
             innermost = _primitive(file) is not None or file in WRAPPERS
         kind = _match(LOOSE, file, function)
         if kind is Kind.LOADER:
@@ -119,12 +120,12 @@ def _tight_place(kind: Kind, frames: tuple[StackFrame, ...], index: int, wait: W
 
 
 def _named(frames: tuple[StackFrame, ...]) -> StackFrame:
-    """The innermost frame that is no waiting primitive: the line that people recognise."""
+    """Return the innermost frame that is not a waiting primitive: the line that people recognise."""
     return next((frame for frame in reversed(frames) if _primitive(short_file(frame.file)) is None), frames[-1])
 
 
 def _trimmed(frames: tuple[StackFrame, ...]) -> int:
-    """Number of frames without the innermost ones of a lock or poll, which vary while it waits."""
+    """Return the number of frames without the innermost frames of a lock or poll, which vary while it waits."""
     count = len(frames)
     while count > 1 and _primitive(short_file(frames[count - 1].file)) in (WaitsOn.LOCK, WaitsOn.NONE):
         count -= 1

@@ -15,13 +15,13 @@ from slurm_robust.localize.stacks.place import StackPlace, place_of, waits_on
 
 
 class ProcessRole(str, enum.Enum):
-    """What a process of a rank's tree is for."""
+    """The purpose of a process of a rank's tree."""
 
     RANK = "rank"
     LOADER = "data loader"
     HELPER = "helper"
     BYSTANDER = "bystander"
-    """Metrics, resource trackers, compile pools: says nothing about whether training moves."""
+    """Metrics, resource trackers, compile pools: such a process does not show whether training moves."""
 
 
 _BYSTANDERS = re.compile(
@@ -39,7 +39,7 @@ _owns_gil = operator.attrgetter("owns_gil")
 
 
 def rank_process(rank: RankCapture) -> CapturedProcess | None:
-    """The training process: the first with a stack (a shell may stand before it), else the first; None: it was gone."""
+    """Return the training process: the first with a stack (a shell may stand before it), else the first; or None."""
     if len(rank.processes) == 1:
         return rank.processes[0]
     for process in rank.processes:  # asked for ten times a rank: a generator takes twice the time
@@ -49,22 +49,22 @@ def rank_process(rank: RankCapture) -> CapturedProcess | None:
 
 
 def shuts_down(frames: Sequence[StackFrame]) -> bool:
-    """Whether a main thread with these frames, outermost first, is that of an interpreter that shuts down.
+    """Return whether the main thread with these frames, outermost first, is of an interpreter that shuts down.
 
-    The program's own code has been left: what runs are exit functions, destructors, or the wait for other threads.
+    The program's own code has ended: the thread runs exit functions or destructors, or waits for other threads.
     """
     return not frames or short_function(frames[0].function) not in _PROGRAM
 
 
 def rank_frames(rank: RankCapture) -> tuple[StackFrame, ...] | None:
-    """The main thread's frames of the training process; None if they are not there."""
+    """Return the frames of the training process's main thread; None if they are not known."""
     process = rank_process(rank)
     thread = main_thread(process.threads) if process is not None else None
     return thread.frames if thread is not None else None
 
 
 def role_of(process: CapturedProcess, training: CapturedProcess | None) -> ProcessRole:
-    """What a process is for; `training` is the tree's `rank_process`."""
+    """Return what a process is for; `training` is the tree's `rank_process`."""
     if training is not None and process.pid == training.pid:
         return ProcessRole.RANK
     if _is_bystander(process.command):
@@ -89,25 +89,25 @@ def _is_worker_loop(frames: tuple[StackFrame, ...], _: str) -> bool:
 
 
 def place(process: CapturedProcess) -> StackPlace:
-    """Where a process's main thread stands."""
+    """Return the place at which a process's main thread stands."""
     thread = main_thread(process.threads)
     if thread is None:
         return StackPlace(Kind.UNKNOWN)
     found = place_of(thread.frames, process.wchan)
     if found.kind is Kind.LOADER and found.label.startswith("_worker_loop "):
-        # It waits for the next index: nothing was asked of it.
+        # The worker waits for the next index: no work was asked of it.
         return StackPlace(Kind.IDLE, found.wait, found.label, found.anchor)
     return found
 
 
 def rank_place(rank: RankCapture) -> StackPlace:
-    """Where a rank stands: its training process's place."""
+    """Return the place at which a rank stands: the place of its training process."""
     process = rank_process(rank)
     return StackPlace(Kind.UNKNOWN) if process is None else place(process)
 
 
 def watched(rank: RankCapture) -> tuple[CapturedProcess, ...]:
-    """The processes whose motion is the rank's motion, the training process first."""
+    """Return the processes whose motion counts as the rank's motion, the training process first."""
     training = rank_process(rank)
     if training is None:
         return ()
@@ -116,41 +116,42 @@ def watched(rank: RankCapture) -> tuple[CapturedProcess, ...]:
 
 
 def loaders(rank: RankCapture) -> tuple[CapturedProcess, ...]:
-    """The rank's data loader workers."""
+    """Return the rank's data loader workers."""
     training = rank_process(rank)
     return tuple(p for p in rank.processes if role_of(p, training) is ProcessRole.LOADER)
 
 
 def stopped(rank: RankCapture) -> CapturedProcess | None:
-    """A process of the rank that a signal, a debugger or a cgroup freezer holds, or None."""
+    """Return a process of the rank that a signal, a debugger or a cgroup freezer holds; None if there is none."""
     return next((p for p in watched(rank) if p.state in ("T", "t") or _FROZEN.search(p.wchan)), None)
 
 
 def died(rank: RankCapture) -> CapturedProcess | None:
-    """The training process or a data loader as a zombie; other zombies are common and harmless."""
+    """Return the training process or a data loader if it is a zombie; other zombies are common and harmless."""
     training, roles = rank_process(rank), (ProcessRole.RANK, ProcessRole.LOADER)
     return next((p for p in watched(rank) if p.state in ("Z", "X") and role_of(p, training) in roles), None)
 
 
 def uninterruptible(rank: RankCapture) -> CapturedProcess | None:
-    """A process of the rank in D state, or None."""
+    """Return a process of the rank in D state; None if there is none."""
     return next((p for p in watched(rank) if p.state == "D"), None)
 
 
 def stores(process: CapturedProcess) -> str:
-    """The function in which a process saves, or loads what was saved; empty if its main thread is in none."""
+    """Return the function in which a process saves or loads; empty if its main thread is in no such function."""
     thread = main_thread(process.threads)
     functions = (short_function(frame.function) for frame in own_frames(thread.frames)) if thread is not None else ()
     return next((function for function in functions if STORES.search(function)), "")
 
 
 def gil_holder(rank: RankCapture) -> CapturedThread | None:
-    """A side thread of the training process that has the GIL while the main thread sleeps; None: none, or a bystander.
+    """Return a side thread of the training process that has the GIL while the main thread sleeps; None if none has.
 
-    Many programs have such a thread for a moment; that it holds anybody needs the same stack again and again.
+    Bystander threads do not count. Many programs have such a thread for a moment: it only holds the rank if it shows
+    the same stack again and again.
     """
     training = rank_process(rank)
-    # Nearly no rank has such a thread: that is asked in C.
+    # Nearly no rank has such a thread, so this first check runs in C.
     if training is None or training.state != "S" or not any(map(_owns_gil, training.threads)):
         return None
     holders = (t for t in training.threads if t.owns_gil and not t.main and t.frames)
@@ -158,7 +159,7 @@ def gil_holder(rank: RankCapture) -> CapturedThread | None:
 
 
 def all_threads_wait(process: CapturedProcess, *, but_main: bool = False) -> bool:
-    """Every thread of it waits visibly (lock, queue, accept): none is at work where Python cannot be seen."""
+    """Return whether every thread visibly waits (lock, queue, accept), so that none works outside Python's sight."""
     for thread in process.threads:
         if but_main and thread.main:
             continue
@@ -174,6 +175,6 @@ def all_threads_wait(process: CapturedProcess, *, but_main: bool = False) -> boo
 
 
 def is_bystander_thread(frames: tuple[StackFrame, ...]) -> bool:
-    """A thread of a metrics writer or progress bar, by the first frame that is not threading's own."""
+    """Return whether it is a thread of a metrics writer or progress bar, by the first frame outside threading."""
     files = (short_file(frame.file) for frame in frames)
     return next((file for file in files if file != "threading.py"), "").startswith(_BYSTANDER_FILES)

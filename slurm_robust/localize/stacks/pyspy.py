@@ -16,7 +16,7 @@ MAX_DUMP_BYTES = 32 * 2**20
 """Larger dumps are refused: a process with 1,000 threads of 60 frames writes about 15 MB."""
 MAX_THREADS = 4096
 MAX_FRAMES = 1024
-"""Frames kept of one thread, the innermost ones: deep recursion says no more by its depth."""
+"""The most frames kept of one thread, the innermost ones: deeper recursion does not tell more."""
 _MAX_NAME_CHARS = 512
 
 _HEAD = re.compile(r"(?:Process (?P<pid>\d+):.*|Python v\d.*)")
@@ -29,7 +29,7 @@ class PySpyDumpError(ValueError):
 
 
 def parse(text: str) -> tuple[CapturedThread, ...]:
-    """Read either form of a dump of one process.
+    """Read a dump of one process in either form.
 
     Raises:
         PySpyDumpError: it is neither, cut off, or too large.

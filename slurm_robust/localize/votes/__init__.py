@@ -1,4 +1,4 @@
-"""Which observations point at a node?
+"""Votes that name a suspect from one kind of observation each.
 
 One module for each kind of observation. `localize/judge.py` lists the votes in the order of strength (`VOTES`); to add
 a vote, write its module and add its function to `VOTES`.

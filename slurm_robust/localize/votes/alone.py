@@ -1,4 +1,4 @@
-"""Votes on the only rank of a job: what the kernel holds it in, since no other rank waits for it."""
+"""Votes on the only rank of a job: no other rank waits for it, so only the kernel shows what holds it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from slurm_robust.localize.votes.outside_collective import still_wanted
 
 
 def judge_alone(evidence: Evidence) -> Verdict | None:
-    """Return a verdict on a lone rank that stays in D state; None for any other.
+    """Return a verdict on a lone rank that stays in D state; None for any other job.
 
-    The evidence is weak: storage that is slow looks like storage that is dead, and there is no peer to compare with.
+    The evidence is weak: slow storage looks like dead storage, and there is no peer to compare with.
     """
     last = evidence.captures[-1] if evidence.captures else None
     if last is None or len(last.ranks) != 1 or evidence.world_size > 1 or last.missing_nodes:

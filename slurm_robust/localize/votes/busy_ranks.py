@@ -13,7 +13,7 @@ from slurm_robust.localize.stacks.place import StackPlace
 from slurm_robust.localize.votes.held_ranks import GIL_CAPTURES
 
 ENDLESS = "whether it ends by itself"
-"""What is missing where a rank is busy in code that takes no long time by nature."""
+"""The missing evidence if a rank is busy in code that does not take long by nature."""
 Observation = tuple[Blocking, Stillness]
 """What holds a rank, and for how long it has stood still."""
 
@@ -21,7 +21,7 @@ Observation = tuple[Blocking, Stillness]
 def verdict_at_work(
     moving: Sequence[RankCapture], places: Mapping[int, StackPlace], observed: Mapping[int, Observation], peers: str
 ) -> Verdict:
-    """These move outside the collective: nobody is named."""
+    """Return a verdict without a suspect: these ranks move outside the collective."""
     rank = moving[0]
     last = observed[rank.rank][1].last
     assert last is not None
@@ -44,10 +44,10 @@ def verdict_unsure(
     captures: int,
     gil: frozenset[int],
 ) -> Verdict | None:
-    """Undetermined, where those outside may rightly be at work as far as was seen; else None."""
+    """Return an undetermined verdict if the ranks outside may rightly be at work, as far as was seen; else None."""
     first = outside[0]
     if captures < 2 and all(what.patience is None for what, _ in observed.values()):
-        # Only where something holds it is a rank a suspect after one capture: user code may just be slow there.
+        # After one capture, a rank is only a suspect if something holds it: user code may just be slow there.
         who, what = name(r.rank for r in outside), observed[first.rank][0].what
         reason = f"{who} on {first.node} is outside the collective ({what})"
         detail = f"{peers}; whether it moves is not known"
@@ -66,7 +66,7 @@ def verdict_unsure(
 
 
 def _met_by_chance(outside: Sequence[RankCapture], observed: Mapping[int, Observation]) -> RankCapture | None:
-    """A rank whose side thread was met with the GIL and uses a processor, where nothing surer holds anybody."""
+    """Return a rank whose side thread was met with the GIL and uses a processor, if no rank is held more surely."""
     here = [observed[r.rank][0] for r in outside]
     if any(what.patience is None or what.infrastructure or what.by_loader for what in here):
         return None
@@ -74,7 +74,7 @@ def _met_by_chance(outside: Sequence[RankCapture], observed: Mapping[int, Observ
 
 
 def _may_be_at_work(rank: RankCapture, places: Mapping[int, StackPlace], observation: Observation) -> bool:
-    """Nothing is seen to hold it, and it uses some of a processor, or is where work takes long by nature."""
+    """Return whether the rank is not seen to be held, and uses a processor or is at work that takes long by nature."""
     what, still = observation
     slow_or_busy = bool(places[rank.rank].slow_by_nature) or (still.last is not None and still.last.busy)
     return what.patience is None and _unsure(observation) and slow_or_busy

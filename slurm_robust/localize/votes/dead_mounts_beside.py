@@ -1,4 +1,4 @@
-"""Weighs a verdict on D state by mounts: certain if one is dead on its node alone, weak if others have it, too."""
+"""Weighs a verdict on D state by mounts: certain if a mount is dead on its node alone, weak if also on others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from slurm_robust.localize.stacks.process_tree import uninterruptible
 
 
 def with_dead_mounts(verdict: Verdict, evidence: Evidence) -> Verdict:
-    """The verdict, as a certain one, if each of its suspects has a rank in D state and a dead mount on its node.
+    """Return the verdict, as certain if each suspect has a rank in D state and a dead mount on its node alone.
 
-    The verdict must be sure by itself: a mount may be slow while a rank saves, and the rank goes on. If no mount is
-    dead on these nodes alone, and one of a suspect is silent on other nodes, too, its node is not blamed.
+    The verdict must be corroborated by itself: a mount may be slow while a rank saves, and the rank goes on. If no
+    mount is dead on a suspect's node alone, but one is silent on other nodes, too, the node is not blamed.
     """
     dead = {found.node: found for found in sorted(evidence.dead_mounts, key=lambda found: bool(found.answers_on))}
     if verdict.conclusion is not Conclusion.CULPRIT or not verdict.corroborated or not dead:

@@ -1,6 +1,6 @@
-"""Votes on work without an end: names a rank that has computed in one function for long while all others wait for it.
+"""Votes on work without an end: names a rank that has long computed in one function while all others wait for it.
 
-Only time tells an endless loop from a long computation, so the evidence is weak, and nothing is said about the node.
+Only time tells an endless loop from a long computation, so the evidence is weak, and does not speak against the node.
 Evaluation, checkpoints, compilation and the start may rightly take long: a rank there is never named.
 """
 
@@ -19,12 +19,12 @@ from slurm_robust.localize.stacks.process_tree import rank_place, rank_process, 
 from slurm_robust.localize.votes.outside_collective import others_wait
 
 ENDLESS = Patience(3, 60.0)
-"""Longer than a step of nearly all trainings takes; one that keeps the GIL for `LIKELY` is no usual step."""
+"""Longer than a step of nearly all trainings; a step that keeps the GIL for `LIKELY` is not a usual step."""
 CONFIDENCE = 0.7
 
 
 def judge_endless_work(evidence: Evidence) -> Verdict | None:
-    """A verdict if one rank, or ranks of one node, have computed at one place for long; else None."""
+    """Return a verdict if one rank, or ranks of one node, have long computed at one place; else None."""
     captures = evidence.captures
     if len(captures) < ENDLESS.captures or captures[-1].missing_nodes:
         return None
@@ -55,7 +55,7 @@ def _may_be_endless(rank: RankCapture, evidence: Evidence) -> bool:
 
 
 def _keeps_gil(captures: Sequence[Capture], number: int, still: Stillness) -> bool:
-    """Whether a thread of the rank had the interpreter's lock in each capture that shows it at this place."""
+    """Return whether a thread of the rank had the GIL in each capture that shows the rank at this place."""
     seen = [rank for capture in captures[-still.captures :] for rank in capture.ranks if rank.rank == number]
     processes = [rank_process(rank) for rank in seen]
     return all(found is not None and any(t.owns_gil for t in found.threads) for found in processes)

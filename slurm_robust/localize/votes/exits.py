@@ -1,4 +1,4 @@
-"""Votes on ranks that ended: names the rank that died first, and its node where the death says anything about it."""
+"""Votes on ranks that ended: names the rank that died first, and its node if the death tells about the node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLEAR_LEAD_S = 1.0
 
 _NODE_GONE = (SignalKind.NODE_DOWN, SignalKind.AGENT_SILENT)
 _WITH_ITS_NODE = (Cause.HARDWARE, Cause.SIGNAL, Cause.FAILED, Cause.VANISHED)
-"""Ends that a node's own end explains; whoever could still say something else had a node to say it on."""
+"""Causes of ends that the end of the node explains: a rank with another cause still had a node to report it."""
 _BY_WORDS = (
     Cause.LAUNCH,
     Cause.HARDWARE,
@@ -48,7 +48,7 @@ CONFIDENCE_UNKNOWN = 0.4
 
 
 def judge_exits(evidence: Evidence) -> Verdict | None:
-    """The verdict where ranks ended; None if the exits alone explain nothing (none, or only victims)."""
+    """Return the verdict if ranks ended; None if the exits alone explain nothing (no exits, or only victims)."""
     found = _judged(evidence)
     shared = {id(e.shared_lines): e.shared_lines for e in evidence.exits}
     line_found = next((line for lines in shared.values() if (line := hardware_line(lines, evidence.rules))), "")
@@ -62,7 +62,7 @@ def judge_exits(evidence: Evidence) -> Verdict | None:
 
 
 def judge_lost_peers(evidence: Evidence) -> Verdict | None:
-    """Undetermined where ranks ended that no other vote explains; None if none ended."""
+    """Return an undetermined verdict if ranks ended that no other vote explains; None if no rank ended."""
     if {e.rank for e in evidence.exits} <= finished_before(evidence):
         return None
     reason = f"{name(e.rank for e in evidence.exits)} lost a peer, and no rank is known to have died first"
@@ -76,11 +76,11 @@ def _judged(evidence: Evidence) -> Verdict | None:
     unseen = unseen_ends(causes)
     told = [(e, f) for e, f in causes if f.cause in ROOTS and f.cause is not Cause.VANISHED]
     if told and unseen:
-        # Where nothing lives, and srun still waits for somebody, a bare exit code may only follow from that, too.
+        # If no rank lives and srun still waits for one, a bare exit code may also only follow from its disappearance.
         all_gone = len({e.rank for e, _ in causes}) >= evidence.world_size
         if (found := _either_first(told, unseen, bare=all_gone)) is not None:
             return found
-        # Who is gone unseen may have finished: a reason that a rank has given goes before it.
+        # A rank that is gone unseen may have finished: a reason that another rank has given goes before it.
         causes = [(e, f) for e, f in causes if f.cause is not Cause.VANISHED]
     if told and all(f.cause is Cause.FAILED for _, f in told) and _down_untold(evidence):
         return None  # the vote on silent nodes names it
@@ -109,9 +109,9 @@ def _judged_by(causes: _Ends, evidence: Evidence) -> Verdict | None:
 
 
 def _either_first(told: _Ends, unseen: _Ends, *, bare: bool) -> Verdict | None:
-    """Return the verdict if ranks are gone unseen at the moment of an error that may only follow from that.
+    """Return the verdict if ranks are gone unseen at the moment of an error that may only follow from their end.
 
-    `bare` says that an exit code without words is such an error, too.
+    With `bare`, an exit code without a message counts as such an error, too.
     """
     first_s = min(e.at_s for e, _ in told)
     gone = [(e, f) for e, f in unseen if first_s - SAME_MOMENT_S <= e.at_s <= first_s + CLEAR_LEAD_S]
@@ -125,20 +125,20 @@ def _either_first(told: _Ends, unseen: _Ends, *, bare: bool) -> Verdict | None:
 
 
 def _down_untold(evidence: Evidence) -> bool:
-    """Whether Slurm calls a node down of whose ranks no end is reported: its end explains those of others."""
+    """Return whether Slurm calls a node down whose ranks have no reported end: its end explains those of others."""
     down = {s.node for s in evidence.node_signals if s.kind is SignalKind.NODE_DOWN and s.node}
     told = {e.node for e in evidence.exits if e.exit_code is not None or e.signal}
     return bool((down & set(evidence.rank_nodes.values())) - told)
 
 
 def _who(ends: _Ends) -> str:
-    """The ranks, and that it is one of them where no more is known."""
+    """Return the names of these ranks, as `one of` them if no more is known."""
     known = f"{name(e.rank for e, _ in ends)}"
     return f"one of {known}" if any(f.one_of for _, f in ends) else known
 
 
 def _unstartable(evidence: Evidence, failed: _Ends) -> Verdict | None:
-    """The verdict where nothing could be started; None if some node can start it: the others may lack a mount."""
+    """Return the verdict if nothing could be started; None if some node can start it: the others may lack a mount."""
     if not all(f.unstartable for _, f in failed):
         return None
     if set(evidence.rank_nodes.values()) - {e.node for e, _ in failed} and all(e.rank >= 0 for e, _ in failed):
@@ -148,19 +148,19 @@ def _unstartable(evidence: Evidence, failed: _Ends) -> Verdict | None:
 
 
 def _killed_before(early: _Ends, at_s: float) -> bool:
-    """A kill or a crash takes a rank at once: whatever others could not reach from then on may be that rank.
+    """Return whether a rank was killed or crashed before: others may have failed because they could not reach it.
 
-    Not SIGBUS: a file system that is away causes it.
+    A kill or a crash ends a rank at once. SIGBUS does not count: a lost file system causes it.
     """
     killed = [e for e, f in early if f.cause is Cause.SIGNAL and f.signature not in ("SIGABRT", "SIGBUS")]
     return any(e.at_s <= at_s for e in killed)
 
 
 def _likely_first(early: _Ends) -> _Ends:
-    """Of deaths at the same moment, those that look like the first one.
+    """Return the deaths that look like the first, of deaths at the same moment.
 
-    A kill or a crash takes a rank at once; its peers fail, abort or vanish after it. Failing that, an error message
-    says more than an exit code; failing that, a lead of a second decides.
+    A kill or a crash ends a rank at once; its peers fail, abort or vanish later. Without a kill, an error message says
+    more than an exit code; without a message, a lead of a second decides.
     """
     taken = [(e, f) for e, f in early if f.cause is Cause.SIGNAL and f.signature != "SIGABRT"]
     taken = taken or [(e, f) for e, f in early if in_words(f)]
@@ -179,7 +179,7 @@ def _gone_nodes(evidence: Evidence) -> dict[str, str]:
 
 
 def _earliest_on(nodes: Iterable[str], failed: _Ends) -> bool:
-    """No rank elsewhere died well before those of these nodes for a reason of its own."""
+    """Return whether no rank elsewhere died well before the ranks of these nodes, for a reason of its own."""
     members = set(nodes)
     here_s = min(e.at_s for e, _ in failed if e.node in members)
     elsewhere = [e.at_s for e, f in failed if e.node not in members and f.cause in ROOTS]
@@ -216,7 +216,7 @@ def _node_gone(evidence: Evidence, nodes: list[str], gone: dict[str, str], faile
 
 
 def _left_early(left: list[RankExit], failed: _Ends) -> Verdict | None:
-    """Some ended well, and others lost them."""
+    """Return a verdict if some ranks ended with exit code 0, and other ranks lost them."""
     lost = [e for e, f in failed if f.cause is Cause.PEER_LOST]
     if not left or not lost or len(left) >= len(lost):
         return None
@@ -226,7 +226,7 @@ def _left_early(left: list[RankExit], failed: _Ends) -> Verdict | None:
 
 def _no_root(failed: _Ends, evidence: Evidence) -> Verdict | None:
     if any(f.cause is Cause.PEER_LOST for _, f in failed):
-        # All that is known are victims: whoever was lost must show in the captures before.
+        # Only victims are known: the rank that they lost must show in the captures before.
         return None
     what = f"{name(e.rank for e, _ in failed)} ended from outside ({failed[0][1].detail})"
     if down := sorted({s.node for s in evidence.node_signals if s.kind is SignalKind.NODE_DOWN and s.node}):
@@ -260,7 +260,7 @@ def _by_message(evidence: Evidence, cause: Cause, chosen: _Ends, failed: _Ends) 
 
 
 def _of_nobody(cause: Cause, who: str, finding: ExitCause, after: str) -> Verdict | None:
-    """The verdict for a cause that is no single node's, whichever rank met it."""
+    """Return the verdict for a cause that is not a single node's, whichever rank met it."""
     if cause is Cause.USER_CODE:
         reason = f"{who} raised {finding.detail!r}: the program's own error, no node is at fault{after}"
         return Verdict(Conclusion.USER_CODE, reason, corroborated=True, grade=Ground.ENDED.grade)
@@ -284,7 +284,7 @@ _NOTE_EITHER = "a broken node and a wrong program both cause this, so its node s
 
 
 def _spoken_suspect(evidence: Evidence, node: str, here: _Ends) -> Suspect:
-    """The node of ranks that gave a reason for their end. It is at fault where the machine itself reports a fault."""
+    """Return the suspect for ranks that gave a reason for their end; the node is at fault if it reports a fault."""
     first, finding = here[0]
     ended = any(e in evidence.exits for e, _ in here)
     how = "died first" if ended else "raised this, and has not ended"
@@ -301,7 +301,7 @@ def _spoken_suspect(evidence: Evidence, node: str, here: _Ends) -> Suspect:
 
 
 def _faults(evidence: Evidence, node: str) -> list[Signal]:
-    """What this node itself reports."""
+    """Return the faults that this node itself reports and that can end a rank."""
     told = (s for s in evidence.node_signals if s.node == node and blames_node(s))
     # A fault of a lesser urgency, such as a link that was down for a moment, does not end a rank by itself.
     return [s for s in told if s.evidence.get("urgency", NOW) == NOW]
@@ -331,7 +331,7 @@ def _without_message(evidence: Evidence, early: _Ends, failed: _Ends) -> Verdict
             why += "; there is no evidence against its node"
         suspects.append(Suspect(node, ranks, confidence, why, infrastructure=bool(faulted)))
     found = _culprit(joined(s.why for s in suspects) + _victims(failed, set(nodes)), tuple(suspects))
-    # A rank that vanished may have finished: its agent sees no exit code. The others' waiting shows it.
+    # A rank that vanished may have finished: its agent sees no exit code. If other ranks wait, it has not.
     vanished = {e.rank for e, f in failed if f.cause is Cause.VANISHED}
     if vanished >= {e.rank for e, _ in failed} and not others_wait(evidence, vanished, SURE.span_s):
         wanted = (f"the exit code of {name(vanished)}", "two captures in which the others wait in a collective")

@@ -1,4 +1,4 @@
-"""Votes on PyTorch's flight-recorder dumps: names the ranks that others wait for and that wait for nobody."""
+"""Votes on PyTorch's flight-recorder dumps: names ranks that others wait for and that do not wait themselves."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from slurm_robust.localize.recorder.align import Alignment, Hold, Mismatch, alig
 from slurm_robust.localize.recorder.dump import Operation, RankDump
 
 CONFIDENCE_STUCK = 0.9
-"""Its peers began what its own device never began."""
+"""Confidence in a rank whose own device never began an operation that its peers' devices began."""
 CONFIDENCE_LEFT_BEHIND = 0.6
-"""Its peers completed what is open on its device: the device holds it, or a link between any of them."""
+"""Confidence in a rank whose peers completed what is open on its device: the device or a link holds the operation."""
 CONFIDENCE_ABSENT = 0.9
-"""It is waited for and waits for nobody. Whether it is held by its node or by the program, stacks say."""
+"""Confidence in a rank that is waited for and does not wait; stacks tell whether its node or the program holds it."""
 CONFIDENCE_SHARED = 0.8
-"""The one node that every operation which all joined and nobody completes has in common."""
+"""Confidence in the only node that all operations have in common which all ranks joined and no rank completed."""
 MAX_SUSPECT_SHARE = 0.5
-"""More nodes than this share: what they have in common is at fault, not each of them."""
+"""If more than this share of the nodes is suspected, a cause that they share is at fault, not each of them."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class _Lead:
     detail: str
     order_s: float
     left_behind: bool = False
-    """Others have completed what it holds: that is a question about a link, too."""
+    """Whether other ranks have completed the operation that it holds: then a link may be at fault, too."""
 
 
 def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Verdict | None:
-    """Who holds all others, as far as the recorders know; None if nothing is pending anywhere.
+    """Return who holds all others, as far as the recorders know; None if nothing is pending anywhere.
 
-    A rank that is not in `rank_nodes` is suspected without a node. One that is only left behind in what its peers
-    completed has no `infrastructure`: the link to any of them may be broken.
+    A rank that is not in `rank_nodes` is suspected without a node. A rank that is only left behind in an operation that
+    its peers completed is named without `infrastructure`: the link to any peer may be broken.
     """
     if not dumps or not any(d.pending for d in dumps):
         return None
@@ -66,10 +66,10 @@ def judge_dumps(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> Ver
 def _stuck(
     seen: Alignment, dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]
 ) -> tuple[list[_Lead], list[_Lead]]:
-    """Ranks whose own device holds what their peers' devices completed, or began.
+    """Return ranks whose own device holds an operation that their peers' devices completed, or began.
 
-    Where several nodes hold one operation, or two ends hold what each has from the other, it is one link or one device,
-    and not each of them: those are the second list.
+    If several nodes hold one operation, or both ends of a pair hold each other's, one link or one device is at fault,
+    and not each of these nodes: such ranks are in the second list.
     """
     listed = [(rank, op, peers, True) for rank, (op, peers) in seen.stuck.items()]
     listed += [(rank, op, peers, False) for rank, (op, peers) in seen.unstarted.items()]
@@ -89,7 +89,7 @@ def _stuck(
 
 
 def _held_by_all(rank: int, op: Operation) -> tuple[object, ...]:
-    """What makes two held operations one: a collective's number, or the two ends of a pair."""
+    """Return a key that is equal for equal held operations: a collective's number, or the two ends of a pair."""
     return (op.group, min(rank, op.peer), max(rank, op.peer)) if op.p2p else (op.group, op.seq)
 
 
@@ -103,10 +103,10 @@ def _one_question(shared: Sequence[_Lead], rank_nodes: Mapping[int, str], missin
 
 
 def _sinks(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
-    """Ranks that are waited for and have nothing outstanding themselves."""
+    """Return ranks that are waited for and have no open operation themselves."""
     by_rank = {d.rank: d for d in dumps}
     first: dict[int, Hold] = {}
-    # A collective shows more than one pair; an operation that was enqueued earlier, more than a later one.
+    # A collective tells more than a pair does, and an earlier operation tells more than a later one.
     for hold in sorted(seen.holds, key=lambda h: (h.op.p2p, h.op.order)):
         for rank in seen.idle.intersection(hold.absent):
             first.setdefault(rank, hold)
@@ -119,7 +119,7 @@ def _sinks(seen: Alignment, dumps: Sequence[RankDump]) -> list[_Lead]:
 
 
 def _shared_node(seen: Alignment, rank_nodes: Mapping[int, str], missing: tuple[str, ...]) -> Verdict | None:
-    """All operations that everybody joined and nobody completes have one node in common: its link, or a device."""
+    """Return a verdict if all operations that all joined and no rank completed have one node in common."""
     if not seen.closed or seen.undumped:
         return None
     stuck = (*seen.closed, *seen.running)
@@ -139,10 +139,10 @@ def _shared_node(seen: Alignment, rank_nodes: Mapping[int, str], missing: tuple[
 
 
 def where_waiting_ends(dumps: Sequence[RankDump], rank_nodes: Mapping[int, str]) -> frozenset[str]:
-    """The nodes of the operations to which all waiting leads, if these are few; empty if it leads nowhere else.
+    """Return the nodes of the operations to which all waiting leads, if they are few; else empty.
 
     With groups inside groups (shards inside replicas), a broken link stops one group, and its members keep all other
-    groups waiting. Nothing shows which of the group's links or devices it is.
+    groups waiting. The dumps do not show which link or device of the group is broken.
     """
     return _ends(align(dumps), rank_nodes)
 
@@ -157,7 +157,7 @@ def _ends(seen: Alignment, rank_nodes: Mapping[int, str]) -> frozenset[str]:
 
 
 def _leading_to(ends: set[int], holds: Sequence[Hold]) -> set[int]:
-    """The ranks that wait for these, directly or through others."""
+    """Return the ranks that wait for these ranks, directly or through others."""
     before: dict[int, set[int]] = defaultdict(set)
     for hold in holds:
         for rank in (*hold.absent, *hold.behind):
@@ -172,13 +172,13 @@ def _leading_to(ends: set[int], holds: Sequence[Hold]) -> set[int]:
 
 
 def _group(dumps: Sequence[RankDump], member: int, group: str) -> str:
-    """What the program calls the group, and its members."""
+    """Return the program's name for the group, and its members."""
     found = next((dump.groups[group] for dump in dumps if dump.rank == member and group in dump.groups), None)
     return f"group {group}" if found is None else f"{found.desc or 'group'} ({name(found.ranks)})"
 
 
 def _suspects(leads: Iterable[_Lead], rank_nodes: Mapping[int, str]) -> list[Suspect]:
-    """One a node, or one a rank where its node is not known; whoever stopped first comes first."""
+    """Return one suspect for each node, or each rank if its node is unknown; the rank that stopped first is first."""
     at: dict[str, list[_Lead]] = defaultdict(list)
     for lead in leads:
         at[rank_nodes.get(lead.rank, f"?{lead.rank}")].append(lead)

@@ -1,9 +1,9 @@
 """Votes on the code in which all ranks wait: names the nodes of the parallel group in which the waiting ends.
 
-Python stacks alone cannot show which member holds that group up, nor whether it is a machine or the link between them:
-members that disagree on a shape look the same. So its nodes are named together, with a low confidence, and never
-evicted on this vote alone: only where the same failure comes again there. Members that stand in different operations of
-one group can never meet, which is the program's fault.
+Python stacks alone cannot show which member holds that group up, nor whether a machine or a link is at fault: members
+that disagree on a shape look the same. So the nodes of the group are named together, with a low confidence. They are
+never evicted on this vote alone, but only if the same failure comes again on them. Members that stand in different
+operations of one group can never meet, which is the program's fault.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slurm_robust.localize.votes.wait_graph import MixedGroup, WaitGraph, WaitSi
 CONFIDENCE_SINK = 0.5
 """Shared by the nodes of the group in which the waiting ends."""
 CONFIDENCE_BESIDE = 0.1
-"""Of a node that only shares a larger group with those."""
+"""Confidence in a node that only shares a larger group with the group's nodes."""
 DOMINANT_SHARE = 0.5
 """A class with at least this share of the largest one's ranks is dominant too."""
 
@@ -35,8 +35,8 @@ class OddRanks:
     """Ranks outside the dominant classes, and what they share.
 
     Attributes:
-        group: The smallest parallel group that holds them all; None if none does.
-        nodes: Nodes to exclude: the group's, or the odd ranks' own where these are on one node.
+        group: The smallest parallel group that holds all these ranks; None if there is no such group.
+        nodes: Nodes to exclude: the nodes of the group, or the odd ranks' own node if it is a single one.
     """
 
     ranks: tuple[int, ...]
@@ -45,11 +45,12 @@ class OddRanks:
 
 
 def odd_ranks(capture: Capture, groups: Groups) -> OddRanks | None:
-    """Lay the classes of stacks over the groups; None if all classes are dominant.
+    """Compare the classes of stacks with the groups; None if all classes are dominant.
 
-    ByteRobust's rule (SOSP 2025): large classes are healthy, and the smallest group that the others share is suspected.
-    It isolates fast and evicts more than it must, and it is wrong where the victims are the many and of several kinds,
-    or where the program is at fault. So it names nobody by itself, and what it costs is part of the detail.
+    ByteRobust's rule (SOSP 2025): large classes are healthy, and the smallest group that all other ranks share is
+    suspected. The rule isolates fast and evicts more nodes than needed. It is wrong if there are many victims of
+    several kinds, or if the program is at fault. So it does not name a suspect by itself, and its cost is part of the
+    detail.
     """
     places = {r.rank: rank_place(r).label for r in capture.ranks}
     sizes = Counter(places.values())
@@ -64,14 +65,14 @@ def odd_ranks(capture: Capture, groups: Groups) -> OddRanks | None:
 
 
 def wait_graph(capture: Capture, groups: Groups) -> WaitGraph:
-    """The graph of one capture."""
+    """Return the graph of the waiting in one capture."""
     waiting = [rank for rank in capture.ranks if rank_place(rank).waits_for_peers]
     scopes = {rank.rank: scope_of(own_frames(rank_frames(rank) or ())) for rank in waiting}
     return WaitGraph(scopes, (r.rank for r in capture.ranks), groups)
 
 
 def judge_groups(evidence: Evidence) -> Verdict | None:
-    """A verdict where all ranks wait, and the waiting ends in one group or some can never meet; else None."""
+    """Return a verdict if all ranks wait, and the waiting ends in one group or some ranks can never meet; else None."""
     groups, _ = known_groups(evidence)
     if len(evidence.captures) < 2 or not groups or len(evidence.captures[-1].ranks) < evidence.world_size:
         return None
@@ -87,16 +88,16 @@ def judge_groups(evidence: Evidence) -> Verdict | None:
 
 
 def _all_at_rest(before: Capture, last: Capture) -> bool:
-    """All ranks wait for others, none of them moves, and their stacks show what they wait in."""
+    """Return whether all ranks wait for others and do not move, and their stacks show what they wait in."""
     if not all(rank_place(rank).waits_for_peers for rank in last.ranks) or _ahead_of_devices(before, last):
         return False
     return not moving((before, last), (r.rank for r in last.ranks))
 
 
 def _ahead_of_devices(before: Capture, last: Capture) -> bool:
-    """Most of the waiting ranks use a processor: hosts that wait for their GPU, wherever their next need of it is.
+    """Return whether most of the waiting ranks use a processor: hosts that wait for their GPU at its next use.
 
-    What their devices wait in lies before that, in another group perhaps; their stacks do not show it.
+    Their devices wait in an earlier operation, perhaps of another group, which the stacks do not show.
     """
     elapsed_s = last.at_s - before.at_s
     old = {r.rank: rank_process(r) for r in before.ranks}
@@ -117,7 +118,7 @@ def _cannot_meet(mixed: MixedGroup) -> Verdict:
 
 
 def _only_sink(capture: Capture, graph: WaitGraph) -> WaitSink | None:
-    """Where all the waiting ends; several ends on the same nodes (pipelines side by side) are one."""
+    """Return where all the waiting ends; several ends on the same nodes (pipelines side by side) count as one."""
     sinks = graph.sinks()
     ranks = tuple(sorted(rank for sink in sinks for rank in sink.ranks))
     node_of = {r.rank: r.node for r in capture.ranks}

@@ -1,4 +1,4 @@
-"""Reads in which kind of parallel group a rank waits, and in which operation; tables, no guesses.
+"""Reads from tables in which kind of parallel group a rank waits, and in which operation.
 
 Python stacks name functions, not process groups. Megatron, DeepSpeed and PyTorch call their collectives from modules
 that serve one kind of group only. A collective that is called from anywhere else has no scope: its waiters wait for
@@ -21,7 +21,7 @@ class Scope:
 
     Attributes:
         kind: `tp`, `dp`, `pp`, …
-        toward: For point-to-point with pipeline neighbours: -1 for the stage before, 1 for the one after; empty for
+        toward: For point-to-point with pipeline neighbours: -1 for the stage before, 1 for the stage after; empty for
             collectives, in which all members take part.
         operation: The family of the collective (`all_gather`), `send` or `recv`; empty if the code does not show it.
     """
@@ -53,11 +53,11 @@ _TABLE: tuple[tuple[str, str, Scope], ...] = (
     ("torch/nn/parallel/distributed.py", r"_sync_.*|_distributed_broadcast.*", Scope("dp")),
     ("torch/distributed/distributed_c10d.py", r"(?:batch_isend_irecv|isend|irecv|send|recv)", Scope("pp", _EITHER)),
 )
-"""(end of the file's path, pattern of functions, scope). The innermost frame with a scope counts; the last line is
-asked where no other frame has one. A send and a receive in one call may wait on either side: both are taken."""
+"""(end of the file's path, pattern of functions, scope). The innermost frame with a scope counts; the last line is only
+used if no other frame has a scope. A send and a receive in one call may wait on either side: both are taken."""
 _FALLBACK = len(_TABLE) - 1
 ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-"""Some members leave these before the others have begun: a member in another operation proves nothing."""
+"""Some members leave these before others have begun: a member in another operation does not prove a mismatch."""
 _COLLECTIVE_FILES = ("torch/distributed/", "torch/nn/parallel/distributed.py", "deepspeed/comm/",
                      "megatron/core/tensor_parallel/mappings.py")  # fmt: skip
 _FAMILIES = (
@@ -98,7 +98,7 @@ def _one_way(function: str) -> str:
 
 
 def scope_of(frames: tuple[StackFrame, ...]) -> Scope | None:
-    """The group that a thread with these frames (outermost first) waits in; None if its code does not show it."""
+    """Return the group in which a thread with these frames (outermost first) waits; None if its code shows none."""
     fallback: Scope | None = None
     operation = ""
     for frame in reversed(frames):

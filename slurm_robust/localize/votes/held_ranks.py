@@ -1,4 +1,4 @@
-"""Finds ranks that something visibly holds, wherever in the program they stand, for the vote on stacks."""
+"""Finds ranks that something visibly holds, at any place of the program, for the vote on stacks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from slurm_robust.localize.stacks.process_tree import gil_holder, rank_place, ra
 
 _AWAKE = frozenset({"S", "R"})
 GIL_CAPTURES = 3
-"""Captures that must show a thread with the GIL at one place, where it uses a processor meanwhile."""
+"""A thread with the GIL that uses a processor must be seen at one place in this many captures."""
 
 
 def seen_held(rank: RankCapture) -> bool:
-    """Something is seen to hold it, wherever it stands: stopped, dead, D state, a loader that hangs."""
+    """Return whether the rank is seen to be held at any place: stopped, dead, D state, a loader that hangs."""
     if _plainly_awake(rank):
         return False  # most of many thousands
     what = blocking(rank)
@@ -27,30 +27,30 @@ def seen_held(rank: RankCapture) -> bool:
 
 
 def _plainly_awake(rank: RankCapture) -> bool:
-    """Nothing that `blocking` holds against its node: no process is in an odd state, and it waits for no loader."""
+    """Return whether nothing speaks against its node: no process is in an odd state, and it waits for no loader."""
     if any(p.state not in _AWAKE or "fr" in p.wchan for p in rank.processes):  # freezers: do_freezer_trap, refrigerator
         return False
     return bool(rank.processes) and rank_place(rank).kind is not Kind.LOADER
 
 
 def in_lock(rank: RankCapture) -> bool:
-    """All of it waits in a Python lock, in the training itself: it waits for no device, as those that spin do."""
+    """Return whether the training waits in a Python lock, and so not for its device, as ranks that spin do."""
     where = rank_place(rank)
     return where.kind is Kind.USER and where.wait is WaitsOn.LOCK and blocking(rank).patience is not None
 
 
 def gone_for_good(captures: Sequence[Capture]) -> frozenset[int]:
-    """Ranks of which the last two captures found their node, and no process."""
+    """Return ranks for which the last two captures reached the node, but found no process."""
     gone = [{r.rank for r in capture.ranks if not r.processes} for capture in captures[-2:]]
     return frozenset(set.intersection(*gone)) if len(gone) == 2 else frozenset()
 
 
 def gil_held(captures: Sequence[Capture]) -> frozenset[int]:
-    """Ranks of which one side thread held the GIL in every capture, with the same stack.
+    """Return ranks of which one side thread held the GIL in every capture, with the same stack.
 
-    Two captures may meet a thread at work twice at one place; not one that used no processor in between. Of thousands
-    of ranks some are met so every time: a function in which others have the GIL too proves nothing. This reads all
-    threads of all ranks: call it once.
+    Two captures may meet a working thread twice at one place, but not if it used no processor in between. Among
+    thousands of ranks some are always met so: a function in which other ranks have the GIL, too, does not count. This
+    reads all threads of all ranks: call it once.
     """
     holders: dict[int, list[tuple[tuple[str, ...], float]]] = {}
     functions: dict[str, set[int]] = {}
@@ -66,7 +66,7 @@ def gil_held(captures: Sequence[Capture]) -> frozenset[int]:
 
 
 def _keeps(seen: Sequence[tuple[tuple[str, ...], float]], captures: int, elapsed_s: float) -> bool:
-    """Seen with the GIL in all captures (there are two or more), at one place, and not by chance."""
+    """Return whether a thread was seen with the GIL in all captures (two or more), at one place, and not by chance."""
     if captures < 2 or len(seen) < captures or len({stack for stack, _ in seen}) > 1:
         return False
     used_s = seen[-1][1] - seen[0][1]

@@ -1,8 +1,8 @@
 """Votes on the answers of NCCL's RAS service: names ranks that do not answer, or launched less than their peers.
 
-Its service thread needs neither Python nor the GPU: a process that does not answer it is stopped, dead or cut off. The
-counts of operations show who was absent when its peers went ahead, as the flight recorder does, with less detail:
-they count only where two answers, some seconds apart, show the same.
+The service's thread needs neither Python nor the GPU: a process that does not answer is stopped, dead or cut off. The
+counts of operations show which rank was absent when its peers went ahead, as the flight recorder does, but with less
+detail: they only count if two answers, some seconds apart, show the same.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ CONFIDENCE_SILENT = 0.8
 CONFIDENCE_BEHIND = 0.75
 """Hand-set: below the flight recorder's, which knows the operation."""
 APART_S = 2.0
-"""Two answers closer than this say nothing of motion."""
+"""Two answers that are closer in time do not show whether anything moved."""
 MAX_SUSPECT_SHARE = 0.5
 
 
 def judge_ras(
     views: Sequence[RasView], pids: Mapping[int, tuple[int, ...]], rank_nodes: Mapping[int, str]
 ) -> Verdict | None:
-    """The verdict that NCCL's own view carries; None if it shows nothing wrong, or nothing that lasts.
+    """Return the verdict from NCCL's own view; None if it shows nothing wrong, or nothing that lasts.
 
     Args:
-        views: Oldest first.
-        pids: Process id → the ranks that have it (several on several nodes).
-        rank_nodes: Where each rank runs.
+        views: The answers, oldest first.
+        pids: Process id → the ranks that have it (several ranks on several nodes).
+        rank_nodes: Rank → its node.
     """
     if not views:
         return None
@@ -44,7 +44,7 @@ def judge_ras(
 
 
 def unnamed_laggards(views: Sequence[RasView]) -> str:
-    """What NCCL only counts: who is behind in two answers, and is not named in the last; empty if nobody is."""
+    """Return a sentence on ranks that NCCL only counts as behind, in two answers; empty if no such rank is unnamed."""
     if not views:
         return ""
     last = views[-1]
@@ -66,15 +66,15 @@ class _Finder:
         self._pids, self.world = pids, world
 
     def ahead(self, lag: Lag) -> set[int | None]:
-        """Who launched the operation as often as any: they wait for those that are behind."""
+        """Return the ranks that launched the operation most often: they wait for the ranks that are behind."""
         if lag.size == self.world:
             return {*range(self.world)} - {who.rank for who, _ in lag.behind}
         return {self.rank(who, lag.size) for who in lag.ahead}
 
     def rank(self, who: CommunicatorMember, size: int) -> int | None:
-        """Its number in the communicator of all ranks; else the only rank with its process id; else None.
+        """Return its number in the communicator of all ranks; else the only rank with its process id; else None.
 
-        A number that the communicator of all ranks cannot have says that the answer is garbled: it names nobody.
+        If the number is impossible in the communicator of all ranks, the answer is garbled, and the result is None.
         """
         if size == self.world:
             return who.rank if 0 <= who.rank < size else None
@@ -86,7 +86,7 @@ _Lead = tuple[float, str]
 
 
 def _silent(last: RasView, before: RasView | None, find: _Finder) -> dict[int, _Lead]:
-    """Processes that answered neither answer, or that NCCL has given up."""
+    """Return ranks whose process did not answer twice, or that NCCL has given up."""
     earlier = {(who.host, who.pid) for who, _, _ in before.silent} if before is not None else set()
     leads: dict[int, _Lead] = {}
     for who, size, dead in last.silent:
@@ -100,7 +100,7 @@ def _silent(last: RasView, before: RasView | None, find: _Finder) -> dict[int, _
 
 
 def _behind(last: RasView, before: RasView | None, find: _Finder) -> dict[int, _Lead]:
-    """Ranks that are waited for, wait for nobody themselves, and did not move between the two answers."""
+    """Return ranks that are waited for, do not wait themselves, and did not move between the two answers."""
     if before is None or not last.lags or not _all_named(last.lags, find):
         return {}
     earlier = {(lag.communicator, lag.operation): lag for lag in before.lags}
@@ -123,7 +123,7 @@ def _behind(last: RasView, before: RasView | None, find: _Finder) -> dict[int, _
 
 
 def _all_named(lags: Sequence[Lag], find: _Finder) -> bool:
-    """All that are behind are named and, where several operations lag, all that are ahead, too."""
+    """Return whether all ranks that are behind are named and, if several operations lag, all ranks that are ahead."""
     if not all(lag.whole for lag in lags):
         return False
     return len(lags) == 1 or all(lag.size == find.world or len(lag.ahead) + len(lag.behind) == lag.size for lag in lags)

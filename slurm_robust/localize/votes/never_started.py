@@ -23,7 +23,7 @@ CONFIDENCE = 0.7
 
 
 def judge_never_started(evidence: Evidence) -> Verdict | None:
-    """A verdict if ranks were never seen to have a process, and all others wait in the start-up; else None."""
+    """Return a verdict if ranks were never seen to have a process, and all others wait in the start-up; else None."""
     if not evidence.captures or evidence.captures[-1].missing_nodes:
         return None
     last = evidence.captures[-1]
@@ -65,7 +65,7 @@ def _all_wait(capture: Capture, absent: Collection[int]) -> bool:
 
 
 def _waits_at_start(rank: RankCapture) -> bool:
-    """In the rendezvous, in the making of a group, or in a collective before its first step."""
+    """Return whether the rank is in the rendezvous, makes a group, or is in a collective before its first step."""
     where = rank_place(rank)
     if where.kind is Kind.STARTUP:
         return any(short_file(frame.file).startswith("torch/distributed/") for frame in rank_frames(rank) or ())
@@ -73,7 +73,7 @@ def _waits_at_start(rank: RankCapture) -> bool:
 
 
 def _node_of(rank: int, evidence: Evidence) -> str:
-    """Where the rank would run; empty if nothing tells."""
+    """Return the node on which the rank would run; empty if it is not known."""
     nodes = evidence.rank_nodes
     if rank in nodes:
         return nodes[rank]

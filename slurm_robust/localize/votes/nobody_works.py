@@ -1,7 +1,7 @@
 """Recognises a deadlock: all ranks wait for each other or for their device, and nothing moves.
 
-A slow program has somebody at work: a rank in code of its own, a stack that moves, bytes on their way. A deadlock has
-nobody. That says nothing about who is at fault, so it makes a verdict surer and names nobody by itself.
+In a slow program some rank is at work: it is in code of its own, its stack moves, or bytes are on their way. In a
+deadlock no rank is. That does not tell who is at fault, so it makes a verdict surer, but does not name a suspect.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from slurm_robust.localize.stacks.process_tree import gil_holder, rank_place, ra
 from slurm_robust.localize.votes.progress import finished_before
 
 TRAFFIC_BYTES_PER_S = 65_536.0
-"""What a rank sends and receives beyond this is data. Heartbeats and logs stay far below, and networks far above."""
+"""If a rank sends and receives more than this, it is data. Heartbeats and logs stay far below, data is far above."""
 HELPER_BYTES_PER_S = 1 << 20
-"""What a helper reads and writes beyond this is work: a checkpoint, a data set. Metrics and logs stay far below."""
+"""If a helper reads and writes more than this, it works: a checkpoint, a data set. Logs stay far below."""
 
 
 def with_nobody_at_work(verdict: Verdict, evidence: Evidence) -> Verdict:
-    """The verdict, as one that may be relied on, if all ranks were seen to wait and nobody to work for long enough.
+    """Return the verdict as corroborated if all ranks were seen to wait and none to work for long enough.
 
-    Where a lock, a loader or work of its own holds somebody, there is somebody who may go on, and this says nothing.
+    If a lock, a loader or work of its own holds a rank, this rank may go on, and the verdict is not changed.
     """
     sure = verdict.corroborated and verdict.grade is not Grade.WEAK
     if verdict.conclusion is Conclusion.NONE or sure:
@@ -45,7 +45,7 @@ def with_nobody_at_work(verdict: Verdict, evidence: Evidence) -> Verdict:
 
 
 def nobody_works(evidence: Evidence) -> bool:
-    """Whether the last captures (`HELD`: three over eight seconds) all show that nobody works."""
+    """Return whether the last captures (`HELD`: three over eight seconds) all show that no rank works."""
     captures = evidence.captures
     if {e.rank for e in evidence.exits} - finished_before(evidence):
         return False
@@ -64,19 +64,19 @@ def nobody_works(evidence: Evidence) -> bool:
 
 
 def _members_outside(evidence: Evidence) -> list[int]:
-    """Members of the recorded groups that this step does not have: they run in another step or job."""
+    """Return members of the recorded groups that this step does not have: they run in another step or job."""
     ours = {*evidence.rank_nodes, *(e.rank for e in evidence.exits)}
     groups = {group.ranks for dump in evidence.recorder.values() for group in dump.groups.values()}
     return sorted({rank for ranks in groups for rank in ranks if rank >= evidence.world_size} - ours)
 
 
 def recorder_moved(before: Mapping[int, RankDump], after: Mapping[int, RankDump]) -> bool:
-    """Whether a rank enqueued or completed an operation between its two dumps."""
+    """Return whether a rank enqueued or completed an operation between its two dumps."""
     return any(rank in after and _state(dump) != _state(after[rank]) for rank, dump in before.items())
 
 
 def recorder_stands(evidence: Evidence) -> bool:
-    """Whether all ranks that left a dump have left two, and nothing moved between them."""
+    """Return whether all ranks with a dump have two dumps, and nothing moved between them."""
     before, after = evidence.recorder_before, evidence.recorder
     return bool(after) and set(after) <= set(before) and not recorder_moved(before, after)
 
@@ -94,7 +94,7 @@ def _all_wait(capture: Capture, evidence: Evidence) -> bool:
 
 
 def _waits(rank: RankCapture, evidence: Evidence) -> bool:
-    """In a collective, or at its device. In code of its own only if its recorder shows that an operation is open."""
+    """Return whether the rank waits in a collective or at its device; in own code only with an open operation."""
     where = rank_place(rank)
     if stopped(rank) is not None:
         return False
@@ -118,11 +118,11 @@ def _at_rest(before: Capture, after: Capture, evidence: Evidence) -> bool:
 
 
 def _rests(before: RankCapture, after: RankCapture, elapsed_s: float, evidence: Evidence) -> bool:
-    """No progress, no other stack, no bytes. A host that spins where it waits for its device rests, too.
+    """Return whether the rank made no progress and moved neither stack nor bytes; spinning for its device is rest.
 
-    It may do so in the step's own code or in the backward pass; its recorder shows that an operation is open.
+    A host may spin in the step's own code or in the backward pass, if its recorder shows an open operation.
 
-    The rank's own process waits for peers, not for its children: children only count if they work hard.
+    The rank's own process waits for peers, not for its children, so children only count if they work hard.
     """
     moved = compare(_alone(before), _alone(after), elapsed_s)
     may_spin = rank_place(after).kind in (Kind.USER, Kind.BACKWARD)
@@ -137,13 +137,13 @@ def _rests(before: RankCapture, after: RankCapture, elapsed_s: float, evidence: 
 
 
 def _alone(rank: RankCapture) -> RankCapture:
-    """The rank without its helpers."""
+    """Return the rank without its helpers."""
     own = rank_process(rank)
     return rank if own is None or len(rank.processes) == 1 else replace(rank, processes=(own,))
 
 
 def _works_hard(before: CapturedProcess | None, helper: CapturedProcess, elapsed_s: float) -> bool:
-    """Whether a helper uses a processor or moves bytes as one does that computes, saves or loads.
+    """Return whether a helper uses a processor or moves bytes as one does that computes, saves or loads.
 
     Loggers and watchers of GPUs use a few percent for ever. `before` is None for a helper that has just come.
     """

@@ -21,7 +21,7 @@ from slurm_robust.marks.node_findings import NOW
 CONFIDENCE_SILENT = 0.95
 """Slurm, or two rounds of silence, say that the node is gone."""
 CONFIDENCE_LOST_ALL = 0.85
-"""All ranks of the node are gone, while the others wait for them."""
+"""Confidence if all ranks of the node are gone while the other ranks wait for them."""
 SAME_MOMENT_S = 5.0
 """Closer ends are not ordered."""
 CONFIDENCE_FAULT = 0.9
@@ -33,17 +33,17 @@ _SLOWS_ONLY = frozenset(
         *("throttled", "overheated", "pcie_corrected", "memory_corrected"),
     )
 )
-"""Kinds that wait for a checkpoint because work goes on beside them: no job stands for these."""
+"""Kinds of faults that can wait for a checkpoint, since work goes on beside them: they do not stop a job."""
 _XIDS_THAT_WAIT = frozenset((63, 92, 94, 156, 157, 160, 161, 168))
-"""Rows to remap, corrected errors, and memory of which only its own program was bereft."""
+"""XIDs that can wait: rows to remap, corrected errors, and memory that only its own program lost."""
 CONFIDENCE_FAULT_SPIN = 0.85
-"""The same where hosts use a processor at one place: they may wait for their GPUs, or compute."""
+"""Confidence in a fault if hosts use a processor at one place: they may wait for their GPUs, or compute."""
 
 
 def judge_silence(evidence: Evidence) -> Verdict | None:
-    """A verdict where Slurm calls nodes down or their agents do not answer; None if all speak.
+    """Return a verdict if Slurm calls nodes down or their agents do not answer; None if all answer.
 
-    An agent may die alone: while other ranks move, its silence names nobody.
+    An agent may die alone: while other ranks move, its silence does not name its node.
     """
     nodes = set(evidence.rank_nodes.values())
     silent = _silent(evidence)
@@ -64,13 +64,13 @@ def judge_silence(evidence: Evidence) -> Verdict | None:
     confidence = {node: CONFIDENCE_SILENT if sure else CONFIDENCE_ONE_CAPTURE for node, (_, sure) in silent.items()}
     suspects = _suspects(evidence, whys, confidence)
     missing = (*_spin_missing(spin), *(() if certain else (wanted,)))
-    # Slurm knows whether a node is lost. One that thrashes for seconds has a silent agent, too.
+    # Slurm knows whether a node is lost. A node that thrashes for seconds has a silent agent, too.
     ground = Ground.NODE_DOWN if set(silent) <= down else Ground.NODE_SILENT
     return _culprit(whys.values(), suspects, missing, ground)
 
 
 def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
-    """Silent nodes, how they are known to be, and whether that is certain."""
+    """Return silent nodes, how their silence is known, and whether it is certain."""
     signals = evidence.node_signals
     down = {s.node: s.detail or "down" for s in signals if s.kind is SignalKind.NODE_DOWN}
     quiet = {s.node: s.detail or s.kind.value for s in signals if s.kind is SignalKind.AGENT_SILENT}
@@ -92,11 +92,11 @@ def _silent(evidence: Evidence) -> dict[str, tuple[str, bool]]:
 
 
 def judge_lost_all(evidence: Evidence) -> Verdict | None:
-    """A verdict where all ranks of a node, two at least, are gone and nobody saw how; None otherwise.
+    """Return a verdict if all ranks of a node, at least two, are gone without a known end; else None.
 
-    One process may end by itself; all of a node's at once are ended by what they share. An end that is known, by its
-    code or its last lines, is left to the vote on exits. Ranks that are gone may also have finished, so the verdict is
-    only corroborated where the others wait for them.
+    One process may end by itself; if all processes of a node end at once, they share the cause. An end that is known by
+    its code or its last lines is left to the vote on exits. Ranks that are gone may also have finished, so the verdict
+    is only corroborated if the other ranks wait for them.
     """
     ended = {e.rank for e in evidence.exits}
     ends = [(e, f) for e, f in known_ends(evidence) if e.rank in ended]
@@ -123,17 +123,17 @@ def judge_lost_all(evidence: Evidence) -> Verdict | None:
 
 
 def _told_of(evidence: Evidence) -> set[str]:
-    """Nodes of which a signal or a silent agent says more than that their ranks are gone."""
+    """Return nodes of which a signal or a silent agent tells more than that their ranks are gone."""
     absent = evidence.captures[-1].missing_nodes if evidence.captures else ()
     told = (s for s in evidence.node_signals if s.kind is not SignalKind.NODE_FAULT or blames_node(s))
     return {*absent, *(s.node for s in told)}
 
 
 def judge_faults(evidence: Evidence) -> Verdict | None:
-    """A verdict where a node reports a fault of its own while nothing moves; None otherwise.
+    """Return a verdict if a node reports a fault of its own while nothing moves; else None.
 
-    Of several nodes with faults, those with the worst are named: a switch that takes one node's link away often shakes
-    its neighbours' for a moment too.
+    Of several nodes with faults, the nodes with the worst faults are named: a switch that takes one node's link away
+    often disturbs the links of its neighbours for a moment, too.
     """
     nodes = set(evidence.rank_nodes.values())
     found = _holding(s for s in evidence.node_signals if s.kind is SignalKind.NODE_FAULT and s.node in nodes)
@@ -152,9 +152,9 @@ def judge_faults(evidence: Evidence) -> Verdict | None:
 
 
 def _holding(signals: Iterable[Signal]) -> dict[str, tuple[int, str]]:
-    """Node → the worst of its faults that may hold a job, as weight and sentence.
+    """Return node → the worst of its faults that may hold a job, as weight and sentence.
 
-    A fault whose end was reported holds nobody any more: a port that came back, a check that passed again.
+    A fault whose end was reported does not count any more: a port that came back, a check that passed again.
     """
     standing: dict[tuple[str, object, object], Signal] = {}
     lines: list[Signal] = []
@@ -176,7 +176,7 @@ def _holding(signals: Iterable[Signal]) -> dict[str, tuple[int, str]]:
 
 
 def _weight(fault: Signal) -> int:
-    """How well it explains a job that stands: 0 for not at all."""
+    """Return how well the fault explains a job that stands still: 0 for not at all."""
     urgency, kind = fault.evidence.get("urgency", NOW), fault.evidence.get("kind")
     if urgency == NOW:
         return _URGENT
@@ -184,7 +184,7 @@ def _weight(fault: Signal) -> int:
 
 
 def name_reported(rank_nodes: Mapping[int, str], whys: Mapping[str, str]) -> Verdict:
-    """The verdict on nodes that are left for their own reports, whatever the ranks do."""
+    """Return the verdict on nodes that are left for their own reports, whatever the ranks do."""
     suspects = tuple(
         Suspect(node, tuple(sorted(r for r, n in rank_nodes.items() if n == node)), CONFIDENCE_FAULT, whys[node])
         for node in sorted(whys)
@@ -208,7 +208,7 @@ def _suspects(evidence: Evidence, whys: Mapping[str, str], confidence: Mapping[s
 
 
 def _moving_ranks(evidence: Evidence) -> tuple[list[int], list[int]]:
-    """Ranks that moved between the last two captures, and those that only used a processor, at one place."""
+    """Return ranks that moved between the last two captures, and ranks that only used a processor at one place."""
     if len(evidence.captures) < 2:
         return [], []
     ranks = [r.rank for r in evidence.captures[-1].ranks]

@@ -1,4 +1,4 @@
-"""Votes on stacks: names the few ranks outside the collective that all others wait in, if that explains the waiting."""
+"""Votes on stacks: names the few ranks outside the collective in which all others wait, if they explain the waiting."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ from slurm_robust.localize.votes.held_ranks import gil_held, gone_for_good, in_l
 from slurm_robust.localize.votes.progress import left_behind
 
 MAX_UNSEEN_SHARE = 0.1
-"""More ranks than this without a stack: one of them may be the source, so nothing is corroborated."""
+"""If more ranks than this share have no stack, one of them may be the source, so the verdict is not corroborated."""
 MAX_UNREAD_SHARE = 0.2
 """With more than this not even a rank that is seen to be held is looked for."""
 
 
 @dataclass(frozen=True)
 class _Partition:
-    """The last capture, by what the ranks do."""
+    """The ranks of the last capture, by what they do."""
 
     places: dict[int, StackPlace]
     waiting: tuple[int, ...]
     outside: tuple[RankCapture, ...]
     unseen: tuple[int, ...]
     firm: bool
-    """Those that wait are known to wait for peers: not at work in the backward pass, not only at the device."""
+    """Whether the waiting ranks are known to wait for peers, not at work in the backward pass or only at the device."""
     spin: tuple[int, ...] = ()
-    """Those of them that use a processor where they stand: hosts that wait for a GPU do, and hosts that compute."""
+    """Waiting ranks that use a processor at one place: hosts that wait for a GPU do, and hosts that compute."""
 
 
 def judge_outside(evidence: Evidence) -> Verdict | None:
-    """The verdict of `judge_waiting` where it names a culprit; else None."""
+    """Return the verdict of `judge_waiting` if it names a culprit; else None."""
     found = judge_waiting(evidence)
     return found if found is not None and found.conclusion is Conclusion.CULPRIT else None
 
 
 def judge_waiting(evidence: Evidence) -> Verdict | None:
-    """The verdict from who waits and who does not; None if the last capture shows none."""
+    """Return the verdict from which ranks wait and which do not; None if the last capture has no ranks."""
     if not evidence.captures or not evidence.captures[-1].ranks:
         return None
     last = evidence.captures[-1]
@@ -80,7 +80,7 @@ def judge_waiting(evidence: Evidence) -> Verdict | None:
 
 
 def others_wait(evidence: Evidence, without: set[int], span_s: float = BLOCKED.span_s) -> bool:
-    """The last capture and one at least `span_s` before it show all others in a collective, none of them moving."""
+    """Return whether the last capture and one `span_s` earlier show all other ranks in a collective, not moving."""
     last = evidence.captures[-1] if evidence.captures else None
     before = next((c for c in reversed(evidence.captures) if last and last.at_s - c.at_s >= span_s), None)
     if last is None or before is None:
@@ -104,14 +104,14 @@ def _scene(captures: tuple[Capture, ...], last: Capture) -> _Partition:
         waiting, firm = _at_common_place(last, places), False
         spin = spinning(captures, (r.rank for r in waiting))
     members = {r.rank for r in waiting}
-    # A rank without a stack is still outside where something else shows what holds it (stopped, dead, gone).
+    # A rank without a stack is still outside if something else shows what holds it (stopped, dead, gone).
     unseen = tuple(r.rank for r in last.ranks if places[r.rank].kind is Kind.UNKNOWN and blocking(r).patience is None)
     outside = tuple(r for r in last.ranks if r.rank not in members and r.rank not in unseen)
     return _Partition(places, tuple(sorted(members)), outside, unseen, firm, tuple(sorted(spin)))
 
 
 def _without_spinners(captures: Sequence[Capture], parts: _Partition, gil: frozenset[int]) -> _Partition:
-    """Hosts that wait for their GPU use a processor wherever they stand: where others outside sleep, these wait too."""
+    """Return the partition with hosts that wait for their GPU as waiting, if other ranks outside sleep."""
     moved = set(moving(captures, (r.rank for r in parts.outside))) - gil
     busy = busy_waiting(captures, moved)
     if busy != moved or not 0 < len(busy) < len(parts.outside):
@@ -121,9 +121,9 @@ def _without_spinners(captures: Sequence[Capture], parts: _Partition, gil: froze
 
 
 def _outnumbered(last: Capture, parts: _Partition) -> bool:
-    """More are outside than wait, on several nodes, or they are on most nodes.
+    """Return whether more ranks are outside than wait, on several nodes, or they are on most nodes.
 
-    One node may well have more ranks than wait elsewhere, where nodes are of different sizes or ranks are unseen.
+    A single node may have more ranks than wait elsewhere, if nodes are of different sizes or ranks are unseen.
     """
     nodes, outside_nodes = {r.node for r in last.ranks}, {r.node for r in parts.outside}
     waiting = set(parts.waiting)
@@ -135,9 +135,9 @@ def _outnumbered(last: Capture, parts: _Partition) -> bool:
 def _one_is_held(
     captures: tuple[Capture, ...], last: Capture, parts: _Partition, gil: frozenset[int]
 ) -> _Partition | None:
-    """Ranks that something is seen to hold, while all others stand in the step, each where it stood before.
+    """Return ranks that are seen to be held as outside, if all others stand in the step, where they stood before.
 
-    Under CUDA the others wait wherever they next need their device, which is not one line of the program.
+    Under CUDA the other ranks wait at the next use of their device, which is not one line of the program.
     """
     if len(captures) < 2 or len(parts.unseen) > max(1, MAX_UNREAD_SHARE * len(last.ranks)):
         return None
@@ -147,14 +147,14 @@ def _one_is_held(
         return None  # the waiting ranks show the same, without reading each of many thousands
     found = _held_among(captures, last, parts, held)
     if found is None and not parts.waiting:
-        # Where nobody is seen to wait but hosts spin, a rank in a lock is no host that waits for its device.
+        # If no rank is seen to wait but hosts spin, a rank in a lock is not a host that waits for its device.
         found = _held_among(captures, last, parts, held | {r.rank for r in last.ranks if in_lock(r)})
         found = found if found is not None and found.spin else None
     return found
 
 
 def _held_among(captures: tuple[Capture, ...], last: Capture, parts: _Partition, held: set[int]) -> _Partition | None:
-    """These as the ranks outside, where all others are at rest or spin; else None."""
+    """Return these ranks as the ranks outside, if all others are at rest or spin; else None."""
     others = {r.rank for r in last.ranks} - held - set(parts.unseen)
     if not held or not others or any(parts.places[rank].slow_by_nature for rank in others):
         return None
@@ -176,7 +176,7 @@ def _function(label: str) -> str:
 
 
 def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> bool:
-    """All of these are known to wait for peers: in a collective, or in the backward pass without computing."""
+    """Return whether all these ranks are known to wait for peers: in a collective, or in backward without computing."""
     earlier = {r.rank: r for r in captures[-2].ranks} if len(captures) > 1 else {}
     for rank in ranks:
         where, process = rank_place(rank), rank_process(rank)
@@ -194,7 +194,7 @@ def _waits_firmly(captures: Sequence[Capture], ranks: Iterable[RankCapture]) -> 
 
 
 def _at_common_place(last: Capture, places: dict[int, StackPlace]) -> list[RankCapture]:
-    """Ranks at one line of the program, where they are more than half: `.item()` and its like wait in native code."""
+    """Return the ranks at one line of the program, if they are more than half: `.item()` etc. wait in native code."""
     in_step = [p for p in places.values() if p.kind is Kind.USER and not p.slow_by_nature]
     labels = Counter(place.label for place in in_step)
     if not labels:
@@ -243,7 +243,7 @@ def _all_wait(last: Capture, parts: _Partition) -> Verdict:
 def _minority(evidence: Evidence, parts: _Partition, gil: frozenset[int]) -> Verdict:
     captures = evidence.captures
     still_for = stillness(captures, [r.rank for r in parts.outside])
-    # A thread that computes and keeps the GIL at one place holds its rank as one that sleeps there does.
+    # A thread that computes and keeps the GIL at one place holds its rank as a sleeping thread would.
     still_for |= standing(captures, gil & set(still_for))
     observed: dict[int, Observation] = {r.rank: (blocking(r), still_for[r.rank]) for r in parts.outside}
     peers = f"while {name(parts.waiting)} wait at {_where(parts)}"
@@ -277,7 +277,7 @@ def _minority(evidence: Evidence, parts: _Partition, gil: frozenset[int]) -> Ver
             ", ".join(filter(None, (blocked.detail, seen, reported))),
         )
         suspects.append(Suspect(node, ranks, confidence, why, blocked.infrastructure or bool(reported), detail))
-        # Two views agree where the node reports a fault of its own.
+        # Two views agree if the node reports a fault of its own.
         grounds += [Ground.NODE_TROUBLED] if reported else [observed[r.rank][0].ground for r in here]
     reason = joined(s.why for s in suspects)
     detail = ", ".join(filter(None, (joined(filter(None, (s.detail for s in suspects))), peers)))
@@ -291,7 +291,7 @@ def _waits_for_device(rank: RankCapture, what: Blocking, evidence: Evidence) -> 
 
 
 def _reported_fault(evidence: Evidence, node: str) -> str:
-    """What the node itself reports; empty if it reports nothing."""
+    """Return what the node itself reports; empty if it reports nothing."""
     faults = (s for s in evidence.node_signals if blames_node(s) and s.node == node)
     return next((f"the node itself reports {s.detail[:120]}" for s in faults), "")
 
@@ -301,7 +301,7 @@ def _where(parts: _Partition) -> str:
 
 
 def _needed(what: Blocking, parts: _Partition) -> Patience | None:
-    """How long this must last; longer where the others are only known to stand at a common place."""
+    """Return how long this must last; longer if the other ranks are only known to stand at a common place."""
     if what.patience is None:
         return LIKELY if what.stands and parts.firm else None
     if parts.firm:
@@ -325,7 +325,7 @@ def still_wanted(needed: Patience | None, still: Stillness) -> str:
 
 
 def _peers_explained(captures: tuple[Capture, ...], parts: _Partition) -> bool:
-    """All others waited in the last two captures already, and hardly any rank is unseen."""
+    """Return whether all other ranks waited in the last two captures, and hardly any rank is unseen."""
     if len(captures) < 2 or len(parts.unseen) > MAX_UNSEEN_SHARE * len(parts.places):
         return False
     before = {r.rank: rank_place(r) for r in captures[-2].ranks}

@@ -1,4 +1,4 @@
-"""Votes on the progress that ranks report: training that moves has no culprit; ranks that are steps behind do."""
+"""Votes on the progress that ranks report: training that moves has no culprit; ranks that are behind are named."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from slurm_robust.localize.evidence import Capture, Evidence
 from slurm_robust.localize.ranks import name
 
 SAME_MOMENT_S = 5.0
-"""Closer moments are not ordered: agents poll twice a second, clocks differ, and lines are read when they come."""
+"""Moments that are closer are not ordered: agents poll twice a second, clocks differ, and lines are read late."""
 LAGGING_STEPS = 2
-"""Ranks in one collective may differ by one completed step; more is a rank left behind."""
+"""Ranks in one collective may differ by one completed step; a rank with a larger difference is left behind."""
 
 
 def judge_progress(evidence: Evidence) -> Verdict | None:
-    """No culprit where a rank completed a step, or changed its phase, between the last two captures; else None."""
+    """Return a verdict without a culprit if a rank made a step, or changed its phase, since the last capture."""
     if len(evidence.captures) < 2:
         return None
     before, after = evidence.captures[-2:]
@@ -31,14 +31,14 @@ def judge_progress(evidence: Evidence) -> Verdict | None:
 
 
 def finished_before(evidence: Evidence) -> frozenset[int]:
-    """Ranks that ended with exit code 0 clearly before the last sign of progress: the others went on without them."""
+    """Return ranks that ended with exit code 0 clearly before the last sign of progress: others went on."""
     well = [e for e in evidence.exits if e.exit_code == 0 and not (e.signal or e.oom_killed)]
     sign_s = _last_sign_s(evidence) - SAME_MOMENT_S if well else 0.0
     return frozenset(e.rank for e in well if e.at_s < sign_s)
 
 
 def without_finished(evidence: Evidence) -> Evidence:
-    """The evidence without captures of such ranks: nobody waits for them, and it is no riddle that they are gone."""
+    """Return the evidence without captures of ranks that finished: no rank waits for them."""
     finished = finished_before(evidence)
     if not finished:
         return evidence
@@ -47,7 +47,7 @@ def without_finished(evidence: Evidence) -> Evidence:
 
 
 def _last_sign_s(evidence: Evidence) -> float:
-    """When a rank or the log last showed progress; 0 if nothing did. A step is no newer than when it was first seen."""
+    """Return when a rank or the log last showed progress; 0 if never. A step dates from when it was first seen."""
     since: dict[int, tuple[tuple[int, str], float]] = {}
     for capture in evidence.captures:
         for rank in capture.ranks:
@@ -59,7 +59,7 @@ def _last_sign_s(evidence: Evidence) -> float:
 
 
 def left_behind(last: Capture) -> Verdict | None:
-    """A verdict where all wait and a few have completed fewer steps than the others; None if none has."""
+    """Return a verdict if all wait and a few have completed fewer steps than the others; None if none has."""
     steps = {r.rank: r.progress.step for r in last.ranks if r.progress is not None}
     if len(steps) < len(last.ranks) or not steps:
         return None

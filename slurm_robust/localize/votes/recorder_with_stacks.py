@@ -1,9 +1,9 @@
-"""Votes on recorders (PyTorch's flight recorder, NCCL RAS) together with stacks: names the ranks that others wait for.
+"""Votes on recorders (PyTorch's flight recorder, NCCL RAS) together with stacks: names ranks that others wait for.
 
-Recorder and stacks are independent witnesses: the recorder shows who never joined, that rank's stack shows why. Where
-both name the same node, the verdict is surer than either. Where they differ, the recorder decides, and the detail says
-what the stack shows. A recorder knows that a rank is absent, and not why: a rank whose stack stands in code of its own
-may be at work there, and the evidence is weak.
+Recorder and stacks are independent witnesses: the recorder shows which rank never joined, and that rank's stack shows
+why. If both name the same node, the verdict is surer than each alone. If they differ, the recorder decides, and the
+detail says what the stack shows. A recorder knows that a rank is absent, but not why: a rank whose stack stands in code
+of its own may be at work there, so the evidence is weak.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_CONFIDENCE = 0.97
 
 
 def judge_stops_with_recorder(evidence: Evidence) -> Verdict | None:
-    """Stopped processes, and whom else the recorder names; None if nothing is stopped."""
+    """Return a verdict on stopped processes, and whom else the recorder names; None if nothing is stopped."""
     found = judge_stops(evidence)
     if found is None or found.conclusion is not Conclusion.CULPRIT:
         return found
@@ -42,13 +42,13 @@ def judge_stops_with_recorder(evidence: Evidence) -> Verdict | None:
 
 
 def judge_recorder(evidence: Evidence) -> Verdict | None:
-    """Ranks that the flight recorder knows to hold the others; None if it names nobody: stacks may know more."""
+    """Return ranks that the flight recorder knows to hold the others; None if it names none: stacks may know more."""
     found, ground = _recorded(evidence)
     return found if ground is Ground.RECORDER else None
 
 
 def judge_left_behind(evidence: Evidence) -> Verdict | None:
-    """Ranks that the flight recorder shows where a link may be broken, and no other view says more; else None."""
+    """Return ranks that the recorder shows at a link that may be broken, if no other view says more; else None."""
     found, ground = _recorded(evidence)
     return found if ground is Ground.LEFT_BEHIND else None
 
@@ -74,7 +74,7 @@ def _none_is_of_nodes(found: Verdict) -> bool:
 
 
 def _second_view(found: Verdict, stacks: Verdict | None, evidence: Evidence) -> bool:
-    """Whether NCCL, the node itself or the kernel's D state names the same nodes as those that were left behind."""
+    """Return whether NCCL, the node itself or the kernel's D state names the nodes of the ranks left behind, too."""
     views = (_judged_ras(evidence), judge_faults(evidence), stacks)
     sure = (view for view in views if view is not None and (view is not stacks or at_least(view.grade, Grade.STRONG)))
     nodes = {s.node for view in sure for s in view.suspects if s.node}
@@ -82,15 +82,15 @@ def _second_view(found: Verdict, stacks: Verdict | None, evidence: Evidence) -> 
 
 
 def judge_recorder_undecided(evidence: Evidence) -> Verdict | None:
-    """Why the flight recorder names nobody; None if it names somebody, or there is none."""
+    """Return why the flight recorder names no rank; None if it names one, or if there is no recorder."""
     found = judge_dumps(tuple(evidence.recorder.values()), evidence.rank_nodes)
     return found if found is not None and found.conclusion is Conclusion.UNDETERMINED else None
 
 
 def judge_ras_with_stacks(evidence: Evidence) -> Verdict | None:
-    """Ranks that NCCL's RAS service names; None if it names nobody.
+    """Return ranks that NCCL's RAS service names; None if it names none.
 
-    Its process ids are matched to ranks by the last capture.
+    The process ids of the service are matched to ranks by the last capture.
     """
     found = _judged_ras(evidence)
     if found is None or found.conclusion is Conclusion.UNDETERMINED:
@@ -100,7 +100,7 @@ def judge_ras_with_stacks(evidence: Evidence) -> Verdict | None:
 
 
 def judge_ras_undecided(evidence: Evidence) -> Verdict | None:
-    """Why NCCL's RAS service names nobody; None if it shows nothing wrong, or the stacks show that ranks move."""
+    """Return why NCCL's RAS service names no rank; None if it shows nothing wrong, or if stacks show motion."""
     found = _judged_ras(evidence)
     if found is None and (laggards := unnamed_laggards(evidence.ras)):
         wanted = ("the flight recorder, or RAS as JSON (NCCL 2.28.7 and later): which ranks are behind",)
@@ -123,7 +123,7 @@ def _judged_ras(evidence: Evidence) -> Verdict | None:
 
 
 def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -> Verdict:
-    """A recorder's verdict with what the votes on stacks say (None if they say nothing)."""
+    """Return a recorder's verdict combined with the votes on stacks (None if they do not say anything)."""
     if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
         return recorded
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
@@ -146,7 +146,7 @@ def _graded(found: Verdict, evidence: Evidence, ground: Ground, *, twice: bool) 
 
 
 def _why_absent(rank: RankCapture, evidence: Evidence, ground: Ground) -> Ground:
-    """What the stack of a rank that the recorder names adds to that."""
+    """Return the kind of evidence, from the stack of a rank that the recorder names."""
     where, held = rank_place(rank), blocking(rank)
     if stopped(rank) is not None:
         return Ground.STOPPED
@@ -157,14 +157,14 @@ def _why_absent(rank: RankCapture, evidence: Evidence, ground: Ground) -> Ground
     if where.kind is Kind.UNKNOWN:
         return ground if rests_unread(rank.rank, evidence.captures) else Ground.OWN_CODE
     dump = evidence.recorder.get(rank.rank)
-    # Its device holds an operation: the host waits for it, wherever in the program it stands.
+    # Its device holds an operation: the host waits for the operation, at any place of the program.
     return ground if dump is not None and dump.pending and where.kind is Kind.USER else Ground.OWN_CODE
 
 
 def with_recorded(stopped: Verdict, recorded: Verdict | None) -> Verdict:
-    """The verdict on stopped processes, and who else is waited for by the recorder's word, where that agrees with it.
+    """Return the verdict on stopped processes, with other ranks that the recorder names, if the two agree.
 
-    What is stopped is acted on as before; the others are named, and their nodes are left when it comes again.
+    Stopped processes are acted on as before; the nodes of the other ranks are only left if the failure comes again.
     """
     if recorded is None or recorded.conclusion is not Conclusion.CULPRIT:
         return stopped
@@ -177,18 +177,18 @@ def with_recorded(stopped: Verdict, recorded: Verdict | None) -> Verdict:
 
 
 def without_workers(recorded: Verdict, evidence: Evidence) -> Verdict | None:
-    """The recorder's verdict without suspects that are at work elsewhere; None if nobody is left.
+    """Return the recorder's verdict without suspects that are at work elsewhere; None if no suspect is left.
 
-    All wait at a barrier for the rank that evaluates or saves: to the recorder that looks like a hang. A rank whose
-    stack is not there counts as at work where others that the recorder names are, and where the peers wait in a barrier
-    or at the end of such work.
+    If all wait at a barrier for a rank that evaluates or saves, it looks like a hang to the recorder. A rank without a
+    stack counts as at work if other ranks that the recorder names are at work, and if its peers wait in a barrier or at
+    the end of such work.
     """
     if recorded.conclusion is not Conclusion.CULPRIT or not evidence.captures:
         return recorded
     seen = {r.rank: r for r in evidence.captures[-1].ranks}
     ranks = {rank for suspect in recorded.suspects for rank in suspect.ranks}
     observed = stillness(evidence.captures[-2:], ranks)
-    # One that only uses a processor where it stands may be a host that waits for its device, unless there is none.
+    # A rank that only uses a processor at one place may be a host that waits for its device, unless it has no device.
     by_hosts = _carried_by_hosts(evidence)
     moved = {r for r, still in observed.items() if still.last is not None and _moved(still.last, by_hosts=by_hosts)}
     slow = {rank for rank in ranks if rank in seen and _slow_by_nature(seen[rank])}
@@ -216,21 +216,21 @@ def _slow_by_nature(rank: RankCapture) -> bool:
 
 
 def _in_kernel_for_long(evidence: Evidence, ranks: Iterable[RankCapture]) -> set[int]:
-    """Those in D state, for longer than a save to slow storage explains."""
+    """Return ranks in D state, for longer than a save to slow storage explains."""
     patience = {r.rank: blocking(r).patience for r in ranks if uninterruptible(r) is not None}
     still_for = stillness(evidence.captures, patience)
     return {rank for rank, needed in patience.items() if needed is not None and needed.met_by(still_for[rank])}
 
 
 def _unread(rank: RankCapture) -> bool:
-    """Its process is there, and runs for all that is known, and its stack could not be read."""
+    """Return whether the rank's process exists and seems to run, but its stack could not be read."""
     return bool(rank.processes) and rank_place(rank).kind is Kind.UNKNOWN and blocking(rank).patience is None
 
 
 def _wait_for_slow_work(peers: Iterable[RankCapture]) -> bool:
-    """Most of those whose stack is there wait at the end of a checkpoint, an evaluation and the like, or in a barrier.
+    """Return whether most peers with a stack wait in a barrier, or at the end of a checkpoint or an evaluation.
 
-    A program that calls a barrier lets all wait until somebody's work is done, mostly rank 0's.
+    A program that calls a barrier lets all ranks wait until one rank's work is done, mostly rank 0's.
     """
     frames = [found for found in map(rank_frames, peers) if found is not None]
     around = [bool(slow_around(found, "")) or _in_barrier(found) for found in frames]
@@ -243,9 +243,9 @@ def _in_barrier(frames: tuple[StackFrame, ...]) -> bool:
 
 
 def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:
-    """Nodes that only the stacks name, where they name all of the recorder's too, and for no weaker sort of reason.
+    """Return nodes that only the stacks name, if they also name all of the recorder's, and for as good a reason.
 
-    Of two ranks that are held at once the recorder knows only the one that the other waits for.
+    Of two ranks that are held at once, the recorder only knows the rank that the other one waits for.
     """
     recorded = {s.node for s in suspects}
     if not recorded <= set(named):
@@ -255,7 +255,7 @@ def _more(suspects: tuple[Suspect, ...], named: dict[str, Suspect]) -> set[str]:
 
 
 def _joined(suspect: Suspect, by_stacks: Suspect | None, seen: dict[int, RankCapture], evidence: Evidence) -> Suspect:
-    """The suspect with what its rank's stack shows; surer where the stacks name its node too."""
+    """Return the suspect with what its rank's stack shows; surer if the stacks name its node, too."""
     rank = next((seen[r] for r in suspect.ranks if r in seen), None)
     details = [suspect.detail]
     confidence, infrastructure = suspect.confidence, suspect.infrastructure

@@ -12,9 +12,10 @@ from slurm_robust.localize.stacks.process_tree import stopped
 
 
 def judge_stops(evidence: Evidence) -> Verdict | None:
-    """A verdict where the last capture shows stopped processes; None if it does not.
+    """Return a verdict if the last capture shows stopped processes; else None.
 
-    Stopped on most nodes is a suspended job, not a fault. A debugger's stop is left to the votes that follow.
+    If processes are stopped on most nodes, the job is suspended, which is not a fault. A debugger's stop is left to the
+    votes that follow.
     """
     if not evidence.captures:
         return None
@@ -49,9 +50,9 @@ def judge_stops(evidence: Evidence) -> Verdict | None:
 
 
 def _rounds_stopped(evidence: Evidence, rank: int) -> list[float]:
-    """Times of the captures, back from the last without a gap, in which this rank had a stopped process.
+    """Return the times of the captures, without a gap up to the last, in which this rank had a stopped process.
 
-    Its other processes may move meanwhile: a stopped one does not go on for that.
+    Its other processes may move meanwhile, which does not make the stopped process go on.
     """
     times: list[float] = []
     for capture in reversed(evidence.captures):

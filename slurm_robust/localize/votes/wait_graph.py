@@ -11,14 +11,14 @@ from slurm_robust.localize.votes.group_scopes import ONE_SIDED, Scope
 
 @dataclass(frozen=True)
 class WaitSink:
-    """Ranks that wait for nobody but each other, and that others wait for.
+    """Ranks that only wait for each other, and that other ranks wait for.
 
     Attributes:
         ranks: One rank outside any collective, or ranks that wait in a circle: all members of a group, a pair.
-        group: The group in which all of its members wait, where the circle is one.
-        waiters: Ranks outside that wait for them, over however many steps.
-        one_operation: They wait in one operation, as far as their code shows: a link or a device may hold it. A circle
-            through several operations is an order that no machine makes.
+        group: The group in which all these ranks wait, if the circle is a group.
+        waiters: Ranks outside that wait for these ranks, directly or through others.
+        one_operation: The ranks wait in one operation, as far as their code shows: a link or a device may hold it. A
+            circle through several operations comes from the program, not from a machine.
     """
 
     ranks: tuple[int, ...]
@@ -29,7 +29,7 @@ class WaitSink:
 
 @dataclass(frozen=True)
 class MixedGroup:
-    """A group whose members all wait in it, in different operations."""
+    """A group whose members all wait in it, but in different operations."""
 
     group: ParallelGroup
     entered: tuple[tuple[str, tuple[int, ...]], ...]
@@ -37,11 +37,11 @@ class MixedGroup:
 
 
 class WaitGraph:
-    """Edges from who waits to who is waited for. A collective is a point of its own between the two.
+    """Edges from each waiting rank to the ranks it waits for. A collective is a point of its own between them.
 
     Args:
         scopes: The group that each waiting rank waits in; None if its code does not show it.
-        others: Ranks that do not wait, or of which nothing is known.
+        others: Ranks that do not wait, or about which nothing is known.
         groups: The job's parallel groups.
     """
 
@@ -51,7 +51,7 @@ class WaitGraph:
         self._points: dict[ParallelGroup, int] = {}
         self._scopes = scopes
         self.mixed: list[MixedGroup] = []
-        """Groups that are whole, and whose members cannot meet."""
+        """Groups in which all members wait, and whose members cannot meet."""
         self.conflict = False
         """Members of some group, whole or not, stand in different operations: a wrong layout, or the program."""
         unknown = []
@@ -64,7 +64,7 @@ class WaitGraph:
             else:
                 self._edges[rank].append(self._point(group, scopes))
         self.unknown = tuple(unknown)
-        """Ranks that wait for somebody, and nobody knows for whom."""
+        """Ranks that wait, though it is not known for whom."""
         for targets in tuple(self._edges.values()):
             for target in targets:
                 self._edges.setdefault(target, [])
@@ -84,9 +84,10 @@ class WaitGraph:
         return point
 
     def _in_one_operation(self, ranks: tuple[int, ...]) -> bool:
-        """A whole group in one operation, ranks outside any, or neighbours that exchange: not all send or all receive.
+        """Return whether the ranks wait in one operation: a whole group, ranks outside any, or exchanging neighbours.
 
-        Ranks that wait in a circle through several groups have entered these groups in different orders: a deadlock.
+        Neighbours that all send, or all receive, do not exchange. Ranks that wait in a circle through several groups
+        have entered these groups in different orders: a deadlock.
         """
         here = [scope for rank in ranks if (scope := self._scopes.get(rank)) is not None]
         if frozenset(ranks) in self._closed or not here:
@@ -95,7 +96,7 @@ class WaitGraph:
         return all(scope.toward for scope in here) and one_way not in ({"send"}, {"recv"})
 
     def sinks(self) -> tuple[WaitSink, ...]:
-        """Where the waiting ends, the most waited for first, without ranks that nobody waits for."""
+        """Return where the waiting ends, the most waited for first, without ranks that no rank waits for."""
         parts = _strong_parts(self._edges)
         part_of = {member: number for number, part in enumerate(parts) for member in part}
         before: dict[int, set[int]] = {}
@@ -116,7 +117,7 @@ class WaitGraph:
 
 
 def _entered(group: ParallelGroup, scopes: Mapping[int, Scope | None]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The operations that the members of a group stand in, and who in each; unknown ones may be any of them."""
+    """Return the operations of the members of a group, and who is in each; unknown members may be in any."""
     entered: dict[str, list[int]] = {}
     for rank in group.ranks:
         scope = scopes.get(rank)
@@ -129,7 +130,7 @@ def _entered(group: ParallelGroup, scopes: Mapping[int, Scope | None]) -> tuple[
 def _neighbours(group: ParallelGroup, rank: int, toward: Sequence[int]) -> list[int]:
     at = group.ranks.index(rank)
     if len(toward) == 1:
-        # The first stage's "before" is the last one: so it is with interleaved pipelines; others do not wait there.
+        # The stage before the first is the last one, as in interleaved pipelines; other pipelines do not wait there.
         return [group.ranks[(at + toward[0]) % len(group.ranks)]]
     return [group.ranks[at + step] for step in toward if 0 <= at + step < len(group.ranks)]
 
@@ -146,7 +147,7 @@ def _reaching(end: int, before: Mapping[int, set[int]]) -> set[int]:
 
 
 def _strong_parts(edges: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Parts whose members all reach each other (Tarjan's algorithm, without recursion)."""
+    """Return parts whose members all reach each other (Tarjan's algorithm, without recursion)."""
     order: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []

@@ -1,6 +1,6 @@
-"""Tells ranks that wait at rest in a collective from ranks that were captured in one moment of a healthy step.
+"""Tells ranks that wait at rest in a collective from ranks that were captured at a moment of a healthy step.
 
-What tells the two apart without a step: a rank that trains sends data, or its host uses a processor.
+Even without a step the two differ: a rank that trains sends data, or its host uses a processor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slurm_robust.localize.votes.nobody_works import TRAFFIC_BYTES_PER_S
 
 
 def with_traffic(captures: Sequence[Capture], ranks: Collection[int]) -> list[int]:
-    """Return those of these ranks that sent or received data between the last two captures."""
+    """Return the ranks among these that sent or received data between the last two captures."""
     pairs = _pairs(*captures[-2:], ranks=ranks) if len(captures) > 1 else {}
     elapsed_s = captures[-1].at_s - captures[-2].at_s if pairs else 0.0
     return sorted(rank for rank, (before, after) in pairs.items() if _sends(before, after, elapsed_s))
@@ -41,12 +41,12 @@ def _pairs(before: Capture, after: Capture, *, ranks: Collection[int]) -> dict[i
 
 
 def _sends(before: RankCapture, after: RankCapture, elapsed_s: float) -> bool:
-    """Whether data is on its way; False if the traffic is not known."""
+    """Return whether data is on its way; False if the traffic is not known."""
     return (traffic_bytes_per_s(before, after, elapsed_s) or 0.0) >= TRAFFIC_BYTES_PER_S
 
 
 def _rests(before: RankCapture, after: RankCapture, elapsed_s: float) -> bool:
-    """Both captures show it in a collective, with no data sent and no processor used in between.
+    """Return whether both captures show the rank in a collective, without data sent or a processor used in between.
 
     A host that spins for its device does not rest here: a host that launches kernels looks the same.
     """
