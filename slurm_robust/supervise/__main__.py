@@ -26,9 +26,9 @@ from slurm_robust.supervise.supervisor import Supervisor
 
 
 async def supervise(fd: int, lock_fd: int, words: list[str]) -> int:
-    """Supervise what the launcher on the other end of `fd` runs; `lock_fd` holds the job's lock, -1 where nothing does.
+    """Supervise what the launcher on the other end of `fd` runs; `lock_fd` holds the job's lock, -1 for no lock.
 
-    A fault of ours before the launch ends this process: the launcher then runs the user's srun plainly.
+    A fault of our own before the launch ends this process: the launcher then runs the user's srun without supervision.
     """
     command = srun_command.parse(words)
     own = options.read(command.own, os.environ)
@@ -42,14 +42,14 @@ async def supervise(fd: int, lock_fd: int, words: list[str]) -> int:
     reported = supervised.output()
     if not files and reported is not None:
         files = [reported]
-    # From here on there may be traces of us, which only we can complete.
+    # From here on this process may leave traces that only a supervisor can complete.
     channel.report_alive()
     work_dir = Path(supervised.info.work_dir or ".")
     folder = IncidentFolder(incident_folder.of_run(own.folder, files, supervised.name, work_dir))
     lock = SupervisorLock(supervised.cluster, supervised.name)
     lock.take_over(lock_fd)
     if not lock.claim():
-        # Both would take each other's nodes for spares, and write to one Comment.
+        # Two supervisors would take each other's nodes for spares, and write to one Comment.
         folder.log_event("note", "another srobust run supervises this job: neither acts, both watch and report")
         config = msgspec.structs.replace(config, mode=Mode.OBSERVE)
         supervised.can_claim = False
@@ -75,10 +75,10 @@ async def supervise(fd: int, lock_fd: int, words: list[str]) -> int:
 
 
 def read_job(config: site.Config, ref: JobRef) -> tuple[job.SupervisedJob, site.Config]:
-    """The job, and the configuration: where pyslurm cannot be asked, Slurm's commands are, from then on.
+    """Return the job and the configuration, changed to use Slurm's commands if pyslurm cannot be asked.
 
     Raises:
-        NoJobError: Slurm does not know it.
+        NoJobError: Slurm does not know the job.
         SlurmError: Slurm's commands cannot be asked either.
     """
     try:
@@ -92,7 +92,7 @@ def read_job(config: site.Config, ref: JobRef) -> tuple[job.SupervisedJob, site.
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the supervisor: the entry point."""
     try:
         asyncio.run(supervise(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
     except (site.ConfigError, NoJobError, SlurmError, srun_command.UsageError) as error:

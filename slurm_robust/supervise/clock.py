@@ -1,4 +1,4 @@
-"""Gives the supervisor's parts the time; a test replaces it."""
+"""Gives the supervisor's parts the time; tests replace it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from slurm_robust.supervise.agent.clock import SystemClock
 _CATCH_UP = 0.1
 """A time of day that was set is approached by this share of the time that passes."""
 _STOPPED_S = 10.0
-"""A sleep that ends later than this after its time, without any work, shows that this process was stopped itself."""
+"""If a sleep ends this long after its time, and no work was done, this process itself was stopped."""
 _WORK_SHARE = 0.1
 
 
 class Clock(SystemClock):
     """The clocks of this machine, and asyncio's sleep.
 
-    Its time of day never jumps: a job whose machine's clock is set by 40 minutes has not been silent for 40 minutes.
+    Its time of day never jumps: if the machine's clock is set by 40 minutes, the job has not been silent for so long.
 
     Attributes:
-        stopped_s: For how long this process was stopped, seconds in all. `scontrol suspend` stops it with its job, and
+        stopped_s: For how many seconds this process was stopped in all. `scontrol suspend` stops it with its job, while
             the clocks go on.
     """
 
@@ -28,11 +28,11 @@ class Clock(SystemClock):
 
     def __init__(self) -> None:
         self._offset_s: float | None = None
-        """What is added to the monotonic clock to get the time of day; None before the first look."""
+        """The difference from the monotonic clock to the time of day; None before the first reading."""
         self._seen_s = 0.0
 
     def now_s(self) -> float:
-        """Seconds since the epoch. Between two of them a tenth more or less may have passed, and no more."""
+        """Return seconds since the epoch; between two calls they grow by the passed time, a tenth more or less."""
         now_s = self.monotonic_s()
         offset_s = super().now_s() - now_s
         if self._offset_s is not None:

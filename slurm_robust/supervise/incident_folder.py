@@ -1,6 +1,6 @@
 """Writes the incident folder beside the job's output: story, stacks, report.
 
-Where the disk is full, that is reported once, and training goes on.
+If the disk is full, that is reported once, and training goes on.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _MAX_READ = 64 << 20
 
 
 def beside(output: Path | None, job: str, work_dir: Path) -> Path:
-    """Where a job's folder is: beside its output file, else in its working directory."""
+    """Return the path of a job's folder: beside its output file, else in its working directory."""
     parent = output.parent if output is not None else work_dir
     return parent / f"slurm-robust-{job}"
 
 
 def of_run(chosen: str, outputs: Sequence[Path], job: str, work_dir: Path) -> Path:
-    """Where the folder of a supervised run is: where its user wants it, else as `beside`."""
+    """Return the path of a supervised run's folder: in the folder that its user chose, else as `beside`."""
     return Path(chosen) / f"slurm-robust-{job}" if chosen else beside(outputs[0] if outputs else None, job, work_dir)
 
 
 def names(path: Path) -> list[Path]:
-    """Where the folder may be that is wanted at `path`: others may have had the name before us."""
+    """Return the possible paths of the folder that is wanted at `path`, since others may have taken its name."""
     places = own_folder.names(str(path))
     with contextlib.suppress(OSError):
         places.append(own_folder.at_home(str(path)))
@@ -42,10 +42,10 @@ def names(path: Path) -> list[Path]:
 
 
 class IncidentFolder:
-    """Writes into the folder, and prints the story on stderr too.
+    """Writes into the folder, and also prints the story on stderr.
 
-    Where others may write, too, somebody else's folder may have the name: then ours has another one, which is said. It
-    is opened once, and no link in it is followed.
+    If others may write to the place, too, somebody else's folder may have the name: then our folder gets another name,
+    which is reported. The folder is opened once, and links in it are not followed.
     """
 
     _fd = -1
@@ -61,19 +61,19 @@ class IncidentFolder:
 
     @property
     def path(self) -> Path:
-        """Where it is; it is made unless the disk refuses."""
+        """The path of the folder, which is made unless the disk refuses."""
         with contextlib.suppress(OSError):
             self._open()
         return self._path
 
     def close(self) -> None:
-        """Let go of it; the next use opens it again."""
+        """Close the folder; the next use opens it again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _open(self, make: int = 0o755) -> int:
-        """The folder's descriptor. One that has been removed is made anew."""
+        """Return the folder's descriptor. A folder that was removed is made again."""
         with contextlib.suppress(OSError):
             if self._fd >= 0 and os.fstat(self._fd).st_nlink:
                 return self._fd
@@ -87,7 +87,7 @@ class IncidentFolder:
 
     @contextlib.contextmanager
     def _inside(self, name: str, make: int = 0o755) -> Iterator[tuple[int, str]]:
-        """The descriptor of the folder that holds a file, and the file's own name."""
+        """Yield the descriptor of the folder that holds a file, and the file's own name."""
         with contextlib.ExitStack() as opened:
             fd = self._open(make)
             *above, last = name.split("/")
@@ -131,10 +131,10 @@ class IncidentFolder:
             self._failed(str(self._path / name), error)
 
     def read(self, name: str) -> bytes:
-        """The content of a file that we have written.
+        """Return the content of a file that we have written.
 
         Raises:
-            OSError: there is none, or somebody else may have written it.
+            OSError: there is no such file, or somebody else may have written it.
         """
         with self._inside(name, make=0) as (folder, last):
             fd = own_folder.open_file(last, os.O_RDONLY, inside=folder)
@@ -142,7 +142,7 @@ class IncidentFolder:
             return f.read(_MAX_READ)
 
     def subfolder(self, name: str) -> Path:
-        """A folder for ranks to write into, which nobody else may list; made unless the disk refuses."""
+        """Make a folder for ranks to write into, which nobody else may list, if the disk allows; return its path."""
         try:
             os.close(own_folder.open_folder(name, inside=self._open(), make=0o700))
         except OSError as error:
@@ -150,7 +150,7 @@ class IncidentFolder:
         return self._path / name
 
     def write(self, name: str, content: str | bytes) -> Path | None:
-        """Write a whole file atomically; None if the disk refuses."""
+        """Write a whole file atomically; return None if the disk refuses."""
         try:
             with self._inside(name) as (folder, last):
                 whole_file.write(last, content.encode() if isinstance(content, str) else content, inside=folder)
@@ -160,6 +160,6 @@ class IncidentFolder:
         return self._path / name
 
     def write_archives(self, place: str, archives: Mapping[str, bytes]) -> None:
-        """Keep one capture in the folder `place`, which ends with `/` or is empty: one archive for each node."""
+        """Write the archives of one capture, one for each node, into the folder `place` (ends with `/`, or empty)."""
         for node, archive in archives.items():
             self.write(f"{place}{node}.json.gz", gzip.compress(archive, 6))

@@ -1,4 +1,4 @@
-"""Holds the supervised job: its identity, what Slurm reports about it, and its claim."""
+"""Holds the supervised job: its identity, Slurm's data about it, and its claim."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LAST_CLAIM_S = 5.0
 
 
 def ref_from_environment(env: Mapping[str, str]) -> JobRef:
-    """The job that this process runs in.
+    """Return the job that this process runs in.
 
     Raises:
         NoJobError: the process runs outside of any job.
@@ -36,7 +36,7 @@ def ref_from_environment(env: Mapping[str, str]) -> JobRef:
 
 
 def batch_script() -> str:
-    """The text of the batch script that started this process's launcher; empty if no batch script did.
+    """Return the text of the batch script that started this process's launcher; empty if no batch script did.
 
     slurmd keeps a copy of the script; its path is on the command line of the shell that runs it.
     """
@@ -55,12 +55,12 @@ class SupervisedJob:
     """A job, as far as its supervisor needs it.
 
     Attributes:
-        info: What Slurm knew of the job when the supervision began.
+        info: The job as Slurm knew it when the supervision began.
         previous: The claim that the attempt before left, None on a first run.
         claim: This run's claim, as it was written last.
-        can_claim: Whether the Comment may be written (it is the owner's, and its protocol is understood).
+        can_claim: Whether the Comment may be written (it belongs to the owner, and its protocol is understood).
         refused: Why Slurm refused the last claim, in Slurm's words; empty if it did not.
-        progress: Asked at each writing for what the claim says of the training's progress.
+        progress: Called at each writing for the training's progress, which the claim tells.
     """
 
     client: SlurmClient
@@ -77,7 +77,7 @@ class SupervisedJob:
 
     @property
     def ref(self) -> JobRef:
-        """How Slurm's commands address it."""
+        """The job's name for Slurm's commands."""
         return self.info.ref
 
     @property
@@ -92,12 +92,12 @@ class SupervisedJob:
 
     @property
     def attempt(self) -> Attempt:
-        """This run of it."""
+        """This run of the job."""
         return Attempt(self.cluster, self.name, self.info.restart_count, self.info.start_at_s)
 
     @property
     def name(self) -> str:
-        """Its name in paths, as in `slurm-%A_%a.out`."""
+        """The job's name in paths, as in `slurm-%A_%a.out`."""
         return self.ref.address
 
     @property
@@ -107,7 +107,7 @@ class SupervisedJob:
 
     @property
     def requeue_requested(self) -> bool:
-        """Whether this very attempt has requested a requeue already, and nobody has withdrawn that."""
+        """Whether this attempt has already requested a requeue, and the request was not withdrawn."""
         p = self.previous
         return p is not None and p.state == claim.STATE_WANTS_REQUEUE and p.restart == self.info.restart_count
 
@@ -116,14 +116,14 @@ class SupervisedJob:
         return existing_output(self.info)
 
     async def slurm_settings(self) -> Mapping[str, str]:
-        """Slurm's configuration, by key; empty if Slurm does not tell it."""
+        """Return Slurm's configuration, by key; empty if Slurm does not tell it."""
         try:
             return await asyncio.to_thread(self.client.settings)
         except SlurmError:
             return {}
 
     async def write_claim(self, **changes: object) -> bool:
-        """Write the claim with these changes; False if Slurm did not take it (training goes on)."""
+        """Write the claim with these changes; return False if Slurm did not take it (training goes on)."""
         async with self._writing:
             return await self._write(changes)
 
@@ -150,13 +150,13 @@ class SupervisedJob:
         return True
 
     def tell_progress(self) -> None:
-        """Write the claim with the training's progress, without waiting for it; not where it asks for something."""
+        """Write the claim with the training's progress, without waiting; skipped if the claim asks for something."""
         if self.can_claim:
             self._start(self._write_progress())
 
     async def _write_progress(self) -> bool:
         async with self._writing:
-            # A claim that asks is weighed as it was read: it does not change for a report.
+            # A claim that asks for something is judged as it was read: it does not change for a report.
             asks = self.claim.state != claim.STATE_WATCHING or self.claim.suspected_at_s > 0
             return False if asks else await self._write({})
 
@@ -176,12 +176,12 @@ class SupervisedJob:
             self._write_soon({})
 
     async def report(self, incident: Incident, mode: Mode, acts_at_s: float = 0.0) -> None:
-        """Report a plan that asks nothing of the daemon: admins read the daemon's journal.
+        """Report a plan that does not need the daemon, for the admins, who read the daemon's journal.
 
-        `acts_at_s`: when something else will be done, if nothing changes; 0 if that is not known.
+        `acts_at_s`: when something else will be done, if nothing changes; 0 if it is not known.
 
-        Where the plan is carried out, this does not wait for Slurm: nothing may delay the recovery. Where it is not,
-        the job may end in a moment, so this waits a while until the claim is written.
+        If the plan is carried out, do not wait for Slurm: nothing may delay the recovery. If it is not carried out, the
+        job may end in a moment, so wait a while until the claim is written.
         """
         verdict, plan = incident.verdict, incident.plan
         assert verdict is not None
@@ -224,7 +224,7 @@ def read(client: SlurmClient, ref: JobRef) -> SupervisedJob:
     """Ask Slurm about the job.
 
     Raises:
-        NoJobError: Slurm does not know it.
+        NoJobError: Slurm does not know the job.
         SlurmError: Slurm cannot be asked.
     """
     job = client.job(ref)
@@ -254,7 +254,7 @@ def read(client: SlurmClient, ref: JobRef) -> SupervisedJob:
 
 
 def _unanswered(job: Job, previous: Claim | None) -> dict[str, Any]:
-    """What is repeated of a claim that nobody has answered: a daemon that was away reads it when it starts."""
+    """Return the parts of an unanswered claim to repeat: a daemon that was away reads them when it starts."""
     if previous is None or previous.restart >= job.restart_count:
         return {}
     asked = previous.restart if previous.state == claim.STATE_WANTS_REQUEUE else previous.asked

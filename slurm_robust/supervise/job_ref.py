@@ -1,4 +1,4 @@
-"""Which job is this process in? From its environment alone: Slurm is not asked."""
+"""Reads the job that this process runs in from the environment alone, without asking Slurm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class NoJobError(Exception):
 
 
 class JobIds(NamedTuple):
-    """What the environment says of a job; the same as `model.JobRef`, for which a launch does not wait."""
+    """A job's ids from the environment: like `model.JobRef`, but a launch need not wait for its module."""
 
     job_id: int
     array_job_id: int | None = None
@@ -25,7 +25,7 @@ class JobIds(NamedTuple):
 
 
 def ids_from_environment(env: Mapping[str, str]) -> JobIds:
-    """The job that this process runs in.
+    """Return the job that this process runs in.
 
     Raises:
         NoJobError: the process runs outside of any job.

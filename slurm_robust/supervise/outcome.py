@@ -20,9 +20,10 @@ class ExecutePlan:
     """The current incident is judged, and its plan is to be carried out.
 
     Attributes:
-        failure: The failure as it is compared with others; None if it cannot be compared.
-        trains: Nothing is known to be wrong with the attempt: it is ended for what its nodes have reported.
-        situation: What the plan was decided on: once nodes were tested, it is decided again. None if nobody asked.
+        failure: The failure in a form that can be compared with others; None if it cannot be compared.
+        trains: The attempt itself is not known to be faulty: it is ended because of reports of its nodes.
+        situation: The facts on which the plan was decided, to decide again once nodes were tested. None if the policy
+            was not asked.
     """
 
     verdict: Verdict
@@ -47,4 +48,4 @@ class Relaunch:
 
 
 Outcome = Exit | ExecutePlan | None
-"""Of an incident: None if nothing is to be done now."""
+"""The result of handling an incident; None if nothing is to be done now."""

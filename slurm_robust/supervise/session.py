@@ -1,6 +1,6 @@
-"""Holds what all parts of one run of the supervisor share, and what stays the same for the whole run.
+"""Holds what all parts of one run of the supervisor share, and what does not change during the run.
 
-A part is given the session and the few values that it needs besides; no part is given the supervisor.
+Each part is given the session and the few other values that it needs, but never the supervisor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Allocation:
     """The nodes of one run of the job, as far as the supervisor may use them.
 
     Attributes:
-        all_nodes: As Slurm gave them.
+        all_nodes: The nodes that Slurm gave to the job.
         evicted: Nodes that no attempt may use any more.
         silent_nodes: Usable nodes whose agent does not answer.
     """
@@ -50,7 +50,7 @@ class Allocation:
         return self.without(())
 
     def without(self, more: Iterable[str]) -> list[str]:
-        """Nodes that were not evicted, without these."""
+        """Return the nodes that were not evicted, without these nodes."""
         left_out = self.evicted.union(more)
         return [n for n in self.all_nodes if n not in left_out]
 
@@ -60,24 +60,24 @@ class Session:
     """One run of the supervisor.
 
     Attributes:
-        config: The site's choices, with the user's options over them.
-        channel: To the launcher; None if somebody else started the training step (`srobust attach`).
-        command: The user's command line; None as above.
-        attached: The one step that is watched, where it is not ours; None for all of the job.
-        lock: Shows whether another run of the job is supervised too.
-        checkpoint_dir: Where checkpoints are looked up, empty for nowhere.
+        config: The site's choices, overridden by the user's options.
+        channel: The channel to the launcher; None if somebody else started the training step (`srobust attach`).
+        command: The user's command line; None if somebody else started the training step.
+        attached: The watched step, if it is somebody else's; None to watch all of the job.
+        lock: Shows whether another run of the job is supervised, too.
+        checkpoint_dir: The folder in which checkpoints are looked up, empty for none.
         output_files: The job's output, for progress lines and last words.
         layout: Parallel sizes that the user gave.
-        layout_order: The order in which they count ranks, empty for Megatron's.
+        layout_order: The order in which these sizes count ranks, empty for Megatron's.
         code_dir: The folder whose snapshots the ranks run from, empty for none.
         code: The version of the code that is in force; None if the ranks run from the folder itself.
-        replay: What a replay of the training runs: a command, `same` for the job's own, or empty for a reference model.
+        replay: The command of a replay of the training, `same` for the job's own, or empty for a reference model.
         environment: The environment that srun starts from.
-        fleet: Of the current attempt; it takes the agents' messages.
-        agents: Started on the nodes of the job.
-        node_faults: What the nodes report of themselves; over all attempts.
-        site_mode: What the site's file says, whatever the user has chosen for this job; None if there is no file.
-        rules: By which last lines are read; None before they were needed.
+        fleet: The ranks and agents of the current attempt; it takes the agents' messages.
+        agents: The agents on the nodes of the job.
+        node_faults: What the nodes report of themselves, over all attempts.
+        site_mode: The mode in the site's file, whatever the user has chosen for this job; None if there is no file.
+        rules: The rules by which last lines are read; None before they are needed.
     """
 
     job: SupervisedJob
@@ -115,7 +115,7 @@ class Session:
             files=node_files(self.config.nodecheck),
         )
         self._over_rdma = False
-        """Several nodes of the job have moved much over RDMA, in this attempt or an earlier one."""
+        """Whether several nodes of the job have moved much data over RDMA, in this attempt or an earlier one."""
         self._kernel_records = KernelRecordJudge(self.config.nodecheck, self.job.nodes)
 
     def receive(self, message: FromAgent) -> None:
@@ -128,7 +128,7 @@ class Session:
             self.node_faults.take(message, self.clock.now_s(), over_rdma=self._over_rdma)
 
     def launched(self, command: SrunCommand) -> SrunCommand:
-        """A command as it is launched: from the version of the code that is in force."""
+        """Return a command as it is launched: from the version of the code that is in force."""
         return self.code.command(command) if self.code is not None else command
 
     @property
@@ -150,14 +150,14 @@ class Session:
 
     @property
     def srun_exit_code(self) -> int | None:
-        """The exit code of srun, once it has ended, or once its step has ended and it waits for us; None before."""
+        """The exit code of srun, once it has ended, or once its step has ended and srun waits for us; else None."""
         if self.channel is not None:
             return self.channel.ended
         return self.attached.exit_code if self.attached is not None else None
 
     @property
     def user_end(self) -> str:
-        """The name of the signal by which the user ends the step; empty if nobody does, or if it is not our srun."""
+        """The name of the signal by which the user ends the step; empty if there is none, or srun is not ours."""
         if self.channel is None or self.command is None:
             return ""
         signals, now_s = self.channel.signals, self.clock.monotonic_s()
@@ -175,7 +175,7 @@ class Session:
 
 
 def node_files(config: NodecheckConfig) -> NodeFiles:
-    """Where the agents of a site read."""
+    """Return the files that the agents of a site read."""
     ignore = config.options.get("rdma_ports", {}).get("ignore", ())
     ports = ",".join(map(str, ignore)) if isinstance(ignore, (list, tuple)) else ""
     return NodeFiles(config.cache_dir, config.kmsg, ports)

@@ -1,7 +1,7 @@
-"""Supervises one job: launches the training, polls it, and acts on what its parts return.
+"""Supervises one job: launches the training, polls it, and acts on the results of its parts.
 
-It runs beside the training, in another process than the launcher that started the user's srun. It alone holds the
-current attempt, and replaces it at a relaunch.
+The supervisor runs beside the training, in another process than the launcher that started the user's srun. Only the
+supervisor holds the current attempt, and replaces it at a relaunch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ POLL_S = 0.2
 _IN_ALLOCATION = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION)
 _KILLED_S = 3.0
 _REFUSAL_S = 5.0
-"""A loop in the script whose launches are refused must not keep slurmctld busy."""
+"""The pause after a refused launch: a loop of them in the script must not keep slurmctld busy."""
 
 
 class Supervisor:
@@ -66,7 +66,7 @@ class Supervisor:
         self._session = session
         self._launches = 0
         self._named = 0
-        """Names that were given to attempts, those included that never began."""
+        """How many names were given to attempts, including attempts that never began."""
         self._store = LineageStore(session)
         self._log = IncidentLog(session)
         self._losses = Losses(session)
@@ -88,7 +88,7 @@ class Supervisor:
     def _begin_attempt(self, name: str, *, seen: bool = True, read_from: Mapping[str, int] | None = None) -> None:
         """Replace the current attempt.
 
-        One that is not `seen` had begun before its output was read; `read_from` says where its output begins.
+        An attempt that is not `seen` had begun before its output was read; `read_from` says where its output begins.
         """
         session = self._session
         sources = AttemptSources(
@@ -117,7 +117,7 @@ class Supervisor:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """Supervise; returns the exit code for the script."""
+        """Supervise the job; return the exit code for the script."""
         session, job, channel, attached = (
             self._session,
             self._session.job,
@@ -127,14 +127,15 @@ class Supervisor:
         if job.claim.incident:
             self._log.reopen(job.claim.incident)
         if attached is not None and not (job.can_claim and job.info.batch):
-            # No decision could be told, or the user sits there and sees the end: srun need not wait for one.
+            # A decision could not be reported, or a user at a terminal sees the end: srun need not wait for a decision.
             attached.release()
         self._report_other_restarters()
         early = channel.early if channel is not None else None
         first = channel is not None and (early is not None or not channel.running_attempt) and channel.ended is None
         if channel is not None and first and (why := self._store.launch_refusal()):
             if early is not None:
-                # The launcher knows only what the job's folder remembers. It may have been another one each time.
+                # The launcher only knows what the job's folder remembers, and the folder may have been another one each
+                # time.
                 channel.kill()
                 await channel.wait_ended(_KILLED_S)
             if channel.ended != 0:
@@ -175,7 +176,7 @@ class Supervisor:
         return code
 
     async def _refuse(self, channel: Channel, why: str) -> int:
-        """Launch nothing: too many launches of this job have made no new step."""
+        """Refuse to launch: too many launches of this job have made no new step."""
         session = self._session
         session.folder.log_event("refused", why)
         await session.job.write_claim(state=claim.STATE_DONE, why=why)
@@ -184,7 +185,7 @@ class Supervisor:
         return EXIT_STOPPED_FOR_GOOD
 
     async def poll(self) -> int | None:
-        """Poll the attempt once, and act; returns the exit code where the supervision is over."""
+        """Poll the attempt once, and act; return the exit code if the supervision is over."""
         session, attempt = self._session, self.attempt
         await self._observer.poll(attempt)
         if session.launcher_gone or (session.channel is None and await self._attached_end.reached(attempt)):
@@ -258,12 +259,12 @@ class Supervisor:
         return await self._handler.proven(attempt, start, proven) if proven is not None else None
 
     def _outlasts_healthy_pauses(self, silent_s: float) -> bool:
-        """Whether strong evidence would be acted on by now: no healthy pause of this kind has lasted nearly as long."""
+        """Return whether strong evidence would be acted on by now: no healthy pause of this kind was nearly as long."""
         pauses, settings = self._start.pauses, self._session.settings
         return due(Grade.STRONG, Silence.of(silent_s, self.attempt.pause_kind, pauses, settings))
 
     async def _finish(self) -> int:
-        """Srun has ended well."""
+        """Finish after srun has ended well."""
         session, step = self._session, self.attempt.step
         await self._resumption.close_incident(max(step, self.attempt.resume_point.step))
         session.folder.log_event("finished", f"finished at step {step}" if step >= 0 else "finished", step=step)
@@ -281,7 +282,7 @@ class Supervisor:
     # -- launching ----------------------------------------------------------------------------------------------------
 
     def _new_name(self) -> str:
-        """Name of one more launch of this run of the job."""
+        """Return a name for one more launch of this run of the job."""
         self._named += 1
         job = self._session.job
         return attempt_settings.attempt_name(job.name, job.restart_count, os.getppid(), self._named)
@@ -319,7 +320,7 @@ class Supervisor:
         self._store.take_name(early.lineage)
 
     def _look_up(self) -> ResumePoint:
-        """The newest verified checkpoint; the story says which."""
+        """Return the newest verified checkpoint, after writing it into the story."""
         resume_point = resume_points.look_up(self._session.checkpoint_dir)
         self._log_resume_point(resume_point)
         return resume_point
@@ -340,7 +341,7 @@ class Supervisor:
         session.agents.watch_attempt(name)
 
     async def _launch_warm(self, argv: Sequence[str], resume_point: ResumePoint) -> bool:
-        """Have the attempt begin in processes that wait for it; False if it has to start cold."""
+        """Have the attempt begin in waiting warm processes; return False if it has to start cold."""
         name = await self._warm.take(argv)
         if not name or not await self._warm.release(self._begin_launch(name, resume_point)):
             return False
@@ -348,7 +349,7 @@ class Supervisor:
         return True
 
     def _begin_launch(self, name: str, resume_point: ResumePoint) -> dict[str, str]:
-        """Turn to an attempt that is being launched; returns its variables."""
+        """Begin the state of an attempt that is being launched; return its variables."""
         session = self._session
         heard = session.fleet.heard_at_s
         self._begin_attempt(name)
@@ -357,7 +358,7 @@ class Supervisor:
         return self._environment(name, resume_point)
 
     def _environment(self, name: str, resume_point: ResumePoint) -> dict[str, str]:
-        """The variables of an attempt."""
+        """Return the variables of an attempt."""
         session = self._session
         dumps = session.folder.subfolder("fr")  # PyTorch does not create it, and writes no dump without it
         lineage = self._store.lineage.id
@@ -371,7 +372,7 @@ class Supervisor:
         return env
 
     def _environment_of_next(self, name: str) -> dict[str, str]:
-        """The variables of an attempt that may begin later, but for the checkpoint that it will be given."""
+        """Return the variables of an attempt that may begin later, without its checkpoint, which is not known yet."""
         env = self._environment(name, self.attempt.resume_point)
         rendezvous = attempt_settings.fresh_rendezvous(self._session.environment, name, self._session.allocation.nodes)
         return {**env, **rendezvous}

@@ -1,6 +1,6 @@
-"""Takes the stacks of every process of every rank of this node: in parallel, bounded; each process stays as it was.
+"""Takes the stacks of every process of every rank of this node: in parallel, within bounds, without any change to them.
 
-The archive is content-addressed: equal stacks are stored once. Its format is `localize/stacks/archive.py`'s.
+The archive is content-addressed: equal stacks are stored once. `localize/stacks/archive.py` describes its format.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _MAX_FRAMES = 200
 def py_spy_dump(py_spy: str, pid: int, timeout_s: float) -> Any:
     """Run py-spy on one process.
 
-    With `--nonblocking`: a blocking dump stops every thread, and leaves the target stopped where py-spy itself is
-    killed, or at times without cause (py-spy#390). Never with `--locals`: it prints secrets.
+    Use `--nonblocking`: a blocking dump stops every thread, and leaves the process stopped if py-spy itself is killed,
+    or at times without a cause (py-spy#390). Never use `--locals`: it prints secrets.
 
     Returns:
-        Its JSON, or a text that says why there is none.
+        py-spy's JSON, or a text that says why there is none.
     """
     command = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
@@ -51,7 +51,7 @@ def py_spy_dump(py_spy: str, pid: int, timeout_s: float) -> Any:
 def threads_of(dump: Any, pid: int) -> list[dict[str, Any]]:
     """Turn py-spy's JSON into the archive's threads, outermost frame first.
 
-    The id of a process's first thread is its pid; the name MainThread exists only where `threading` was imported.
+    The id of a process's first thread is its pid; the name MainThread exists only if `threading` was imported.
     """
     out = []
     for t in dump[:_MAX_THREADS]:
@@ -80,7 +80,7 @@ def _process(m: StepProcess, dump: Callable[[int], Any], stacks: dict[str, Any])
         error = result
     else:
         threads = threads_of(result, m.pid)
-        # Thread ids differ from rank to rank, and do not make stacks different.
+        # Thread ids differ from rank to rank; stacks that differ only in them count as equal.
         text = json.dumps([dict(t, os_thread_id=0) for t in threads], sort_keys=True)
         key = hashlib.sha256(text.encode()).hexdigest()[:16]
         stacks.setdefault(key, threads)
@@ -104,17 +104,17 @@ def _last_sign_s(progress: Any, now_s: float) -> float:
 
 
 def _read_recorder(rank: Rank, last_sign_s: float, clock: SystemClock) -> recorder.Reading:
-    """The dump that an earlier capture asked for; asks for the next one."""
+    """Return the dump that an earlier capture asked for, and ask for the next dump."""
     reading = recorder.take(rank.main, rank.rank, last_sign_s, clock)
     recorder.ask(rank.main, rank.rank)
     return reading
 
 
 class CaptureOptions(NamedTuple):
-    """How to capture.
+    """Options of a capture.
 
-    `timeout_s` is for everything: a process not reached in time has an `error`. With `with_recorder` ranks are asked
-    for their flight recorders' dumps, too, and those asked for before are taken.
+    `timeout_s` limits the whole capture: a process that is not reached in time has an `error`. With `with_recorder`,
+    ranks are asked for the dumps of their flight recorders, too, and dumps that were asked for before are taken.
     """
 
     node: str
@@ -131,10 +131,10 @@ def capture(
     clock: SystemClock = CLOCK,
     traffic: TcpTraffic | None = None,
 ) -> dict[str, Any]:
-    """Take the stacks of every process of `ranks`; returns the archive as a JSON-able object.
+    """Take the stacks of every process of `ranks`; return the archive as a JSON-able object.
 
-    `progress` has each rank's entry of the archive (`step`, `phase`, `age_s`), where known. `traffic` remembers what
-    earlier captures saw.
+    `progress` has each rank's entry of the archive (`step`, `phase`, `age_s`), if known. `traffic` remembers the
+    traffic that earlier captures saw.
     """
     started_s = clock.now_s()
     deadline_s = clock.monotonic_s() + options.timeout_s

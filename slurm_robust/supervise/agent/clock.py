@@ -1,6 +1,6 @@
-"""Reads the machine's clocks, in this file alone; everything else of `supervise` takes a clock, which a test replaces.
+"""Reads the machine's clocks, for all of `supervise`: other modules take a clock as an argument, which tests replace.
 
-Apart from `supervise.clock`, which adds a sleep for asyncio: agents and the launcher do not load asyncio.
+It is separate from `supervise.clock`, which adds a sleep for asyncio: agents and the launcher do not load asyncio.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ class SystemClock:
     """The clocks of this machine."""
 
     def now_s(self) -> float:
-        """Seconds since the epoch; may jump when the machine's clock is set."""
+        """Return seconds since the epoch; may jump when the machine's clock is set."""
         return time.time()
 
     def monotonic_s(self) -> float:
-        """Seconds since an arbitrary start; never jumps."""
+        """Return seconds since an arbitrary start; never jumps."""
         return time.monotonic()
 
     def since_boot_s(self) -> float:
-        """Seconds since the machine was booted, as the start times in /proc count them."""
+        """Return seconds since the machine was booted, as the start times in /proc count them."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def worked_s(self) -> float:
-        """Seconds of processor time that this thread has used; waiting does not count."""
+        """Return seconds of processor time that this thread has used; waiting does not count."""
         return time.thread_time()
 
     def pause(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Turns messages (NamedTuples) into JSON objects and back; keys and readers follow from the fields' names and types."""
+"""Converts messages (NamedTuples) to JSON objects and back; keys and readers follow from field names and types."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Message = TypeVar("Message")
 
 
 class Codec(Generic[Message]):
-    """Knows the messages that travel in one direction.
+    """Knows the messages that are sent in one direction.
 
-    An object names its kind under `tag`. `keys` has the fields whose key is another word, `readers` what reads a value
-    of a type, by its annotation.
+    A message's object names the kind of the message under `tag`. `keys` has the fields whose key differs from their
+    name. `readers` has the function that reads a value, by the type annotation of its field.
     """
 
     def __init__(
@@ -40,16 +40,16 @@ class Codec(Generic[Message]):
         }
 
     def encode(self, message: Message) -> dict[str, Any]:
-        """The object that carries a message; fields that have their default value are left out."""
+        """Return the object that carries a message; fields that have their default value are left out."""
         cls, values = type(message), cast("tuple[Any, ...]", message)
         chosen = {key: value for (key, _, default), value in zip(self._fields[cls], values) if value != default}
         return {self._tag: self._kind_of[cls], **chosen}
 
     def decode(self, raw: Mapping[str, Any]) -> Message:
-        """The message that an object carries.
+        """Return the message that an object carries.
 
         Raises:
-            ValueError: its kind is unknown, a field is missing, or a value is not what the field holds.
+            ValueError: the kind is unknown, a field is missing, or a value does not fit its field.
         """
         try:
             cls = self._class_of[raw[self._tag]]

@@ -1,6 +1,6 @@
-"""Reads how tasks of this node ended: the SPANK plugin writes what slurmstepd knows into a file, one line for each.
+"""Reads how tasks of this node ended. The SPANK plugin writes it into a file, one line for each task.
 
-A line is `TASK CODE SIGNAL SECONDS`. The file is removed when the step ends on this node; our descriptor remains.
+A line is `TASK CODE SIGNAL SECONDS`. The file is removed when the step ends on this node; our open descriptor remains.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Exits:
         self._files: dict[str, _ExitsFile | None] = {}
 
     def follow(self, path: str, step_id: str) -> None:
-        """Read this file from now on; one that cannot be read is not tried again."""
+        """Read this file from now on; a file that cannot be read is not tried again."""
         if path in self._files or len(self._files) >= _MAX_FILES:
             return
         self._files[path] = None
@@ -49,13 +49,13 @@ class Exits:
         self._files.clear()
 
     def read_new(self) -> list[TaskEnded]:
-        """Tasks that ended since the last call."""
+        """Return the tasks that ended since the last call."""
         out: list[TaskEnded] = []
         for path, file in list(self._files.items()):
             if file is None:
                 continue
             try:
-                # Before the read: the plugin's last line is written before the file is removed.
+                # Check this before the read: the plugin writes its last line before the file is removed.
                 removed = os.fstat(file.fd).st_nlink == 0
                 data = file.rest + os.read(file.fd, _MAX_BYTES)
             except OSError:
@@ -73,7 +73,7 @@ class Exits:
 
 
 def parse(line: bytes, node: str, step_id: str, now_s: float) -> TaskEnded | None:
-    """One line; None if it is malformed."""
+    """Return the end that one line tells of; None if the line is malformed."""
     words = line.decode("ascii", "replace").split(" ")
     try:
         task, code, number = (int(word) for word in words[:3])

@@ -11,11 +11,11 @@ from slurm_robust.supervise.agent.ranks import StepProcess, Target
 
 DEVICES = "/dev/nvidia"
 _CGROUP = re.compile(r"/(job_\d+|s[0-9A-Z]{13})/step_(\d+)(?:/|$)", re.MULTILINE)
-"""The folders of a job and a step; Slurm 26.05 names a job's by its SLUID."""
+"""Matches the folders of a job and a step; Slurm 26.05 names a job's folder by its SLUID."""
 
 
 def holders(target: Target, steps: set[str], devices: str = DEVICES) -> list[StepProcess]:
-    """Processes of these steps that hold a device file open; none if there is no such file."""
+    """Return the processes of these steps that hold a device file open; empty if there is no such file."""
     if not steps or not glob.glob(glob.escape(devices) + "*"):
         return []
     me, own, out = os.getuid(), os.getpid(), []
@@ -34,12 +34,12 @@ def _holds(pid: int, devices: str) -> bool:
 
 
 def _step_of(pid: int, target: Target) -> str:
-    """The step of this job and node that a process belongs to, by its environment or its cgroup; else empty."""
+    """Return the step of this job and node that a process belongs to, by its environment or its cgroup; else empty."""
     env = procfs.environ(pid)
     if env.get("SLURMD_NODENAME", target.node) != target.node or env.get("SROBUST_WATCH"):
         return ""
     if "SLURM_JOB_ID" in env:
         return env.get("SLURM_STEP_ID", "") if env["SLURM_JOB_ID"] == target.job_id else ""
     match, own = _CGROUP.search(procfs.cgroup(pid)), _CGROUP.search(procfs.cgroup(os.getpid()))
-    # An agent is a step of the same job: a SLUID that both have is the job's.
+    # An agent is a step of the job, too: a SLUID that both have is the SLUID of the job.
     return match[2] if match and match[1] in (f"job_{target.job_id}", own[1] if own else "") else ""

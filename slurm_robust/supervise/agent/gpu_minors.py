@@ -1,7 +1,7 @@
 """Reads the numbers of this node's GPUs and the driver's version from the driver's files in /proc.
 
-NVIDIA's driver asks the GPU for some of what these files show, so reading one may hang where a GPU is lost
-(`nv_procfs_read_gpu_info` in its open kernel modules). A thread of its own reads them, once.
+NVIDIA's driver asks the GPU for some of the values in these files, so reading a file may hang if a GPU is lost
+(`nv_procfs_read_gpu_info` in its open kernel modules). A separate thread reads the files, once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Mapping, NamedTuple
 
 DRIVER = "/proc/driver/nvidia/gpus"
 WAIT_S = 0.5
-"""So long is the reading awaited, once: it takes some milliseconds where nothing hangs."""
+"""The reading is waited for this long, once: it takes some milliseconds if nothing hangs."""
 _MINOR = re.compile(r"^Device Minor:\s*(\d{1,4})\s*$", re.MULTILINE)
 _MAJOR = re.compile(r"^NVRM version: .{1,80}?\s(\d{3,4})\.\d", re.MULTILINE)
 _ADDRESS = re.compile(r"\b[0-9a-f]{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})\b", re.IGNORECASE)
@@ -21,12 +21,12 @@ _MAX_CHARS = 8192
 
 
 class DriverFacts(NamedTuple):
-    """What the driver's files say.
+    """The values in the driver's files.
 
     Attributes:
         minors: PCI address (`gpu_address`) → number of the device file, in the order of the bus; empty if the
-            driver does not name them all.
-        major: Major number of the driver; 0 if it is not known.
+            driver does not name all GPUs.
+        major: Major version of the driver; 0 if it is not known.
     """
 
     minors: Mapping[str, int] = {}
@@ -50,7 +50,7 @@ class GpuMinors:
 
     @property
     def facts(self) -> DriverFacts:
-        """What was read; nothing while the reading hangs, for which the first caller waits `WAIT_S`."""
+        """The values that were read; empty while the reading hangs. The first caller waits `WAIT_S` for them."""
         self.start()
         if not self._awaited and self._thread is not None:
             self._thread.join(WAIT_S)
@@ -64,7 +64,7 @@ class GpuMinors:
 
 
 def gpu_address(text: str) -> str:
-    """The first PCI address in a text, as the kernel writes it without the function: `0000:9b:00`; empty for none."""
+    """Return the first PCI address in a text, as the kernel writes it without the function (`0000:9b:00`); or empty."""
     match = _ADDRESS.search(text)
     return match[1].lower() if match else ""
 

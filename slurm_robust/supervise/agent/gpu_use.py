@@ -1,8 +1,9 @@
-"""Which GPUs of this node do the job's ranks use? By their device files, `/dev/nvidiaN`.
+"""Finds the GPUs of this node that the job's ranks use, by their device files, `/dev/nvidiaN`.
 
-A process's open files are certain, but a library may open all GPUs that it is allowed to. Slurm's numbers
-(`SLURM_STEP_GPUS`) are those of the records in gres.conf: in the order of device files, or with `AutoDetect` in
-that of the bus. They narrow the open files down where they fit them, and stand in for them until a rank has opened any.
+A process's open files are certain, but a library may open all GPUs that it is allowed to open. Slurm's numbers
+(`SLURM_STEP_GPUS`) count the records in gres.conf: in the order of device files, or with `AutoDetect` in the order of
+the bus. If Slurm's numbers fit the open files, they narrow them down; until a rank has opened a file, they replace
+them.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ _OPEN_EVERY_S = 60.0
 _CLOSED_EVERY_S = 30.0
 _MAX_PROCESSES = 32
 _KEPT_S = 120.0
-"""A lost GPU may be reported that long after it has killed its rank: sources are polled."""
+"""The loss of a GPU may be reported this long after it has killed its rank: sources are polled."""
 _MOST_GONE = 512
 
 
 class _Use(NamedTuple):
     opened: frozenset[int] | None
-    """Numbers of the device files that are open; None if that cannot be read."""
+    """Numbers of the open device files; None if they cannot be read."""
     given: tuple[int, ...] | None
     """Slurm's numbers; None if the environment has none."""
     read_s: float
 
 
 class GpuUse:
-    """The GPUs of an attempt's ranks.
+    """The GPUs that the ranks of an attempt use.
 
-    A rank that a lost GPU has killed is no longer there when that is reported: the ranks of an attempt count to its
-    end, and those of the one before for another `_KEPT_S`.
+    A rank that a lost GPU has killed is no longer there when the loss is reported. So the ranks of an attempt count
+    until its end, and the ranks of the attempt before for another `_KEPT_S`.
     """
 
     def __init__(self, clock: SystemClock = CLOCK, *, devices: str = DEVICES, driver: str = DRIVER) -> None:
@@ -60,7 +61,7 @@ class GpuUse:
 
     @property
     def driver(self) -> int:
-        """Major number of NVIDIA's driver; 0 if it is not known. May wait for the driver, once."""
+        """Major version of NVIDIA's driver; 0 if it is not known. May wait for the driver, once."""
         return self._driver.facts.major
 
     @property
@@ -69,14 +70,14 @@ class GpuUse:
         return not self._found and not self._gone
 
     def new_attempt(self) -> None:
-        """The ranks so far were those of an attempt that has ended."""
+        """Note that the attempt of the ranks so far has ended."""
         until_s = self._clock.monotonic_s() + _KEPT_S
         ended = {**{key: use for key, (use, _) in self._gone.items()}, **self._uses}
         self._gone = {key: (use, min(until_s, self._gone.get(key, (use, until_s))[1])) for key, use in ended.items()}
         self._uses, self._found = {}, False
 
     def learn(self, ranks: Iterable[Rank], *, now: bool = False) -> None:
-        """Look at these ranks, where that is due, or `now`."""
+        """Look at these ranks if a look is due, or with `now` in any case."""
         self._driver.start()
         at_s = self._clock.monotonic_s()
         found: dict[tuple[int, int], _Use] = {}
@@ -86,12 +87,12 @@ class GpuUse:
             every_s = _OPEN_EVERY_S if known.opened else _CLOSED_EVERY_S
             if now or at_s - known.read_s >= every_s:
                 opened = self._opened(rank)
-                # The files of one that has just ended are closed.
+                # The files of a rank that has just ended are closed.
                 known = _Use(known.opened if opened == frozenset() else opened, known.given, at_s)
             # A young process may still exec with another environment.
             found[key] = known._replace(given=rank.main.gpus)
         ended = {
-            # What opened no GPU may have been a shell above the ranks, and the numbers that it was given may be others.
+            # A process that opened no GPU may have been a shell above the ranks, with other numbers than the ranks'.
             key: (use, math.inf if use.opened else at_s + _KEPT_S)
             for key, use in self._uses.items()
             if key not in found
@@ -101,13 +102,13 @@ class GpuUse:
         self._uses, self._found = found, self._found or bool(found)
 
     def concerns(self, finding: NodeFinding) -> bool | None:
-        """Whether a finding concerns these ranks; None if that will be known once they have opened a GPU."""
+        """Return whether a finding concerns these ranks; None if it will only be known once they have opened a GPU."""
         if not finding.about_gpus:
             return True
         gpus = frozenset(finding.gpus)
         said = [self._concerns_rank(use, gpus) for use in self._uses.values()]
         ended = [self._concerns_rank(use, gpus) for use, _ in self._gone.values()]
-        # One that has ended without a GPU opens none any more.
+        # A rank that has ended without a GPU will not open one any more.
         open_questions = said or ended
         if True in said or True in ended:
             return True
@@ -123,13 +124,13 @@ class GpuUse:
         return not gpus or bool(used & gpus)
 
     def _meant(self, given: tuple[int, ...]) -> list[frozenset[int]]:
-        """What Slurm's numbers may mean: device files, or places on the bus."""
+        """Return the possible meanings of Slurm's numbers: device files, or places on the bus."""
         by_bus = tuple(self._driver.facts.minors.values()) if given else ()
         on_bus = [by_bus[number] for number in given if number < len(by_bus)]
         return [frozenset(given), frozenset(on_bus if len(on_bus) == len(given) else ())]
 
     def _opened(self, rank: Rank) -> frozenset[int] | None:
-        """The device files that the first of a rank's processes has open which has any."""
+        """Return the open device files of the first of the rank's processes that has any open."""
         if not glob.glob(glob.escape(self._devices) + "[0-9]*"):
             return frozenset()
         for process in (rank.main, *rank.tree[:_MAX_PROCESSES]):

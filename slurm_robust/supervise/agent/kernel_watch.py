@@ -1,7 +1,7 @@
 """Reads the kernel log if the job's user may and no node watch does, and sends lines that may tell of a fault.
 
-Whether they do, the supervisor judges, by the node checks' catalogue, which agents do not load. Lines about disks that
-are lost and file systems that went read-only stay here: what they mean depends on what is mounted on this node.
+The supervisor judges whether a line tells of a fault, by the node checks' catalogue, which agents do not load. Lines
+about lost disks and file systems that went read-only are not sent: their meaning depends on the mounts of this node.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ WORDS = (
     *("Machine Check", "Memory failure", "memory corruption", "EXT4-fs error", "XFS (", "BTRFS", "SQUASHFS error"),
     *("beyond end of device", "soft lockup", "hard LOCKUP", "detected", "[#", "BUG: ", "kernel BUG at", "Oops"),
 )
-"""Only lines with one of these are sent. That judges nothing: every line that the catalogue finds urgent has one, but
-for those about disks."""
+"""Only lines with one of these words are sent. Every line that the catalogue finds urgent has one of them, except lines
+about disks."""
 _CANDIDATE = re.compile(b"|".join(re.escape(word.encode()) for word in WORDS))
 _RECORD = re.compile(rb"[0-9]{1,5},[0-9]{1,20},([0-9]{1,20}),[^;]{0,64};")
 _ABOUT_GPUS = ("NVRM", "SXid")
 _KERNEL_LOG = os.makedev(1, 11)
-"""Containers may have something else at its place: a terminal, say."""
+"""The device number of the kernel log: in containers, its path may lead to something else, such as a terminal."""
 _READ_BYTES = 8192
 """The kernel's own limit for one record."""
 _BYTES_A_TICK = 256 << 10
 _FILE_BYTES = 1 << 20
 _SENT_A_TICK = 32
-"""Then the rest waits in the kernel, which may overwrite it."""
+"""The most lines sent in a tick. The rest waits in the kernel, which may overwrite it."""
 _WAITS_S = 3600.0
 _MOST_WAITING = 256
 _LATE_S = 10.0
-"""A line may come so late, or the kernel's clock and ours differ by so much."""
+"""A line may come this late, or the kernel's clock may differ from ours by so much."""
 
 
 class _Line(NamedTuple):
     record: str
     read_s: float
     live: bool
-    """It came after all that there was had been read."""
+    """Whether the line came after the existing log had been read."""
     about: NodeFinding
-    """What `GpuUse` is asked about."""
+    """The finding about which `GpuUse` is asked."""
 
 
 class KernelWatch:
-    """Follows one kernel log, from `look_back_s` before now on; an empty path stands for no log.
+    """Follows one kernel log, from `look_back_s` before now on. With an empty path there is no log.
 
-    A log that cannot be opened is not tried again. One that is no device is read from near its end on, if it holds raw
-    records as the device gives them.
+    A log that cannot be opened is not tried again. A log that is a file, and not a device, is read from near its end
+    on, if it holds raw records as the device gives them.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class KernelWatch:
         self._live = False
         """All that was written before the log was opened is read."""
         self._rest = b""
-        """Of a log that is no device: the line that is still being written."""
+        """The line of a log file that is still being written."""
         self._waiting: list[_Line] = []
         """About GPUs, while no rank has shown which GPUs are this job's."""
 
     def poll(self, ranks: Iterable[Rank], *, watched: bool) -> None:
-        """Send the new lines that may concern the job of these ranks. `watched`: by a root service."""
+        """Send the new lines that may concern the job of these ranks, unless a root service has `watched` the node."""
         if watched:
             self._close()
             self._since_s, self._waiting = self._clock.since_boot_s(), []
@@ -137,7 +137,7 @@ class KernelWatch:
             self._fd = -1
 
     def _read(self) -> list[_Line]:
-        """The next candidates, within the bounds of a tick."""
+        """Return the next candidate lines, within the bounds of a tick."""
         found: list[_Line] = []
         size = 0
         while size < _BYTES_A_TICK and len(found) < _SENT_A_TICK:
@@ -145,7 +145,7 @@ class KernelWatch:
                 data = os.read(self._fd, _READ_BYTES)
             except BrokenPipeError:
                 size += 128
-                continue  # overwritten: the next read goes on at the oldest that is left
+                continue  # overwritten: the next read goes on at the oldest record that is left
             except BlockingIOError:
                 data = b""
             except OSError:
@@ -162,7 +162,7 @@ class KernelWatch:
         return found
 
     def _new(self, line: bytes) -> bool:
-        """Whether it is a record, and none of an earlier job's."""
+        """Return whether the line is a record, and not from the time of an earlier job."""
         match = _RECORD.match(line)
         # The kernel's clock may differ from ours by seconds after weeks: a line that has just come is new anyway.
         return match is not None and (self._live or int(match[1]) / 1e6 >= self._since_s)

@@ -1,6 +1,6 @@
-"""Runs the agent's loop: find the ranks, report what changed, carry out what the supervisor asks (`messages`).
+"""Runs the agent's loop: find the ranks, report changes, carry out what the supervisor asks (`messages`).
 
-End of input ends it.
+The end of input ends the agent.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _HEARTBEAT_S = 2.0
 
 
 class Agent:
-    """One node's agent.
+    """The agent of one node.
 
-    It reads the ring of node findings, or else the kernel log, from `look_back_s` before its start on.
+    The agent reads the file of node findings, or else the kernel log, from `look_back_s` before its start on.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Agent:
         self._unfinished_line = b""
 
     def send(self, message: messages.FromAgent) -> None:
-        """Send one message, from any thread; a supervisor that is gone ends the agent."""
+        """Send one message, from any thread. If the supervisor is gone, the agent ends."""
         with self._write_lock:
             self._sent += 1
             lines = wire.encode(self._node, self._sent, messages.encode(message))
@@ -81,7 +81,7 @@ class Agent:
             self._sent_at_s = self._clock.monotonic_s()
 
     def run(self) -> None:
-        """Run until the supervisor is gone; where Slurm ends the job, as long as a rank lives."""
+        """Run until the supervisor is gone; if Slurm ends the job, run as long as a rank lives."""
         self._sigterm.listen()
         try:
             self._loop()
@@ -119,7 +119,7 @@ class Agent:
             self._serve(now_s + POLL_S if self._sigterm.end_is_near else min(next_tick_s, next_scan_s))
 
     def _may_end(self) -> bool:
-        """Whether no rank needs this agent, those included that have just started."""
+        """Return whether no rank needs this agent, not even a rank that has just started."""
         if self._sigterm.may_end(self._table.ranks.values()):
             self._table.rescan()
         return self._sigterm.may_end(self._table.ranks.values())
@@ -146,7 +146,7 @@ class Agent:
                     self._requests.run(request)
 
     def _watch_persister_socket(self) -> None:
-        """Wait for ranks on the persister's socket while no process serves them."""
+        """Wait for ranks on the persister's socket while no persister serves them."""
         fd = self._persister.listening()
         if fd != self._persister_fd:
             if self._persister_fd >= 0:
@@ -157,9 +157,9 @@ class Agent:
 
 
 def main(argv: list[str]) -> None:
-    """Entry point: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY", "LOOK_BACK_S", …])`, then the fields of `NodeFiles`.
+    """Run the agent: `main(["JOBID", "ATTEMPT", "TICK_S", "PY_SPY", "LOOK_BACK_S", …])`, then `NodeFiles`' fields.
 
-    All behind PY_SPY may be left out; the rest is in Slurm's environment.
+    All arguments after PY_SPY may be left out. Everything else is read from Slurm's environment.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # srun ends us, not a key on the user's terminal
     job_id, attempt, tick_s, py_spy, *more = argv

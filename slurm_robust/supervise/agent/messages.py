@@ -1,4 +1,4 @@
-"""Defines the messages between agents and supervisor: the only place that knows how they look on the channel.
+"""Defines the messages between agents and supervisor: only this module knows their form on the channel.
 
 Both ends use these classes. On the channel (`wire`) a message is a JSON object with short keys: `t` is its kind, `n`
 the node that sent it, and lists such as progress are plain arrays, since thousands of ranks send them every second.
@@ -33,13 +33,13 @@ class Heartbeat(NamedTuple):
 
 
 class RankFound(NamedTuple):
-    """A rank's main process.
+    """A rank's main process was found.
 
     Attributes:
         task: Slurm's number of the task that the rank belongs to; -1 for the rank's own number.
-        nodes: Nodes of its step; 0 or less where its environment does not say.
-        ranked: Its environment has RANK: torchrun or a script is above it.
-        python: The Python that runs it, as `rank_python` knows it; empty for none.
+        nodes: How many nodes its step has; 0 or less if its environment does not say.
+        ranked: Its environment has RANK: torchrun or a script has started it.
+        python: The Python that runs the rank, as `rank_python` found it; empty for none.
     """
 
     node: str
@@ -55,7 +55,7 @@ class RankFound(NamedTuple):
 
 
 class RankGone(NamedTuple):
-    """A rank's main process has ended; `task_lives` where torchrun or a shell of its task is still there."""
+    """A rank's main process has ended; `task_lives` if torchrun or a shell of its task still runs."""
 
     node: str
     rank: int
@@ -65,10 +65,10 @@ class RankGone(NamedTuple):
 
 
 class ProgressEntry(NamedTuple):
-    """What a rank reported last; NaN and infinity are the texts `nan` and `inf`, None is not known.
+    """The last report of a rank; NaN and infinity are the texts `nan` and `inf`, None is unknown.
 
-    `age_s` is how long ago the rank showed progress when this was sent: the nodes' times of day may differ by hours.
-    `loss_call` is the call that gave the loss, counted like `calls`; 0 is not known.
+    `age_s` is how long before the sending the rank showed progress: the nodes' times of day may differ by hours.
+    `loss_call` is the number of the call that gave the loss, counted like `calls`; 0 if unknown.
     """
 
     rank: int
@@ -90,7 +90,7 @@ class ProgressReport(NamedTuple):
 
 
 class TimingEntry(NamedTuple):
-    """Seconds that a step took a rank: in all, own work, communication. None is not known; not checked here."""
+    """Seconds that a step took a rank: in all, own work, communication. None is unknown; not checked here."""
 
     rank: int
     step: int
@@ -107,7 +107,7 @@ class TimingReport(NamedTuple):
 
 
 class FirstStep(NamedTuple):
-    """The first step that a rank reported (-1 before it did), and how long ago."""
+    """The first step that a rank reported (-1 if it has not reported one), and how long ago."""
 
     step: int
     age_s: float
@@ -124,7 +124,7 @@ class RankStart(NamedTuple):
 
 
 class RankState(NamedTuple):
-    """The state of a rank's processes: of its main process, if that is in one of these states, else of another one.
+    """The state of a rank's processes: of its main process, if that has such a state, else of another process.
 
     `T` is stopped by a signal, `t` is held by a debugger, `D` is uninterruptible, and empty means that all are well.
     """
@@ -136,12 +136,12 @@ class RankState(NamedTuple):
 
 
 class TaskEnded(NamedTuple):
-    """How a task ended, as slurmstepd told the SPANK plugin.
+    """The end of a task, as slurmstepd told the SPANK plugin.
 
     Attributes:
-        code: Exit code; 0 if a signal ended it.
+        code: Exit code; 0 if a signal ended the task.
         signal: Number of that signal, 0 for none.
-        age_s: How long ago.
+        age_s: How long ago the task ended.
     """
 
     node: str
@@ -161,7 +161,7 @@ class CaptureTaken(NamedTuple):
 
 
 class RasTaken(NamedTuple):
-    """What NCCL's RAS service answered, packed."""
+    """The answer of NCCL's RAS service, packed."""
 
     node: str
     capture_id: int
@@ -177,12 +177,12 @@ class Cleaned(NamedTuple):
 
 
 class NodeFindings(NamedTuple):
-    """What the root service of a node has found, as far as it concerns this job.
+    """The findings of a node's root service, as far as they concern this job.
 
     Attributes:
         problem: Why the service's file is not believed; empty if it is.
-        unused: No rank has run on the node: which GPUs the job would use there is not known. Those that turn out to
-            concern it are sent again.
+        unused: No rank has run on the node, so it is not known which GPUs the job would use there. Findings that turn
+            out to concern the job are sent again.
     """
 
     node: str
@@ -192,15 +192,15 @@ class NodeFindings(NamedTuple):
 
 
 class KernelRecords(NamedTuple):
-    """Lines of a node's kernel log that may tell of a fault which concerns this job: `MAX_RECORDS` at most.
+    """Lines of a node's kernel log that may tell of a fault which concerns this job: at most `MAX_RECORDS` lines.
 
     Attributes:
-        at_s, since_boot_s: When they were sent, by the node: seconds since the epoch, and since its boot.
-        records: As `/dev/kmsg` gives them, `MAX_RECORD_CHARS` at most of each.
+        at_s, since_boot_s: When the lines were sent, by the node's clocks: seconds since the epoch, and since its boot.
+        records: The lines as `/dev/kmsg` gives them, each cut to `MAX_RECORD_CHARS`.
         gpus: PCI address (`0000:9b:00`) → number of the GPU's device file.
-        driver: Major number of NVIDIA's driver; 0 if it is not known.
-        unused: As in `NodeFindings`.
-        since_s: No record is older than this, in seconds since the epoch; 0 if that is not known.
+        driver: Major version of NVIDIA's driver; 0 if it is not known.
+        unused: No rank has run on the node, as in `NodeFindings`.
+        since_s: The records are not older than this, in seconds since the epoch; 0 if that is not known.
     """
 
     node: str
@@ -214,7 +214,7 @@ class KernelRecords(NamedTuple):
 
 
 class PortTraffic(NamedTuple):
-    """How many bytes all RDMA ports of a node have moved in the last seconds; sent where that has changed."""
+    """How many bytes all RDMA ports of a node have moved in the last seconds; sent if the number has changed."""
 
     node: str
     seconds: float
@@ -228,13 +228,13 @@ class Flushing(NamedTuple):
 
 
 class Flushed(NamedTuple):
-    """An agent that ends has written all of its checkpoints."""
+    """An agent that ends has written all its checkpoints."""
 
     node: str
 
 
 class Malformed(NamedTuple):
-    """A line from a node that is not one of these messages. Never sent."""
+    """A line from a node that is not one of these messages. It is never sent."""
 
     node: str
 
@@ -258,8 +258,8 @@ class TakeCapture(NamedTuple):
     """Send the stacks of all ranks.
 
     Attributes:
-        round_number: Which capture of the incident this is.
-        timeout_s: For everything.
+        round_number: The number of the capture within the incident.
+        timeout_s: The limit of the whole capture.
         ras_node: The node whose agent also asks NCCL's RAS service.
         with_recorder: Collect flight-recorder dumps, too.
     """
@@ -272,11 +272,11 @@ class TakeCapture(NamedTuple):
 
 
 class CleanUp(NamedTuple):
-    """Kill what is left of an ended attempt, and report what does not go.
+    """Kill the rest of an ended attempt, and report processes that remain.
 
     Attributes:
-        request_id: Repeated requests of one id are carried out once; 0 is always carried out.
-        step_ids: The attempt's steps: their processes that hold a GPU are killed even without our environment.
+        request_id: A request is carried out only once for each id; with 0 it is always carried out.
+        step_ids: The attempt's steps: processes of these steps that hold a GPU are killed even without our environment.
     """
 
     request_id: int
@@ -373,14 +373,14 @@ _TO_AGENT: Codec[ToAgent] = Codec(
 
 
 def encode(message: FromAgent | ToAgent) -> dict[str, Any]:
-    """The JSON object that carries a message."""
+    """Return the JSON object that carries a message."""
     if isinstance(message, (WatchAttempt, TakeCapture, CleanUp, AskWarm, CheckMounts, ContinueRank)):
         return _TO_AGENT.encode(message)
     return _FROM_AGENT.encode(message)
 
 
 def from_agent(raw: Mapping[str, Any]) -> FromAgent:
-    """What an agent sent; `Malformed` if it is not one of an agent's messages."""
+    """Return the message that an agent sent; `Malformed` if it is not a message of an agent."""
     try:
         return _FROM_AGENT.decode(raw)
     except ValueError:
@@ -389,7 +389,7 @@ def from_agent(raw: Mapping[str, Any]) -> FromAgent:
 
 
 def to_agent(raw: Mapping[str, Any]) -> ToAgent | None:
-    """What the supervisor sent; None if it is not one of the supervisor's messages."""
+    """Return the message that the supervisor sent; None if it is not a message of the supervisor."""
     try:
         return _TO_AGENT.decode(raw)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Defines the messages about network file systems between supervisor and agents; `messages` lists them with all."""
+"""Defines the messages about network file systems between supervisor and agents; `messages` lists them, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class CheckMounts(NamedTuple):
     """Find out which of these mount points do not answer.
 
     Attributes:
-        mounts: Empty for all network file systems of the node.
+        mounts: The mount points; empty for all network file systems of the node.
         only: The node whose agent answers; empty for all.
     """
 
@@ -19,10 +19,10 @@ class CheckMounts(NamedTuple):
 
 
 class MountsChecked(NamedTuple):
-    """Which mount points of a node are silent, and which have answered.
+    """The mount points of a node that are silent, and those that have answered.
 
     Attributes:
-        request_id: That of the request, or of the capture that has found a process of a rank in state D.
+        request_id: Id of the request, or of the capture that has found a process of a rank in state D.
     """
 
     node: str

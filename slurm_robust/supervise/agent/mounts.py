@@ -1,8 +1,8 @@
-"""Which network file systems of this node do not answer? Asked in child processes, which may hang in the agent's place.
+"""Finds network file systems of this node that do not answer, by child processes, which may hang in the agent's place.
 
-A mount is silent if a child that asks it has had no answer for `ANSWER_S`. Such a child is killed. One that cannot be
-killed is left behind: it ends when its mount answers or is gone. Until then its mount counts as silent, and no second
-child is started for it.
+A mount is silent if a child that asks it has had no answer for `ANSWER_S`. Such a child is killed. A child that cannot
+be killed is left behind: it ends when its mount answers or is gone. Until then its mount counts as silent, and no
+second child is started for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurm_robust.supervise.agent.mount_messages import CheckMounts, MountsCheck
 from slurm_robust.supervise.agent.ranks import Rank
 
 ANSWER_S = 20.0
-"""A working file system needs milliseconds; one that is busy with a large checkpoint may need seconds."""
+"""A working file system needs milliseconds to answer; one that is busy with a large checkpoint may need seconds."""
 _POLL_S = 0.02
 _MAX_MOUNTS = 32
 _TYPES = frozenset(
@@ -28,14 +28,14 @@ _TYPES = frozenset(
     }
 )
 _OWNER = re.compile(r"\buser_id=(\d+)")
-"""Among the options of a FUSE file system: who mounted it."""
+"""Matches the user who mounted a FUSE file system, among its options."""
 
 
 def network_mounts(mountinfo: str) -> tuple[str, ...]:
-    """The mount points of network file systems in the text of /proc/PID/mountinfo; of several on one, one.
+    """Return the mount points of network file systems in the text of /proc/PID/mountinfo, each once.
 
-    A FUSE file system that an ordinary user mounted is left out: its server is a program of that user's, and no part of
-    the node.
+    A FUSE file system that an ordinary user mounted is left out: its server is a program of that user, and not a part
+    of the node.
     """
     found: dict[str, None] = {}
     for line in mountinfo.splitlines():
@@ -59,9 +59,9 @@ class MountProbe:
         self._answer_s = answer_s
         self._lock = threading.Lock()
         self._children: dict[str, int] = {}
-        """Mount → pid of the child that asks there."""
+        """Mount → pid of the child that asks it."""
         self._asked_s: dict[str, float] = {}
-        """Mount → when that child was started."""
+        """Mount → when its child was started."""
 
     @property
     def busy(self) -> bool:
@@ -69,9 +69,9 @@ class MountProbe:
         return self._lock.locked()
 
     def silent(self, mounts: tuple[str, ...], within_s: float = -1.0) -> tuple[str, ...]:
-        """Those that do not answer in this time. A mount that answers with an error, or is not there, does answer.
+        """Return the mounts that do not answer in this time. A mount that gives an error, or is not there, does answer.
 
-        A mount that has not answered an earlier question for so long is not waited for again.
+        A mount that has already left an earlier question unanswered for so long is not waited for again.
         """
         mounts = mounts[:_MAX_MOUNTS]
         within_s = self._answer_s if within_s < 0 else within_s
@@ -92,7 +92,7 @@ class MountProbe:
             return tuple(mount for mount in mounts if mount in waiting)
 
     def _ended(self) -> list[tuple[str, int]]:
-        """The mounts whose children have ended, and their statuses."""
+        """Return the mounts whose children have ended, and the children's statuses."""
         found = []
         for mount, pid in list(self._children.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -102,10 +102,10 @@ class MountProbe:
         return found
 
     def answer(self, node: str, request: CheckMounts) -> MountsChecked:
-        """Check all network mounts of this node, or those of them that are asked for.
+        """Check all network mounts of this node, or only those that the request names.
 
-        A path that is not mounted here answers at once. To count that would make a mount that one node alone has look
-        like a fault of that node.
+        A path that is not mounted here would answer at once. If it counted, a silent mount that only one node has would
+        look like a fault of that node.
         """
         mounts = tuple(m for m in network_mounts(procfs.mountinfo()) if not request.mounts or m in request.mounts)
         silent = self.silent(mounts)
@@ -113,7 +113,7 @@ class MountProbe:
 
 
 def held(ranks: list[Rank]) -> bool:
-    """Whether a process of these ranks sleeps in the kernel and cannot be woken (state D)."""
+    """Return whether a process of these ranks sleeps in the kernel and cannot be woken (state D)."""
     states = (procfs.stat(process.pid) for rank in ranks for process in rank.tree)
     return any(stat is not None and stat.state == "D" for stat in states)
 
@@ -121,13 +121,13 @@ def held(ranks: list[Rank]) -> bool:
 def _ask(mount: str) -> int:
     """Start a child that asks this mount, and return its pid.
 
-    A fork alone: starting a program would hang with the agent's thread if its file is on the dead mount.
+    Only fork: starting a program would hang the agent's thread if the program's file is on the dead mount.
     """
     pid = os.fork()
     if pid:
         return pid
     try:
-        # srun waits until nobody holds the step's output any more.
+        # srun waits until no process holds the step's output any more.
         os.closerange(0, os.sysconf("SC_OPEN_MAX"))
         os.statvfs(mount)
     finally:

@@ -1,4 +1,4 @@
-"""Reads the file in which a root service writes what it finds about this node, and sends what concerns this job."""
+"""Reads the file of findings that a root service writes about this node, and sends findings that concern this job."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from slurm_robust.supervise.agent.ranks import Rank
 _PER_MESSAGE = 16
 _CLOCK_AHEAD_S = 60.0
 _WAITS_S = 3600.0
-"""A GPU that was lost before that may have been reset since, and an XID takes nothing back."""
+"""An older finding is not used: a lost GPU may have been reset since, and a reset is not reported."""
 
 
 class NodeFiles(NamedTuple):
-    """Where agents read what befalls their nodes. `%n` stands for the node; empty for nowhere, or nothing.
+    """Files in which agents read about faults of their nodes. `%n` stands for the node; empty for no file.
 
     Attributes:
         ring_folder: `nodecheck.cache_dir`.
-        kernel_log: `nodecheck.kmsg`; read only where no service writes a ring.
+        kernel_log: `nodecheck.kmsg`; it is only read if no service writes a file of findings.
         ignored_ports: The option `ignore` of the check `rdma_ports`, with commas between its entries.
     """
 
@@ -38,11 +38,11 @@ NO_FILES = NodeFiles()
 class NodeRing:
     """The findings about one node, each sent once.
 
-    `folder` is `nodecheck.cache_dir`, with `%n` for the node; empty for no ring. Findings that are older than
+    `folder` is `nodecheck.cache_dir`, with `%n` for the node; empty for no file. Findings that are older than
     `since_s` (seconds since the epoch, on this node's clock) belong to earlier jobs.
 
     Attributes:
-        present: A service watches this node: there is a file, and it is believed.
+        present: A service watches this node: there is a file of findings that can be trusted.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class NodeRing:
         new = self._read_new() if self._folder else []
         self._use.learn(ranks, now=any(f.about_gpus for f in new))
         if self._use.unused:
-            # Nobody trains here yet: where a GPU is lost, this node is no replacement for another one.
+            # No rank trains here yet: a node with a lost GPU must not replace another node.
             self._send_all([f for f in new if f.about_gpus and f.urgency == node_findings.NOW], unused=True)
         found = [(f, self._use.concerns(f)) for f in (*self._waiting, *new)]
         waiting = [f for f, concerns in found if concerns is None and f.at_s > self._clock.now_s() - _WAITS_S]
@@ -113,11 +113,11 @@ class NodeRing:
     def _newer(self, found: list[NodeFinding]) -> list[NodeFinding]:
         highest = max((f.seq for f in found), default=0)
         if self._last_seq is None or highest < self._last_seq:
-            # The first reading, or a service that has lost its numbers: times must do.
+            # In the first reading, or after a service has lost its numbers, only the times tell which findings are new.
             new = [f for f in found if f.at_s >= self._last_at_s]
         else:
             new = [f for f in found if f.seq > self._last_seq or f.at_s > self._last_at_s]
-        # A clock that was ahead once leaves findings that every later job would take for news.
+        # A clock that was once ahead leaves findings that every later job would take for new ones.
         new = [f for f in new if f.at_s <= self._clock.now_s() + _CLOCK_AHEAD_S]
         self._last_seq = highest
         self._last_at_s = max([self._last_at_s, *(f.at_s for f in new)])

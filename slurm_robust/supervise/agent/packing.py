@@ -1,4 +1,4 @@
-"""Packs what is too long to travel as it is: JSON, compressed, as text."""
+"""Packs long values as compressed JSON in a text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ MAX_UNPACKED_BYTES = 256 << 20
 
 
 def pack(value: Any) -> str:
-    """A JSON-able value as compressed text."""
+    """Return a JSON-able value as compressed text."""
     return base64.b64encode(zlib.compress(json.dumps(value).encode(), 6)).decode()
 
 
 def unpack(packed: str) -> bytes:
-    """The JSON of a packed value, not read.
+    """Return the JSON of a packed value, still as bytes.
 
     Raises:
-        ValueError: it is cut off, garbled or too large.
+        ValueError: the text is cut off, garbled or too large.
     """
     engine = zlib.decompressobj()
     try:

@@ -1,8 +1,8 @@
-"""Listens for ranks that save, and starts the process that writes their checkpoints (`checkpoint.saving.persister`).
+"""Listens for ranks that save, and starts the persister for their checkpoints (`checkpoint.saving.persister`).
 
-The agent only listens. It starts that process when the first rank connects, and passes it the socket; a job that never
-saves through it costs one descriptor. The process is the agent's child, not a rank's, so it survives the end of a
-training step; and its buffers' memory is the watch step's.
+The agent only listens. When the first rank connects, the agent starts the persister and passes it the socket, so a job
+that never saves through it costs one descriptor. The persister is a child of the agent, and not of a rank, so it
+survives the end of a training step; and the memory of its buffers counts for the watch step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slurm_robust.supervise.agent.ranks import Target
 PROTOCOL = 3
 """Part of the socket's name, so that a rank with another version of this package does not connect."""
 FLUSH_S = 60.0
-"""Time to write what was copied when the agent ends; where Slurm ends the job, KillWait is shorter."""
+"""Time to write copied data when the agent ends; if Slurm ends the job, KillWait is shorter."""
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from slurm_robust.checkpoint.saving.persister.main import main; main(sys.argv[1:])"
@@ -30,12 +30,12 @@ _AT_ONCE_S = 0.2
 
 
 def name(target: Target, uid: int) -> str:
-    """The abstract socket's name; `checkpoint.saving.link.agent_name` has the same rule."""
+    """Return the abstract socket's name; `checkpoint.saving.link.agent_name` has the same rule."""
     return f"srobust-ckpt{PROTOCOL}-{uid}-{target.cluster}-{target.job_id}-{target.node}"
 
 
 class PersisterHost:
-    """The socket, and the process behind it once a rank has connected."""
+    """The socket, and the persister behind it once a rank has connected."""
 
     def __init__(self, target: Target, clock: SystemClock = CLOCK) -> None:
         self._clock = clock
@@ -45,7 +45,7 @@ class PersisterHost:
         self._lifeline = -1
 
     def listening(self) -> int:
-        """The descriptor to watch for the first rank; -1 while the process serves it, or where it cannot be opened."""
+        """Return the descriptor to watch for the first rank; -1 while a persister serves it, or if there is none."""
         if self._process is not None:
             if self._process.poll() is None:
                 return -1
@@ -57,7 +57,7 @@ class PersisterHost:
                 listener.bind("\0" + self._name)
                 listener.listen(1024)
             except OSError:
-                # The agent before this one has not quite ended: the name may be free at the next poll.
+                # The agent before this one is still ending: the name may be free at the next poll.
                 listener.close()
                 return -1
             self._socket = listener
@@ -77,7 +77,7 @@ class PersisterHost:
                 stdout=subprocess.DEVNULL,  # the agent's own carries messages
             )
         except OSError:
-            # Without a socket the ranks do not wait for this process: they start one of their own.
+            # Without a socket the ranks do not wait for this persister: they start their own.
             os.close(self._lifeline)
             self._socket.close()
             self._socket = None
@@ -85,9 +85,9 @@ class PersisterHost:
             os.close(theirs)
 
     def end(self, on_wait: Callable[[], None] = lambda: None) -> bool:
-        """Have the process write what it holds, bounded, and end.
+        """Have the persister write what it holds, within a limit, and end.
 
-        Returns whether `on_wait` was called: once, where that takes longer than an end without anything to write.
+        Return whether `on_wait` was called: once, if the end takes longer than it would with nothing to write.
         """
         if self._socket is not None:
             self._socket.close()

@@ -1,6 +1,6 @@
-"""Watches this node's RDMA ports: the traffic, and lost links if no node watch does.
+"""Watches this node's RDMA ports: their traffic, and lost links if no node watch reports them.
 
-How urgent a lost link is, and how it is worded, is as the service has it.
+Urgency and wording of a lost link are those of the node watch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SOURCE = "agent"
 _ACTIVE = "ACTIVE"
 _GONE = Port("", None, None)
 _FLAP_S = 10.0
-"""A link that trains goes up and down a few times: that is one loss."""
+"""A link that trains goes up and down a few times: within this time that counts as one loss."""
 
 
 class PortWatch:
@@ -47,7 +47,7 @@ class PortWatch:
         self._moved_bytes = -1
 
     def poll(self, *, watched: bool) -> None:
-        """Take what was read, and begin the next reading where it is due. `watched`: by a root service."""
+        """Take the last reading, and begin the next one if it is due; `watched`: a root service reports lost links."""
         now_s = self._clock.monotonic_s()
         ports = self._reader.take()
         if ports is not None:
@@ -57,7 +57,7 @@ class PortWatch:
             self._without_ports = not ports
             self._count(ports, now_s)
         if now_s >= self._due_s and self._reader.start():
-            # Without any port it is enough to look now and then whether a card has come.
+            # Without any port it is enough to look now and then for a new card.
             self._due_s = now_s + (TRAFFIC_S if watched or self._without_ports else LOOK_S)
 
     def _tell(self, ports: Mapping[str, Port], now_s: float) -> None:
@@ -82,7 +82,7 @@ class PortWatch:
         return NodeFinding(self._seq, self._clock.now_s(), SOURCE, "port", urgency, text, (), port)
 
     def _count(self, ports: Mapping[str, Port], now_s: float) -> None:
-        """Send how much was moved since the last count, where that has changed and is known of all ports."""
+        """Send how many bytes moved since the last count, if the number has changed and is known of all ports."""
         counts = {name: port.moved_bytes for name, port in ports.items() if port.moved_bytes is not None}
         if self._counted is None:
             self._counted = (now_s, counts)
@@ -90,7 +90,7 @@ class PortWatch:
         since_s, before = self._counted
         if now_s - since_s < TRAFFIC_S - LOOK_S / 2:
             return
-        # A card that was started anew counts from 0, and one that does so may show 0 for a moment: what it has moved is
+        # A card that was started anew counts from 0, and may show 0 for a moment: the bytes that it has moved are only
         # known from the reading after that.
         fallen = {name for name, count in counts.items() if count < before.get(name, 0)}
         self._counted = (now_s, {name: count for name, count in counts.items() if name not in fallen})
@@ -103,7 +103,7 @@ class PortWatch:
 
 
 def _known(before: Port | None, now: Port) -> Port:
-    """What is known of a port: what cannot be read now is as it was; a counter that has fallen is not known."""
+    """Return the known state of a port: a value that cannot be read now keeps; a counter that has fallen is unknown."""
     if before is None:
         return now
     fell = before.lost is not None and now.lost is not None and now.lost < before.lost

@@ -23,12 +23,12 @@ class ProcessStat(NamedTuple):
 
     @property
     def alive(self) -> bool:
-        """Whether it is neither a zombie nor dead."""
+        """Whether the process is neither a zombie nor dead."""
         return self.state not in ("Z", "X")
 
 
 def pids() -> list[int]:
-    """All processes of this PID namespace."""
+    """Return all processes of this PID namespace."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
@@ -46,7 +46,7 @@ def _read(path: str, size: int = 4096) -> bytes | None:
 
 
 def stat(pid: int) -> ProcessStat | None:
-    """Command, state, parent, processor time and start of a process."""
+    """Return the command, state, parent, processor time and start of a process."""
     raw = _read(f"/proc/{pid}/stat")
     if not raw:
         return None
@@ -61,13 +61,13 @@ def stat(pid: int) -> ProcessStat | None:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process is there and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     found = stat(pid)
     return found is not None and found.alive
 
 
 def owner(pid: int) -> int:
-    """Real user id of a process, -1 where it has ended."""
+    """Return the real user id of a process; -1 if the process has ended."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -75,7 +75,7 @@ def owner(pid: int) -> int:
 
 
 def environ(pid: int) -> dict[str, str]:
-    """The environment a process was started with; empty if it may not be read."""
+    """Return the environment a process was started with; empty if it may not be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as f:
             raw = f.read(_ENVIRON_MAX_BYTES)
@@ -90,7 +90,7 @@ def environ(pid: int) -> dict[str, str]:
 
 
 def io_bytes(pid: int) -> int:
-    """Bytes read and written so far by system calls, -1 where it may not be read."""
+    """Return the bytes read and written so far by system calls; -1 if they may not be read."""
     raw = _read(f"/proc/{pid}/io")
     if not raw:
         return -1
@@ -103,24 +103,24 @@ def io_bytes(pid: int) -> int:
 
 
 def memory_map_totals(pid: int) -> list[bytes]:
-    """The lines of its /proc/PID/smaps_rollup; none if they may not be read."""
+    """Return the lines of the process's /proc/PID/smaps_rollup; empty if they may not be read."""
     return (_read(f"/proc/{pid}/smaps_rollup") or b"").splitlines()
 
 
 def wchan(pid: int) -> str:
-    """The kernel function that it waits in, empty if unknown."""
+    """Return the kernel function in which the process waits; empty if unknown."""
     raw = _read(f"/proc/{pid}/wchan", 128)
     text = raw.decode("utf-8", "replace").strip("\0\n") if raw else ""
     return "" if text == "0" else text
 
 
 def cgroup(pid: int) -> str:
-    """The lines of its /proc/PID/cgroup, empty if they may not be read."""
+    """Return the lines of the process's /proc/PID/cgroup; empty if they may not be read."""
     return (_read(f"/proc/{pid}/cgroup") or b"").decode("utf-8", "replace")
 
 
 def namespace_pid(pid: int) -> int:
-    """The process's id as it sees itself (containers have their own), or `pid` where unknown."""
+    """Return the process's id as the process sees it (containers have their own ids), or `pid` if unknown."""
     raw = _read(f"/proc/{pid}/status")
     for line in (raw or b"").split(b"\n"):
         if line.startswith(b"NSpid:"):
@@ -129,7 +129,7 @@ def namespace_pid(pid: int) -> int:
 
 
 def tracer(pid: int) -> int:
-    """The process that traces it (a debugger), 0 for none or where that may not be read."""
+    """Return the process that traces it (a debugger); 0 for none, or if it may not be read."""
     for line in (_read(f"/proc/{pid}/status") or b"").split(b"\n"):
         if line.startswith(b"TracerPid:"):
             return int(line.split()[-1])
@@ -137,13 +137,13 @@ def tracer(pid: int) -> int:
 
 
 def command_line(pid: int) -> str:
-    """The command as typed, shortened."""
+    """Return the command as typed, shortened."""
     raw = _read(f"/proc/{pid}/cmdline", 512)
     return " ".join((raw or b"").decode("utf-8", "replace").split("\0")).strip()[:200]
 
 
 def mountinfo() -> str:
-    """What is mounted where, as this process sees it; empty if it may not be read."""
+    """Return the mount table, as this process sees it; empty if it may not be read."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as f:
             return f.read(_MOUNTINFO_MAX_CHARS)
@@ -152,12 +152,12 @@ def mountinfo() -> str:
 
 
 def command_word(pid: int) -> str:
-    """The first word of its command line, empty if it may not be read."""
+    """Return the first word of the process's command line; empty if it may not be read."""
     return os.fsdecode((_read(f"/proc/{pid}/cmdline") or b"").partition(b"\0")[0])
 
 
 def open_links(pid: int) -> Iterator[str]:
-    """Targets of its open descriptors: paths, `socket:[inode]` and the like."""
+    """Yield the targets of the process's open descriptors: paths, `socket:[inode]` and the like."""
     folder = f"/proc/{pid}/fd"
     try:
         names = os.listdir(folder)

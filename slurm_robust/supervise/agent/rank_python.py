@@ -1,4 +1,4 @@
-"""Which Python runs a rank? With it, a test of the node finds the same PyTorch."""
+"""Finds the Python that runs a rank, so that a test of the node can load the same PyTorch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from slurm_robust.supervise.agent import procfs
 
 
 def python_of(pid: int) -> str:
-    """The path by which another process of this node starts the same Python; empty if there is none.
+    """Return the path by which another process of this node starts the same Python; empty if there is none.
 
     A rank may run another program, or its Python may be inside a container. A virtual environment is found only by the
-    path by which its Python was started: `/proc/PID/exe` leads to the Python that it was made from.
+    path by which its Python was started: `/proc/PID/exe` leads to the Python from which the environment was made.
     """
     link = f"/proc/{pid}/exe"
     try:
@@ -32,7 +32,7 @@ def python_of(pid: int) -> str:
 
 
 def _started_as(pid: int) -> Iterator[str]:
-    """What the first word of its command line may have meant, then the environments that it names."""
+    """Yield paths that the first word of the command line may mean, then Pythons of environments that it names."""
     environment = procfs.environ(pid)
     word = procfs.command_word(pid)
     if os.path.isabs(word):

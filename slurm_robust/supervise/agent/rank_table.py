@@ -1,4 +1,4 @@
-"""Keeps the ranks of this node: finds them, and reports what changed."""
+"""Keeps the ranks of this node: finds them, and reports changes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class RankTable:
         """Rank → descriptor of its progress page."""
         self._signs: dict[int, LastSign] = {}
         self._polled_s = 0.0
-        """When the last poll began; every page has been read since."""
+        """When the last poll began, in which every page was read."""
         self._start_sizes: dict[int, tuple[int, int, int]] = {}
-        """Rank → how much of its start was reported."""
+        """Rank → how much of its start was already reported."""
         self._states: dict[int, tuple[str, int]] = {}
-        """Rank → the state that was reported last, and of which process."""
+        """Rank → the state that was reported last, and the process that had it."""
         self._states_seen_once: dict[int, tuple[str, int]] = {}
         self._orphans: set[tuple[int, int]] = set()
         """Identities of the processes that dead ranks left."""
@@ -53,7 +53,7 @@ class RankTable:
         self._exits.forget()
 
     def rescan(self) -> None:
-        """Find the ranks anew; report those that came and those that ended."""
+        """Find the ranks again; report new ranks and ranks that ended."""
         processes = self._finder.processes()
         for process in processes:
             if process.exits:
@@ -71,7 +71,7 @@ class RankTable:
         tasks = {p.procid for p in processes if identity(p) not in self._orphans}
         for number in [n for n in self.ranks if n not in found]:
             main = self.ranks[number].main
-            # Where torchrun or a shell is still there above the rank, that one decides what the rank's end means.
+            # If torchrun or a shell still runs above the rank, it decides what the rank's end means.
             task_lives = main.procid in tasks
             self._send(messages.RankGone(self._node, number, main.pid, self._clock.now_s(), task_lives=task_lives))
             recorder.remove_pipe(main, number)
@@ -160,7 +160,7 @@ class RankTable:
         return None
 
     def _age_s(self, rank: Rank) -> float:
-        """Seconds since the rank's process was started."""
+        """Return seconds since the rank's process was started."""
         return self._clock.since_boot_s() - rank.main.start_ticks / os.sysconf("SC_CLK_TCK")
 
     def _report_start(self, rank: Rank, record: progress.ProgressRecord, sign: LastSign) -> None:
@@ -178,14 +178,14 @@ class RankTable:
 
     def _poll_state(self, number: int, rank: Rank) -> None:
         found = _bad_state(rank)
-        # Twice in a row: a process in D for one poll is reading a file.
+        # Only twice in a row: a process in D for one poll is reading a file.
         if found == self._states_seen_once.get(number, _WELL) and found != self._states.get(number, _WELL):
             self._states[number] = found
             self._send(messages.RankState(self._node, number, *found))
         self._states_seen_once[number] = found
 
     def progress_for_archive(self) -> dict[int, Any]:
-        """Rank → its entry in a capture's archive."""
+        """Return rank → its entry in a capture's archive."""
         now_s = self._clock.monotonic_s()
         return {
             number: {"step": sign.entry.step, "phase": sign.entry.phase, "age_s": round(now_s - sign.at_s, 3)}
@@ -194,7 +194,7 @@ class RankTable:
 
 
 def _bad_state(rank: Rank) -> tuple[str, int]:
-    """The state to report of a rank, and the process that is in it: as `messages.RankState` says."""
+    """Return the state to report of a rank, and the process that is in it, as `messages.RankState` describes."""
     found = _WELL
     for process in (rank.main, *(p for p in rank.tree if p.pid != rank.main.pid)):
         stat = procfs.stat(process.pid)
@@ -210,9 +210,9 @@ class LastSign(NamedTuple):
     """A rank's last sign of progress.
 
     Attributes:
-        entry: What the rank's page shows, but for its age.
-        page_s: When the sign was, by the page.
-        at_s: When it was, by this machine's monotonic clock.
+        entry: The values of the rank's page, without the age.
+        page_s: The time of the sign, by the page.
+        at_s: The time of the sign, by this machine's monotonic clock.
     """
 
     entry: messages.ProgressEntry
@@ -221,23 +221,23 @@ class LastSign(NamedTuple):
 
     @property
     def ahead_s(self) -> float:
-        """How far the page's clock is ahead of this machine's: 0 for almost every program."""
+        """How far the page's clock is ahead of this machine's clock: 0 for almost every program."""
         return self.page_s - self.at_s
 
 
 def last_sign(
     number: int, record: progress.ProgressRecord, known: LastSign | None, since_s: float, now_s: float
 ) -> LastSign:
-    """Read a rank's last sign of progress from its page; returns `known` if nothing is new since then.
+    """Read a rank's last sign of progress from its page; return `known` if nothing is new since then.
 
     Args:
-        number: Of the rank.
-        record: Its page.
-        known: Its last sign, None for none.
-        since_s: A new sign is not older, by this machine's monotonic clock: the page was read then, or the process
-            was started. A page that tells another time was written by another clock (a time namespace, a library that
-            replaces the clock below Python). Its sign is then as new as this look at it.
-        now_s: The time of this look.
+        number: The number of the rank.
+        record: The rank's page.
+        known: The rank's last sign, None for none.
+        since_s: When the page was last read or the process was started, by this machine's monotonic clock: a new sign
+            is not older. If the page tells an older time, it was written by another clock (a time namespace, a library
+            that replaces the clock below Python), and its sign counts as new as this reading.
+        now_s: The time of this reading.
     """
     page_s = max(record.step_monotonic_s, record.phase_monotonic_s, record.made_monotonic_s)
     entry = messages.ProgressEntry(
@@ -257,7 +257,7 @@ def last_sign(
 
 
 def _finite(value: float | None) -> float | str | None:
-    """JSON has no NaN; it is sent as a text, since a NaN loss is news."""
+    """Return the value for JSON, which has no NaN: NaN is sent as a text, since a loss that is NaN is news."""
     if value is None or value - value == 0:
         return value
     return "nan" if math.isnan(value) else "inf"

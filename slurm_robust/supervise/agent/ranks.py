@@ -27,11 +27,12 @@ STEP_MARK = "step:"
 
 
 class Target(NamedTuple):
-    """What is watched: a job's training step, named by attempt where `srobust run` started it.
+    """The watched processes: a job's training step, named by attempt if `srobust run` started it.
 
     Attributes:
-        attempt: Value of SROBUST_ATTEMPT, or `step:N` for one step; empty for all of a job that was never wrapped.
-        own_step: The watch step's own id, never a rank.
+        attempt: Value of SROBUST_ATTEMPT, or `step:N` for one step; empty for all steps of a job that was never
+            wrapped.
+        own_step: The watch step's own id: its processes are never ranks.
     """
 
     job_id: str
@@ -50,11 +51,11 @@ class StepProcess(NamedTuple):
     command: str
     procid: int
     rank: int
-    """RANK, -1 where the environment has none."""
+    """RANK, -1 if the environment has none."""
     step_id: str
     world: int
     nodes: int
-    """Nodes of its step, -1 where unknown."""
+    """How many nodes its step has, -1 if unknown."""
     dump_pipe: str
     """Path, up to the rank's number, of the pipe that asks PyTorch for a flight-recorder dump; empty if unknown."""
     dump_stem: str = ""
@@ -62,7 +63,7 @@ class StepProcess(NamedTuple):
     exits: str = ""
     """File in which the SPANK plugin records how tasks of the step ended; empty without the plugin."""
     gpus: tuple[int, ...] | None = None
-    """Numbers of the GPUs that it was given; None if its environment does not say."""
+    """Numbers of the GPUs that the process was given; None if its environment does not say."""
     alone: bool = False
     """RANK counts within its task only: several tasks of its step may have RANK=0, each in a world of its own."""
 
@@ -78,7 +79,7 @@ class Rank(NamedTuple):
 
 
 def cluster(env: Mapping[str, str]) -> str:
-    """The cluster's name: a step always sees SLURM_WORKING_CLUSTER (`name:host:port:…`), and SLURM_CLUSTER_NAME not."""
+    """Return the cluster's name; a step always has SLURM_WORKING_CLUSTER, but not always SLURM_CLUSTER_NAME."""
     return env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0] or env.get("SLURM_CLUSTER_NAME", "")
 
 
@@ -90,7 +91,7 @@ def _number(text: str | None, default: int = -1) -> int:
 
 
 class ProcessFinder:
-    """Scans /proc; reads each process's environment once."""
+    """Scans /proc; reads each process's environment only once."""
 
     def __init__(self, target: Target, clock: SystemClock = CLOCK) -> None:
         self.target = target
@@ -98,7 +99,7 @@ class ProcessFinder:
         self._foreign: dict[int, int] = {}
         self._mine: dict[int, StepProcess] = {}
         self._waiting: set[int] = set()
-        """Warm processes, which are no ranks so far."""
+        """Warm processes, which are not ranks yet."""
 
     def watch(self, attempt: str) -> None:
         """Turn to another attempt of the same job."""
@@ -107,7 +108,7 @@ class ProcessFinder:
         self._mine.clear()
 
     def processes(self) -> list[StepProcess]:
-        """Every process of the watched step on this node, now."""
+        """Return every process of the watched step on this node, now."""
         me = os.getuid()
         seen: set[int] = set()
         out: list[StepProcess] = []
@@ -181,9 +182,9 @@ class ProcessFinder:
 
 
 def gpus_of(environment: dict[str, str]) -> tuple[int, ...] | None:
-    """The numbers of the GPUs that a process with this environment was given; None if it does not say.
+    """Return the numbers of the GPUs that a process with this environment was given; None if it does not say.
 
-    CUDA_VISIBLE_DEVICES comes last: Slurm counts it from 0 if a cgroup shows the job its own GPUs alone.
+    CUDA_VISIBLE_DEVICES comes last: Slurm counts its numbers from 0 if a cgroup shows the job only its own GPUs.
     """
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
         text = environment.get(name, "")
@@ -193,7 +194,7 @@ def gpus_of(environment: dict[str, str]) -> tuple[int, ...] | None:
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:
-    """The numbers in `0,2-3`; none in Slurm's `NoDevFiles`; None for UUIDs and whatever else is no number."""
+    """Return the numbers in `0,2-3`; none for Slurm's `NoDevFiles`; None for UUIDs and any other text."""
     if text == "NoDevFiles":
         return ()
     found: list[int] = []
@@ -206,12 +207,12 @@ def _numbers(text: str) -> tuple[int, ...] | None:
 
 
 def is_training_step(step_id: str) -> bool:
-    """Whether SLURM_STEP_ID names a step that an srun runs; a batch script's is `4294967291`, or `-5` since 26.05."""
+    """Return whether SLURM_STEP_ID names a step of an srun; a batch script's is `4294967291`, or `-5` since 26.05."""
     return step_id.isdecimal() and int(step_id) < _FIRST_STEP_OF_SLURM
 
 
 def _named(attempt: str) -> bool:
-    """Whether an attempt is named: its processes are then meant, also those that still wait for its begin."""
+    """Return whether an attempt is named: then its processes count even while they wait for its begin."""
     return bool(attempt) and not attempt.startswith(STEP_MARK)
 
 
@@ -220,7 +221,7 @@ def _is_released(pid: int) -> bool:
 
 
 def _is_of(attempt: str, env: dict[str, str], step_id: str) -> bool:
-    """Whether a process with this environment belongs to the attempt that is watched."""
+    """Return whether a process with this environment belongs to the watched attempt."""
     if attempt.startswith(STEP_MARK):
         return step_id == attempt[len(STEP_MARK) :]
     return not attempt or attempt in (env.get("SLURM_SROBUST_ATTEMPT"), env.get("SROBUST_ATTEMPT"))
@@ -229,9 +230,9 @@ def _is_of(attempt: str, env: dict[str, str], step_id: str) -> bool:
 def group(processes: list[StepProcess]) -> list[Rank]:
     """Sort the step's processes into ranks.
 
-    A process whose environment has RANK (torchrun's workers, or a script that sets it) is the root of a rank where its
-    parent has not the same RANK; a task without any such process is one rank, named by SLURM_PROCID. So is a root whose
-    RANK counts within its task only.
+    A process whose environment has RANK (torchrun's workers, or a script that sets it) is the root of a rank if its
+    parent has a different RANK or none. A task without such a process is one rank, named by SLURM_PROCID, and so is a
+    root whose RANK counts within its task only.
     """
     by_pid = {p.pid: p for p in processes}
     with_rank = {p.procid for p in processes if p.rank >= 0}
@@ -255,18 +256,18 @@ def group(processes: list[StepProcess]) -> list[Rank]:
 
 
 def identity(process: StepProcess) -> tuple[int, int]:
-    """Distinguishes a process from a later one with the same pid."""
+    """Return an identity that distinguishes a process from a later process with the same pid."""
     return process.pid, process.start_ticks
 
 
 def left_behind(before: dict[int, Rank], now: dict[int, Rank]) -> set[tuple[int, int]]:
-    """What dead ranks left, where a child of the main process (a data loader) is now taken for the rank."""
+    """Return processes that dead ranks left, if a child of the main process (a data loader) now counts as the rank."""
     left: set[tuple[int, int]] = set()
     for number, known in before.items():
         rank = now.get(number)
         if rank is None or rank.main.pid == known.main.pid:
             continue
-        # Below a shell its other children continue; where the task itself has ended, all the rest are orphans.
+        # Below a shell, its other children continue; if the task itself has ended, all other processes are orphans.
         headless = known.main.pid == known.tree[0].pid
         below = [p for p in (known.tree if headless else _descend(known.main, list(known.tree))) if p != known.main]
         if any(p.pid == rank.main.pid for p in below):
@@ -287,7 +288,7 @@ def _descend(root: StepProcess, processes: list[StepProcess]) -> list[StepProces
 
 
 def _main(tree: tuple[StepProcess, ...]) -> StepProcess:
-    """The rank's own process: the first Python in the tree (its parent may be a shell), else the root."""
+    """Return the rank's own process: the first Python in the tree (its parent may be a shell), else the root."""
     for p in tree:
         if p.command.startswith(("python", "pt_main_thread")):
             return p

@@ -1,8 +1,9 @@
 """Asks NCCL's RAS service, in which every NCCL process (2.24 and later) takes part, for its view of a job.
 
-The first NCCL process of a node listens on localhost, port 28028 or where NCCL_RAS_ADDR says. A client introduces
-itself, asks for JSON (2.28.7 and later; older ones know text only), asks for the status and reads to the end. One reply
-describes the whole job, so one node is asked. A socket that none of the job's own processes holds is not contacted.
+The first NCCL process of a node listens on localhost, port 28028, or at the address in NCCL_RAS_ADDR. A client
+introduces itself, asks for JSON (2.28.7 and later; older versions only know text), asks for the status and reads to the
+end. One reply describes the whole job, so only one node is asked. A socket is only contacted if one of the job's own
+processes holds it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 PORT = 28028
 MAX_ANSWER_BYTES = 64 << 20
 MAX_TEXT_BYTES = 256 << 10
-"""Text that is passed on at most: it names outliers only, so it is short."""
+"""The most bytes of text that are passed on: the text names outliers only, so it is short."""
 MAX_NAMED = 64
-"""Ranks that are named for each communicator and operation; more are no outliers."""
+"""The most ranks that are named for each communicator and operation; more ranks are not outliers."""
 MAX_AHEAD = 1024
-"""Ranks ahead that are named for each communicator and operation; where there are more, none is: all others are."""
+"""The most ranks ahead that are named for each communicator and operation; if more are ahead, none is named."""
 NCCL_WAITS_S = 3
 """How long NCCL waits for its other processes before it answers without them."""
 _PROTOCOL = b"CLIENT PROTOCOL 2\n"
@@ -29,7 +30,7 @@ _LISTEN = "0A"
 
 
 class RasReply(NamedTuple):
-    """RAS's reply: `json` (reduced) or `text`, or an error; all empty if nobody listens."""
+    """The reply of RAS: `json` (reduced) or `text`, or an error; all empty if no process listens."""
 
     json: Any = None
     text: str = ""
@@ -37,7 +38,7 @@ class RasReply(NamedTuple):
 
 
 def address(environ: dict[str, str]) -> tuple[str, int]:
-    """Where the RAS service of a process with this environment listens."""
+    """Return the address of the RAS service of a process with this environment."""
     host, sep, port = environ.get("NCCL_RAS_ADDR", "").rpartition(":")
     if not sep or not port.isdigit():
         return "localhost", PORT
@@ -45,7 +46,7 @@ def address(environ: dict[str, str]) -> tuple[str, int]:
 
 
 def listens(pids: list[int], port: int) -> bool:
-    """Whether one of these processes holds a socket that listens on this port."""
+    """Return whether one of these processes holds a socket that listens on this port."""
     if not pids:
         return False
     inodes: set[str] = set()
@@ -64,7 +65,7 @@ def listens(pids: list[int], port: int) -> bool:
 def ask(pids: list[int], environ: dict[str, str], timeout_s: float, clock: SystemClock = CLOCK) -> RasReply:
     """Ask the RAS service of these ranks' node.
 
-    `environ` is of one of them; `timeout_s` is for everything.
+    `environ` is the environment of one of the ranks; `timeout_s` limits the whole exchange.
     """
     host, port = address(environ)
     if not listens(pids, port):
@@ -123,10 +124,10 @@ class _Client:
 
 
 def reduced(plain: Any) -> dict[str, Any]:
-    """The differences: processes that do not answer, and operations that some ranks launched less often than others.
+    """Return the differences: processes that do not answer, and operations that some ranks launched less often.
 
     Raises:
-        ValueError: it is not RAS's JSON.
+        ValueError: `plain` is not RAS's JSON.
     """
     try:
         comms = [_communicator(raw) for raw in plain["communicators"]]

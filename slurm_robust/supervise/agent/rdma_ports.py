@@ -1,7 +1,7 @@
 """Reads this node's RDMA ports in /sys, without any privilege: state, lost links, bytes moved.
 
-Reading a port asks the card's firmware, which may hang. So a thread of its own reads, and while it hangs no other one
-is started.
+Reading a port asks the card's firmware, which may hang. So a separate thread reads, and no second thread is started
+while it hangs.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import NamedTuple, Sequence
 CLASS = "/sys/class/infiniband"
 _MAX_DEVICES = 128
 _MAX_PORTS = 2
-"""A device with more ports is a switch of virtual functions: its first port is the one with a cable."""
+"""A device with more ports is a switch of virtual functions: only its first port has a cable."""
 _MAX_BYTES = 64
 _WORD_BYTES = 4
-"""What `port_xmit_data` and `port_rcv_data` count in (kernel documentation, sysfs-class-infiniband)."""
+"""The unit in which `port_xmit_data` and `port_rcv_data` count (kernel documentation, sysfs-class-infiniband)."""
 
 
 class Port(NamedTuple):
-    """A port now; None for what cannot be read.
+    """The state of a port; None for values that cannot be read.
 
     Attributes:
         state: `ACTIVE`, `DOWN`, …
-        lost: Links lost since the card started.
-        moved_bytes: Sent and received since then.
+        lost: How many links were lost since the card started.
+        moved_bytes: Bytes sent and received since then.
     """
 
     state: str | None
@@ -34,7 +34,7 @@ class Port(NamedTuple):
 
 
 class PortReader:
-    """Reads all ports but those that the site ignores, one reading at a time."""
+    """Reads all ports except those that the site ignores, one reading at a time."""
 
     def __init__(self, root: str = CLASS, ignore: Sequence[str] = ()) -> None:
         self._root = root
@@ -43,7 +43,7 @@ class PortReader:
         self._read: dict[str, Port] | None = None
 
     def start(self) -> bool:
-        """Begin a reading; False while one is on its way, or hangs."""
+        """Begin a reading; return False while another one is under way, or hangs."""
         if self._thread is not None and self._thread.is_alive():
             return False
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -51,7 +51,7 @@ class PortReader:
         return True
 
     def take(self) -> dict[str, Port] | None:
-        """What was read since the last call; None for nothing."""
+        """Return the ports that were read since the last call; None if there was no reading."""
         read, self._read = self._read, None
         return read
 
@@ -63,11 +63,11 @@ class PortReader:
 
 
 def read_ports(root: str = CLASS, ignore: Sequence[str] = ()) -> dict[str, Port]:
-    """Every port of this node's cards by its name, `mlx5_0/1`; not those of virtual functions.
+    """Return every port of this node's cards by its name, such as `mlx5_0/1`, without those of virtual functions.
 
     Args:
         root: The folder that has a folder for each card.
-        ignore: As the check `rdma_ports` has it: devices, ports, interfaces or boards.
+        ignore: Devices, ports, interfaces or boards, as in the option of the check `rdma_ports`.
 
     Raises:
         OSError: the cards, or the ports of one, cannot be listed.
@@ -86,7 +86,7 @@ def read_ports(root: str = CLASS, ignore: Sequence[str] = ()) -> dict[str, Port]
 
 
 def _own_names(folder: str, device: str, number: str) -> set[str]:
-    """What a site may call a port."""
+    """Return the names by which a site may call a port."""
     netdev = _word(os.path.join(folder, "ports", number, "gid_attrs/ndevs/0"))
     netdevs = [netdev] if netdev else _names(os.path.join(folder, "device/net"))
     return {device, f"{device}/{number}", *netdevs, _word(os.path.join(folder, "board_id")) or ""}

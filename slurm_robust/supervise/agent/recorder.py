@@ -1,9 +1,10 @@
 """Asks a rank for its PyTorch flight-recorder dump, and reduces the dump to what the supervisor needs.
 
-A rank writes its dump within a second or two of being asked (its monitor thread polls the pipe), so one capture asks
-and the next one reads. A dump has some hundred bytes an operation and thousands of operations: only those that are not
-complete are sent, the newest of each group, and how many sends and receives are complete. It is read in a process of
-its own, with bounded memory and time, by an unpickler that knows no class at all.
+A rank writes its dump within a second or two after it was asked (its monitor thread polls the pipe), so one capture
+asks for the dump and the next one reads it. A dump has thousands of operations of some hundred bytes each. Only
+operations that are not complete are sent, the newest operation of each group, and how many sends and receives are
+complete. The dump is read in a separate process, with bounded memory and time, by an unpickler that does not know any
+class.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from slurm_robust.wire.plain_pickle import written_size
 
 MAX_FILE_BYTES = 64 << 20
 MAX_SENT_BYTES = 256 << 10
-"""Of one rank: some hundred pending operations."""
+"""The most bytes that are sent of one rank's dump: some hundred pending operations."""
 MAX_PENDING = 200
-"""The first of the operations that are not complete: ranks that wait, wait for those."""
+"""How many operations that are not complete are kept, the first ones: waiting ranks wait for those."""
 MAX_EXCHANGES = 64
-"""Partners and directions whose completed operations are counted, the latest ones: a pipeline has four."""
+"""The most partners and directions whose completed operations are counted, the latest ones: a pipeline has four."""
 OLDEST_S = 120.0
-"""An older dump is not used where the rank does not report its progress: it shows another moment."""
+"""If the rank does not report its progress, an older dump is not used: it shows another moment."""
 OURS = "srobust-"
-"""A pipe whose name begins so was named by `srobust run` or the plugin; the user's own are not removed."""
+"""A pipe whose name begins so was named by `srobust run` or the plugin; pipes of the user are not removed."""
 _READ_S = 8.0
 _READ_MEMORY_BYTES = 2 << 30
 _DROP = ("frames", "duration_ms", "thread_id", "thread_name", "timeout_ms", "op_id", "is_p2p")
@@ -42,7 +43,7 @@ _SHORT = ("pg_id", "process_group", "collective_seq_id", "p2p_seq_id", "record_i
 
 
 class Reading(NamedTuple):
-    """A rank's reduced dump, or why there is none; both empty if no dump was asked for."""
+    """A rank's reduced dump, or why there is none; both are empty if no dump was asked for."""
 
     dump: Any = None
     error: str = ""
@@ -52,7 +53,7 @@ def _open(pid: int, path: str, flags: int, kind: int) -> int:
     """Open a file in the rank's own view of the file system (containers), if it belongs to the rank's user.
 
     Raises:
-        OSError: it does not exist, is a link, or belongs to somebody else.
+        OSError: the file does not exist, is a link, or belongs to another user.
     """
     inside = f"/proc/{pid}/root{path}" if os.path.isabs(path) else f"/proc/{pid}/cwd/{path}"
     fd = os.open(inside, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -80,7 +81,7 @@ def ask(process: StepProcess, rank: int) -> None:
 
 
 def remove_pipe(process: StepProcess, rank: int) -> None:
-    """Remove the pipe of a rank that has ended: PyTorch does not, and the name that we gave it is in /tmp."""
+    """Remove the pipe of a rank that has ended: PyTorch does not remove it, and we named it to be in /tmp."""
     path = f"{process.dump_pipe}{rank}.pipe"
     if not os.path.basename(path).startswith(OURS):
         return
@@ -93,9 +94,10 @@ def remove_pipe(process: StepProcess, rank: int) -> None:
 
 
 def take(process: StepProcess, rank: int, since_s: float, clock: SystemClock = CLOCK) -> Reading:
-    """The rank's dump, if it wrote one since then.
+    """Return the rank's dump, if the rank wrote one since `since_s`.
 
-    `since_s` is its last sign of life: an older dump does not show what holds it now. 0 if it reports none.
+    `since_s` is the rank's last sign of life, 0 if it reports none: an older dump does not show what holds the rank
+    now.
     """
     if not process.dump_stem:
         return Reading()
@@ -114,7 +116,7 @@ def take(process: StepProcess, rank: int, since_s: float, clock: SystemClock = C
             return Reading(error=f"{path}: {found.st_size} bytes (at most {MAX_FILE_BYTES})" if found.st_size else "")
         reading = _read_apart(stream, path)
     if reading.dump is not None:
-        # A file that is read twice is one dump: only a second one shows that nothing has moved.
+        # A file that is read twice is one dump: only a second dump shows that nothing has moved.
         reading.dump["written_at_s"] = found.st_mtime
     return reading
 
@@ -144,10 +146,10 @@ class _Containers(pickle.Unpickler):
 
 
 def reduced(plain: Any) -> dict[str, Any]:
-    """A dump without what is not needed: `localize.recorder` reads it as it reads a whole one.
+    """Return the needed part of a dump, which `localize.recorder` reads like a whole dump.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: it is no dump.
+        KeyError, TypeError, ValueError, AttributeError: it is not a dump.
     """
     entries = sorted(plain["entries"], key=lambda e: int(e["record_id"]))
     pending = [e for e in entries if e.get("state") != "completed" and not e.get("retired")]
@@ -168,7 +170,7 @@ def reduced(plain: Any) -> dict[str, Any]:
 
 
 def _exchanges(entries: list[Any]) -> list[list[Any]]:
-    """Completed sends and receives: group, name, how many, and the newest one's number."""
+    """Return the completed sends and receives: group, name, how many, and the number of the newest."""
     found: dict[tuple[str, str], list[int]] = {}
     for entry in entries:
         name = str(entry["profiling_name"])[:80].rpartition(":")[2]
@@ -180,7 +182,7 @@ def _exchanges(entries: list[Any]) -> list[list[Any]]:
 
 
 def _group(raw: Any) -> dict[str, Any]:
-    """A group with its ranks as ranges (first, last, step): a list of all ranks of a large job is long."""
+    """Return a group with its ranks as ranges (first, last, step): a list of all ranks of a large job is long."""
     ranks = raw["ranks"]
     if isinstance(ranks, str):
         ranks = json.loads(ranks or "[]")
@@ -196,7 +198,7 @@ def _group(raw: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read a dump from standard input and print it reduced; exit 1 with a sentence where that fails."""
+    """Read a dump from standard input and print it reduced; if that fails, print a sentence and exit with 1."""
     most_bytes = resource.getrlimit(resource.RLIMIT_AS)[1]
     most_bytes = _READ_MEMORY_BYTES if most_bytes == resource.RLIM_INFINITY else min(most_bytes, _READ_MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))

@@ -1,7 +1,7 @@
-"""Sends what a node reports of its faults, and again a little later, since the channel may lose a line.
+"""Sends a node's reports of faults three times, at intervals, since the channel may lose a line.
 
-Slurm mixes lines of several nodes where they are cut, and such a line is skipped. A fault is told by its node once, so
-it is sent three times; the supervisor takes it once.
+If Slurm cuts lines, it mixes lines of several nodes, and such lines are skipped. A node reports each fault once, so the
+report is sent three times; the supervisor takes it once.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from slurm_robust.supervise.agent import messages
 from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 
 AGAIN_S = (5.0, 30.0)
-"""After the first time; what garbles a line is over by then."""
+"""When to repeat after the first sending: whatever garbled a line is over by then."""
 _MOST = 128
-"""Messages that wait: in a flood the oldest are sent once."""
+"""The most messages that wait for repetition: in a flood the oldest messages are sent only once."""
 
 
 class RepeatedSend:
-    """Passes messages on, those about faults three times."""
+    """Passes messages on, and repeats messages about faults."""
 
     def __init__(self, send: messages.Handler, clock: SystemClock = CLOCK) -> None:
         self._send = send
         self._clock = clock
         self._again: list[deque[tuple[float, messages.FromAgent]]] = [deque(maxlen=_MOST) for _ in AGAIN_S]
-        """For each repetition: when, and what, in order of time."""
+        """For each repetition: the times and messages that wait, in order of time."""
 
     def send(self, message: messages.FromAgent) -> None:
         """Send a message now, and plan its repetitions."""
@@ -36,7 +36,7 @@ class RepeatedSend:
                 waiting.append((now_s + after_s, message))
 
     def poll(self) -> None:
-        """Send again what is due."""
+        """Send again the messages that are due."""
         now_s = self._clock.monotonic_s()
         for waiting in self._again:
             while waiting and waiting[0][0] <= now_s:

@@ -1,4 +1,4 @@
-"""Carries out what the supervisor asks, each request in a thread of its own: heartbeats continue meanwhile."""
+"""Carries out requests of the supervisor, each in its own thread, so that heartbeats continue meanwhile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RequestRunner:
         self._warm_finder = ProcessFinder(target, clock)
         self._warm_lock = threading.Lock()
         self._cleaned: set[int] = set()
-        """Ids of the clean-ups that were begun: the supervisor repeats them."""
+        """Ids of the clean-ups that were begun: the supervisor repeats its requests."""
 
     def run(self, request: messages.ToAgent) -> None:
         """Begin to carry out a request."""
@@ -76,7 +76,7 @@ class RequestRunner:
         self._send(messages.CaptureTaken(self._target.node, request.capture_id, packing.pack(archive)))
 
     def _ask_nccl(self, request: messages.TakeCapture, ranks: list[Rank]) -> None:
-        """Ask NCCL's RAS service what it sees of the whole job; send nothing if there is none."""
+        """Ask NCCL's RAS service for its view of the whole job; send nothing if there is no such service."""
         pids = [p.pid for r in ranks for p in r.tree]
         reply = ras.ask(pids, procfs.environ(ranks[0].main.pid), request.timeout_s, self._clock)
         if reply.json is not None or reply.text or reply.error:
@@ -86,7 +86,7 @@ class RequestRunner:
     def _find_dead_mounts(self, request: messages.TakeCapture, ranks: list[Rank]) -> None:
         """Send which network mounts do not answer, if a process of a rank may wait for one.
 
-        While the question of an earlier capture goes on, its answer is enough.
+        While an earlier capture still asks, its answer is enough.
         """
         if held(ranks) and not self._mounts.busy:
             self._check_mounts(CheckMounts(request.capture_id))
@@ -100,7 +100,7 @@ class RequestRunner:
         self._send(answer)
 
     def _clean(self, request: messages.CleanUp) -> None:
-        """Kill what outlives its step, until nothing of the attempt is left or the time is over."""
+        """Kill processes that outlive their step, until no process of the attempt is left or the time is over."""
         deadline_s = self._clock.monotonic_s() + request.timeout_s
         finder = ProcessFinder(self._target._replace(attempt=request.attempt), self._clock)
         while True:
@@ -119,10 +119,10 @@ def _in_thread(run: Callable[..., None], *args: Any) -> None:
 
 
 def _kill(processes: list[StepProcess], clock: SystemClock) -> None:
-    """Send SIGKILL to all of them, to the tasks themselves last.
+    """Send SIGKILL to all processes, to the tasks themselves last.
 
-    Where slurmstepd still finds processes when its task has ended, it checks again only a second later; without any the
-    step ends at once. The tasks are stopped meanwhile, so that none of them reacts to its loader's death.
+    If slurmstepd still finds processes when its task has ended, it checks again only a second later; else the step ends
+    at once. The tasks are stopped meanwhile, so that they do not react to the death of their loaders.
     """
     pids = {p.pid for p in processes}
     tasks = [p.pid for p in processes if p.ppid not in pids]
@@ -137,7 +137,7 @@ def _kill(processes: list[StepProcess], clock: SystemClock) -> None:
 
 
 def _continue(rank: Rank | None, pid: int) -> str:
-    """Continue a rank's main process that a signal has stopped; returns why that was not done, empty if it was."""
+    """Continue a rank's main process that a signal has stopped; return why not, or an empty text if it was done."""
     stat = procfs.stat(pid)
     if rank is None or stat is None or (rank.main.pid, rank.main.start_ticks) != (pid, stat.start_ticks):
         return f"process {pid} is no longer the rank's"

@@ -1,7 +1,7 @@
 """Handles SIGTERM to the watch step: Slurm ends its job, and the ranks get KillWait to save what they have.
 
-Their checkpoints are written by a child of the agent, so the agent stays as long as a rank of this node lives, and no
-longer: the job's end waits for it.
+A child of the agent writes their checkpoints, so the agent stays as long as a rank of this node lives. It does not stay
+longer, since the job's end waits for it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from slurm_robust.supervise.agent.ranks import Rank
 
 POLL_S = 0.05
 COUNTS_S = 300.0
-"""SIGTERM is forgotten after this time: a job that still lives was not ended by it, but used it for something else."""
+"""SIGTERM is forgotten after this time: if the job still lives, the signal was not meant to end it."""
 GRACE_S = 0.5
-"""Where Slurm ends a job, SIGTERM and the end of input arrive in any order."""
+"""If Slurm ends a job, SIGTERM and the end of input arrive in any order, at most this far apart."""
 _FOR_RANKS = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Sent to all steps of a job (`--signal`, scancel), and meant for its program."""
+"""Signals that are sent to all steps of a job (`--signal`, scancel), but are meant for its program."""
 
 
 class SigtermState:
@@ -53,7 +53,7 @@ class SigtermState:
         return bool(self._sigterm_at_s) and self._clock.monotonic_s() - self._sigterm_at_s < COUNTS_S
 
     def may_end(self, ranks: Iterable[Rank]) -> bool:
-        """Whether to end now: Slurm ends the job, or the supervisor is gone, and no rank needs this agent."""
+        """Return whether to end now: Slurm ends the job, or the supervisor is gone, and no rank needs this agent."""
         if self._terminated:
             return not any(map(lives, ranks))
         if not self._gone_at_s:
@@ -62,6 +62,6 @@ class SigtermState:
 
 
 def lives(rank: Rank) -> bool:
-    """Whether its process exists and is no zombie."""
+    """Return whether the rank's process exists and is not a zombie."""
     found = procfs.stat(rank.main.pid)
     return found is not None and found.start_ticks == rank.main.start_ticks and found.state != "Z"

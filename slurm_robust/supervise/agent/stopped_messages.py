@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class ContinueRank(NamedTuple):
-    """Continue the main process of this rank (SIGCONT), if it is still stopped and nobody traces it."""
+    """Continue the main process of this rank (SIGCONT), if the process is still stopped and not traced."""
 
     node: str
     rank: int
@@ -14,7 +14,7 @@ class ContinueRank(NamedTuple):
 
 
 class RankContinued(NamedTuple):
-    """The answer; `refused` says why the process was not continued, and is empty if it was."""
+    """The answer to `ContinueRank`; `refused` says why the process was not continued, and is empty if it was."""
 
     node: str
     rank: int

@@ -1,7 +1,7 @@
-"""How many bytes have the TCP connections of each rank's processes moved? The kernel's socket diagnosis knows.
+"""Counts the bytes that the TCP connections of each rank's processes have moved, by the kernel's socket diagnosis.
 
 One dump for each address family gives every socket of the node with its inode; `/proc/PID/fd` gives the inodes of each
-process. A kernel, a container or a network namespace of its own that does not answer leaves the figure unknown.
+process. If the kernel does not answer, as in a container or for a network namespace of its own, the figure is unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NLM_F_REQUEST_DUMP = 0x301
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _INET_DIAG_INFO = 2
 _STATES = sum(1 << state for state in (1, 4, 5, 8, 9, 11))
-"""Connections that are or were established; neither listening sockets nor those of no process (TIME_WAIT)."""
+"""Connections that are or were established, without listening sockets and sockets of no process (TIME_WAIT)."""
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI48x")
 _SOCKET = struct.Struct("!4xHH")
@@ -49,7 +49,7 @@ class TcpSocket(NamedTuple):
 
 
 def read_sockets() -> dict[int, TcpSocket] | None:
-    """Inode → TCP connection, of this network namespace; None if the kernel does not say."""
+    """Return inode → TCP connection, of this network namespace; None if the kernel does not tell."""
     found: dict[int, TcpSocket] = {}
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as diagnosis:
@@ -65,7 +65,7 @@ def read_sockets() -> dict[int, TcpSocket] | None:
 
 
 def _dump(diagnosis: socket.socket, family: int) -> Iterator[tuple[int, TcpSocket]]:
-    """The connections of one address family.
+    """Yield the connections of one address family.
 
     Raises:
         OSError: The kernel refused, or did not answer in time.
@@ -103,9 +103,9 @@ def _read(message: bytes) -> tuple[int, TcpSocket]:
 
 
 class TcpTraffic:
-    """The bytes that the processes of ranks have moved, added up from one look to the next: they never fall.
+    """The bytes that the processes of ranks have moved, added up over all readings, so that they never fall.
 
-    A connection that several processes of a rank hold counts for the first of them, the rank's own before all others.
+    A connection that several processes of a rank hold counts for the first of these processes, the rank's own first.
     """
 
     def __init__(self) -> None:
@@ -116,9 +116,9 @@ class TcpTraffic:
         """Inode → bytes at the last look."""
 
     def read(self, ranks: Iterable[Rank]) -> dict[int, int]:
-        """Pid → bytes sent and received so far, of each process for which they are known.
+        """Return pid → bytes sent and received so far, of each process for which they are known.
 
-        Connections to or from a rank's MASTER_PORT do not count: PyTorch's store is asked by ranks that hang, too.
+        Connections to or from a rank's MASTER_PORT do not count: ranks that hang also ask PyTorch's store.
         """
         with self._lock:
             return self._read(ranks)
@@ -144,7 +144,7 @@ class TcpTraffic:
                     seen[inode] = one.moved_bytes
                     if store not in (one.local_port, one.remote_port):
                         before = self._seen.get(inode, 0)
-                        # Less than before: another connection has got the number of one that was closed.
+                        # If it is less than before, a new connection has got the number of a closed one.
                         total += one.moved_bytes - (before if before <= one.moved_bytes else 0)
                 found[process.pid] = moved[identity(process)] = total
         self._moved, self._seen = moved, seen
@@ -152,7 +152,7 @@ class TcpTraffic:
 
 
 def _network(pid: int) -> str:
-    """The network namespace of a process, empty if it may not be read."""
+    """Return the network namespace of a process, empty if it may not be read."""
     try:
         return os.readlink(f"/proc/{pid}/ns/net")
     except OSError:
@@ -160,7 +160,7 @@ def _network(pid: int) -> str:
 
 
 def _inodes(pid: int) -> set[int] | None:
-    """The sockets that a process holds; None if it may not be read, or has too many descriptors."""
+    """Return the sockets that a process holds; None if they may not be read, or it has too many descriptors."""
     if not os.access(f"/proc/{pid}/fd", os.R_OK):
         return None
     links = list(islice(procfs.open_links(pid), _MAX_DESCRIPTORS + 1))

@@ -9,9 +9,9 @@ from slurm_robust.supervise.agent.messages import TimingEntry
 
 SEND_EVERY_S = 5.0
 MOST_STEPS = 8
-"""Of one rank at one time. Faster steps are thinned out by their number, so that all ranks send the same ones."""
+"""The most steps of one rank at one time. Steps are thinned out by number, so that all ranks send equal steps."""
 _ENTRIES_PER_MESSAGE = 16
-"""As many fit into one line."""
+"""The number of entries that fit into one line."""
 
 
 class TimingsQueue:
@@ -23,7 +23,7 @@ class TimingsQueue:
         self._due_s = now_s + SEND_EVERY_S
 
     def add(self, rank: int, record: progress.ProgressRecord) -> None:
-        """Add what a rank reported since the last call."""
+        """Add the timings that a rank reported since the last call."""
         pid, timed = self._seen.get(rank, (record.pid, 0))
         if pid != record.pid or record.timed < timed:
             timed = 0
@@ -38,7 +38,7 @@ class TimingsQueue:
         self._kept.pop(rank, None)
 
     def due(self, now_s: float) -> Iterator[tuple[TimingEntry, ...]]:
-        """The entries to send now, one tuple a message."""
+        """Yield the entries to send now, one tuple for each message."""
         if now_s < self._due_s:
             return
         self._due_s = now_s + SEND_EVERY_S
@@ -53,7 +53,7 @@ class TimingsQueue:
 
 
 def thinned(timings: list[progress.StepTiming]) -> list[progress.StepTiming]:
-    """Those whose step is divisible by the smallest power of two that leaves at most `MOST_STEPS`."""
+    """Return the timings whose step is divisible by the smallest power of two that leaves at most `MOST_STEPS`."""
     kept = {timing.step: timing for timing in timings}  # each step once: many of step 0 could never be thinned out
     every = 1
     while len(kept) > MOST_STEPS:
@@ -63,5 +63,5 @@ def thinned(timings: list[progress.StepTiming]) -> list[progress.StepTiming]:
 
 
 def _known(value: float) -> float | None:
-    """None for NaN, which JSON does not have."""
+    """Return the value rounded; None for NaN, which JSON does not have."""
     return round(value, 6) if value - value == 0 else None

@@ -1,6 +1,7 @@
-"""Reads values that came over the channel: bounded, finite, printable. Each reader raises or replaces all else.
+"""Reads values that came over the channel, so that they are bounded, finite and printable.
 
-Slurm may cut a line and mix it with another, and what is then still JSON can be anything.
+Slurm may cut a line and mix it with another line, and if the result is still JSON, it can have any value. Each reader
+raises an error for any other value, or replaces it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _MOST_S = 1e11
 
 
 def whole(value: Any) -> int:
-    """A whole number.
+    """Return a whole number.
 
     Raises:
         ValueError, TypeError, OverflowError: the value is not a whole number, or too large.
@@ -29,7 +30,7 @@ def whole(value: Any) -> int:
 
 
 def seconds(value: Any) -> float:
-    """A time or a duration, in seconds. Raises as `whole`."""
+    """Return a time or a duration, in seconds. Raises as `whole`."""
     number = float(value)
     if not abs(number) <= _MOST_S:  # NaN too
         raise ValueError("no time")
@@ -37,12 +38,12 @@ def seconds(value: Any) -> float:
 
 
 def limit_s(value: Any) -> float | None:
-    """A limit in seconds, which may be endless; None for none. Raises as `whole`."""
+    """Return a limit in seconds, which may be infinite; None for none. Raises as `whole`."""
     return value if value is None or value == math.inf else seconds(value)
 
 
 def measure(value: Any) -> float | str | None:
-    """A loss or a norm: a finite number, the text `nan` or `inf`, or None. Raises as `whole`."""
+    """Return a loss or a norm: a finite number, the text `nan` or `inf`, or None. Raises as `whole`."""
     if value is None:
         return None
     number = float(value)
@@ -50,17 +51,17 @@ def measure(value: Any) -> float | str | None:
 
 
 def text(value: Any) -> str:
-    """A text of one line; characters that cannot be shown become question marks."""
+    """Return a text of one line; characters that cannot be shown become question marks."""
     return node_findings.printable(str(value))
 
 
 def lines(values: Any) -> tuple[str, ...]:
-    """Texts that may have several lines; what no file could hold is replaced."""
+    """Return texts that may have several lines; characters that a file cannot hold are replaced."""
     return tuple(str(value).encode("utf-8", "replace").decode("utf-8") for value in values)
 
 
 def findings(entries: Any) -> tuple[NodeFinding, ...]:
-    """Findings, as the file of a node's findings would be believed.
+    """Return the findings, checked as if they came from the file of a node's findings.
 
     Raises:
         ValueError: one of the entries is not a finding.

@@ -1,4 +1,4 @@
-"""Defines the messages about warm processes between supervisor and agents; `messages` lists them with all."""
+"""Defines the messages about warm processes between supervisor and agents; `messages` lists them, too."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import NamedTuple
 
 
 class WarmAnswer(NamedTuple):
-    """What a node's agent knows of the warm processes there.
+    """A node agent's knowledge of the warm processes there.
 
     Attributes:
-        tasks: Tasks whose warm process is ready; after `go`, those that have started the program.
-        refused: Why one of them must not become a rank; empty if all may.
-        offender: The module because of which that is so; empty for none.
-        modules: How many modules each has imported, the fewest of them.
-        seconds: How long the slowest took to start and import.
-        memory_bytes: Their own memory, without what they share.
-        available_bytes: How much more memory the job may take on this node; -1 where that is not known.
-        packed: The record of what a rank has imported, packed; empty if it was not asked for, or there is none.
+        tasks: Tasks whose warm process is ready; after `go`, tasks that have started the program.
+        refused: Why one of the processes must not become a rank; empty if all may.
+        offender: The module that is the reason; empty for none.
+        modules: How many modules each process has imported; the smallest number.
+        seconds: How long the slowest process took to start and import.
+        memory_bytes: The processes' own memory, without shared memory.
+        available_bytes: How much more memory the job may take on this node; -1 if it is not known.
+        packed: The record of a rank's imports, packed; empty if it was not asked for, or there is none.
     """
 
     node: str
@@ -35,9 +35,9 @@ class AskWarm(NamedTuple):
     """Give an order to the warm processes of an attempt that has not begun (`warm_processes`), and answer.
 
     Attributes:
-        order: `prepare`, `state` or `go` for the processes, `memory` is `state` with their memory; `room` and `record`
+        order: `prepare`, `state` or `go` for the processes; `memory` is `state` with their memory. `room` and `record`
             ask the agent alone.
-        packed: What goes with the order, packed; empty for nothing.
+        packed: Data for the order, packed; empty for none.
         only: The node whose agent answers; empty for all.
         within_s: How long the supervisor waits for the answer.
     """

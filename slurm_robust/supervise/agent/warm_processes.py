@@ -1,7 +1,8 @@
-"""Finds this node's warm processes: Pythons that have imported what the ranks import, and wait for a release.
+"""Finds this node's warm processes: Pythons that have imported what the ranks import, and wait for their release.
 
-They run `warm/hook/srobust_warm_gate.py`, which says what they understand. They are found like ranks, by the attempt
-in their environment, which has not begun. Each answers in milliseconds; one that does not is frozen, and is left.
+They run `warm/hook/srobust_warm_gate.py`, which defines the orders. They are found like ranks, by the attempt in their
+environment, which has not begun. Each process answers in milliseconds; a process that does not is frozen, and is
+skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from slurm_robust.supervise.agent.ranks import ProcessFinder, Rank
 from slurm_robust.supervise.agent.warm_messages import AskWarm, WarmAnswer
 
 RECORD_LINK = "/memfd:srobust-imports"
-"""The beginning of the link of the descriptor in which a rank records its imports."""
+"""The link of the descriptor in which a rank records its imports begins so."""
 ANSWER_SHARE, GO_SHARE = 0.8, 0.9
 """Of the time that the supervisor waits: for a process's answer, and for it to read its release.
 
@@ -71,7 +72,7 @@ def answer(finder: ProcessFinder, request: AskWarm, ranks: list[Rank], clock: Sy
 
 
 def _ask_all(pids: list[int], order: bytes, within_s: float) -> list[dict[str, Any]]:
-    """The answers of those that answer in time."""
+    """Return the answers of the processes that answer in time."""
     states: list[dict[str, Any]] = []
     threads = [threading.Thread(target=_ask, args=(pid, order, within_s, states), daemon=True) for pid in pids]
     for thread in threads:
@@ -104,7 +105,7 @@ def _ask(pid: int, order: bytes, within_s: float, states: list[dict[str, Any]]) 
 
 
 def imports_of(pid: int) -> str:
-    """What a rank has imported so far, as it records it itself; empty if it does not."""
+    """Return the imports of a rank so far, as the rank records them; empty if it does not."""
     folder = f"/proc/{pid}/fd"
     try:
         for name in os.listdir(folder):
@@ -118,7 +119,7 @@ def imports_of(pid: int) -> str:
 
 
 def own_bytes(pid: int) -> int:
-    """Memory that a process shares with none; 0 if that is not known."""
+    """Return the memory that a process does not share, in bytes; 0 if it is not known."""
     total = 0
     for line in procfs.memory_map_totals(pid):
         key, _, value = line.partition(b":")
@@ -128,7 +129,7 @@ def own_bytes(pid: int) -> int:
 
 
 def available_bytes(pid: int, root: str = _CGROUPS) -> int:
-    """How much memory a process like this one may still take: the node's, and that of every cgroup above it."""
+    """Return how much memory a process like this one may still take, by the node and by every cgroup above it."""
     free = [_meminfo_bytes(), *(_free_in_cgroup(folder) for folder in _memory_cgroups(procfs.cgroup(pid), root))]
     known = [size for size in free if size >= 0]
     return min(known, default=-1)
@@ -146,7 +147,7 @@ def _meminfo_bytes() -> int:
 
 
 def _memory_cgroups(lines: str, root: str) -> list[str]:
-    """The folders of a process's memory cgroup and all above it, of version 1 or 2."""
+    """Return the folders of a process's memory cgroup and of all cgroups above it, of version 1 or 2."""
     found: list[str] = []
     for line in lines.splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -158,7 +159,7 @@ def _memory_cgroups(lines: str, root: str) -> list[str]:
 
 
 def _free_in_cgroup(folder: str) -> int:
-    """What is left below the limit of one cgroup, with the page cache that it would give up; -1 for no limit."""
+    """Return the bytes that are left below a cgroup's limit, with page cache that it can free; -1 for no limit."""
     for limit_name, used_name, cache in (
         ("memory.max", "memory.current", b"inactive_file "),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file "),

@@ -1,7 +1,7 @@
 """Writes and reads the channel's lines: a mark and a JSON object, cut into numbered pieces if it is long.
 
-Slurm passes lines of up to about 1,000 bytes whole; it cuts longer ones, and mixes them with those of other nodes.
-Both ends use this module. A line without the mark, or one that does not parse, is skipped and counted.
+Slurm passes on lines of up to about 1,000 bytes unchanged; it cuts longer lines, and mixes them with lines of other
+nodes. Both ends use this module. A line without the mark, or a line that does not parse, is skipped and counted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PIECE_MARK = "~SRP1 "
 LINE_MAX_BYTES = 1000
 _CHUNK = 900
 MAX_PIECES = 65536
-"""About 56 MB: more than any node's capture, and the supervisor can afford it."""
+"""About 56 MB: more than any node's capture, and not too much for the supervisor's memory."""
 MAX_OPEN = 4096
 
 
@@ -42,7 +42,7 @@ class Decoder:
         self._open: dict[tuple[str, int], dict[int, str]] = {}
 
     def feed(self, line: str) -> dict[str, Any] | None:
-        """Take one line; return an object where it completes one."""
+        """Take one line; return an object if the line completes one."""
         try:
             return self._take(line.rstrip("\r\n"))
         except (ValueError, RecursionError):

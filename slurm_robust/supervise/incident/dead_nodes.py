@@ -1,4 +1,4 @@
-"""Which nodes of the job has Slurm lost? The death of a rank with its node is the node's fault."""
+"""Asks Slurm which nodes of the job are lost: if a rank dies with its node, the node is at fault."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from slurm_robust.supervise.watch.fault_watch import nodes_in_use
 
 
 def lost_nodes(nodes: Sequence[str], known: Iterable[Node], answering: Collection[str]) -> list[str]:
-    """Nodes that are dead: down, or not responding to Slurm while their agent is silent too.
+    """Return the nodes that are dead: down, or not responding to Slurm while their agent is silent, too.
 
-    A slurmd that is busy, or restarted, makes its node NOT_RESPONDING for a while, and the training goes on there.
+    A slurmd that is busy or restarts makes its node NOT_RESPONDING for a while, though the training goes on there.
     """
     lost = {n.name for n in known if n.state == "DOWN" or ("NOT_RESPONDING" in n.flags and n.name not in answering)}
     return [name for name in nodes if name in lost]
 
 
 async def find_dead_nodes(session: Session, attempt: AttemptState) -> tuple[str, ...]:
-    """Ask Slurm; the attempt's signals name the same nodes afterwards, none if Slurm does not answer."""
+    """Ask Slurm for dead nodes, and note them as signals of the attempt; empty if Slurm does not answer."""
     now_s = session.clock.now_s()
     dead: list[str] = []
     try:
@@ -36,7 +36,7 @@ async def find_dead_nodes(session: Session, attempt: AttemptState) -> tuple[str,
         session.node_faults.pass_on(attempt.signals, session.folder)
     except SlurmError as error:
         session.folder.log_event("note", f"Slurm could not be asked about the job's nodes: {error}")
-    # Rebuilt each time: a node that is back is no evidence any more.
+    # Rebuilt each time: a node that is back is not evidence any more.
     known = {x.node: x for x in attempt.signals if x.kind is SignalKind.NODE_DOWN}
     attempt.signals[:] = [x for x in attempt.signals if x.kind is not SignalKind.NODE_DOWN]
     text = "Slurm calls it down or not responding"

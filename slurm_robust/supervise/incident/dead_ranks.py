@@ -1,4 +1,4 @@
-"""Ranks that ended badly while others run: are they waited for? Independent tasks in one step go on without them."""
+"""Tells whether running ranks wait for ranks that ended badly: independent tasks in one step go on without them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.fault_watch import nodes_in_use
 
 CAPTURES_AFTER_S = (0.0, 2.2, 4.2, 10.0, 30.0, 60.0, 60.0, 60.0, 60.0, 60.0)
-"""From one capture after a death to the next. The first two show who waits in a collective."""
+"""Seconds from one capture after a death to the next. The first two show which ranks wait in a collective."""
 _LATER_S = 300.0
-"""From one capture to the next after those."""
+"""Seconds from one capture to the next after those."""
 _SOONEST_S = 1.0
 
 
@@ -25,7 +25,7 @@ def next_capture_in_s(rounds: int, due_in_s: float) -> float:
 
 
 class DeadRanks:
-    """The deaths of one attempt, as long as others run. `investigate` makes an investigation without an incident."""
+    """The deaths of one attempt while other ranks run. `investigate` makes an investigation without an incident."""
 
     def __init__(
         self,
@@ -39,17 +39,17 @@ class DeadRanks:
         self._known: set[int] = set()
         self._next_at_s = 0.0
         self._patience_s: float | None = None
-        """What plain srun would wait; None before a death."""
+        """How long plain srun would wait; None before a death."""
         self.investigation: Investigation | None = None
-        """The captures since the last death; None before there is one, or where nobody was captured."""
+        """The captures since the last death; None before a capture."""
         self.waited_for = False
-        """The deaths have to be handled because the last captures show that the others wait."""
+        """Whether the deaths have to be handled because the last captures show that other ranks wait."""
 
     async def decide_now(self) -> bool:
-        """Whether the deaths have to be handled now. Takes the capture that is due, if any.
+        """Return whether the deaths have to be handled now. Take the capture that is due, if any.
 
-        They have to be if nothing else runs and no other end will be reported, if the others wait for the dead, if
-        plain srun would end the step now, or if the node of a dead rank is silent or has reported a fault.
+        They have to be if no other rank runs and no other end will be reported, if the other ranks wait for the dead
+        ones, if plain srun would end the step now, or if the node of a dead rank is silent or has reported a fault.
         """
         attempt, session = self._attempt, self._session
         self.waited_for = False
@@ -78,7 +78,7 @@ class DeadRanks:
         return self.waited_for
 
     async def _is_the_end(self) -> bool:
-        """Whether plain srun would have ended the step by now, because of the first death."""
+        """Return whether plain srun would have ended the step by now, because of the first death."""
         session = self._session
         if session.command is None:
             return False

@@ -1,4 +1,4 @@
-"""Makes a plan of a verdict: asks the policy, and reports and writes down what it says."""
+"""Makes a plan from a verdict: asks the policy, and reports and writes down the plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slurm_robust.supervise.watch.fault_watch import nodes_in_use
 from slurm_robust.supervise.watch.losses import Losses
 
 _WITHOUT_THE_DAEMON = (Road.RESTART_IN_PLACE, Road.SPARE_IN_ALLOCATION, Road.STOP, Road.ALERT_ONLY)
-"""What the job does by itself is only reported. The other roads begin with a claim, which the daemon judges."""
+"""Roads that are only reported, since the job takes them by itself. Other roads begin with a claim to the daemon."""
 
 
 _AGAIN = "a restart from the newest checkpoint would come to the same"
@@ -33,15 +33,15 @@ _AGAIN = "a restart from the newest checkpoint would come to the same"
 
 @dataclass(frozen=True)
 class Judged:
-    """What is decided about.
+    """The facts that a decision is made from.
 
     Attributes:
-        verdict: Who is at fault.
+        verdict: The verdict on who is at fault.
         dead_nodes: Nodes that Slurm calls lost.
         overdue: The silence is over the action limit.
         ended: The attempt has ended by itself.
-        bad_loss: Why the loss of an attempt that goes on is bad; empty if that is not what the incident is about.
-        slow: The same of an attempt that is slow, with no node known to be the slow one.
+        bad_loss: Why the loss of an attempt that goes on is bad; empty if the incident is not about a bad loss.
+        slow: Why the attempt is slow, with no node known to be the slow one; empty if the incident is not about that.
         silent_s: How long the attempt has made no progress; None if the incident is not about a silence.
         to_be_continued: Stopped ranks that get a SIGCONT, before anything else is done.
     """
@@ -67,7 +67,7 @@ class Decider:
     async def decide(
         self, attempt: AttemptState, start: AttemptStart, investigation: Investigation, judged: Judged
     ) -> ExecutePlan:
-        """Ask the policy; nothing is reported yet."""
+        """Ask the policy for a plan; nothing is reported yet."""
         bad_loss, failure = await self._losses.bad(attempt), investigation.failure
         if bad_loss is None and judged.bad_loss:
             bad_loss = BadLoss(judged.bad_loss, limit=self._session.config.checkpoint.rollbacks)
@@ -101,9 +101,9 @@ class Decider:
     async def decide_again(
         self, order: ExecutePlan, attempt: AttemptState, found: TestOutcome, ladder: LadderMemory
     ) -> Outcome:
-        """Ask the policy again about an attempt that was ended for tests, with what they have found.
+        """Ask the policy again about an attempt that was ended for tests, with the results of the tests.
 
-        Of the rest, only what the nodes have reported since then is new.
+        Otherwise only the nodes' reports since then are new.
         """
         session, log, before = self._session, self._log, order.situation
         assert before is not None
@@ -137,9 +137,9 @@ class Decider:
         return await self.conclude(attempt, replace(order, verdict=verdict, plan=plan, situation=situation))
 
     async def conclude(self, attempt: AttemptState, order: ExecutePlan, *, goes_on: bool = False) -> Outcome:
-        """Report verdict and plan; returns the plan where it is to be executed.
+        """Report verdict and plan; return the plan if it is to be executed.
 
-        `goes_on`: nodes have reported faults, or the loss is bad: where nothing is done, the attempt goes on.
+        `goes_on`: the incident is about faults of nodes or a bad loss, so without an action the attempt goes on.
         """
         session, log, plan = self._session, self._log, order.plan
         # An attempt that was ended for tests must get a successor, whatever has changed meanwhile.
@@ -196,7 +196,7 @@ class Decider:
     def _leave_alone(
         self, attempt: AttemptState, outcome: str, quiet_s: float | None = None, *, goes_on: bool = False
     ) -> Exit | None:
-        """Do nothing. For a while the same silence is not handled again, unless training moves: a later one is another.
+        """Do nothing. For a while this silence is not handled again, unless training moves and then is silent again.
 
         The announced suspicion stays until training moves again, since nothing was done about it.
         """
@@ -214,5 +214,5 @@ class Decider:
 
 
 def _changes_something(plan: Plan) -> bool:
-    """Whether an attempt that goes on would get another start than it had."""
+    """Return whether the next start of an attempt that goes on would differ from its last start."""
     return bool(plan.rung or plan.evict or plan.roll_back or plan.code) or plan.road in (Road.STOP, Road.TEST)

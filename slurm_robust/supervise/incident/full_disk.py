@@ -1,4 +1,4 @@
-"""Is a disk still full? Checked once ranks report one: an attempt on a full disk would fail like the last one."""
+"""Tells whether a disk that ranks reported as full is still full: a new attempt would then fail like the last one."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pathlib import Path
 
 _PATIENCE_S = 10.0
 _LEAST_BYTES = 64 << 20
-"""The least free space, where no checkpoint shows how much is needed."""
+"""The least free space, if no checkpoint shows how much is needed."""
 _PROBE_BYTES = 1 << 20
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MAX_FILES = 20000
 _OUTPUT = re.compile(r"out|sav|ckpt|check[-_]?point|result|exper|runs?\b|work", re.IGNORECASE)
-"""Matches the words of a command that name its output: a full disk that it only reads is no cause."""
+"""Matches words of a command that name its output: a full disk that is only read from does not matter."""
 
 
 async def full(named: str, checkpoint: Path | None, checkpoint_dir: str, command: Sequence[str] = ()) -> str:
-    """Which disk cannot take the next checkpoint, and what to do; empty if all can, or that is not known.
+    """Return which disk cannot take the next checkpoint, and what to do; empty if all can, or if it is not known.
 
     The disks are checked from this node. A file system that hangs must not delay a recovery.
 
-    `named` is the path in a rank's last lines, `checkpoint` the newest one: the next will need as much room. Some words
-    of the training's command may name the folder that it writes to.
+    `named` is the path in a rank's last lines, `checkpoint` the newest checkpoint: the next one will need as much room.
+    Words of the training's `command` may name the folder that it writes to.
     """
     checked = asyncio.to_thread(_full, named, checkpoint, checkpoint_dir, command)
     try:
@@ -37,7 +37,7 @@ async def full(named: str, checkpoint: Path | None, checkpoint_dir: str, command
 
 
 def _written_to(command: Iterable[str]) -> Iterator[Path]:
-    """Folders in the words of a command (`--out_dir=DIR`, `bash -c '… DIR'`) that look like the program's output."""
+    """Yield folders in the words of a command that look like its output (`--out_dir=DIR`, `bash -c '… DIR'`)."""
     for word in (part.strip("'\"") for text in command for part in text.split()):
         path = Path(word.partition("=")[2] if word.startswith("-") else word)
         with contextlib.suppress(OSError, ValueError):

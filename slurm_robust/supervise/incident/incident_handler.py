@@ -34,14 +34,14 @@ from slurm_robust.supervise.watch.observer import Observer
 _GRACE_S = 1.0
 """From the first rank's death to the verdict: the other ranks' last lines are on their way."""
 _CANCEL_GRACE_S = 3.0
-"""The same where all ranks ended like those of a cancelled step: on a busy node Slurm's word on that comes late."""
+"""A longer wait if all ranks ended like those of a cancelled step: on a busy node Slurm's message comes late."""
 _PAUSE_S = 0.1
 _STACKS_S = 1.0
-"""For the stacks of a job whose node is left at once."""
+"""The limit of a capture of a job whose node is left at once."""
 _LOST_LOSS = "loss: not finite"
 """The signature of a training that goes on with a loss of NaN or infinity."""
 _WAITING_AGAIN_S = 60.0
-"""A person who looks into the story sees what is waited for, however long nothing changes."""
+"""While nothing changes, the story says so often what is waited for."""
 _EARLY_CAPTURES = 7
 _LATER_CAPTURES = 14
 """Captured often for the first half minute, less often for the next two, and then now and then."""
@@ -49,16 +49,16 @@ _LATER = 4
 
 
 def _pause_s(rounds: int, settings: SuperviseConfig) -> float:
-    """From one capture of a silence to the next: often at first, since most hangs are told from pauses soon."""
+    """Return the time from one capture of a silence to the next: short at first, since most hangs soon show as such."""
     if rounds < _EARLY_CAPTURES:
         return settings.corroborate_after_s
     return min(settings.recapture_s, _LATER * settings.corroborate_after_s if rounds < _LATER_CAPTURES else math.inf)
 
 
 def _as_cancelled(attempt: AttemptState) -> bool:
-    """Whether each rank ended by a signal with which Slurm cancels steps.
+    """Return whether each rank ended by a signal with which Slurm cancels steps.
 
-    Slurm's word on it comes through srun's output, and that may go through a pipe.
+    Slurm's message about a cancellation comes through srun's output, which may go through a pipe.
     """
     ends = {e.signal for e in attempt.exits.values()}
     return bool(ends) and ends <= {SIGKILL, SIGTERM}
@@ -132,10 +132,10 @@ class IncidentHandler:
                 session.folder.log_event("waiting", text, incident=log.incident.id)
 
     async def _silence_ends(self, attempt: AttemptState, pause_s: float, level: SilenceLevel, dead_before: int) -> bool:
-        """Wait for the next capture; True as soon as the silence ends, by progress or by one more death.
+        """Wait for the next capture; return True as soon as the silence ends, by progress or by one more death.
 
-        The wait is also over where the silence reaches a higher level than this one: an action at the limit must not
-        wait for the next capture.
+        The wait is also over if the silence reaches a higher level than `level`: an action at the limit must not wait
+        for the next capture.
         """
         session, clock = self._session, self._session.clock
         deadline = clock.monotonic_s() + pause_s
@@ -153,13 +153,13 @@ class IncidentHandler:
         return False
 
     async def _drop(self, attempt: AttemptState) -> None:
-        """The silence ended by itself, or by an exit that is handled next."""
+        """Drop the incident: the silence ended by itself, or by an exit that is handled next."""
         session, log = self._session, self._log
         while self._observer.stopped_ranks.awaits_an_answer() and not attempt.exits and session.srun_exit_code is None:
             # Steps may come before the agent's word that it continued the rank; without it the story would be wrong.
             await session.clock.sleep(_PAUSE_S)
             await self._observer.poll(attempt)
-        # The pause is a sample of its own now; another capture of the same pause would show nothing new.
+        # The pause counts as a sample now; another capture of the same pause would not show anything new.
         attempt.quiet_until_s = session.clock.now_s() + session.settings.corroborate_after_s
         continued = self._observer.stopped_ranks.continued_since(log.incident.opened_at_s)
         what = (
@@ -177,9 +177,10 @@ class IncidentHandler:
     async def rank_died(
         self, attempt: AttemptState, start: AttemptStart, seen: Investigation | None = None, *, waited_for: bool = False
     ) -> Outcome:
-        """A rank died: read the others' last lines, take their stacks, judge. `seen` has earlier captures of them.
+        """Handle a rank's death: read the other ranks' last lines, take their stacks, judge.
 
-        If these are all that shows that the others wait (`waited_for`), a step that has come since cancels it.
+        `seen` has earlier captures of the other ranks. If only these captures show that the ranks wait (`waited_for`),
+        a new step since then cancels the incident.
         """
         session = self._session
         session.job.announce_suspicion()
@@ -204,7 +205,7 @@ class IncidentHandler:
         return await self._judge_end(attempt, start, investigation)
 
     async def step_failed(self, attempt: AttemptState, start: AttemptStart, code: int) -> Outcome:
-        """Srun has ended with this exit code: by a failure, or because somebody wanted it."""
+        """Handle an srun that has ended with this exit code: by a failure, or because somebody wanted it to end."""
         session = self._session
         if refused := await self._refusal(attempt, code):
             text = f"srun did not start the step: {refused}; exit code {code}, nothing is started anew"
@@ -224,7 +225,7 @@ class IncidentHandler:
         return await self._judge_end(attempt, start, Investigation(session, attempt, self._log))
 
     async def ended_by_user(self, by: str) -> Outcome:
-        """Srun has ended after a signal by which the user ends the step: nothing is started again."""
+        """End after a signal by which the user ended the step: nothing is started again."""
         session = self._session
         code = session.srun_exit_code
         assert code is not None
@@ -257,7 +258,7 @@ class IncidentHandler:
         session, log = self._session, self._log
         text = due.text
         if due.only_announced and log.current is not None:
-            # The open incident is that of the attempt before; it ends with the first new step.
+            # The open incident belongs to the attempt before; it ends with the first new step.
             self._acknowledge(due)
             session.folder.log_event("note", text)
             return None
@@ -282,7 +283,7 @@ class IncidentHandler:
         return await self._decider.conclude(attempt, order, goes_on=True)
 
     async def bad_loss(self, attempt: AttemptState, start: AttemptStart, why: str) -> Outcome:
-        """The training goes on, and its loss is lost: each further step is wasted. No rank's stacks would tell why."""
+        """Handle a training that goes on with a lost loss, so that each further step is wasted. No stacks are taken."""
         session, now_s = self._session, self._session.clock.now_s()
         signal = Signal(SignalKind.BAD_LOSS, now_s, "progress", why)
         self._log.open(attempt.name, now_s, f"the loss is bad: {why}", signal)
@@ -293,7 +294,7 @@ class IncidentHandler:
         return await self._decider.conclude(attempt, order, goes_on=True)
 
     async def slow(self, attempt: AttemptState, start: AttemptStart, why: str) -> Outcome:
-        """The training is slow, its step times name no node, and it has just saved: have its nodes tested."""
+        """Have the nodes tested of a slow training that has just saved, and whose step times do not name a node."""
         session, now_s = self._session, self._session.clock.now_s()
         self._log.open(attempt.name, now_s, why, Signal(SignalKind.SLOW, now_s, "timings", why))
         investigation = Investigation(session, attempt, self._log)
@@ -303,7 +304,7 @@ class IncidentHandler:
         return await self._decider.conclude(attempt, order, goes_on=True)
 
     async def _capture_briefly(self, attempt: AttemptState, investigation: Investigation) -> FaultsDue | None:
-        """Take stacks, and wait for what other nodes report of the same event; returns what is due then."""
+        """Take stacks, and wait for reports of other nodes about the same event; return what is due then."""
         due = urgent_faults(self._session, attempt)
         within_s = settle_s(due.signals if due is not None else ())
         await asyncio.gather(investigation.capture(within_s=_STACKS_S), self._settle(attempt, within_s))
@@ -318,12 +319,12 @@ class IncidentHandler:
             await self._observer.poll(attempt)
 
     def _urgent_faults(self, attempt: AttemptState) -> FaultsDue | None:
-        """Nodes to leave at once; a storm is announced later."""
+        """Return nodes to leave at once; None in a storm, which is announced later."""
         due = urgent_faults(self._session, attempt)
         return due if due is not None and not due.storm else None
 
     def _blame(self, attempt: AttemptState, investigation: Investigation, due: FaultsDue) -> Verdict:
-        """The verdict on nodes that have reported a fault; what they reported so far counts as handled."""
+        """Return the verdict on nodes that have reported a fault; their reports so far then count as handled."""
         self._acknowledge(due)
         if due.only_announced:
             verdict = Verdict(Conclusion.UNDETERMINED, due.text, missing=("what these nodes share",))
@@ -347,7 +348,7 @@ class IncidentHandler:
         return await self._decider.conclude(attempt, order)
 
     async def _read_rules(self) -> None:
-        """Read the rules for the ranks' last lines, while those are still on their way: it takes 0.1 s."""
+        """Read the rules for the ranks' last lines while these lines are still on their way: it takes 0.1 s."""
         session = self._session
         if session.rules is not None:
             return
@@ -358,14 +359,14 @@ class IncidentHandler:
             session.folder.log_event("note", f"{text}. Try: srobust diagnose rules --check FILE")
 
     async def _refusal(self, attempt: AttemptState, code: int) -> str:
-        """Srun's message, where it has ended because it refuses its own options; else empty."""
+        """Return srun's message if srun ended because it refuses its own options; else an empty text."""
         session = self._session
         if code != srun_refusal.REFUSED or session.command is None or attempt.fleet.ranks:
             return ""
         return await srun_refusal.refusal(session.command.options, session.environment)
 
     async def _gather_exits(self, attempt: AttemptState) -> None:
-        """Wait a moment for the ends of other ranks, and for Slurm's word that somebody wanted them."""
+        """Wait a moment for the ends of other ranks, and for Slurm's message that somebody ended them."""
         clock = self._session.clock
         reading = asyncio.create_task(self._read_rules())
         began_s = clock.monotonic_s()

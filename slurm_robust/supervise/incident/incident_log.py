@@ -1,4 +1,4 @@
-"""Keeps the incidents of one job, the current one among them, and writes each down."""
+"""Keeps the incidents of one job, the current one among them, and writes each to its folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class IncidentLog:
     """Keeps the current incident, and writes its files.
 
     Attributes:
-        current: The incident that is open; None if none is. An incident stays open after a relaunch, until the new
+        current: The open incident; None if there is none. An incident stays open after a relaunch, until the new
             attempt's first new step.
     """
 
@@ -36,7 +36,7 @@ class IncidentLog:
     # -- opening and closing ------------------------------------------------------------------------------------------
 
     def open(self, attempt: str, fault_at_s: float, text: str, signal: Signal | None = None, **data: Any) -> Incident:
-        """Open an incident. One that is still open failed before its first new step.
+        """Open an incident. If another one is still open, its new attempt failed before its first new step.
 
         `attempt` is empty if the step was not launched by us. `text` and `data` are for the story.
         """
@@ -59,7 +59,7 @@ class IncidentLog:
         return self.incident
 
     def _begin(self, attempt: str, note: str, signal: Signal | None = None) -> float:
-        """Begin another page; `note` is for one that is still open. Returns the time."""
+        """Begin another page; `note` is added to a page that is still open. Return the time."""
         job = self._session.job
         if self.current is not None:
             self.add_note(note)
@@ -96,7 +96,7 @@ class IncidentLog:
 
     @property
     def incident(self) -> Incident:
-        """The current incident, where one is known to be open."""
+        """The current incident, which must be open."""
         assert self.current is not None
         return self.current
 
@@ -105,13 +105,13 @@ class IncidentLog:
         self.current = replace(self.incident, **changes)
 
     def set_time(self, key: str, at_s: float | None = None) -> None:
-        """Set one of the scoreboard's times (`model.TIME_KEYS`), once."""
+        """Set one of the scoreboard's times (`model.TIME_KEYS`), unless it is already set."""
         assert key in TIME_KEYS, key
         at_s = round(self._session.clock.now_s() if at_s is None else at_s, 3)
         self.update(times={**self.incident.times, key: self.incident.times.get(key, at_s)})
 
     def move_time(self, key: str) -> None:
-        """Set one of the times to now, also where it was set before: of several tests the last end counts."""
+        """Set one of the times to now, even if it is already set: of several tests the last end counts."""
         self.update(times={k: at_s for k, at_s in self.incident.times.items() if k != key})
         self.set_time(key)
 
@@ -133,7 +133,7 @@ class IncidentLog:
         self.set_time("localised")
 
     def save(self) -> None:
-        """Write the incident's page and its twin for tools."""
+        """Write the incident's page, and its data for tools."""
         incident, folder = self.incident, self._session.folder
         folder.write(f"{incident.id}/incident.json", to_json(incident))
         folder.write(f"{incident.id}/report.md", page(incident))
@@ -146,7 +146,7 @@ class IncidentLog:
 
     @property
     def full(self) -> bool:
-        """Whether so many suspicions led to nothing that short pauses are ignored; reported once an hour at most."""
+        """Whether short pauses are ignored, since many suspicions led to nothing; reported at most once an hour."""
         was, self._full = self._full, False
         now_s = self._session.clock.now_s()
         if len(self._idle_at_s) == self._idle_at_s.maxlen and now_s - self._idle_at_s[0] < _WINDOW_S:
@@ -167,12 +167,12 @@ def _culprits(verdict: Verdict) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def to_json(incident: Incident) -> str:
-    """`incident.json`: for tools, and for the next attempt's supervisor."""
+    """Return the content of `incident.json`, for tools and for the next attempt's supervisor."""
     return msgspec.json.format(msgspec.json.encode(incident), indent=1).decode()
 
 
 def load(text: bytes) -> Incident | None:
-    """Read an earlier attempt's `incident.json`, to go on with it; None if it is no such file."""
+    """Read an earlier attempt's `incident.json`, to go on with it; return None if it is not such a file."""
     try:
         return msgspec.json.decode(text, type=Incident)
     except msgspec.DecodeError:
@@ -180,7 +180,7 @@ def load(text: bytes) -> Incident | None:
 
 
 def page(incident: Incident) -> str:
-    """`report.md`: for people, in Markdown."""
+    """Return the content of `report.md`, for people, in Markdown."""
     lines = [f"# Incident {incident.id}", "", f"Job {incident.job}, attempt `{incident.attempt}`.", ""]
     if incident.verdict is not None:
         lines += ["## Who", "", f"**{incident.verdict.conclusion.value}**: {incident.verdict.reason}", ""]
@@ -229,7 +229,7 @@ def _clock(at_s: float) -> str:
 
 
 def times_table(times: Mapping[str, float]) -> list[str]:
-    """The scoreboard as a Markdown table: each time, and seconds since the one before."""
+    """Return the scoreboard as a Markdown table: each time, and the seconds since the time before."""
     rows = ["| what | when | after the one before | after the fault |", "| --- | --- | ---: | ---: |"]
     first = before = None
     known = [key for key in TIME_KEYS if key in times]

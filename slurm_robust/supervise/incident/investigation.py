@@ -1,4 +1,4 @@
-"""Investigates a suspicion up to a verdict: capture, judge, capture again. It acts on nothing."""
+"""Investigates a suspicion up to a verdict: capture, judge, capture again. It does not act on anything."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KEPT_CAPTURES = 8
 _FAULT_BEFORE_S = 300.0
 """A node's fault explains a silence or an end that begins at most this long after it."""
 _GRACE_S = 1.0
-"""For agents slower than the capture's own limit, before they count as missing."""
+"""Extra time for agents that are slower than the capture's own limit, before they count as missing."""
 
 
 class Investigation:
@@ -45,11 +45,11 @@ class Investigation:
     The log's current incident is given times, stacks and verdict; quiet captures have no incident and no log.
 
     Attributes:
-        captures: The last ones.
+        captures: The last captures.
         recorder: Flight-recorder dumps, the last two of each rank.
         rounds: How many captures were taken.
-        failure: What is compared with earlier failures; known once judged.
-        apart: The nodes whose ranks stand apart from the others; known once judged.
+        failure: The failure to compare with earlier failures; known after judging.
+        apart: The nodes whose ranks stand apart from the others; known after judging.
     """
 
     def __init__(self, session: Session, attempt: AttemptState, log: IncidentLog | None = None) -> None:
@@ -67,7 +67,7 @@ class Investigation:
         self._ras_at_s: dict[str, float] = {}
         self._asked_mounts: set[str] = set()
         self._first_key = sys.maxsize
-        """Of the first capture: what was asked about mounts before says nothing about this incident."""
+        """Key of the first capture: earlier answers about mounts have nothing to do with this incident."""
         self._problem_reported = self._layout_kept = False
         self._began_s = self._kept_s = session.clock.now_s()
         self._stopped_s = session.clock.stopped_s
@@ -76,9 +76,9 @@ class Investigation:
         """Take all stacks now. Wait for every node for the capture's time, and as long again while its agent answers.
 
         A node whose agent is silent is missing. A node whose agent answers without sending stacks is only slow: its
-        ranks are unseen, and nothing is held against it. With `keep`, the capture is written down and reported, and
-        NCCL and the ranks' flight recorders are asked too: a quiet capture of a healthy job must cost the job nothing.
-        What has not arrived within `within_s` is not waited for.
+        ranks are unseen, but the node is not suspected. With `keep`, the capture is saved and reported, and NCCL and
+        the ranks' flight recorders are asked, too. Without `keep` they are not, since a quiet capture of a healthy job
+        must not cost the job anything. Stacks are waited for at most `within_s`.
         """
         self.rounds += 1
         self._leave_out_stop()
@@ -112,20 +112,20 @@ class Investigation:
             self._session.folder.write_archives(f"{self._id}/stacks-{number}/", archives)
             self._report(taken, clock.monotonic_s() - began, slow)
         else:
-            # An incident may yet come of it, and then these stacks belong into its folder.
+            # An incident may follow later, and then these stacks belong into its folder.
             self._unsaved[number] = {node: zlib.compress(body, 1) for node, body in archives.items()}
             self._unsaved.pop(number - _KEPT_CAPTURES, None)
         return taken
 
     def _leave_out_stop(self) -> None:
-        """Count no time for which we were stopped, with the job, as one in which the ranks did not move."""
+        """Do not count the time for which we were stopped, with the job, as time in which the ranks did not move."""
         stopped_s = self._session.clock.stopped_s - self._stopped_s
         if stopped_s > 0:
             self._stopped_s += stopped_s
             self.captures = [replace(taken, at_s=taken.at_s + stopped_s) for taken in self.captures]
 
     def _ask_about_mounts(self, key: int) -> None:
-        """A node whose rank is in D state has told which of its mounts are silent: ask the others about the same."""
+        """Ask all nodes about the mounts that a node with a rank in D state has reported as silent."""
         views = self._attempt.fleet.mount_views(self._first_key)
         silent = {mount for view in views for mount in view.silent} - self._asked_mounts
         if silent:
@@ -152,7 +152,7 @@ class Investigation:
             self._session.folder.write(f"{self._id}/{LAYOUT_FILE}", ",".join(parts) + "\n")
 
     def _views(self) -> tuple[RasView, ...]:
-        """NCCL's answers since this incident began; they are kept in its folder."""
+        """Return NCCL's answers since this incident began; they are kept in its folder."""
         views = []
         for heard_s, body in self._attempt.fleet.ras:
             if heard_s < self._began_s:
@@ -180,7 +180,7 @@ class Investigation:
             self._session.folder.write_archives(f"{self._id}/stacks-{number}/", unpacked)
 
     def _report_problem(self, problems: Sequence[str]) -> None:
-        """Report once why a dump cannot be used: the first one that cannot."""
+        """Report once why a dump cannot be used: the first such dump."""
         if problems and not self._problem_reported:
             self._problem_reported = True
             others = f" (and {len(problems) - 1} more like it)" if len(problems) > 1 else ""
@@ -202,7 +202,7 @@ class Investigation:
         return attempt.reports and bool(self.captures) and attempt.last_sign_s > self.captures[-1].at_s
 
     def _in_doubt(self, verdict: Verdict, evidence: Evidence) -> Verdict:
-        """The verdict; not yet sure if ranks run that do not wait for the ended ones, or if more ends may come."""
+        """Return the verdict; not yet corroborated if ranks run without waiting for the ended ones, or more may end."""
         attempt, ended = self._attempt, ended_ranks(self._attempt)
         if attempt.awaits_reports:
             missing = (*verdict.missing, "srun's report of how the other ranks ended")
@@ -215,7 +215,7 @@ class Investigation:
         return replace(verdict, corroborated=False, missing=missing)
 
     def judge(self) -> Verdict:
-        """The verdict on the evidence so far."""
+        """Return the verdict on the evidence so far."""
         evidence = self.evidence
         cause: Mapping[str, str] = {}
         try:
@@ -241,7 +241,7 @@ class Investigation:
 
     @property
     def evidence(self) -> Evidence:
-        """What is known now, but for NCCL's answers."""
+        """The evidence that is known now, without NCCL's answers."""
         attempt, fleet, now_s = self._attempt, self._attempt.fleet, self._session.clock.now_s()
         layout, order = attempt.layout, attempt.sources.layout_order
         self._keep_layout(layout, order)
@@ -279,7 +279,7 @@ class Investigation:
 
 
 def _rests_on(verdict: Verdict, vanished: Collection[int], evidence: Evidence) -> bool:
-    """Whether the verdict names ranks because they have vanished, and not their node because it is gone itself."""
+    """Return whether the verdict names ranks because they have vanished, while their node is still there."""
     gone = {s.node for s in evidence.node_signals if s.kind in (SignalKind.NODE_DOWN, SignalKind.AGENT_SILENT)}
     named = {rank for suspect in verdict.suspects for rank in suspect.ranks if suspect.node not in gone}
     return bool(named & set(vanished))
@@ -298,7 +298,7 @@ def merge(
 ) -> MergedArchives:
     """Merge the nodes' archives into one capture; an archive that cannot be read counts as missing.
 
-    Living ranks whose stacks did not come are `unseen`; nodes that do not answer are `missing`.
+    `unseen` has living ranks whose stacks did not come; `missing` has nodes that do not answer.
     """
     ranks = [unseen_rank(r.rank, r.node, r.pid) for r in unseen]
     lost = list(missing)

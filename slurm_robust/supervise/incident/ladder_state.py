@@ -1,4 +1,4 @@
-"""Collects what the policy must know to choose a rung of the ladder: what may be tested here and now."""
+"""Collects what the policy must know to choose a rung of the ladder: which tests are possible here and now."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 
 _RESUME_S = 300.0
-"""What an attempt after the tests needs at least, of the job's time limit, to be worth them."""
+"""Tests are only worth their time if the job's time limit leaves an attempt at least this long after them."""
 
 
 def ladder_options(session: Session, attempt: AttemptState) -> LadderOptions:
-    """What the ladder may do in this job.
+    """Return what the ladder may do in this job.
 
-    A step that somebody else launched cannot be started again after tests: its incidents are handled without a ladder.
+    If somebody else launched the step, it cannot be started again after tests, so its incidents have no ladder.
     """
     config = session.config.ladder
     if session.command is None or session.channel is None:
@@ -34,19 +34,19 @@ def ladder_options(session: Session, attempt: AttemptState) -> LadderOptions:
 
 
 async def standby_nodes(session: Session) -> int:
-    """How many nodes the site's standby pools hold; asked only where a whole parallel group may be left."""
+    """Return how many nodes the site's standby pools hold; only asked if a whole parallel group may be left."""
     if not session.config.ladder.over_evict:
         return 0
     prefix, client = session.config.standby.prefix, session.job.client
     try:
         found = await asyncio.to_thread(client.reservations)
     except SlurmError:
-        return 0  # nobody is left for a node that may not be there
+        return 0  # no node is left for a replacement that may not be there
     return len({n for pool in found if pool.name.startswith(f"{prefix}-") for n in expand(pool.nodes)})
 
 
 def too_late(session: Session) -> str:
-    """Why the job has not the time for tests, as a sentence; empty if it has."""
+    """Return why the job does not have the time for tests, as a sentence; empty if it has."""
     left_s, needed_s = _time_left_s(session), session.config.ladder.budget_s + _RESUME_S
     if left_s >= needed_s:
         return ""

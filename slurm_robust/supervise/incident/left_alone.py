@@ -1,4 +1,4 @@
-"""Hangs about which nothing is done yet: when will that be, and who has to know meanwhile?"""
+"""Deals with hangs about which nothing is done yet: when something will be done, and who is told meanwhile."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from slurm_robust.supervise.reported.suspicion import Assessment
 from slurm_robust.supervise.session import Session
 
 _LIKELY = 0.5
-"""Nobody is told of less likely culprits: they may be where work takes long by nature."""
+"""People are not told of less likely culprits: those may do work that takes long by nature."""
 _HALF = 0.5
-"""Where more ranks than that compute, the job works."""
+"""If more than this share of the ranks computes, the job counts as working."""
 
 
 def due_in_s_of(order: ExecutePlan) -> float:
@@ -39,8 +39,8 @@ def nobody_may_act(order: ExecutePlan, due_in_s: float) -> bool:
 def seen_in_vain(order: ExecutePlan, due_in_s: float, captures: Sequence[Capture]) -> bool:
     """Return whether the stacks show a hang, not surely enough to act, for as long as weak evidence gets.
 
-    They name who holds the others up; or nobody is named, and all ranks stand at one place each, most of them at rest.
-    A pause that the program has announced, or has shown to be healthy, is given its own time.
+    The stacks name the rank that holds the others up; or they name no rank, but all ranks stand still, most of them at
+    rest. A pause that the program has announced, or has shown to be healthy, is given its own time.
     """
     verdict, silence = order.verdict, order.situation.silence if order.situation is not None else None
     if silence is None or due_in_s < math.inf or silence.silent_s < patience_s(Grade.WEAK, silence):
@@ -55,7 +55,7 @@ def seen_in_vain(order: ExecutePlan, due_in_s: float, captures: Sequence[Capture
 def _at_rest(captures: Sequence[Capture]) -> float | None:
     """Return the share of ranks at rest; None unless all ranks stand where they stood, and half of them rest or more.
 
-    The others compute at one place: a very long step, or an endless loop.
+    The other ranks compute at one place: in a very long step, or in an endless loop.
     """
     found = motions(captures)
     if not found or not all(rank.processes for rank in captures[-1].ranks):

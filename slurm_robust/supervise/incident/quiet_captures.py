@@ -1,6 +1,6 @@
-"""Takes stacks without an incident if something may be wrong (quiet captures). Only what they prove is acted on.
+"""Takes stacks without an incident if something may be wrong (quiet captures). Only proven hangs are acted on.
 
-What they prove is acted on when its grade is due (`policy.job.consequences`), as with any other silence.
+A proven hang is acted on when its grade is due (`policy.job.consequences`), as with any other silence.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.standstill import Standstill
 
 _CAPTURES_AFTER_FINISHED = 6
-"""Ranks that are known to have finished are given this many captures: no rank is at fault, and nothing is urgent."""
+"""How many captures follow if ranks are known to have finished: no rank is at fault, and it is not urgent."""
 _CAPTURES_OF_STOPPED = 4
-"""Two captures prove a stopped process; one that a debugger holds is then captured as rarely as any other."""
+"""Two captures prove a stopped process; after this many, one in a debugger is captured as rarely as any other."""
 
 _NO_RANK_AFTER_S = 300.0
-"""A container's image takes minutes to arrive; a step that waits for another one of its job does so silently."""
+"""A step without ranks is reported after this time: an image may take minutes, and a step may wait for another."""
 
 
 @dataclass(frozen=True)
 class ProvenSuspicion:
-    """What quiet captures have proven: the time of the fault, the story's line about it, and what was observed.
+    """A proven hang: the time of the fault, the story's line about it, and the observation that proves it.
 
     Attributes:
-        finished: Ranks are known to have ended with exit code 0; whether others wait for them is still to be judged.
-        silent_s: For how long nothing has moved; None if ranks have vanished, and others wait for them.
+        finished: Ranks are known to have ended with exit code 0; it is still to be judged whether others wait for them.
+        silent_s: For how long nothing has moved; None if ranks have vanished and others wait for them.
     """
 
     investigation: Investigation
@@ -72,7 +72,7 @@ class QuietCaptures:
         self._captured_at_s = 0.0
         self._told_traffic = False
         self._seen: Verdict | None = None
-        """What the last capture of an unmeasured silence showed, if that may be acted on once it lasts."""
+        """The verdict on the last capture of an unmeasured silence, if it may be acted on once the silence lasts."""
         self._stands_since_s = 0.0
         self._stopped_s = session.clock.stopped_s
         self._due_s = math.inf
@@ -83,7 +83,7 @@ class QuietCaptures:
         self._standstill = Standstill(session, attempt)
 
     async def poll(self) -> ProvenSuspicion | None:
-        """Take the capture that is due, if any; returns what it proves."""
+        """Take the capture that is due, if any; return what it proves."""
         session, attempt, now_s = self._session, self._attempt, self._session.clock.now_s()
         if not attempt.fleet.ranks and session.srun_exit_code is None and now_s >= self._no_rank_at_s:
             self._no_rank_at_s = now_s + session.settings.action_limit_s
@@ -104,10 +104,10 @@ class QuietCaptures:
         return None
 
     def _unmeasured_due(self, now_s: float) -> bool:
-        """Whether to capture a silence that the attempt's own step times do not measure.
+        """Return whether to capture a silence that the attempt's own step times do not measure.
 
-        There are none if the job reports no progress, and too few in its first steps; an announced pause is not
-        measured by them. A stopped process is no pause, however long a pause may last.
+        There are no step times if the job reports no progress, too few in its first steps, and they do not measure an
+        announced pause. A stopped process is not a pause, however long pauses may last.
         """
         settings, attempt = self._session.settings, self._attempt
         usual_s, silent_s = attempt.own_limit_s(settings), now_s - attempt.last_sign_s
@@ -131,7 +131,7 @@ class QuietCaptures:
         return silent_s >= interval_s and waited
 
     def _left_alone_due(self, now_s: float) -> bool:
-        """Whether to look if a job moves again that hung, was left alone, and reports nothing that would show it."""
+        """Return whether to capture a job that hung, was left alone, and reports no progress, to see if it moves."""
         due = now_s - self._captured_at_s >= self._session.settings.quiet_capture_interval_s
         return due and not self._attempt.reports and self._attempt.left_alone_at_s > 0
 
@@ -146,7 +146,7 @@ class QuietCaptures:
         if attempt.reports or not attempt.left_alone_at_s or len(found.captures) < 2:
             return
         ranks = {rank.rank for rank in attempt.fleet.alive}
-        # A host that spins for its device uses a processor, and goes nowhere.
+        # A host that spins for its device uses a processor, but makes no progress.
         moved = set(moving(found.captures, ranks)) - busy_waiting(found.captures, ranks)
         if 2 * len(moved) > len(ranks):
             attempt.quiet_until_s = attempt.left_alone_at_s = 0.0
@@ -154,7 +154,7 @@ class QuietCaptures:
             session.job.withdraw_suspicion()
 
     def _tell_no_traffic(self, now_s: float) -> None:
-        """Say, once a silence, that a job that trained over RDMA has moved nothing for long."""
+        """Note once for each silence that a job that trained over RDMA has not moved any data for long."""
         fleet = self._attempt.fleet
         silent_s = fleet.traffic.silent_s({rank.node for rank in fleet.alive}, now_s)
         still = silent_s >= TRAFFIC_SILENT_S
@@ -164,14 +164,14 @@ class QuietCaptures:
         self._told_traffic = still
 
     def _moved(self, investigation: Investigation) -> bool:
-        """Whether the job has shown progress since the first of these captures."""
+        """Return whether the job has shown progress since the first of these captures."""
         attempt, captures = self._attempt, investigation.captures
         return attempt.reports and bool(captures) and attempt.last_sign_s > captures[0].at_s
 
     async def _capture_vanished(self) -> ProvenSuspicion | None:
-        """Ranks are gone, and srun reports nothing: finished, or dead? The stacks of the other ranks show it.
+        """Capture after ranks have gone without a report of srun: other ranks' stacks show if they finished or died.
 
-        A training that ends loses its ranks one by one, and a rank that has finished blocks nobody.
+        A training that ends loses its ranks one by one, and a rank that has finished does not block other ranks.
         """
         session, vanished = self._session, self._attempt.vanished
         if self._vanished is None:
@@ -198,9 +198,9 @@ class QuietCaptures:
         return ProvenSuspicion(found, first.at_s, text, signal, finished)
 
     async def _capture_unmeasured(self) -> ProvenSuspicion | None:
-        """Capture during a silence that only the stacks can tell from work.
+        """Capture during a silence if only the stacks can tell whether the ranks work.
 
-        No incident is opened and nothing is written before they prove a hang, so that any program may be supervised.
+        No incident is opened and nothing is written before the stacks prove a hang, so any program may be supervised.
         """
         attempt = self._attempt
         found = self._unmeasured = self._unmeasured or self._investigate(self._session, attempt)
@@ -209,7 +209,7 @@ class QuietCaptures:
         others = {rank.rank for rank in attempt.fleet.alive} - {rank.rank for rank in attempt.fleet.stopped}
         attempt.seen_resting = self._session.clock.now_s(), resting_s(found.captures, others)
         verdict, now_s, stopped_s = found.judge(), self._session.clock.now_s(), self._session.clock.stopped_s
-        # What stood still while the job was suspended, and we with it, has not stood still for as long.
+        # The time for which the job was suspended, and we with it, does not count as standing still.
         self._stands_since_s, self._stopped_s = self._stands_since_s + stopped_s - self._stopped_s, stopped_s
         stands = verdict.conclusion is not Conclusion.NONE and verdict.grade is not Grade.NONE
         if not stands or self._seen is None:
@@ -241,7 +241,7 @@ class QuietCaptures:
         return min(due_in_s, limit_s - silence.silent_s)
 
     def _have_finished(self, gone: list[RankExit]) -> bool:
-        """All of them with exit code 0, and long enough ago: a rank that waits for them waits for ever."""
+        """Return whether all of them ended with exit code 0 long enough ago: a rank waiting for them waits for ever."""
         return self._captures_of_vanished > _CAPTURES_AFTER_FINISHED and all(e.exit_code == 0 for e in gone)
 
 

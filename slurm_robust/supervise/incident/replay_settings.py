@@ -1,4 +1,4 @@
-"""Says what a replay of this job's training runs, and in groups of how many nodes."""
+"""Says what a replay of this job's training runs, and on groups of how many nodes."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 
 _LEAST_NODES = 2
-"""Of a group: what nodes send each other is a part of what is replayed."""
+"""The least nodes of a group: communication between nodes is a part of what is replayed."""
 _PROCESSORS = ("SRUN_CPUS_PER_TASK", "SLURM_CPUS_PER_TASK")
-"""Sizes of one task that srun reads; a replay's tasks are as large as the job's."""
+"""Variables for the size of a task that srun reads: a replay's tasks are as large as the job's."""
 _REPLICA = ("tp", "pp", "cp")
 """Parallel sizes whose product is one replica of the model."""
 
 
 def group_nodes(layout: Mapping[str, int], ranks_a_node: int) -> int:
-    """How many nodes one group has: those of one replica of the model, two at least."""
+    """Return how many nodes one group has: the nodes of one replica of the model, but at least two."""
     replica = math.prod(layout.get(kind, 1) for kind in _REPLICA)
     return max(_LEAST_NODES, math.ceil(replica / max(1, ranks_a_node)))
 
 
 def replay_spec(session: Session, attempt: AttemptState) -> ReplaySpec | None:
-    """What is replayed; None if the nodes are too few for two groups, or the step was not launched by us."""
+    """Return what is replayed; None if the nodes are too few for two groups, or the step was not launched by us."""
     command = session.command
     if command is None or session.channel is None:
         return None
@@ -35,7 +35,7 @@ def replay_spec(session: Session, attempt: AttemptState) -> ReplaySpec | None:
     size = group_nodes(attempt.layout, max(ranks_of.values(), default=1))
     if len(ranks_of) < 2 * size:
         return None
-    # Several ranks of torchrun are one task of Slurm's.
+    # Several ranks of torchrun are one task for Slurm.
     tasks_of = Counter(node for node, _ in {(rank.node, rank.task if rank.task >= 0 else rank.rank) for rank in ranks})
     launched = session.launched(command)
     env = dict(session.environment)

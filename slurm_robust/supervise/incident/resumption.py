@@ -1,4 +1,4 @@
-"""When does an attempt train, and from where did it go on? Its first new step closes the incident before it."""
+"""Follows an attempt's first steps: its first new step closes the incident before it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Resumption:
     async def close_incident(self, step: int) -> None:
         """Close the open incident, if there is one: `step` is the first new step of the attempt that follows it.
 
-        It is -1 where that attempt has ended well without any step.
+        `step` is -1 if that attempt has ended well without any step.
         """
         if self._log.current is None:
             return
@@ -99,9 +99,9 @@ class Resumption:
 
 
 def first_step_words(first: int, reached: int, begun: int | None = None) -> str:
-    """Return how the first step after an incident is told: one that a failed attempt has made is not new.
+    """Return words for the first step after an incident: a step that a failed attempt has made is not new.
 
-    `begun` is where the attempt began, if `first` was only seen later; -1 where that is not known.
+    `begun` is the step at which the attempt began, if `first` was only seen later; -1 if it is not known.
     """
     if first > reached:
         return f"first new step {first}"
@@ -110,13 +110,13 @@ def first_step_words(first: int, reached: int, begun: int | None = None) -> str:
 
 
 def resumed_from(offered: int, first: int) -> str:
-    """What an attempt went on from, for people.
+    """Return words for what an attempt went on from.
 
-    `offered` is -1 where there was no verified checkpoint, `first` where the first new step is not exactly known.
+    `offered` is -1 if there was no verified checkpoint; `first` is -1 if the first new step is not exactly known.
     """
     if offered < 0 and first < 0:
         return "a step that was not seen"
     if offered < 0:
-        # A Checkpointer has found it, in memory or in a checkpoint that is not sealed yet.
+        # A Checkpointer has found its state in memory, or in a checkpoint that is not sealed yet.
         return "the beginning" if first <= 1 else "what the program found by itself"
     return f"step {offered} (verified checkpoint{'' if first <= offered + 1 else ', or something newer'})"

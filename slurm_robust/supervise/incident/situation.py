@@ -1,4 +1,4 @@
-"""Gathers what the policy judges, beside the verdict, into its `Situation`."""
+"""Collects the facts that the policy judges, beside the verdict, into its `Situation`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from slurm_robust.supervise.watch.attempt_state import AttemptState
 from slurm_robust.supervise.watch.fault_watch import nodes_in_use
 
 _NEW_OUTAGE_S = 60.0
-"""How long an outage is waited for before the training has done anything."""
+"""How long an outage is waited for before the training has made any progress."""
 
 
 def first_exit(attempt: AttemptState) -> RankExit | None:
-    """The rank that ended first; None if none did."""
+    """Return the end of the rank that ended first; None if no rank ended."""
     return min(attempt.exits.values(), key=lambda e: e.at_s, default=None)
 
 
 def named_nodes(session: Session, candidates: Iterable[str]) -> frozenset[str]:
-    """Those of these nodes that the command or the environment names: the program cannot run without them."""
+    """Return the nodes that the command or the environment names: the program cannot run without them."""
     command = session.command
     if session.channel is None or command is None:
         return frozenset()
@@ -43,10 +43,10 @@ async def read_situation(
     failure: Failure | None,
     dead_nodes: Sequence[str],
 ) -> Situation:
-    """Describe a silent attempt to the policy; the bad loss, `ended` and `action_limit_reached` are the caller's.
+    """Describe a silent attempt to the policy; the caller sets the bad loss, `ended` and `action_limit_reached`.
 
-    `failure` is None if it cannot be compared with others. `dead_nodes` are those that Slurm calls down, or not
-    responding where their agent does not answer either.
+    `failure` is None if it cannot be compared with others. `dead_nodes` are nodes that Slurm calls down, or that Slurm
+    calls not responding and whose agent does not answer either.
     """
     job, settings, fleet, nodes = session.job.info, session.settings, attempt.fleet, session.allocation.nodes
     command = session.command if session.channel is not None else None
@@ -98,7 +98,7 @@ async def read_situation(
 
 
 def _exit_code(session: Session, attempt: AttemptState) -> int | None:
-    """The program's own exit code: srun's, or that of the first rank that ended while others still run."""
+    """Return the program's own exit code: srun's, or that of the first rank that ended while others still run."""
     if session.srun_exit_code is not None:
         return session.srun_exit_code
     first = first_exit(attempt)
@@ -108,7 +108,7 @@ def _exit_code(session: Session, attempt: AttemptState) -> int | None:
 
 
 async def _full_disk(session: Session, attempt: AttemptState, failure: Failure | None) -> str:
-    """Which disk is full now, where the ranks report that one was; empty if there is room."""
+    """Return which disk is full now, if ranks reported a full disk; empty if there is room."""
     if failure is None or failure.signature != DISK_FULL:
         return ""
     command = session.attached.arguments if session.attached is not None else ()

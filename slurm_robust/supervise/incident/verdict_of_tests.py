@@ -1,4 +1,4 @@
-"""Says what tests of a job's nodes mean for its incident. Pure."""
+"""Says what the results of tests of a job's nodes mean for its incident. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from slurm_robust.policy.job.ladder import TestOutcome
 from slurm_robust.stoptime.conclusion import FindingKind, TestReport
 
 CONFIDENCE = 0.95
-"""Of a node that fails a test whose partners passed: it fails again where it is tested again."""
+"""Confidence in a node that fails a test whose partners passed: it fails again when it is tested again."""
 
 
 def outcome_of(report: TestReport, left_out: Mapping[str, str], took_s: float) -> TestOutcome:
-    """A report as the policy reads it; `left_out` has the nodes that were not tested at all, with the reason."""
+    """Return a report as the policy reads it; `left_out` has the nodes that were not tested, with the reason."""
     failed: dict[str, str] = {}
     links: dict[tuple[str, str], str] = {}
     open_: list[str] = []
@@ -36,12 +36,12 @@ def outcome_of(report: TestReport, left_out: Mapping[str, str], took_s: float) -
 
 
 def not_tested(plan: Plan, why: str, took_s: float) -> TestOutcome:
-    """Tests that could not be made: nothing is known, and no node is blamed."""
+    """Return the outcome of tests that could not be made: nothing is known, and no node is blamed."""
     return TestOutcome(plan.tests, plan.test_nodes, open=(why,), took_s=round(took_s, 3))
 
 
 def verdict_after(before: Verdict, outcome: TestOutcome, rank_nodes: Mapping[int, str]) -> Verdict:
-    """The verdict with what the tests have shown: nodes that fail, else links, else the verdict from before."""
+    """Return the verdict with the results of tests: nodes that fail, else links, else the verdict from before."""
     if not outcome.failed and not outcome.links:
         return before
     suspects = tuple(
@@ -50,7 +50,7 @@ def verdict_after(before: Verdict, outcome: TestOutcome, rank_nodes: Mapping[int
     )
     detail = f"tests of {len(outcome.nodes)} nodes; before them: {before.reason}"
     if not outcome.failed:
-        # Who of the two it is, nobody can tell: no node is a culprit.
+        # It is not known which of the two nodes is at fault: no node is a culprit.
         found = f"{joined(outcome.links.values())}; neither node is proven bad"
         return replace(before, reason=found, missing=(), detail=detail)
     reason = joined(outcome.failed.values())

@@ -1,7 +1,7 @@
-"""Do the ranks that run wait for those that have ended? Independent runs in one step go on without them.
+"""Tells whether running ranks wait for ranks that have ended. Independent runs in one step go on without them.
 
-Two captures that find all others in a collective do not prove it: a healthy training is found there most of the time,
-and what NCCL sends is not seen. So it also takes a silence, or, if the job reports nothing, a rest.
+Two captures that find all other ranks in a collective do not prove it: a healthy training is there most of the time,
+and NCCL's traffic is not seen. So a silence is needed, too, or, if the job reports nothing, a rest.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from slurm_robust.supervise.reported.fleet import RankInfo
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 
 _GAPS = 6
-"""A rest is seen in so many captures at most: an investigation keeps the last eight."""
+"""The most captures in which a rest is seen: an investigation keeps the last eight."""
 
 
 def ended_ranks(attempt: AttemptState) -> dict[int, RankExit]:
-    """Return the ranks that are known to have ended badly; else those that have vanished; both where nothing lives.
+    """Return the ranks that are known to have ended badly; else those that have vanished; both if no rank lives.
 
-    If a part of the world runs in another step, others may wait for that part; who has vanished may be a helper.
+    Vanished ranks only count if all ranks are known: if a part of the world runs in another step, ranks may wait for
+    that part, and a vanished process may be a helper.
     """
     if attempt.exits and not attempt.fleet.alive:
         return {**attempt.vanished, **attempt.exits}
@@ -35,9 +36,9 @@ def ended_ranks(attempt: AttemptState) -> dict[int, RankExit]:
 
 
 def unreported_ranks(attempt: AttemptState) -> dict[int, RankExit]:
-    """Return the ranks that are gone from nodes of which no end is reported, while ends on other nodes are.
+    """Return the ranks that are gone from nodes without a reported end, while ends on other nodes are reported.
 
-    Slurm's own process of the step may be gone there with them. Where it lives, it reports whoever ends badly.
+    On these nodes Slurm's own process of the step may be gone, too. While it lives, it reports each bad end.
     """
     fleet = attempt.fleet
     if not attempt.exits or -1 in attempt.exits or not fleet.complete:
@@ -53,15 +54,16 @@ def waited_for_in_s(
 ) -> float:
     """Return in how many seconds the ended ranks count as waited for, if nothing moves until then.
 
-    0 if they do now; infinite if nothing shows that they will. Only captures since the last sign of progress count.
+    The result is 0 if they do now, and infinite if nothing shows that they will. Only captures since the last sign of
+    progress count.
 
     * In a job that reports progress, all others are in a collective, and the silence is longer than a step may take
       (`_silence_s`).
     * In a job that reports nothing, all others have rested in a collective for `supervise.strong_patience_s`; for
       `supervise.weak_patience_s` if the ended rank may have finished.
-    * Otherwise, all others stand still, whatever they wait for, for the patience of weak evidence. If the job reports
-      nothing, its tasks may be independent and sleep for minutes: the patience is the action limit, unless a signal has
-      ended the rank.
+    * Otherwise, all others stand still for the patience of weak evidence, whatever they wait for. If the job reports
+      nothing, its tasks may be independent and sleep for minutes: then the patience is the action limit, unless a
+      signal has ended the rank.
     """
     ended = ended_ranks(attempt)
     since = tuple(c for c in captures if not attempt.reports or c.at_s > attempt.last_sign_s)
@@ -88,8 +90,8 @@ def _silence_s(
 ) -> float:
     """Return the silence after which others in a collective count as waiting for the ended ranks.
 
-    It is the job's own limit of a step if the end explains the silence: steps did not go on for longer after it, and
-    the limit is known to be that of the ranks that run. If it may be another run's, these ranks have to be at rest.
+    This is the job's own limit of a step if the end explains the silence: steps did not go on for longer after the end,
+    and the limit is known to be that of the running ranks. If it may be another run's, these ranks have to be at rest.
     """
     silence = Silence.of(0.0, attempt.pause_kind, attempt.pauses, settings)
     strong_s, own_s = patience_s(Grade.STRONG, silence), attempt.own_limit_s(settings)
@@ -127,7 +129,7 @@ def _still_in_s(
     if attempt.reports:
         still = not set(moving(since, others)) - spinning(since, others)
         return 0.0 if still and now_s - attempt.last_sign_s >= limit_s else math.inf
-    # To compute for long at one place looks like spinning, and no step tells it apart: here only rest counts.
+    # Long computing at one place looks like spinning, and there are no steps to tell: here only rest counts.
     if not any(e.signal for e in attempt.exits.values()):
         limit_s = settings.action_limit_s
     return 0.0 if all(still.span_s >= limit_s for still in stillness(since, others).values()) else math.inf

@@ -1,7 +1,7 @@
 """Finds a training step that somebody else's srun runs, whether that srun lives, and the connection to it.
 
-With the SPANK plugin, an srun whose step has failed sends us its exit code and stays until we release it: only then
-does the next line of the batch script run, and a job whose script has ended cannot be requeued any more.
+With the SPANK plugin, an srun whose step has failed sends us its exit code and stays until we release it. Only then
+does the batch script go on: a job whose script has ended cannot be requeued any more.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class AttachedStep:
     """One step of a job, as `srobust attach --step` names it.
 
     Attributes:
-        step: Its number.
-        launcher: Pid of its srun, on this machine; 0 if that is not known.
-        hold: Connection to an srun that waits for us when its step has failed; None if it does not.
+        step: The number of the step.
+        launcher: Pid of its srun, on this machine; 0 if it is not known.
+        hold: Connection to an srun that waits for us when its step has failed; None if srun does not wait.
         arguments: The command line of that srun without its first word, empty if it cannot be read.
     """
 
@@ -44,7 +44,7 @@ class AttachedStep:
     clock: Clock = field(default_factory=Clock)
     arguments: tuple[str, ...] = field(default=(), init=False)
     _srun: tuple[int, int] | None = field(default=None, init=False)
-    """Its pid, and when that process started; None if it had ended already."""
+    """The pid of srun, and when srun started; None if srun had already ended."""
     _pidfd: int = field(default=-1, init=False)
     _gone: bool = field(default=False, init=False)
     _received: str = field(default="", init=False)
@@ -67,19 +67,19 @@ class AttachedStep:
 
     @property
     def attempt(self) -> str:
-        """The name of the attempt for agents: they then take ranks of this step only."""
+        """The name of the attempt for agents, with which they only take ranks of this step."""
         return f"{STEP_MARK}{self.step}"
 
     @property
     def over(self) -> bool:
-        """Whether its srun has ended."""
+        """Whether the step's srun has ended."""
         if self._pidfd >= 0 and not self._gone:
             self._gone = bool(select.select([self._pidfd], [], [], 0)[0])
         return self._gone
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of an srun that has ended its step and waits for us; None if it does not, or not yet."""
+        """The exit code of an srun that has ended its step and waits for us; None if there is no such srun yet."""
         if self.hold is not None and not self._received.endswith("\n"):
             with contextlib.suppress(OSError):  # nothing was sent so far, or srun is gone, which `over` shows
                 self._received += self.hold.recv(64).decode("ascii", "replace")
@@ -101,8 +101,8 @@ class AttachedStep:
         """Send srun a signal. Call it once Slurm has begun to end this run of the job, or for the script to go on.
 
         Under `proctrack/linuxproc` Slurm misses an srun whose parent, the batch script, has ended first. An srun that
-        is told to end waits half a minute for its step and then cancels it by its number, which is by then that of the
-        next run's step.
+        is told to end waits half a minute for its step, and then cancels it by its number. By then the next run's step
+        has that number.
         """
         if self._srun is None:
             return
@@ -113,7 +113,7 @@ class AttachedStep:
                 os.kill(pid, number)
 
     def release(self) -> None:
-        """Let srun end, with its own exit code. It also ends when we do."""
+        """Let srun end, with its own exit code. It also ends when this process ends."""
         if self._staying is not None:
             self._staying.cancel()
         if self.hold is not None:
@@ -122,9 +122,9 @@ class AttachedStep:
 
 
 def connection(env: MutableMapping[str, str]) -> socket.socket | None:
-    """The connection to srun that the plugin has opened for us; None if there is none.
+    """Return the connection to srun that the plugin has opened for us; None if there is none.
 
-    Our children do not inherit it, so none of them can keep srun waiting.
+    Our children do not inherit the connection, so they cannot keep srun waiting.
     """
     number = env.pop(HOLD_VARIABLE, "")
     if not number.isdecimal():

@@ -1,4 +1,4 @@
-"""Decides the environment of each launch: a name, a checkpoint, fresh rendezvous values. Starts nothing."""
+"""Decides the environment of each launch: a name, a checkpoint, fresh rendezvous values. Does not start anything."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import NamedTuple
 from slurm_robust.supervise.launch.srun_command import SrunCommand
 
 SKIP_VARIABLE = "SROBUST_SKIP_BATCHES"
-"""As `checkpoint.health.rollback_log` reads it; written here too, so that a launch need not load that module."""
+"""The variable that `checkpoint.health.rollback_log` reads; repeated so that a launch need not load that module."""
 _PORTS = range(20000, 32000)
-"""Below Linux's ephemeral ports, above what services use."""
+"""Ports below Linux's ephemeral ports, and above the ports of usual services."""
 _FLIGHT_RECORDER_EVENTS = "2000"
 _NEW_NAMES_SINCE = (2, 9)
-"""From this torch on the old names alone cost a warning on every rank, and the new ones are known for sure."""
+"""From this torch version on, old names cost a warning on every rank, and new names are known for sure."""
 _TORCH = ("lib*/python3*/site-packages", "lib/python3*/dist-packages", "local/lib/python3*/dist-packages")
-"""Where torch may lie below a Python's prefix."""
+"""Places of torch below the prefix of a Python."""
 _SHEBANG_BYTES = 512
 _SCRIPT_BYTES = 1 << 16
 _SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
@@ -33,7 +33,7 @@ _LAUNCHERS = r"(?:^|[\s;&|('\"])((?:[\w.+/-]*/)?(?:python[\d.]*|torchrun|acceler
 _CHANGES_PYTHON = (
     r"\bactivate\b|\bmodule\s|\bconda\b|\bmamba\b|\bPATH=|\b(?:apptainer|singularity|docker|podman|enroot)\b"
 )
-"""In a shell command: after these, a name may mean another program than it means to us."""
+"""Matches commands after which a name in a shell command may mean another program than it means to us."""
 
 
 class ResumePoint(NamedTuple):
@@ -42,7 +42,7 @@ class ResumePoint(NamedTuple):
     Attributes:
         path: The checkpoint, None for a start from the beginning.
         step: Its step, -1 for none.
-        notes: Why newer checkpoints were passed over, or why none could be looked up.
+        notes: Why newer checkpoints were skipped, or why no checkpoint could be looked up.
         searched: False if no checkpoint folder was named.
         skipped: Batches that the data loader is to leave out, `3-5,9-9`.
     """
@@ -55,9 +55,9 @@ class ResumePoint(NamedTuple):
 
 
 def attempt_name(job: str, restart: int, launcher: int, launch: int) -> str:
-    """Name of the nth launch of one run of a job.
+    """Return the name of the nth launch of one run of a job.
 
-    The launcher's pid tells the runs of one script apart; a supervisor that is started anew has the same parent.
+    The launcher's pid tells the runs of one script apart; a supervisor that is started again has the same parent.
     """
     return f"{job.replace('+', '_')}.{restart}.{launcher}.{launch}"
 
@@ -71,12 +71,12 @@ def environment(
     *,
     command: SrunCommand | None = None,
 ) -> dict[str, str]:
-    """Variables for the ranks; what the user set is never overridden.
+    """Return the variables for the ranks; a variable that the user set is never overridden.
 
     Agents tell ranks of different launches apart by `attempt`. `dumps` is the folder for flight-recorder dumps. The
     launched command shows what PyTorch the ranks load.
     """
-    # Slurm's own prefix is carried to the ranks whatever `--export` says.
+    # Variables with Slurm's own prefix reach the ranks with any `--export`.
     env = {"SROBUST_ATTEMPT": attempt, "SLURM_SROBUST_ATTEMPT": attempt, "SROBUST_LINEAGE": lineage}
     if start.searched:
         env["SROBUST_RESUME_PATH"] = str(start.path) if start.path is not None else ""
@@ -102,7 +102,7 @@ def environment(
 
 
 def only_new_names(command: SrunCommand | None, env: Mapping[str, str]) -> bool:
-    """Whether every PyTorch that this command can load is a new one; False if that is not known.
+    """Return whether every PyTorch that this command can load is new; False if it is not known.
 
     The command's own Python decides, which is seldom ours, so this reads the files of that Python.
     """
@@ -123,7 +123,7 @@ def only_new_names(command: SrunCommand | None, env: Mapping[str, str]) -> bool:
 
 
 def _programs_of(command: Sequence[str]) -> list[str]:
-    """The programs that may load PyTorch: the first word, or what it starts; empty if that is not known."""
+    """Return the programs that may load PyTorch: the first word, or what it starts; empty if not known."""
     first, rest = (Path(command[0]), " ".join(command[1:])) if command else (Path(), "")
     if first.name in _AROUND or (first.name in _SHELLS and "-c" in command):
         text = rest
@@ -137,14 +137,14 @@ def _programs_of(command: Sequence[str]) -> list[str]:
 
 
 def _shell_script(program: Path) -> str | None:
-    """The text of a shell script; None if the program is something else."""
+    """Return the text of a shell script; None if the program is something else."""
     line, _, text = os.fsdecode(_head(program, _SCRIPT_BYTES)).partition("\n")
     words = [Path(word).name for word in line.removeprefix("#!").split()]
     return text if line.startswith("#!") and set(words) & set(_SHELLS) else None
 
 
 def _python_of(program: Path) -> Path | None:
-    """The program itself where it is a Python, or the Python that its first line names (torchrun); else None."""
+    """Return the program if it is a Python, or the Python that its first line names (torchrun); else None."""
     if program.name.startswith("python"):
         # A script of this name (pyenv's) chooses a Python by rules of its own.
         return program if _head(program)[:2] != b"#!" else None
@@ -155,7 +155,7 @@ def _python_of(program: Path) -> Path | None:
 
 
 def _head(path: Path, size_bytes: int = _SHEBANG_BYTES) -> bytes:
-    """The beginning of a plain file; nothing else is opened: a pipe may wait for its writer for ever."""
+    """Return the beginning of a plain file; other files are not opened, since a pipe may wait for ever."""
     try:
         if not path.is_file():
             return b""
@@ -175,9 +175,9 @@ def _torch_in(folder: Path) -> tuple[int, int] | None:
 
 
 def fresh_rendezvous(base: Mapping[str, str], attempt: str, nodes: Sequence[str]) -> dict[str, str]:
-    """MASTER_ADDR and MASTER_PORT for a relaunch, where the script set them.
+    """Return MASTER_ADDR and MASTER_PORT for a relaunch, if the script set them.
 
-    An address that is no node name of Slurm's (an IP address, an alias) is the script's own choice and stays.
+    An address that is not Slurm's name of a node (an IP address, an alias) is the script's own choice and stays.
     """
     out: dict[str, str] = {}
     address = base.get("MASTER_ADDR", "")

@@ -12,21 +12,21 @@ from slurm_robust.supervise.launch import messages
 from slurm_robust.supervise.launch.user_end import Received
 
 _ALIVE_S = 30.0
-"""How often the launcher gets a sign that we live; it waits for ten minutes."""
+"""How often the launcher gets a sign that the supervisor lives; the launcher waits for ten minutes."""
 _GOODBYE_S = 5.0
-"""For the launcher to end after its last order."""
+"""Time for the launcher to end after its last order."""
 
 
 class Channel:
     """Sends orders to the launcher.
 
     Attributes:
-        ready: Set when the launcher has reported where it is.
+        ready: Set when the launcher has reported its state.
         gone: Set when the launcher has ended.
         running_attempt: The attempt that srun was last started for.
         ended: Srun's exit code, once it has ended.
-        early: What srun was started with before there was a supervisor; None if a supervisor has it started.
-        evicted: Nodes that the last launch left out, as the launcher keeps it for a supervisor that is started again.
+        early: The launch that was made before there was a supervisor; None if a supervisor ordered the launch.
+        evicted: Nodes that the last launch left out, as the launcher keeps them for a supervisor that is started again.
         signals: Signals that may end a step, as the current srun has received them, and when.
         warm_ended: The last warm step that has ended by itself.
     """
@@ -57,7 +57,7 @@ class Channel:
             self.report_alive()
 
     def report_alive(self) -> None:
-        """Tell the launcher that we live. It ends a supervisor that has told nothing if srun has ended well."""
+        """Tell the launcher that we live. It ends a supervisor that has never told so, if srun has ended well."""
         self._send(messages.SupervisorAlive())
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
@@ -97,11 +97,11 @@ class Channel:
         self._send(order)
 
     def prepare(self, within_s: float) -> None:
-        """Report that the first launch takes up to so long: the launcher waits for it."""
+        """Report that the first launch takes up to so long, so that the launcher waits for it."""
         self._send(messages.SupervisorPrepares(within_s))
 
     def kill(self) -> None:
-        """Have srun killed, where its step does not end."""
+        """Have srun killed, because its step does not end."""
         self._send(messages.KillSrun())
 
     async def exit(self, code: int) -> None:
@@ -121,7 +121,7 @@ class Channel:
             await asyncio.wait_for(self.gone.wait(), _GOODBYE_S)
 
     async def wait_ended(self, timeout_s: float) -> bool:
-        """Wait for srun's end; False if it did not end in time."""
+        """Wait for srun's end; return False if srun did not end in time."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         while self.ended is None and not self.gone.is_set():
             left_s = deadline_s - self._clock.monotonic_s()

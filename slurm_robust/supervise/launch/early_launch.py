@@ -1,8 +1,8 @@
-"""Makes the first launch from the launcher itself: srun does not wait until a supervisor has loaded its modules.
+"""Makes the first launch from the launcher itself, so that srun does not wait for a supervisor to load its modules.
 
-What the ranks are given is the same that a supervisor would give them. Where that cannot be known here, and soon, there
-is no early launch, and the supervisor orders the first one as it orders all others. Whatever this module loads, srun
-waits for: it loads the standard library, and more only where the command line or the site's file asks for it.
+The ranks get the environment that a supervisor would give them. If that environment cannot soon be known here, there is
+no early launch, and the supervisor orders the first launch like all others. srun waits for all modules that this module
+loads: it loads the standard library, and more only if the command line or the site's file needs it.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
 DEFAULT_MODE = Mode.OBSERVE
 DEFAULT_LAUNCHES_PER_HOUR = 30
-"""Of `config.Config`, which is not loaded where the site has no file."""
+"""Copied from `config.Config`, which is not loaded if the site has no file."""
 _TALLY_S = 3600.0
 _LOOK_UP_S = 10.0
-"""Where a file server takes longer, the supervisor launches; the launcher waits for that with a limit too."""
+"""If a file server takes longer, the supervisor launches; the launcher waits for that with a limit, too."""
 _SLURM_S = 3.0
 
 
 class EarlyLaunch(NamedTuple):
-    """What to start, and what the supervisor is told about it.
+    """The launch to make, and what the supervisor is told about it.
 
     Attributes:
-        attempt: Its name.
+        attempt: The name of the attempt.
         env: Variables that are added to our own.
-        lineage: The name of its training.
+        lineage: The name of the training.
         output_from: Output file → its size now.
         alone: No claim of an earlier attempt waits for an answer: a step that ends well needs no supervisor.
     """
@@ -74,14 +74,14 @@ def start(launch: EarlyLaunch, env: Mapping[str, str]) -> EarlySrun:
     """Start srun.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: srun cannot be started.
     """
     mask = srun_process.block_signals()
     return EarlySrun(launch, srun_process.start(launch.argv, {**env, **launch.env}, mask), mask)
 
 
 def lock_of(env: Mapping[str, str]) -> SupervisorLock | None:
-    """The lock of this job's supervisor, claimed; None if cluster or job are not known."""
+    """Return the lock of this job's supervisor, claimed; None if cluster or job are not known."""
     try:
         ref = ids_from_environment(env)
     except NoJobError:
@@ -96,7 +96,7 @@ def lock_of(env: Mapping[str, str]) -> SupervisorLock | None:
 def prepare(
     command: SrunCommand, own: RunOptions, env: Mapping[str, str], config: Config | None, lock: SupervisorLock | None
 ) -> EarlyLaunch | None:
-    """The first launch; None if it is the supervisor's.
+    """Return the first launch; None if the supervisor has to make it.
 
     `config` is None if the site has no file. That is for the supervisor: a version of the code; warm restarts, for
     which ranks record what they import; a training that this job's folder does not remember; too many launches without
@@ -114,7 +114,7 @@ def prepare(
         if asked is None:
             return None
         outputs, work_dir = asked
-    # The supervisor tells what there is to tell of it.
+    # The supervisor reports the reason.
     folder = IncidentFolder(incident_folder.of_run(own.folder, outputs, ref.address, work_dir), quiet=True)
     mode = own.mode or (config.mode if config is not None else DEFAULT_MODE)
     acting = mode is Mode.ACT and lock.claim() and not lock.shared
@@ -131,7 +131,7 @@ def prepare(
 
 
 def _lineage(folder: IncidentFolder, restart: int, most_launches: int | None) -> str:
-    """The training's name; empty if the supervisor has to choose it, or to refuse the launch."""
+    """Return the training's name; empty if the supervisor has to choose it, or to refuse the launch."""
     key = run_key(place(folder, restart, os.getpid()))
     try:
         found = folder.read(LINEAGE_FILE)
@@ -159,7 +159,7 @@ def _launches_per_hour(config: Config | None) -> int:
 
 
 def _resume_point(directory: str) -> ResumePoint:
-    """The newest verified checkpoint."""
+    """Return the newest verified checkpoint."""
     if not directory:
         return ResumePoint()
     if _is_empty(directory):
@@ -180,7 +180,7 @@ def _is_empty(directory: str) -> bool:
 
 
 def _ask_slurm(ref: JobIds, config: Config | None) -> tuple[list[Path], Path] | None:
-    """The job's output file and working directory, where our own output goes through a pipe or to a terminal."""
+    """Return the job's output file and working directory, if our own output goes through a pipe or to a terminal."""
     import msgspec  # noqa: PLC0415 (seldom needed, and srun waits for it)
 
     from slurm_robust.config.site import SlurmConfig  # noqa: PLC0415
@@ -209,11 +209,11 @@ def _size_bytes(path: Path) -> int:
 
 
 def try_prepare(*args: Any) -> EarlyLaunch | None:
-    """As `prepare`; where it fails, which is said, or takes long, the supervisor orders the launch."""
+    """Return the launch of `prepare`; None if it fails, which is reported, or takes long: the supervisor orders it."""
     found: list[EarlyLaunch | None] = []
 
     def work() -> None:
-        # This thread may still be there when the launcher waits for signals: it must not take any of them.
+        # This thread may still run when the launcher waits for signals: it must not receive any of them.
         srun_process.block_signals()
         try:
             found.append(prepare(*args))

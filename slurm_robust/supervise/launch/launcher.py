@@ -1,8 +1,8 @@
-"""Runs as the outer process of `srobust run`: starts the user's `srun`, waits, and asks the supervisor what is next.
+"""Runs as the outer process of `srobust run`: starts the user's `srun`, waits, and asks the supervisor for orders.
 
-It is small so that it has little reason to fail, and srun's first start waits for as little as possible
-(`early_launch`). The supervisor is another process: where it dies it is started again, and where it cannot run, the
-user's srun runs without it. srun inherits stdin, stdout and stderr; signals are forwarded.
+The launcher is small, so that it has little reason to fail and srun's first start waits for as little as possible
+(`early_launch`). The supervisor is another process: if it dies, it is started again, and if it cannot run, the user's
+srun runs without it. srun inherits stdin, stdout and stderr; signals are forwarded.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 _FIRST_MESSAGE_S = 20.0
 """How long the supervisor may take to send its first launch; then the user's srun starts as typed."""
 _LONGEST_FIRST_MESSAGE_S = 300.0
-"""The same, where the supervisor says that it has something to prepare."""
+"""How long the supervisor may take if it says that it has something to prepare."""
 _QUIET_START_S = 0.3
-"""After an early launch, the supervisor's imports wait for so long: they would take srun's processors."""
+"""After an early launch, the supervisor's imports wait this long: they would take processor time from srun."""
 _TICK_S = 60.0
 _MAX_SILENT_TICKS = 10
 """A supervisor reports every half minute that it lives; after ten silent minutes it is killed and another one started.
 
-Ticks are counted, not timed: while a job is suspended, neither it nor we run."""
+Ticks are counted, not timed: while a job is suspended, neither the supervisor nor the launcher runs."""
 _MAX_RESPAWNS = 5
 _RESPAWN_WINDOW_S = 60.0
 _LAST_WORDS_S = 1.0
 _WARM_GONE = 1
-"""Exit code of a warm step whose srun ended just before it was to become the attempt."""
+"""Exit code of a warm step whose srun ended just before the step was to become the attempt."""
 _ENDING = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 _MOST_SIGNALS = 8
 
@@ -56,8 +56,8 @@ def _report_of(early: EarlyLaunch) -> messages.StartedEarly:
 class Launcher:
     """Runs a command under supervision.
 
-    `plain` is what to fall back to: the user's srun. `{fd}` in the supervisor's words becomes the socket's number.
-    `early` was started before there is a supervisor. The supervisor inherits the descriptors `inherited`.
+    `plain` is the fallback: the user's own srun. `{fd}` in the supervisor's words becomes the socket's number. `early`
+    is an srun that was started before the supervisor. The supervisor inherits the descriptors `inherited`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Launcher:
         self._early = early
         self._inherited = tuple(inherited)
         self._heard = False
-        """A supervisor has sent something: from then on it may have left traces, which only it can complete."""
+        """Whether a supervisor has sent something: then it may have left traces that only a supervisor can complete."""
         self._clock = clock
         self._inbox: queue.Queue[messages.ToLauncher | messages.SupervisorGone] = queue.Queue()
         self._channel: socket.socket | None = None
@@ -86,10 +86,10 @@ class Launcher:
         self._first_message_by_s = 0.0
         self._srun: subprocess.Popen[bytes] | None = None
         self._signals: list[Received] = []
-        """Signals that may end a step, as the current srun has received them: the first few."""
+        """The first few signals that the current srun has received and that may end its step."""
         self._warm = WarmPlace()
         self._ended: int | None = None
-        """Exit code of the last srun, until another one is started."""
+        """Exit code of the last srun, until another srun is started."""
         self._attempt = ""
         self._evicted: tuple[str, ...] = ()
         self._parent = os.getppid()
@@ -144,7 +144,7 @@ class Launcher:
     # -- srun --------------------------------------------------------------------------------------------------
 
     def _launch(self, order: messages.LaunchSrun) -> int | None:
-        """Start srun; an exit code where it cannot be started."""
+        """Start srun; return an exit code if it cannot be started."""
         env = srun_process.environment(order)
         self._attempt, self._evicted = order.attempt, order.evicted
         try:
@@ -157,7 +157,7 @@ class Launcher:
         return None
 
     def _reap(self) -> int | None:
-        """Srun's exit code as a shell would give it, where it has ended."""
+        """Return srun's exit code as a shell would give it, if srun has ended."""
         if self._srun is None or self._srun.poll() is None:
             return None
         code = srun_process.exit_code(self._srun.returncode)
@@ -168,7 +168,7 @@ class Launcher:
         return code
 
     def _carry_out_warm(self, order: messages.WarmOrder) -> None:
-        """Start, adopt or end the warm step's srun; the supervisor learns of an end that it did not ask for."""
+        """Start, adopt or end the warm step's srun; the supervisor is told of an end that it did not order."""
         if isinstance(order, messages.StartWarm):
             if why := self._warm.start(order, srun_process.environment(order), self._old_mask):
                 self._send(messages.WarmEnded(order.attempt, 127, why))
@@ -218,7 +218,7 @@ class Launcher:
                 return code
 
     def _quiet_start(self) -> int | None:
-        """Leave the machine to an srun that has just been started; its exit code where it has ended well by then."""
+        """Leave the machine to an srun that has just been started; return its exit code if it ended well by then."""
         until_s = self._clock.monotonic_s() + _QUIET_START_S
         while self._srun is not None and (left_s := until_s - self._clock.monotonic_s()) > 0:
             info = signal.sigtimedwait(srun_process.WATCHED, left_s)
@@ -228,7 +228,7 @@ class Launcher:
         return self._ended if self._supervisor_unneeded(self._ended) else None
 
     def _report_state(self) -> None:
-        """Tell a supervisor that has just been started where we are."""
+        """Report our state to a supervisor that has just been started."""
         if self._early is not None and not self._heard:
             self._send(_report_of(self._early.launch))
             if self._ended is not None:
@@ -243,7 +243,7 @@ class Launcher:
             self._send(messages.SrunSignalled(self._attempt, *received))
 
     def _wait(self) -> int | None:
-        """Wait for a signal or the end of a tick, and react to it; an exit code where that is the end."""
+        """Wait for a signal or the end of a tick, and react; return an exit code if that is the end."""
         nothing_launched = self._attempt == "" and self._srun is None and self._ended is None
         unanswered = self._ended is not None and not self._heard
         left_s = max(0.0, self._first_message_by_s - self._clock.monotonic_s())
@@ -263,7 +263,7 @@ class Launcher:
         return self._launch(self._plain)
 
     def _note_srun_end(self) -> int | None:
-        """Report srun's end to the supervisor; its exit code if there is none."""
+        """Report srun's end to the supervisor; without a supervisor return the exit code."""
         code = self._reap()
         if code is None:
             return None
@@ -276,7 +276,7 @@ class Launcher:
         return None
 
     def _on_signal(self, info: signal.struct_siginfo) -> int | None:
-        """Forward a signal; an exit code where it ends us."""
+        """Forward a signal; return an exit code if the signal ends us."""
         if self._srun is None and info.si_signo in _ENDING - self._ignored:
             # There is no srun to forward it to: before the launch there is none, and afterwards the job ends, or is
             # requeued; under proctrack/linuxproc nothing else would end us.
@@ -303,7 +303,7 @@ class Launcher:
         self._send(messages.SrunSignalled(self._attempt, number, at_s))
 
     def _carry_out(self, message: messages.ToLauncher | messages.SupervisorGone) -> int | None:
-        """Do what the supervisor asks; an exit code where that is the end."""
+        """Do what the supervisor asks; return an exit code if that is the end."""
         if isinstance(message, messages.LaunchSrun):
             return self._launch(message) if self._srun is None else None
         if isinstance(message, messages.KillSrun) and self._srun is not None:
@@ -324,7 +324,7 @@ class Launcher:
         return None
 
     def _replace_supervisor(self, pid: int) -> int | None:
-        """Start another supervisor, or run without one; an exit code where nothing is left to run."""
+        """Start another supervisor, or run without one; return an exit code if nothing is left to run."""
         if self._supervisor is None or pid != self._supervisor.pid:
             return None
         self._supervisor.wait()
@@ -346,7 +346,7 @@ class Launcher:
         return None
 
     def _wait_for_requeue(self, wait: messages.WaitForRequeue) -> int:
-        """Give up everything but our pid. Returns only where there is no shell to become.
+        """Give up everything except our pid. Returns only if there is no shell to become.
 
         The supervisor sends its last messages and ends by itself.
         """
@@ -368,9 +368,9 @@ class Launcher:
             self._supervisor.kill()
 
     def _supervisor_unneeded(self, code: int | None) -> bool:
-        """Whether srun has ended well so early that there is nothing to supervise; our supervisor is then ended.
+        """Return whether srun ended well so early that nothing is left to supervise; then end the supervisor.
 
-        It has only loaded its modules so far, and left no trace.
+        The supervisor has only loaded its modules so far, and left no trace.
         """
         alone = self._early is not None and self._early.launch.alone
         if code != 0 or not alone or self._heard or not self._inbox.empty():

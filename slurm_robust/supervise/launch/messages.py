@@ -1,6 +1,6 @@
-"""Defines the messages between launcher and supervisor, over a socket pair: one JSON object a line.
+"""Defines the messages between launcher and supervisor, over a socket pair: one JSON object in each line.
 
-`do` names what the supervisor asks for, `ev` what the launcher reports. Both ends use these classes.
+`do` names an order of the supervisor, `ev` a report of the launcher. Both ends use these classes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slurm_robust.supervise.agent.codec import Codec
 
 
 class LauncherReady(NamedTuple):
-    """No srun was started so far."""
+    """The launcher is ready; it has not started an srun so far."""
 
 
 class SrunStarted(NamedTuple):
@@ -33,7 +33,7 @@ class SrunEnded(NamedTuple):
 
 
 class SrunSignalled(NamedTuple):
-    """Srun has received this signal: from a terminal, a script, or Slurm. A supervisor that starts is told again.
+    """Srun has received this signal: from a terminal, a script, or Slurm. Repeated to a supervisor that starts later.
 
     `at_s` is when the launcher received it, on the monotonic clock, which all processes of a machine share.
     """
@@ -47,8 +47,8 @@ class StartedEarly(NamedTuple):
     """Srun was started before there was a supervisor, so that it need not wait for one.
 
     Attributes:
-        lineage: The training's name, as its ranks were given it.
-        resume_path: The checkpoint that they were given, empty for none.
+        lineage: The training's name that the ranks were given.
+        resume_path: The checkpoint that the ranks were given, empty for none.
         searched: Whether a checkpoint folder was named.
         skipped: Batches that the data loader is to leave out.
         notes: Why newer checkpoints were passed over.
@@ -66,7 +66,7 @@ class StartedEarly(NamedTuple):
 
 
 class WarmEnded(NamedTuple):
-    """The srun of a warm step has ended before its release; `text` is what it wrote to stderr, shortened."""
+    """The srun of a warm step has ended before its release; `text` is what srun wrote to stderr, shortened."""
 
     attempt: str
     code: int
@@ -83,7 +83,7 @@ class StartWarm(NamedTuple):
 
 
 class AdoptWarm(NamedTuple):
-    """The warm step has become this attempt: its srun is the one to wait for."""
+    """The warm step has become this attempt: the launcher waits for its srun from now on."""
 
     attempt: str
     evicted: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ class SupervisorPrepares(NamedTuple):
 
 
 class SupervisorGone(NamedTuple):
-    """A supervisor has closed its end of the socket. Never sent: the launcher's reader reports it so."""
+    """A supervisor has closed its end of the socket. Never sent: the launcher's reader makes this message."""
 
     pid: int
 
@@ -178,24 +178,24 @@ _TO_LAUNCHER: Codec[ToLauncher] = Codec(
 
 
 def encode(message: ToSupervisor | ToLauncher) -> bytes:
-    """The line that carries a message."""
+    """Return the line that carries a message."""
     plain = _TO_SUPERVISOR.encode(message) if isinstance(message, ToSupervisor) else _TO_LAUNCHER.encode(message)
     return json.dumps(plain).encode() + b"\n"
 
 
 def to_supervisor(line: str | bytes) -> ToSupervisor:
-    """The message that a line from the launcher carries.
+    """Return the message that a line from the launcher carries.
 
     Raises:
-        ValueError: it carries none.
+        ValueError: the line carries no message.
     """
     return _TO_SUPERVISOR.decode(json.loads(line))
 
 
 def to_launcher(line: str | bytes) -> ToLauncher:
-    """The message that a line from the supervisor carries.
+    """Return the message that a line from the supervisor carries.
 
     Raises:
-        ValueError: it carries none.
+        ValueError: the line carries no message.
     """
     return _TO_LAUNCHER.decode(json.loads(line))

@@ -1,4 +1,4 @@
-"""Lets the ranks run from a snapshot: working directory, PYTHONPATH, and the paths in the command. Starts nothing."""
+"""Lets the ranks run from a snapshot: changes working directory, PYTHONPATH and the command. Starts nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _OURS = "PYTHONPATH,SROBUST_CODE_DIR,SROBUST_CODE_VERSION"
 
 @dataclass(frozen=True)
 class MovedPaths:
-    """The version in force, and where it was taken from.
+    """The version in force, and the folder from which it was taken.
 
     Attributes:
-        source: The folder, as absolute paths: by its real name first, then as the user names it.
+        source: The absolute paths of the folder: its real path first, then the path that the user gave.
         snapshot: The folder of the version.
-        work_dir: Where srun would start the ranks otherwise.
+        work_dir: The folder in which srun would start the ranks otherwise.
     """
 
     number: int
@@ -31,13 +31,13 @@ class MovedPaths:
     work_dir: str
 
     def holds(self, inside: str) -> bool:
-        """Whether the version itself has this path; what a link leads to elsewhere is no part of it."""
+        """Return whether the version itself has this path; targets of links that lead elsewhere do not count."""
         root = os.path.realpath(self.snapshot)
         found = os.path.realpath(os.path.join(root, inside))  # noqa: PTH118 (an empty part is the root)
         return (found == root or found.startswith(f"{root}/")) and os.path.exists(found)  # noqa: PTH110
 
     def inside(self, path: str) -> str | None:
-        """The path within the folder, empty for the folder itself; None for a path elsewhere."""
+        """Return the path within the folder, empty for the folder itself; None for a path elsewhere."""
         path = os.path.normpath(path)
         for source in self.source:
             if path == source or path.startswith(f"{source}/"):
@@ -45,7 +45,7 @@ class MovedPaths:
         return None
 
     def moved(self, path: str) -> str:
-        """The absolute path in the version; the path itself where the version has not got it."""
+        """Return the absolute path in the version; the path itself if the version does not have it."""
         inside = self.inside(path)
         if inside is None or not self.holds(inside):
             return path
@@ -54,7 +54,7 @@ class MovedPaths:
     # -- the command --------------------------------------------------------------------------------------------------
 
     def command(self, command: SrunCommand) -> SrunCommand:
-        """The command as it runs from the version: paths moved, and options added behind the user's own."""
+        """Return the command as it runs from the version: paths moved, and options added after the user's own."""
         base = self.base(command)
         options, values = list(command.options), dict(command.values)
         if (place := self.moved(base)) != base:
@@ -71,9 +71,9 @@ class MovedPaths:
         return command._replace(options=tuple(options), values=values, command=words)
 
     def why_not_imported(self, command: SrunCommand) -> str:
-        """Why the ranks would import their modules from the folder itself; empty if they do not.
+        """Return why the ranks would import their modules from the folder itself; empty if they would not.
 
-        Python looks beside the program, or in the working directory, before it looks where PYTHONPATH says.
+        Python looks beside the program, or in the working directory, before it looks in the folders of PYTHONPATH.
         """
         base, source = self.base(command), Path(self.source[0])
         if self.inside(base) is not None:
@@ -86,12 +86,12 @@ class MovedPaths:
         return f"the ranks would import the {what} from {source} itself: give --robust-code={source.parent}"
 
     def base(self, command: SrunCommand) -> str:
-        """The folder in which srun would start the ranks."""
+        """Return the folder in which srun would start the ranks."""
         chosen = command.values.get("chdir") or command.values.get("D") or ""
         return os.path.normpath(os.path.join(self.work_dir, chosen))  # noqa: PTH118 (normpath follows no link)
 
     def _leading_out(self, word: str, base: str) -> str:
-        """A word that leads out of the folder by `..` is named from the root: the working directory is moved."""
+        """Return the word, made absolute if it leads out of the folder by `..`: the working directory is moved."""
         name, sep, value = word.partition("=")
         for start, path in (("", word), (name + sep, value)):
             if path == ".." or path.startswith(("../", "./../")):
@@ -100,7 +100,7 @@ class MovedPaths:
         return word
 
     def _word(self, word: str, base: str = "") -> str:
-        """One word of the command; `base` is where a relative path leads from, if the working directory stays."""
+        """Return one word of the command, moved; relative paths begin at `base`, if the working directory stays."""
         name, sep, value = word.partition("=")
         for start, path in (("", word), (name + sep, value)):
             if path.startswith("/") and (moved := self.moved(path)) != path:
@@ -115,9 +115,9 @@ class MovedPaths:
         return word
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Variables for the ranks: modules are imported from the version before all others.
+        """Return variables for the ranks, so that modules are imported from the version first.
 
-        A checkpoint that is named by a relative path is named from the root, as the working directory may be moved.
+        A relative path of a checkpoint is made absolute, since the working directory may be moved.
         """
         first = [str(self.snapshot)]
         if (self.snapshot / "src").is_dir():
@@ -133,7 +133,7 @@ class MovedPaths:
         }
 
     def text(self, command: SrunCommand) -> str:
-        """What of a command is moved, and what is not, in words."""
+        """Return words that say which parts of a command are moved, and which are not."""
         changed = self.command(command)
         pairs = [(old, new) for old, new in zip(command.command, changed.command, strict=True) if old != new]
         words = "; ".join(f"{old!r} becomes {new!r}" for old, new in pairs[:8])
@@ -144,7 +144,7 @@ class MovedPaths:
 
 
 def why_not_movable(command: SrunCommand) -> str:
-    """Why this command cannot run from a snapshot; empty if it can."""
+    """Return why this command cannot run from a snapshot; empty if it can."""
     words = " ".join(command.command[:1] if "-c" not in command.command else command.command)
     if any(option.startswith("--container") for option in command.options) or _CONTAINERS.search(words):
         return "the command runs in a container, in which the snapshot's path means nothing"

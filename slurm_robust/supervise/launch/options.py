@@ -1,4 +1,4 @@
-"""Reads the `--robust…` options of `srobust run`. The SPANK plugin offers the same under the same names."""
+"""Reads the `--robust…` options of `srobust run`. The SPANK plugin offers the same options."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ SROBUST_MODE, SROBUST_CHECKPOINT_DIR, SROBUST_HANG_TIMEOUT and SROBUST_LAYOUT st
 Everything else is srun's own. srobust run --help tells more.
 """
 NAMES = ("checkpoint-dir", "hang-timeout", "layout", "code", "replay", "warm", "folder", "config")
-"""What may follow `--robust-`."""
+"""The words that may follow `--robust-`."""
 _KNOWN = frozenset({"mode", *NAMES})
 VARIABLES = {"mode": "SROBUST_MODE", "hang-timeout": "SROBUST_HANG_TIMEOUT", "layout": "SROBUST_LAYOUT"}
-"""Variables that replace options that are not typed: the SPANK plugin sets them from sbatch's options."""
+"""Variables that replace missing options: the SPANK plugin sets them from sbatch's options."""
 
 
 class RunOptions(NamedTuple):
     """The user's options. `mode` is None for the site's mode; with `off` no supervisor is started.
 
     Attributes:
-        replay: What a replay of the training runs, as a shell reads it; `same` for the job's own command; empty for a
-            reference model.
-        warm: Modules that warm processes import besides those of the ranks; None for the site's choice.
-        no_warm: No warm step, whatever the site's choice.
+        replay: The command of a replay of the training, as a shell reads it; `same` for the job's own command; empty
+            for a reference model.
+        warm: Modules that warm processes import besides the modules of the ranks; None for the site's choice.
+        no_warm: Whether the warm step is switched off, even if the site chose one.
     """
 
     mode: Mode | None = None
@@ -61,7 +61,7 @@ class RunOptions(NamedTuple):
     config: str = ""
 
     def applied(self, config: Config) -> Config:
-        """The site's configuration with these options over it."""
+        """Return the site's configuration, overridden by these options."""
         import msgspec  # noqa: PLC0415 (a launch does not wait for it)
 
         if self.mode is not None:
@@ -80,7 +80,7 @@ def read(own: Mapping[str, str], env: Mapping[str, str]) -> RunOptions:
     """Check the options, and the variables that replace missing ones; a wrong variable is ignored (`mistakes`).
 
     Raises:
-        UsageError: an unknown option, or a value that is not allowed; the message says what is.
+        UsageError: an unknown option, or a value that is not allowed; the message says what is allowed.
     """
     for name in own:
         if name not in _KNOWN:
@@ -94,7 +94,7 @@ def read(own: Mapping[str, str], env: Mapping[str, str]) -> RunOptions:
 
 
 def mistakes(own: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable that is ignored for its wrong value. It may have been set far away."""
+    """Return a sentence for each variable that is ignored for its wrong value. It may have been set far away."""
     return [f"{why}; passed over" for name in _stand_ins(own, env) if (why := _wrong(name, env))]
 
 

@@ -1,4 +1,4 @@
-"""Finds other programs that restart the same job, by its command, environment and batch script. Pure.
+"""Finds other programs that restart the job, by its command, environment and batch script. Pure.
 
 Two restarters do not harm each other's data, but each takes the other's restart for a failure.
 """
@@ -20,7 +20,7 @@ _SEVERAL_NODES = re.compile(r"(?:^|\s)(?:-H|--hostfile|--force_multi)\b|--num_no
 
 
 def found(command: Sequence[str], env: Mapping[str, str], script: str = "") -> list[str]:
-    """A sentence for each other restarter, with what to type so that only one remains.
+    """Return a sentence for each other restarter, with what to type so that only one remains.
 
     The batch script is empty if it is not known.
     """
@@ -63,9 +63,9 @@ def found(command: Sequence[str], env: Mapping[str, str], script: str = "") -> l
 
 
 def leaves_the_step(command: Sequence[str]) -> str:
-    """Why a command cannot be watched from here: its ranks would run outside this step. Empty if it can.
+    """Return why a command cannot be watched from here, since its ranks would run outside this step; or empty.
 
-    DeepSpeed's own launcher starts one process a node over ssh, or by an srun of its own.
+    DeepSpeed's own launcher starts one process on each node, over ssh or by an srun of its own.
     """
     words = list(command)
     at = next((n for n, word in enumerate(words) if _DEEPSPEED.search(word)), None)

@@ -1,4 +1,4 @@
-"""Looks up the checkpoint that an attempt is given, and demotes one that must not be used again."""
+"""Looks up the checkpoint that an attempt is given, and marks a checkpoint that must not be used again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_robust.supervise.launch.attempt_settings import ResumePoint
 
 
 def look_up(directory: str) -> ResumePoint:
-    """The newest verified checkpoint; a folder that cannot be read is a note, not an error."""
+    """Return the newest verified checkpoint; a folder that cannot be read is a note, not an error."""
     if not directory:
         return ResumePoint()
     try:
@@ -23,7 +23,7 @@ def look_up(directory: str) -> ResumePoint:
 
 
 def demote(start: ResumePoint, why: str) -> str:
-    """Have this checkpoint passed over from now on; returns a sentence about it."""
+    """Mark this checkpoint as not to be used any more; return a sentence about it."""
     if start.path is None:
         return ""
     try:

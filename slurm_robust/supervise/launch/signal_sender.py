@@ -1,4 +1,4 @@
-"""Tells who sent a signal: a process, a terminal's key, or Slurm, which then signals srun too."""
+"""Tells who sent a signal: a process, a key of a terminal, or Slurm, which then signals srun, too."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def sent_by_process(info: signal.struct_siginfo) -> bool:
 
 
 def sent_by_slurm(sender_pid: int) -> bool:
-    """Return whether a slurmstepd sent a signal: it signals srun too, unless we are its direct child."""
+    """Return whether a slurmstepd sent a signal: it signals srun, too, unless we are its direct child."""
     sender = procfs.stat(sender_pid)
     return sender is not None and sender.command.startswith("slurmstepd")

@@ -1,6 +1,7 @@
-"""Reads the user's own `srun` options: where the command begins, and what a relaunch adds to them. Pure.
+"""Reads the user's own `srun` options: where the command begins, and what a relaunch adds. Pure.
 
-Options are read, never rewritten. A relaunch adds a few at the end: for srun the last one counts.
+Options are read, but never rewritten. A relaunch adds a few options at the end: if srun has an option twice, the last
+one counts.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class SrunCommand(NamedTuple):
     """A parsed command line of `srobust run`.
 
     Attributes:
-        options: srun's own, as typed.
+        options: srun's own options, as typed.
         command: The program and its arguments.
-        values: The options by long name (the last one where repeated; empty for flags).
+        values: The values of options by long name (the last one if repeated; empty for flags).
         own: `--robust-…` options by name without the prefix; `mode` for a bare `--robust[=…]`.
     """
 
@@ -79,7 +80,7 @@ def parse(words: Sequence[str]) -> SrunCommand:
 
 
 def _option(words: Sequence[str], i: int) -> tuple[int, str, str]:
-    """(words used, long name, value) of the option at `words[i]`."""
+    """Return (words used, long name, value) of the option at `words[i]`."""
     word = words[i]
     if word.startswith("--"):
         name, sep, value = word[2:].partition("=")
@@ -106,18 +107,18 @@ def _value(words: Sequence[str], i: int) -> str:
 
 
 def labels_lines(command: SrunCommand, env: Mapping[str, str]) -> bool:
-    """Whether srun puts each task's number before its lines."""
+    """Return whether srun puts each task's number before its lines."""
     bundled = any(re.fullmatch(rf"-[{''.join(_SHORT_FLAGS)}]*l.*", word) for word in command.options)
     return "label" in command.values or bundled or env.get("SLURM_LABELIO", "0") not in ("", "0")
 
 
 def plain(command: SrunCommand) -> list[str]:
-    """The user's own `srun`, as typed."""
+    """Return the user's own `srun` command, as typed."""
     return ["srun", *command.options, "--", *command.command]
 
 
 def first_launch(command: SrunCommand, *, keep_evidence: bool = True) -> list[str]:
-    """The argument list of the user's own `srun`.
+    """Return the argument list of the user's own `srun`.
 
     With `keep_evidence`, one rank's death does not end the step and destroy the evidence; the caller must then end the
     step. A value that the user chose stays: with `-K1` the step ends at once.
@@ -133,12 +134,12 @@ def first_launch(command: SrunCommand, *, keep_evidence: bool = True) -> list[st
 
 
 def death_patience_s(command: SrunCommand, env: Mapping[str, str], settings: Mapping[str, str]) -> float:
-    """How long plain srun would let the others run after a task has ended badly, seconds; infinite if for ever.
+    """Return how long plain srun would let other tasks run after a task ended badly, seconds; infinite for ever.
 
     `first_launch` takes that choice away from srun unless the user has given the option.
 
     Args:
-        command: The user's own.
+        command: The user's own command line.
         env: The environment that srun starts from.
         settings: Slurm's configuration, by key; empty if it is not known.
     """
@@ -152,7 +153,7 @@ def death_patience_s(command: SrunCommand, env: Mapping[str, str], settings: Map
 
 
 def _exporting(command: SrunCommand) -> list[str]:
-    """The user's options; a list in `--export` is extended by our variables, `NONE` stays unchanged."""
+    """Return the user's options; a list in `--export` is extended by our variables, `NONE` stays unchanged."""
     ours = "SROBUST_ATTEMPT,SROBUST_RESUME_PATH,SROBUST_RESUME_STEP,SROBUST_SKIP_BATCHES,SROBUST_LINEAGE"
     export = command.values.get("export", "ALL")
     if export.upper() in ("NONE", "NIL", "ALL") or "SROBUST_ATTEMPT" in export:
@@ -161,10 +162,10 @@ def _exporting(command: SrunCommand) -> list[str]:
 
 
 def relaunch(command: SrunCommand, exclude: Iterable[str], nodes: int | None) -> list[str]:
-    """The argument list of a relaunch in the same allocation.
+    """Return the argument list of a relaunch in the same allocation.
 
-    The number of nodes that the training needs is None if only the user's own options say.
-    `--overlap` because a stuck step of the last attempt may still hold the resources.
+    `nodes` is how many nodes the training needs; None if only the user's own options tell. `--overlap` is added because
+    a stuck step of the last attempt may still hold the resources.
     """
     argv = first_launch(command)
     at = argv.index("--")
@@ -176,7 +177,7 @@ def relaunch(command: SrunCommand, exclude: Iterable[str], nodes: int | None) ->
 
 
 def named_hosts(command: SrunCommand, env: Mapping[str, str], hosts: Iterable[str]) -> str:
-    """Where command, options or environment name one of `hosts`, a sentence about it; else an empty text.
+    """Return a sentence if command, options or environment name one of `hosts`; else an empty text.
 
     MASTER_ADDR, MASTER_PORT and Slurm's own variables are set anew for a relaunch and do not count.
     """

@@ -20,12 +20,12 @@ WATCHED = frozenset({signal.SIGCHLD, WAKE} | FORWARDED | TERMINAL)
 
 
 def block_signals() -> Collection[signal.Signals | int]:
-    """Keep the signals that the launcher waits for; returns what was blocked before, for its children."""
+    """Block the signals that the launcher waits for; return the signals blocked before, for its children."""
     return signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
 
 
 def environment(order: messages.LaunchSrun | messages.StartWarm) -> dict[str, str]:
-    """The environment of an srun: ours, changed as the supervisor wants it."""
+    """Return the environment of an srun: ours, changed as the supervisor ordered."""
     return {**{k: v for k, v in os.environ.items() if k not in order.unset}, **order.env}
 
 
@@ -39,7 +39,7 @@ def start(
     """Start srun, with these signals blocked; `stderr` is a descriptor, ours by default.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: srun cannot be started.
     """
     return subprocess.Popen(
         argv,
@@ -50,15 +50,15 @@ def start(
 
 
 def exit_code(returned: int) -> int:
-    """As a shell gives the exit code of a process that returned this, or was killed by a signal."""
+    """Return the exit code that a shell would give for a process that returned this, or was killed by a signal."""
     return returned if returned >= 0 else 128 - returned
 
 
 def failed_text(argv: Sequence[str], error: OSError) -> str:
-    """Why srun did not start, and what to look at."""
+    """Return why srun did not start, and what to look at."""
     return f"srobust: {argv[0]}: {error.strerror}; is Slurm installed on this node?\n"
 
 
 def failed_code(error: OSError) -> int:
-    """The exit code of a shell where a command cannot be started."""
+    """Return the exit code that a shell gives if a command cannot be started."""
     return 127 if isinstance(error, FileNotFoundError) else 126

@@ -1,4 +1,4 @@
-"""Did srun refuse its own command line? Then nothing has run, and there is nothing to recover."""
+"""Tells whether srun refused its own command line: then nothing has run, and there is nothing to recover."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 REFUSED = 255
-"""srun's exit code where it does not take its options. A program may end with it too."""
+"""srun's exit code if it does not accept its options. A program may end with this code, too."""
 _PATIENCE_S = 10.0
 
 
 async def refusal(options: Sequence[str], environment: Mapping[str, str]) -> str:
-    """The message of srun about options that it refuses; empty if it accepts them, or does not answer.
+    """Return srun's message about options that it refuses; empty if it accepts them, or does not answer.
 
-    This runs `srun OPTION… --version`: srun reads all options, and starts nothing. Its first message cannot be read
-    again: it may have gone to a terminal, or through a pipe.
+    Run `srun OPTION… --version`, with which srun reads all options but starts nothing. srun's first message cannot be
+    read again: it may have gone to a terminal, or through a pipe.
     """
     try:
         srun = await asyncio.to_thread(

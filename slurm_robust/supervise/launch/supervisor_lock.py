@@ -1,4 +1,4 @@
-"""Is this the only supervisor of its job? Two runs at once share nodes and the job's Comment: then none acts."""
+"""Tells whether this is the only supervisor of its job. Two share nodes and the job's Comment, so then none acts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from slurm_robust.supervise.agent.clock import CLOCK, SystemClock
 from slurm_robust.wire import own_folder
 
 _LATE = 8
-"""With more supervisors than this behind the first one, some count as none."""
+"""If more supervisors than this come behind the first one, some of them are not counted."""
 _LOOKS_S = 0.1
-"""Somebody who only looks whether a name is held holds it for a moment, too."""
+"""How long a lock is tried: a process that only looks whether a name is held holds it for a moment, too."""
 
 
 class SupervisorLock:
     """Holds a name of the job on its batch node; supervisors that came later hold further names.
 
-    The names are locked files in a folder of the user's own, so nobody else can hold one. The kernel unlocks them with
-    our process, however that ends. Whoever comes next removes what a killed one has left. A launcher takes the name
-    before it starts srun, and hands it to its supervisor (`take_over`).
+    The names are locked files in a folder of the user's own, so other users cannot hold one. The kernel unlocks them
+    when our process ends in any way. The next supervisor removes files that a killed one has left. A launcher takes the
+    name before it starts srun, and hands the name to its supervisor (`take_over`).
     """
 
     def __init__(self, cluster: str, job: str, clock: SystemClock = CLOCK) -> None:
@@ -32,13 +32,13 @@ class SupervisorLock:
         self._place = 0
 
     def _inside(self) -> int:
-        """The folder with the names: the same one for each process of this user on this node, whatever its TMPDIR."""
+        """Return the folder with the names: it is common to all processes of this user on this node."""
         if self._folder < 0:
             self._folder, _ = own_folder.first_own(f"/tmp/srobust-{os.geteuid()}", make=0o700)  # noqa: S108 (checked)
         return self._folder
 
     def claim(self) -> bool:
-        """Take the first name; False if another supervisor of the job holds it."""
+        """Take the first name; return False if another supervisor of the job holds it."""
         if self._held >= 0:
             return self._place == 0  # our launcher has taken it for us
         try:
@@ -77,7 +77,7 @@ class SupervisorLock:
         return False
 
     def _tidy_up(self) -> None:
-        """Remove the files that nobody holds."""
+        """Remove the files that no process holds."""
         for name in os.listdir(self._inside()):  # noqa: PTH208 (a descriptor)
             with contextlib.suppress(OSError):
                 fd = own_folder.open_file(name, os.O_RDWR, inside=self._inside())
@@ -134,7 +134,7 @@ class SupervisorLock:
         return f"{self._name}.{place}"
 
     def _taken(self, place: int) -> bool:
-        """Whether a supervisor of this user holds the name."""
+        """Return whether a supervisor of this user holds the name."""
         try:
             fd = own_folder.open_file(self._at(place), os.O_RDONLY, inside=self._inside())
         except OSError:

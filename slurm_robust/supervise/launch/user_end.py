@@ -1,7 +1,7 @@
-"""Does the user end the training step? Read from the signals that its srun has received. Pure.
+"""Tells whether the user ends the training step, from the signals that its srun has received. Pure.
 
-srun itself ends the step at a SIGTERM, SIGHUP or SIGQUIT. The first Ctrl-C only has it show the tasks; a second one
-within a second is passed on to them, and they may go on all the same.
+srun itself ends the step at a SIGTERM, SIGHUP or SIGQUIT. At the first Ctrl-C srun only shows the tasks; a second
+Ctrl-C within a second is passed on to the tasks, which may go on all the same.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from itertools import pairwise
 from typing import NamedTuple
 
 _TWICE_S = 1.5
-"""srun waits one second for the second Ctrl-C; the launcher may be late by as long as it takes to start a process."""
+"""srun waits one second for the second Ctrl-C; the launcher may be late by the time that starting a process takes."""
 _ENDS_WITHIN_S = 3.0
 """srun kills the tasks that the second Ctrl-C does not end at once."""
 _INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGKILL)
 _LEAVES_TIME_S = 600.0
-"""For a program that saves a checkpoint when it is interrupted. One that still trains after it has taken no notice."""
+"""Time for a program that saves a checkpoint at an interrupt; if it still trains later, it ignored the interrupt."""
 _SURE = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _FIRST_COUNTS = {"X", "disable-status", "q", "quit-on-interrupt"}
 """srun's options with which the first Ctrl-C already reaches the tasks, or ends the step."""
 
 
 class Received(NamedTuple):
-    """A signal that srun has received, and when the launcher received it too, on the monotonic clock."""
+    """A signal that srun has received, and when the launcher received it, too, on the monotonic clock."""
 
     number: int
     at_s: float
@@ -33,7 +33,7 @@ class Received(NamedTuple):
 def user_end(
     signals: Sequence[Received], now_s: float, options: Mapping[str, str], environment: Mapping[str, str]
 ) -> str:
-    """The name of the signal by which the user ends the step; empty if nobody does.
+    """Return the name of the signal by which the user ends the step; empty if the user does not end it.
 
     `options` are srun's by name, and `now_s` is on the monotonic clock.
     """
@@ -48,10 +48,11 @@ def user_end(
 
 
 def merged_interrupt_s(signals: Sequence[Received], exit_code: int, ended_s: float) -> float | None:
-    """When a second Ctrl-C came that the launcher cannot have heard; None if there is no sign of one.
+    """Return when a second Ctrl-C came that the launcher has missed; None if there is no sign of one.
 
-    The kernel keeps one of two equal signals that arrive while the launcher does something else. srun has a thread for
-    them, so that it heard both, and ended as it ends then: `exit_code`, at `ended_s` on the monotonic clock.
+    The kernel keeps only one of two equal signals that arrive while the launcher does something else. srun has a thread
+    for signals, so it received both, and ended with one of the exit codes for this case at `ended_s` on the monotonic
+    clock.
     """
     interrupts = [received.at_s for received in signals if received.number == signal.SIGINT]
     if len(interrupts) != 1 or exit_code not in _INTERRUPTED or ended_s - interrupts[0] > _ENDS_WITHIN_S:

@@ -1,12 +1,12 @@
 """Replaces the launcher by a small shell that runs a poll every few seconds until the requeue comes.
 
-When a batch script ends, slurmstepd kills the processes that it leaves and checks at once whether they have ended; if
-not, it checks again a whole second later, and slurmd sees the job's end two seconds late. The kernel signals a parent's
-death to its child, with a signal of the child's choice, before it reports it to slurmstepd. A small shell that gets
-SIGKILL that way has ended in time; a Python with its megabytes not always, and a process with children never.
+When a batch script ends, slurmstepd kills the remaining processes and checks at once whether they have ended. If not,
+it checks again a whole second later, and slurmd sees the job's end two seconds late. The kernel signals a parent's
+death to its child, with a signal of the child's choice, before it reports the death to slurmstepd. A small shell that
+gets SIGKILL that way ends in time; a Python with its megabytes does not always, and a process with children never does.
 
-The shell survives a poll that fails, for want of memory or of its file system, or by a fault of ours: it repeats the
-poll. It reports failures once: where the package is removed meanwhile, the job's output gets one line, not one a poll.
+If a poll fails, for lack of memory or of its file system, or by a fault of ours, the shell repeats the poll. It reports
+failures once: if the package is removed meanwhile, the job's output gets one line, and not one for each poll.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NAME = "srobust-waits"
 NEXT = "next "
 """Begins the last line that a poll prints, before the last argument of the next poll."""
 EXIT = "exit "
-"""Begins it before the exit code, where the wait is over."""
+"""Begins the line with the exit code, if the wait is over."""
 _MAX_FAILED = 900
 """Polls in a row that print neither: about an hour, in which a file server may come back."""
 _SMALL = "/bin/dash"
-"""An eighth of bash's size: it ended in time in 9 of 9 requeues, bash in 7 of 9."""
+"""A shell of an eighth of bash's size: it ended in time in 9 of 9 requeues, bash in 7 of 9."""
 # dash has no `read -t`: an interval timer, set before it starts, wakes it.
 _SMALL_PAUSE = "read -r _"
 _LARGER = "/bin/bash"
@@ -79,7 +79,7 @@ def is_batch_script(pid: int) -> bool:
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill us when our parent ends, from now on and across exec.
 
-    Where our parent has ended since we started, we end now.
+    If our parent has already ended, end now.
     """
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
@@ -96,7 +96,7 @@ def become(seconds: float, argv: Sequence[str]) -> int:
     neither is repeated unchanged.
 
     Returns:
-        That code; only where there is no shell.
+        That code; only if there is no shell.
     """
     seconds = max(seconds, _SHORTEST_S)
     _silence()

@@ -1,6 +1,6 @@
-"""Starts the srun of a warm step, which takes the place of the user's own srun once the step is released.
+"""Starts the srun of a warm step, which replaces the user's own srun once the step is released.
 
-Its standard error is a pipe until then: what srun says of a warm step that failed is no line of the user's job.
+Its standard error is a pipe until then: messages about a failed warm step do not belong into the user's output.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WarmPlace:
         self._relay: subprocess.Popen[bytes] | None = None
 
     def start(self, order: messages.StartWarm, env: Mapping[str, str], mask: Collection[signal.Signals | int]) -> str:
-        """Start one in the place of the last one, with this environment and mask; returns why there is none."""
+        """End the last warm srun and start this one, with this environment and mask; return why there is none."""
         self.end()
         try:
             self._srun = _WarmSrun(order, env, mask)
@@ -35,7 +35,7 @@ class WarmPlace:
         return ""
 
     def adopt(self, attempt: str) -> subprocess.Popen[bytes] | None:
-        """The srun that becomes this attempt; its messages are passed on. None if it has ended, or is another's."""
+        """Return the srun that becomes this attempt, with messages passed on; None if it has ended or is another's."""
         if self._srun is None or self._srun.attempt != attempt:
             return None
         warm, self._srun = self._srun, None
@@ -50,7 +50,7 @@ class WarmPlace:
             self._relay = None
 
     def ended(self) -> tuple[str, int, str] | None:
-        """Attempt, exit code and last messages of an srun that has ended by itself, once; else None."""
+        """Return attempt, exit code and last messages of an srun that has ended by itself, once; else None."""
         ended = self._srun.ended() if self._srun is not None else None
         if self._srun is None or ended is None:
             return None
@@ -58,7 +58,7 @@ class WarmPlace:
         return attempt, *ended
 
     def end(self, attempt: str = "") -> None:
-        """Kill the one that would become this attempt, or any; without a message, since whoever calls this knows."""
+        """Kill the srun that would become this attempt, or any; without a message, since the caller knows."""
         if self._srun is not None and attempt in ("", self._srun.attempt):
             self._srun.kill()
             self._srun = None
@@ -79,7 +79,7 @@ class _WarmSrun:
             os.close(write_end)
 
     def ended(self) -> tuple[int, str] | None:
-        """Exit code, as a shell gives it, and what srun wrote; None while it runs."""
+        """Return the exit code, as a shell gives it, and what srun wrote; None while srun runs."""
         code = self.process.poll()
         if code is None:
             return None
@@ -92,7 +92,7 @@ class _WarmSrun:
         return srun_process.exit_code(code), "; ".join(lines[-2:])[:300]
 
     def pass_messages_on(self) -> subprocess.Popen[bytes] | None:
-        """Return what copies srun's messages from now on: srun may outlive the launcher."""
+        """Return the process that copies srun's messages from now on: srun may outlive the launcher."""
         try:
             relay = subprocess.Popen(["cat"], stdin=self._errors, stdout=2, start_new_session=True)
         except OSError:
@@ -101,7 +101,7 @@ class _WarmSrun:
         return relay
 
     def kill(self) -> None:
-        """End it; its step ends with it."""
+        """Kill srun; its step ends with it."""
         with contextlib.suppress(OSError):
             self.process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,6 +1,6 @@
-"""How an attempt starts: does training go on, or does it start from zero? And would it go on after a restart in place?
+"""Judges how an attempt starts: the training goes on, or starts from zero; and whether a restart in place would go on.
 
-A restart in place runs the same command again, but not the batch script. Where the script chooses the checkpoint, the
+A restart in place runs the same command again, but not the batch script. If the script chooses the checkpoint, the
 program then starts from zero and overwrites what it has saved.
 """
 
@@ -30,13 +30,13 @@ _NOT_RESUMING = re.compile(
 
 
 def resumes_by_itself(command: Sequence[str]) -> bool:
-    """Whether the command line shows that this program looks for its checkpoint at each start."""
+    """Return whether the command line shows that this program looks for its checkpoint at each start."""
     return _RESUMES.search(_NOT_RESUMING.sub(" ", " ".join(command))) is not None
 
 
 @dataclass(frozen=True)
 class StartedOver:
-    """The program has started again from this step, after the training had reached a later one; says what to do."""
+    """The program has started again from this step, though training had come further; has advice for the user."""
 
     step: int
     reached: int
@@ -46,11 +46,11 @@ class StartedOver:
 class AttemptStart:
     """The start of one attempt.
 
-    One that is not `seen` had begun before its output was read; one that was `relaunched` runs after another one in the
-    same allocation.
+    With `seen`, its output was read from its begin. With `relaunched`, it runs after another attempt in the same
+    allocation.
 
     Attributes:
-        started_over: The step from which it started over, -1 where it did not.
+        started_over: The step from which it started over, -1 if it did not.
     """
 
     def __init__(
@@ -78,23 +78,23 @@ class AttemptStart:
 
     @property
     def unsure(self) -> bool:
-        """Whether one more line of the log will show how it started."""
+        """Whether one more line of the log will show how the attempt started."""
         attempt = self._attempt
         if not self._seen or self._judged or attempt.has_progress or not self._store.lineage.counter:
             return False
-        # Bars of what precedes training are drawn first: wait for the training's own counter, but not for ever.
+        # Progress bars of preparations are drawn first: wait for the training's own counter, but not for ever.
         return attempt.one_line_short if self._comparable else attempt.counters.count < _NEWS_BEFORE
 
     @property
     def _comparable(self) -> bool:
-        """Whether the training's own numbers are known: a log shows them only by an attempt that trained."""
+        """Whether the training's own numbers are known: a log only shows them after an attempt that trained."""
         known = self._store.lineage.counter
         return self._attempt.has_progress or (bool(known) and self._attempt.counters.main == known)
 
     def remembered(self) -> Lineage:
-        """The lineage, as it compares with the numbers of this attempt: by what counter, and how far it came by it.
+        """Return the lineage in numbers that can be compared with this attempt's: by which counter, and how far.
 
-        Numbers of another counter, and those of another epoch where they are counted anew, cannot be compared: an
+        Numbers of another counter cannot be compared, nor numbers of another epoch if each epoch counts anew: an
         attempt that reports such numbers has come further.
         """
         known, attempt = self._store.lineage, self._attempt
@@ -117,22 +117,22 @@ class AttemptStart:
 
     @property
     def fruitless(self) -> int:
-        """Attempts in a row without a new step, this one included, by the step that it has reached."""
+        """How many attempts in a row, this one included, made no new step, by the step that this one has reached."""
         return 0 if self._attempt.step > self.remembered().reached else self._store.lineage.fruitless + 1
 
     @property
     def failed_launches(self) -> int:
-        """Launches of the job within the hour that made no new step, this one included where it made none."""
+        """How many launches of the job made no new step within the hour, this one included if it made none."""
         return self._store.failed_launches_after(self.remembered(), self._attempt.step)
 
     @property
     def first(self) -> int:
-        """Its first step, -1 where that is not known."""
+        """The attempt's first step, -1 if it is not known."""
         steps = self._attempt.first_steps if self._seen or self._attempt.has_progress else None
         return steps[1] if steps is not None else -1
 
     def judge(self) -> StartedOver | None:
-        """Judge it once, as soon as that is possible; returns what to report loudly."""
+        """Judge the start once, as soon as possible; return what to report as important."""
         first, steps, resume_point = self.first, self._attempt.first_steps, self._attempt.resume_point
         if self._judged or first < 0 or steps is None or not self._comparable:
             return None
@@ -160,7 +160,7 @@ class AttemptStart:
         return StartedOver(self.started_over, reached, text)
 
     def resumes(self) -> bool | None:
-        """Whether a restart in place would lose nothing that a requeue keeps; None if that is not known."""
+        """Whether a restart in place would keep all that a requeue keeps; None if it is not known."""
         known, session = self._store.lineage.in_place, self._session
         if known is not None:
             return known
@@ -168,7 +168,7 @@ class AttemptStart:
         return True if loads or (session.command is not None and resumes_by_itself(session.command.command)) else None
 
     def at_stake(self) -> bool:
-        """Whether the training has done anything yet that could be lost."""
+        """Whether the training has made any progress yet that could be lost."""
         attempt = self._attempt
         reached = max(self._store.lineage.reached, attempt.step)
         if reached < 0:

@@ -25,19 +25,19 @@ class Lineage:
     """One training.
 
     Attributes:
-        id: Its name, the same in every attempt.
-        reached: The step it came to.
-        fruitless: Attempts in a row that died before a new step.
+        id: Its name, equal in every attempt.
+        reached: The highest step that it reached.
+        fruitless: How many attempts in a row died before a new step.
         incident: Its open incident, or its last one.
         start_step: The checkpoint from which its last attempt died before a step of its own, -1 for none.
-        failed_starts: How many did so from that checkpoint, one after the other.
-        failures: Those since the last new step, oldest first.
-        restarts_in_place: How often the step was restarted on the same nodes since then.
-        older: Error messages from before the last new step: the same one again on the same node is that node's.
-        first_step: The step that its first attempt began with, -1 where that is not known.
-        in_place: True if a restart in place is known to lose nothing that a requeue would keep, False if the
-            program is known to start from the beginning again. None while that is not known.
-        falls: Its steps fell within an attempt: they are counted anew in each epoch, and show nothing about a restart.
+        failed_starts: How many attempts in a row died so from that checkpoint.
+        failures: The failures since the last new step, oldest first.
+        restarts_in_place: How often the step was restarted on the same nodes since the last new step.
+        older: Error messages from before the last new step: if one comes again on the same node, the node is at fault.
+        first_step: The step that its first attempt began with, -1 if it is not known.
+        in_place: True if a restart in place is known to keep all that a requeue would keep, False if the program is
+            known to start from the beginning again, None if it is not known.
+        falls: Its steps fell within an attempt: each epoch counts anew, so steps do not show how an attempt started.
         counter: The counter of its log that showed its steps; empty if it reports them by calls, or not at all.
         epoch: The last epoch in its log.
         faults: What is remembered of its faulty nodes.
@@ -66,7 +66,7 @@ class Lineage:
     pauses: Pauses = field(default_factory=Pauses)
 
     def until(self, step: int) -> Lineage:
-        """What of it counts for an attempt that reached `step`: little, where that is a new step."""
+        """Return what counts of the lineage for an attempt that reached `step`: little, if the step is new."""
         if step <= self.reached:
             return self
         worded = [f for f in (*self.older, *self.failures) if f.cause is FailureCause.WORDS]
@@ -92,12 +92,12 @@ class Lineage:
         waited: bool = False,
         excused: bool = False,
     ) -> Lineage:
-        """What is remembered once an attempt has ended.
+        """Return what is remembered once an attempt has ended.
 
         `start_step` is the checkpoint that it started from, -1 for none; `failure` is None if it cannot be compared.
-        With `in_place` the step is restarted on the same nodes; with `waited` after a pause, for an outage. An attempt
-        that is `excused` does not count as failed: it was ended for what its nodes have reported, or another version of
-        the code replaces the one that it ran.
+        With `in_place` the step is restarted on the same nodes, with `waited` after a pause, for an outage. An
+        `excused` attempt does not count as failed: it was ended because of reports of its nodes, or because another
+        version of the code replaces its version.
         """
         if failure is not None and failure.cause is FailureCause.SLURM:
             return replace(self, failures=(*self.failures, failure)[-_MAX_FAILURES:])  # no attempt: nothing has run
@@ -121,18 +121,18 @@ class Lineage:
         )
 
     def began(self, first: int, offered: int, *, relaunched: bool) -> tuple[Lineage, bool]:
-        """What is remembered once an attempt has reported its first step, and whether it started from the beginning.
+        """Return what is remembered once an attempt has reported its first step, and whether it started from zero.
 
-        `offered` is the step of the checkpoint that it was given, -1 for none. One that was `relaunched` in the
-        allocation has begun without the script.
+        `offered` is the step of the checkpoint that it was given, -1 for none. An attempt that was `relaunched` in the
+        allocation has begun without the batch script.
         """
         if self.first_step < 0 and offered < 0:
             return replace(self, first_step=first), False
         mine = self if self.first_step >= 0 else replace(self, first_step=first)
-        # A checkpoint beyond all reported steps is counted in another unit than they are.
+        # A checkpoint beyond all reported steps is counted in another unit than the steps.
         if self.falls or self.reached <= mine.first_step or offered > self.reached:
             return mine, False
-        # Where a program saves is not known; within a tenth of the way it has saved nothing of value.
+        # It is not known when a program saves; within a tenth of the way it has hardly saved anything of value.
         limit = offered - 1 if offered >= 0 else mine.first_step + (self.reached - mine.first_step) // 10
         again = first <= limit
         # If the script was run again and that did not help either, a restart in place is no worse.
@@ -141,12 +141,12 @@ class Lineage:
 
 @dataclass(frozen=True)
 class Tally:
-    """Launches of a job that ended badly without a new step, whichever of its runs began them.
+    """The launches of a job that ended badly without a new step, in all its runs.
 
     Attributes:
-        since_s: When the hour began in which they are counted, seconds since the epoch.
-        count: How many there were.
-        step: The highest step that any launch came to that ended badly.
+        since_s: When the counted hour began, seconds since the epoch.
+        count: How many such launches there were.
+        step: The highest step of all launches that ended badly.
     """
 
     since_s: float = 0.0
@@ -154,25 +154,25 @@ class Tally:
     step: int = -1
 
     def at(self, now_s: float) -> Tally:
-        """What of it counts now."""
+        """Return what counts of the tally now."""
         return self if 0 <= now_s - self.since_s < TALLY_S else Tally()
 
     def after(self, mine: Lineage, step: int, now_s: float) -> Tally:
-        """What is counted once a launch of this training has ended badly at `step`."""
+        """Return the tally once a launch of this training has ended badly at `step`."""
         now = self.at(now_s)
-        # An unknown training makes a new step at once: a loop in the script would be an unknown training each time.
+        # For an unknown training each first step is new: a loop in the script would be an unknown training each time.
         new = step > now.step or (step > mine.reached >= 0)
         return Tally(now.since_s or now_s, now.count + (not new), max(now.step, step))
 
 
 @dataclass(frozen=True)
 class LineageMemory:
-    """All runs of one batch script.
+    """The memory of all runs of one batch script.
 
     Attributes:
         speaks: Key of the run that wrote the job's Comment last.
-        runs: What each remembers, by its key.
-        tally: Their launches that made no new step.
+        runs: Key of a run → what it remembers.
+        tally: The launches of all runs that made no new step.
     """
 
     speaks: str = ""
@@ -180,16 +180,16 @@ class LineageMemory:
     tally: Tally = Tally()
 
     def of(self, key: str, claim: Claim, previous: Claim | None) -> Lineage:
-        """What the run of this key remembers as it starts.
+        """Return what the run of this key remembers as it starts.
 
-        `claim` is by the run that wrote it last; `previous` is the same, None if it is of no attempt that failed.
+        `claim` is by the run that wrote it last; `previous` is that claim, or None if it is not of a failed attempt.
         """
         found = self.runs.get(key)
         if previous is not None and self.speaks in ("", key):
             known = found if found is not None and found.id == claim.lineage else Lineage(claim.lineage)
             # An attempt that resumed reports an older step than the training has reached.
             reached = max(known.reached, claim.step)
-            # Where a dead node ended the attempt before its claim was written, the Comment names an older incident.
+            # If a dead node ended the attempt before its claim was written, the Comment names an older incident.
             incident = max(claim.incident, known.incident, key=_opened_at_s)
             return replace(known, reached=reached, fruitless=claim.fruitless, incident=incident)
         # Another run's claim is not this run's memory.
@@ -197,6 +197,6 @@ class LineageMemory:
 
 
 def _opened_at_s(incident: str) -> int:
-    """When an incident was opened, as its name ends (`12-r0-1795227617`); -1 for no name of ours."""
+    """Return when an incident was opened, by the end of its name (`12-r0-1795227617`); -1 for any other name."""
     number = incident.rpartition("-")[2]
     return int(number) if number.isascii() and number.isdecimal() else -1

@@ -1,8 +1,8 @@
 """Keeps the lineage of this run's training in the job's folder and in its claim.
 
-A batch script may hold several `srobust run`, one after the other. The job's Comment is written by the run that wrote
-last; each run finds its own lineage in the job's folder, by its place among the runs of this attempt of the job. The
-command line could not identify it: ports, addresses and ids in it often differ each time.
+A batch script may have several `srobust run` commands, one after the other. The job's Comment only has the claim of the
+run that wrote last. Each run finds its own lineage in the job's folder, by its place among the runs of this attempt of
+the job. The command line could not identify a run: ports, addresses and ids in it often differ each time.
 
 The tally counts the launches of the whole job that made no new step, so no script and no loop in it can evade it.
 """
@@ -49,14 +49,14 @@ class LineageStore:
         memory = load(session.folder)
         self.lineage = memory.of(self._key, job.claim, job.previous)
         claimed = Tally(job.claim.failed_since_s, job.claim.failed, job.claim.step)
-        # Either may be missing: on a full disk, or where the Comment could not be written.
+        # Either may be missing: on a full disk, or if the Comment could not be written.
         self._tally = max(memory.tally.at(now_s), claimed.at(now_s), key=lambda tally: tally.count)
         self._save(memory.runs.get(self._key))
         self.update_claim(incident=self.lineage.incident)
         session.node_faults.remember(self.lineage.faults, self._faults_known)
 
     def take_name(self, lineage: str) -> None:
-        """The ranks run under this name of their training: it is the lineage's."""
+        """Give the lineage the name of the training that the ranks were given."""
         if lineage != self.lineage.id:
             self.lineage = replace(self.lineage, id=lineage)
             self._save(self.lineage)
@@ -75,22 +75,22 @@ class LineageStore:
             save(self._session.folder, self._key, lineage, self._tally)
 
     def forget(self) -> None:
-        """The training is over, well or badly: another one in this place begins with an empty lineage."""
+        """Forget the lineage: the training is over, and another training in this place begins with an empty one."""
         self._save(None)
 
     def began(self, first: int, offered: int, *, relaunched: bool) -> bool:
-        """Remember how this attempt began; True if the program started from the beginning again."""
+        """Remember how this attempt began; return True if the program started from the beginning again."""
         self.lineage, again = self.lineage.began(first, offered, relaunched=relaunched)
         self._save(self.lineage)
         return again
 
     def attempt_ended(self, before: Lineage, step: int, offered: int, order: ExecutePlan) -> None:
-        """Remember that an attempt is ended, and for what.
+        """Remember that an attempt is ended, and why.
 
-        As in `Lineage.after`; `before` is the lineage, as it compares with the attempt's own numbers.
+        The arguments are those of `Lineage.after`; `before` is the lineage in numbers that compare with the attempt's.
         """
         plan = order.plan
-        # An update ends a training that runs; what a version did that is taken back is its own.
+        # An update ends a training that runs; failures of a version that is taken back belong to that version.
         excused = order.trains or plan.code > 0
         if not excused:
             self._tally = self._tally.after(before, step, self._session.clock.now_s())
@@ -113,7 +113,7 @@ class LineageStore:
             self._save(self.lineage)
 
     def climbed(self, order: ExecutePlan, found: TestOutcome | None = None) -> None:
-        """Remember the rung of the ladder that this plan is; `found` is what tests on it have shown."""
+        """Remember the rung of the ladder that this plan climbs; `found` is what its tests have shown."""
         if order.situation is None:
             return
         ladder = climb.after_plan(order.situation, order.plan, found)
@@ -122,11 +122,11 @@ class LineageStore:
             self._save(self.lineage)
 
     def pauses_with(self, pauses: Pauses) -> Pauses:
-        """The longest healthy pauses of the training, with these of its present attempt."""
+        """Return the longest healthy pauses of the training, including those of its present attempt."""
         return self.lineage.pauses.merged(pauses)
 
     def paused(self, pauses: Pauses) -> None:
-        """Remember healthy pauses; one that is hardly longer than those before is not worth a write."""
+        """Remember healthy pauses; pauses that are hardly longer than the known ones are not written."""
         known = self.pauses_with(pauses)
         before = self.lineage.pauses.longest_s
         if any(pause_s > _WORTH_A_WRITE * before.get(kind, 0.0) + 1.0 for kind, pause_s in known.longest_s.items()):
@@ -134,21 +134,21 @@ class LineageStore:
             self._save(self.lineage)
 
     def made_step(self) -> None:
-        """Training has made a new step: the version of its code is proven."""
+        """Note that training has made a new step, so that the version of its code is proven."""
         self.code_changed(self.lineage.code.made_step())
 
     def went_back(self, step: int) -> None:
-        """The next attempt begins at this older step on purpose: each step after it is new again."""
+        """Note that the next attempt begins at this older step on purpose, so that later steps count as new again."""
         known = self.lineage
         self.lineage = replace(known, reached=min(known.reached, step), ladder=known.ladder.went_back(step))
         self._save(self.lineage)
 
     def failed_launches_after(self, before: Lineage, step: int) -> int:
-        """Launches of the job within the hour that made no new step, this one included if `step` is not new."""
+        """Return how many launches made no new step within the hour, this one included if `step` is not new."""
         return self._tally.after(before, step, self._session.clock.now_s()).count
 
     def launch_refusal(self) -> str:
-        """Why nothing is launched any more; empty if it is. A person at a terminal may try as often as they like."""
+        """Return why nothing is launched any more; empty if it is. A person at a terminal may always try."""
         session, now_s = self._session, self._session.clock.now_s()
         tally, limit = self._tally.at(now_s), session.settings.fruitless_launches_per_hour
         if tally.count < limit or not session.acting or sys.stderr.isatty():
@@ -162,9 +162,9 @@ class LineageStore:
 
 
 def _key(session: Session) -> str:
-    """Tells this training from others of its script, in each attempt of the job."""
+    """Return a key that tells this training from others of its script, in each attempt of the job."""
     if session.command is not None:
-        # The launcher started us: its place is ours, also for a supervisor that was restarted.
+        # The launcher started us, so its place is ours, even if the supervisor was restarted.
         return run_key(place(session.folder, session.job.restart_count, os.getppid()))
     if session.attached is None:
         return ""
@@ -172,14 +172,14 @@ def _key(session: Session) -> str:
 
 
 def load(folder: IncidentFolder) -> LineageMemory:
-    """What earlier attempts left in the job's folder; an empty memory where nothing can be read."""
+    """Return what earlier attempts left in the job's folder; an empty memory if it cannot be read."""
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(folder.read(LINEAGE_FILE), type=LineageMemory)
     return LineageMemory()
 
 
 def save(folder: IncidentFolder, key: str, lineage: Lineage | None, tally: Tally) -> None:
-    """Keep the lineage of this run, None for nothing; a full disk only shortens the memory."""
+    """Keep the lineage of this run, None to forget it; a full disk only shortens the memory."""
     runs = {k: v for k, v in load(folder).runs.items() if k != key}
     if lineage is not None:
         runs[key] = lineage

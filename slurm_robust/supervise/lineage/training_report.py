@@ -1,7 +1,7 @@
-"""Writes into the claim what the daemon is told of the training's progress: when steps were made, what was lost.
+"""Writes the training's progress into the claim, for the daemon: when steps were made, and what time was lost.
 
-It is told with the first step, and then once an interval while steps are made. Nothing depends on it: whatever goes
-wrong here ends these reports, with a note, and nothing else.
+The progress is reported with the first step, and then once in each interval while steps are made. Nothing depends on
+these reports: any error here only ends them, with a note.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slurm_robust.supervise.watch.step_pace import StepPace
 
 _POLL_S = 0.5
 _FIRST_S = 2.0
-"""So long it is waited until every rank has told its own first step; then the poll's time has to do."""
+"""Every rank has this long to report its own first step; after it the time of the poll is used."""
 
 
 class TrainingReport:
@@ -37,10 +37,10 @@ class TrainingReport:
         """The first poll that saw a step of this attempt, and the step's own time as that poll saw it."""
         self._due_s = 0.0
         self._told: tuple[float, float, int] = (0.0, 0.0, -1)
-        """First step, first new step and last step, as they were told last."""
+        """First step, first new step and last step, as they were reported last."""
         self._told_at_s = 0.0
         self._rank = -1
-        """The rank whose steps tell the pace."""
+        """The rank whose steps show the pace."""
         self._broken = False
         session.job.progress = self.table
 
@@ -54,7 +54,7 @@ class TrainingReport:
         self._pace.restart()
 
     def table(self) -> Mapping[str, float]:
-        """For the claim that is written now; what is not known is left out. Empty after a fault of ours."""
+        """Return the report for the claim that is written now, without unknown values; empty after a fault of ours."""
         if self._broken or self._attempt is None:
             return {}
         try:
@@ -82,7 +82,7 @@ class TrainingReport:
         step = attempt.step
         self._told = (self._first_s, self._new_s, step)
         self._told_at_s = self._session.clock.monotonic_s()
-        # An interval of 0 is told, too: no report is due then.
+        # An interval of 0 is passed on, too: then no report is due.
         return {
             **table,
             **({"step": float(step)} if step >= 0 else {}),
@@ -90,7 +90,7 @@ class TrainingReport:
         }
 
     def poll(self, *, calm: bool) -> None:
-        """Observe the attempt, and tell what is new; `calm`: no incident is open, which would tell it anyway."""
+        """Observe the attempt, and report news; `calm`: no incident is open, which would be reported anyway."""
         now_s = self._session.clock.monotonic_s()
         if self._broken or now_s < self._due_s:
             return
@@ -128,12 +128,12 @@ class TrainingReport:
             self._first_s = self._seen[1]
 
     def _note_new(self, attempt: AttemptState) -> None:
-        """When a step was first made that no earlier attempt had made; to within a poll."""
+        """Note when a step was first made that no earlier attempt had made; exact to within a poll."""
         if self._new_s or not self._first_s or self._start is None or self._start.unsure:
             return
         reached = self._start.remembered().reached
         if attempt.has_progress:
-            # Where no decision ended the attempt before, its last report is all that tells how far it came. Steps that
+            # If no decision ended the attempt before, only its last report shows how far it came. Steps that
             # a rollback has given up on purpose were lost, too.
             reached = max(reached, self._reached)
         exact = attempt.fleet.first_step(reached)
@@ -143,17 +143,17 @@ class TrainingReport:
             self._new_s = max(self._first_s, attempt.last_sign_s)
 
     def _reference(self, attempt: AttemptState) -> tuple[int, float, str]:
-        """Step, its time and the phase of one rank that stands for all; of the log, where no rank reports."""
+        """Return step, its time and phase of one rank that stands for all; of the log, if no rank reports."""
         ranks = attempt.fleet.ranks
         known = ranks[self._rank].progress if self._rank in ranks else None
         if known is None:
-            # Of thousands of ranks it is looked for once.
+            # There are thousands of ranks, so search only once.
             self._rank = min((r.rank for r in ranks.values() if r.progress is not None), default=-1)
             known = ranks[self._rank].progress if self._rank in ranks else None
         return (known.step, known.at_s, known.phase) if known is not None else (attempt.step, attempt.last_sign_s, "")
 
 
 def gpus_in(environment: Mapping[str, str]) -> int:
-    """GPUs on each node of the job, by Slurm's variable; 0 if it does not say."""
+    """Return the number of GPUs on each node of the job, by Slurm's variable; 0 if it does not tell."""
     text = environment.get("SLURM_GPUS_ON_NODE", "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0

@@ -1,6 +1,6 @@
 """Climbs a rung with tests: ends the attempt, has its nodes tested, and has the incident decided again.
 
-The rung is remembered before the tests begin: a supervisor that is killed in them does not begin them again.
+The rung is remembered before the tests begin: if the supervisor is killed during the tests, they do not begin again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LadderClimb:
         self._tests = tests
 
     async def climb(self, order: ExecutePlan, attempt: AttemptState) -> Outcome:
-        """Test until the plan is another; returns it, or None if the job ended meanwhile."""
+        """Test until the plan takes another road; return that plan, or None if the job ended meanwhile."""
         await self._executor.end_attempt(order.plan, attempt)
         outcome: Outcome = order
         while isinstance(outcome, ExecutePlan) and outcome.plan.road is Road.TEST:
@@ -50,7 +50,7 @@ class LadderClimb:
         session.folder.log_event(
             "testing", text, incident=log.incident.id, tests=[test.value for test in plan.tests], nodes=plan.test_nodes
         )
-        # These are of an earlier plan; the daemon would take them for this incident's.
+        # These values are of an earlier plan; the daemon would take them for this incident's.
         self._store.update_claim(road="", mode="", suspects=(), evict=(), conclusion="", grade="", confidence=0.0)
         session.job.tell(incident=log.incident.id, why=f"{text}: {plan.reason}", times=dict(log.incident.times))
         found = await self._tests.run(plan, attempt)

@@ -1,6 +1,6 @@
-"""Tests the nodes of the job between two attempts, as a step of its own allocation. It decides nothing.
+"""Tests the nodes of the job between two attempts, as a step of its own allocation. It does not decide anything.
 
-Whatever goes wrong with the tests, the recovery goes on: then they have not told anything, and no node is blamed.
+If the tests fail in any way, the recovery goes on: then the tests have no result, and no node is blamed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slurm_robust.supervise.watch.observer import Observer
 
 _POLL_S = 0.1
 _OVERTIME_S = 45.0
-"""The tests keep their budget by themselves, and need a while to end their step; after this they hang."""
+"""The tests keep their budget by themselves, and need a while to end their step; after this time they hang."""
 _END_S = 16.0
 """For cancelled tests to end their step, by signals at last."""
 _SLURM_CONF = "/etc/slurm/slurm.conf"
@@ -41,7 +41,7 @@ class NodesUnderTest(Protocol):
     left_replay: list[str]
 
     async def run(self) -> TestReport:
-        """Carry them out; their step has ended when this returns or raises."""
+        """Carry out the tests; their step has ended when this returns or raises."""
 
 
 StartTests = Callable[[StepTarget, Sequence[TestName], TestSettings, Progress], NodesUnderTest]
@@ -51,7 +51,7 @@ class NodeTests:
     """Carries out the tests of a plan.
 
     Attributes:
-        log: The incidents; what the tests have found is written into the current one.
+        log: The incidents; the results of the tests are written into the current one.
     """
 
     def __init__(self, session: Session, log: IncidentLog, observer: Observer, start: StartTests = TestRun) -> None:
@@ -61,7 +61,7 @@ class NodeTests:
         self._start = start
 
     async def run(self, plan: Plan, attempt: AttemptState) -> TestOutcome:
-        """Test the plan's nodes; the attempt has ended. What they have found stands in the incident afterwards."""
+        """Test the plan's nodes after the attempt has ended, and write the results into the incident."""
         clock = self._session.clock
         began_s = clock.monotonic_s()
         try:
@@ -92,7 +92,7 @@ class NodeTests:
         return outcome_of(report, left_out, clock.monotonic_s() - began_s)
 
     async def _left_out(self, nodes: Sequence[str], attempt: AttemptState) -> dict[str, str]:
-        """Nodes that cannot be tested, and why: what the ended attempt left there is killed first."""
+        """Return nodes that cannot be tested, and why; processes of the ended attempt are killed there first."""
         session, allocation = self._session, self._session.allocation
         left_out = {n: "the job does not use it any more" for n in nodes if n not in allocation.nodes}
         left_out |= {n: "its agent does not answer" for n in nodes if n in allocation.silent_nodes}
@@ -103,10 +103,10 @@ class NodeTests:
         self._session.folder.log_event("testing", text, incident=self.log.incident.id)
 
     async def _awaited(self, run: NodesUnderTest, attempt: AttemptState, limit_s: float) -> TestReport:
-        """Wait for the tests, as long as there is somebody who would start another attempt.
+        """Wait for the tests, as long as the launcher lives to start another attempt.
 
         Raises:
-            TestRunError: they did not end, or were ended with the job.
+            TestRunError: the tests did not end, or were ended with the job.
         """
         session, clock = self._session, self._session.clock
         until_s = clock.monotonic_s() + limit_s
@@ -118,14 +118,14 @@ class NodeTests:
                 if clock.monotonic_s() > until_s:
                     raise TestRunError(f"the tests did not end within {limit_s:g} s")
                 await clock.sleep(_POLL_S)
-                # Nodes go on to report faults, and agents that fell silent are started again.
+                # Meanwhile nodes may report faults, and agents that fell silent are started again.
                 await self._observer.poll(attempt)
             return task.result()
         finally:
             await self._end(task, run)
 
     async def _end(self, task: asyncio.Task[TestReport], run: NodesUnderTest) -> None:
-        """Have the step end; where its agents do not end by themselves, by Slurm."""
+        """Have the tests' step end; if its agents do not end by themselves, by Slurm."""
         task.cancel()
         await asyncio.wait({task}, timeout=_END_S)
         job, folder = self._session.job, self._session.folder
@@ -136,7 +136,7 @@ class NodeTests:
                 folder.log_event("note", f"step {step} of the tests may still be there: {error}")
 
     def _keep(self, report: TestReport) -> None:
-        """Write the whole report beside the incident, and what failed into it."""
+        """Write the whole report beside the incident, and the failures into the incident."""
         session, log = self._session, self.log
         incident = log.incident
         before = len(list((session.folder.path / incident.id).glob("tests-*.json")))

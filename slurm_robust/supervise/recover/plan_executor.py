@@ -24,12 +24,12 @@ from slurm_robust.supervise.watch.losses import Losses
 
 _FOLLOW_S = 5.0
 _SRUN_GIVES_UP_S = 45.0
-"""srun waits for its step for KillWait and two seconds once it was told to end, 32 s by default."""
+"""Once it was told to end, srun waits for its step for KillWait and two seconds, by default 32 s."""
 _POLL_S = 0.1
 
 
 class PlanExecutor:
-    """Carries out the plan of the current incident. It launches nothing: the supervisor does, as the result says."""
+    """Carries out the plan of the current incident. A relaunch is returned to the supervisor, which launches it."""
 
     def __init__(
         self, session: Session, store: LineageStore, log: IncidentLog, losses: Losses, code: CodeKeeper
@@ -41,7 +41,7 @@ class PlanExecutor:
         self._code = code
 
     async def execute(self, order: ExecutePlan, attempt: AttemptState, start: AttemptStart) -> Exit | Relaunch:
-        """End the attempt, and take the plan's road. Where that is a requeue, this waits for it."""
+        """End the attempt, and take the plan's road. If the road is a requeue, wait for it."""
         session, store, plan = self._session, self._store, order.plan
         folder, resume_point = session.folder, attempt.resume_point
         before = replace(start.remembered(), incident=self._log.incident.id)
@@ -73,7 +73,7 @@ class PlanExecutor:
             session.node_faults.moved(moves)
 
     async def end_attempt(self, plan: Plan, attempt: AttemptState) -> None:
-        """End the training step, as far as the plan's road allows; nothing happens where it has ended."""
+        """End the training step, as far as the plan's road allows, unless it has already ended."""
         session = self._session
         if session.channel is None and plan.road is Road.STOP and attempt.exits:
             await self._wait_for_srun()
@@ -99,9 +99,9 @@ class PlanExecutor:
             await clock.sleep(_POLL_S)
 
     async def _end_attached_srun(self) -> None:
-        """Have srun end with its step. It would wait for ever for a task whose slurmstepd is gone, and the job with it.
+        """Have srun end with its step: it would wait for ever for a task whose slurmstepd is gone, and the job, too.
 
-        It is told to end before it is killed: it then ends with the code of the tasks of which it knows.
+        srun is told to end before it is killed, so that it ends with the exit code of the tasks that it knows.
         """
         attached = self._session.attached
         if attached is None or not attached.launcher:
@@ -113,14 +113,14 @@ class PlanExecutor:
                 await self._wait_for_srun(_SRUN_GIVES_UP_S)
 
     async def _wait_for_srun(self, within_s: float = _FOLLOW_S) -> None:
-        """Wait a moment for the other ranks to follow the dead one: our own kill would become srun's exit code."""
+        """Wait a moment for the other ranks to follow the dead one: else our own kill would become srun's exit code."""
         session, clock = self._session, self._session.clock
         deadline = clock.monotonic_s() + within_s
         while session.srun_exit_code is None and not session.attached_srun_gone and clock.monotonic_s() < deadline:
             await clock.sleep(_POLL_S)
 
     def _demotion(self, attempt: AttemptState) -> str:
-        """Why the checkpoint of this attempt is not used again; empty if it is."""
+        """Return why the checkpoint of this attempt is not used again; empty if it is."""
         lineage, start = self._store.lineage, attempt.resume_point
         failed = lineage.failed_starts if lineage.start_step == start.step else 0
         limit = self._session.config.checkpoint.demote_after_failed_starts
@@ -134,7 +134,7 @@ class PlanExecutor:
         code = plan.exit_code if plan.exit_code is not None else ended if ended is not None else 1
         text = f"stopped, exit code {code}"
         if session.attached is not None and ended is not None:
-            # Somebody else's srun: it waits for us, and keeps its own exit code.
+            # The srun is somebody else's: it waits for us, and keeps its own exit code.
             code, text = ended, f"no attempt follows; srun ends with its own exit code {ended}"
         self._log.update(outcome=f"Stopped for good, exit code {code}.")
         incident = self._log.incident

@@ -1,8 +1,8 @@
-"""Waits until the requeue ends this job, and requests a plain requeue where the daemon's does not come.
+"""Waits until the requeue ends this job, and requests a plain requeue if the daemon's does not come.
 
 Inside a batch script the launcher becomes a small shell, which runs
-`python -m slurm_robust.supervise.recover.requeue_wait WAIT` (not for people) every few seconds to poll the job. In
-between, the requeue finds one small process to end.
+`python -m slurm_robust.supervise.recover.requeue_wait WAIT` (not for people) every few seconds to poll the job. Between
+polls, the requeue only has to end one small process.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from slurm_robust.supervise.launch import waiting_shell
 POLL_IN_SCRIPT_S = 4.0
 """Between two polls inside a batch script. A healthy daemon answers in a second, and the requeue follows."""
 _POLL_S = 0.25
-"""Between two polls where no process of ours delays the job's end (`srobust attach`)."""
+"""Seconds between two polls if no process of ours delays the job's end (`srobust attach`)."""
 _COUNTS_S = 6.0
 """Waiting for the daemon counts only while Slurm answers: at most this much between two answers of Slurm."""
 _AWAY_S = 86400.0
 """After this long without slurmctld, the wait ends."""
 _FORGOTTEN_S = 10.0
-"""A requeue begins within a second; a job that still runs this long after it needs another one."""
+"""A requeue begins within a second; if the job still runs this long after it, the requeue is requested again."""
 ENDED_WITH_JOB = 128 + 15
 """The exit code of a shell for a process that SIGTERM ended."""
 
 
 class WaitPhase(str, Enum):
-    """What is waited for."""
+    """The event that is waited for."""
 
     ASKED = "asked"
     """The daemon's answer."""
@@ -51,7 +51,7 @@ class WaitPhase(str, Enum):
     REQUEUED = "requeued"
     """Our own, plain requeue, which was requested."""
     PLAIN = "plain"
-    """Nothing: a plain requeue is next."""
+    """No event is waited for: a plain requeue is next."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class RequeueWait:
         restart: The restart count of the waiting attempt; another count means that the job was requeued.
         evict: Nodes that a requeue of our own asks Slurm to leave out.
         folder: The incident folder.
-        until_s: When the wait of this phase is over, seconds since the epoch.
+        until_s: When the wait in this phase is over, seconds since the epoch.
         answer_timeout_s: How long the daemon's requeue may take once it has accepted.
         requeue_timeout_s: How long to wait to be ended, once a requeue of ours is wanted.
         heard_at_s: When Slurm answered last.
         called_at_s: When our own requeue was requested last.
         tried: Our own requeue was requested, and Slurm did not answer.
-        site_observes: The site's robust.yaml says mode observe: its daemon answers nobody, because it changes nothing.
+        site_observes: The site's robust.yaml says mode observe: its daemon does not answer, since it changes nothing.
     """
 
     ref: JobRef
@@ -88,7 +88,7 @@ class RequeueWait:
 
     @property
     def argv(self) -> list[str]:
-        """The command that polls once; its last argument is the wait."""
+        """The command that polls once; its last argument is the state of the wait."""
         return [sys.executable, "-m", "slurm_robust.supervise.recover.requeue_wait", msgspec.json.encode(self).decode()]
 
 
@@ -100,7 +100,7 @@ class WaitStep:
         kind, text: A line of the story, empty for none.
         wait: How the wait goes on; None if it is over.
         requeue: A plain requeue is to be requested.
-        code: Exit code for the script, where the wait is over.
+        code: Exit code for the script, if the wait is over.
     """
 
     kind: str = ""
@@ -111,7 +111,7 @@ class WaitStep:
 
 
 def plain_requeue_text(evict: Sequence[str]) -> str:
-    """What a plain requeue means, for people."""
+    """Return a sentence for people on what a plain requeue means."""
     how = f"it asks to leave {','.join(evict)} out" if evict else "no node is named"
     return f"a plain requeue follows (Slurm waits 121 s; {how})"
 
@@ -125,10 +125,10 @@ def next_step(  # noqa: PLR0911 (a ladder: one rung, one answer)
     heard: bool = True,
     running: bool = True,
 ) -> WaitStep:
-    """Decide. Pure.
+    """Decide the next step of the wait. Pure.
 
-    `answer` is the daemon's, to this incident. Slurm's, where it was `heard`, shows whether the job is `running`, and
-    whether Slurm is `ending` this run of it or has begun another one.
+    `answer` is the daemon's answer to this incident. If Slurm has answered (`heard`), its answer shows whether the job
+    is `running`, and whether Slurm is `ending` this run of the job or has begun another one.
     """
     if ending:
         # Only in a script that traps SIGTERM: its trap runs when we have ended.
@@ -161,7 +161,7 @@ def next_step(  # noqa: PLR0911 (a ladder: one rung, one answer)
 
 
 def _go_on(wait: RequeueWait, now_s: float, *, runs_on: bool) -> WaitStep:
-    """Nothing new; a requeue that Slurm has forgotten is requested again."""
+    """Return the step if nothing is new: wait on, or request again a requeue that Slurm has forgotten."""
     if wait.phase is not WaitPhase.REQUEUED or not runs_on or now_s - wait.called_at_s < _FORGOTTEN_S:
         return WaitStep(wait=wait)
     again = replace(wait, called_at_s=now_s, tried=True)
@@ -173,10 +173,10 @@ def _go_on(wait: RequeueWait, now_s: float, *, runs_on: bool) -> WaitStep:
 def poll(
     wait: RequeueWait, client: SlurmClient, folder: IncidentFolder, clock: Clock, *, tells_first: bool = False
 ) -> RequeueWait | int:
-    """Poll the job once, and take the next step: returns how the wait goes on, or the exit code where it is over.
+    """Poll the job once, and take the next step; return how the wait goes on, or the exit code if it is over.
 
-    With `tells_first` words are printed only when this poll is over, so that a requeue, which ends it, comes with the
-    next one.
+    With `tells_first` messages are printed at the end of this poll, and a requeue, which would end this process, is
+    left to the next poll.
     """
     heard = True
     try:
@@ -197,7 +197,7 @@ def poll(
 
 
 def _requeue(wait: RequeueWait, client: SlurmClient, folder: IncidentFolder) -> RequeueWait | int:
-    """Request the plain requeue: returns how the wait goes on, or the exit code where Slurm refuses for good."""
+    """Request the plain requeue; return how the wait goes on, or the exit code if Slurm refuses for good."""
     try:
         client.requeue(wait.ref, without=wait.evict)
     except SlurmRefusedError as error:
@@ -210,7 +210,7 @@ def _requeue(wait: RequeueWait, client: SlurmClient, folder: IncidentFolder) -> 
         folder.log_event("gave-up", f"the job could not be requeued: {error}")
         return EXIT_REQUEUE_WANTED
     except SlurmError as error:
-        # A controller that is away or busy just now must not cost the job.
+        # The job must not be lost because a controller is away or busy just now.
         if not wait.tried:
             folder.log_event("note", f"the requeue is tried again: {error}")
         return replace(wait, phase=WaitPhase.PLAIN, tried=True)
@@ -218,7 +218,7 @@ def _requeue(wait: RequeueWait, client: SlurmClient, folder: IncidentFolder) -> 
 
 
 async def wait_here(wait: RequeueWait, client: SlurmClient, folder: IncidentFolder, clock: Clock) -> int:
-    """Wait in this process; returns the exit code where no requeue came."""
+    """Wait in this process; return the exit code if no requeue came."""
     while True:
         polled = await asyncio.to_thread(poll, wait, client, folder, clock)
         if isinstance(polled, int):
@@ -231,7 +231,7 @@ def main() -> None:
     """Poll once, and print the next step for the waiting shell."""
     waiting_shell.die_with_parent(os.getppid())
     wait = msgspec.json.decode(sys.argv[1], type=RequeueWait)
-    # This process polls once: pyslurm would have to start for it, and would say each time what it lacks.
+    # This process polls once: pyslurm would have to start each time, and would report each time what it lacks.
     polled = poll(wait, CommandClient(wait.slurm), IncidentFolder(Path(wait.folder)), Clock(), tells_first=True)
     print(
         f"{waiting_shell.EXIT}{polled}"

@@ -1,4 +1,4 @@
-"""Ends the training step, clears its nodes, and requests a requeue. The decision to do so was made before."""
+"""Ends the training step, clears its nodes, and requests a requeue, as decided elsewhere."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _CLAIM_AGAIN_S = 1.0
 
 
 async def end_step(session: Session, fleet: Fleet) -> None:
-    """End the training step at once. The evidence has been taken: SIGTERM and its KillWait would only cost time.
+    """End the training step at once. The evidence has been taken, so SIGTERM and its KillWait would only cost time.
 
-    The agents kill first, all processes of all ranks at once: a slurmstepd that finds its processes gone ends its step
-    without the second that it otherwise waits for them. Slurm's own kill follows for what no agent reaches.
+    The agents first kill all processes of all ranks at once: a slurmstepd whose processes are gone ends its step
+    without waiting a second for them. Slurm's own kill follows for processes that no agent reaches.
     """
     channel, job, timeout_s = session.channel, session.job, session.settings.kill_clean_timeout_s
     if channel is not None and channel.ended is not None:
@@ -46,13 +46,14 @@ async def end_step(session: Session, fleet: Fleet) -> None:
         return
     if fleet.step_ids and await channel.wait_ended(timeout_s):
         return
-    # A node that does not answer keeps srun waiting: srun itself is killed, and `clear_nodes` looks for what is left.
+    # A node that does not answer keeps srun waiting: srun itself is killed, and `clear_nodes` finds remaining
+    # processes.
     channel.kill()
     await channel.wait_ended(_SRUN_KILLED_S)
 
 
 async def clear_nodes(session: Session, fleet: Fleet, nodes: Iterable[str]) -> dict[str, str]:
-    """Make sure that no process of the ended attempt is left, and that none of its step holds a GPU.
+    """Make sure that no process of the ended attempt is left, and that no process of its step holds a GPU.
 
     Returns:
         Nodes that are not clear in time, with what their agents reported: such a node is itself a suspect.
@@ -64,7 +65,8 @@ async def clear_nodes(session: Session, fleet: Fleet, nodes: Iterable[str]) -> d
     send_at = 0.0
     while (now := clock.monotonic_s()) < agents_until + 1.0 and not want <= set(fleet.clean.get(key, {})):
         if send_at <= now < agents_until:
-            # Sent repeatedly: an agent that was restarted meanwhile has not received it. One that has goes on.
+            # Sent repeatedly: an agent that was restarted meanwhile has not received it. Other agents ignore
+            # repetitions.
             left_s = agents_until - now
             agents.send(messages.CleanUp(key, fleet.attempt, left_s, tuple(fleet.step_ids)))
             send_at = now + _SEND_AGAIN_S
@@ -87,10 +89,10 @@ async def _write_claim(session: Session, patience_s: float, **changes: object) -
 
 
 async def requeue(session: Session, incident: Incident, plan: Plan) -> int:
-    """Request a requeue and wait for it to end us; returns the exit code where no requeue came.
+    """Request a requeue and wait for it to end us; return the exit code if no requeue came.
 
-    The claim is written into the job's Comment. Where no daemon takes it, the job requeues itself plainly. This does
-    not return while a requeue is wanted: the next lines of the script would run, and the job would end.
+    The claim is written into the job's Comment. If no daemon takes it, the job requeues itself plainly. Do not return
+    while a requeue is wanted: the next lines of the script would run, and the job would end.
     """
     job, channel = session.job, session.channel
     # A watch step whose srun is killed by the requeue takes seconds to end, and delays the end of the job.
@@ -109,7 +111,7 @@ async def requeue(session: Session, incident: Incident, plan: Plan) -> int:
         min(_CLAIM_S, patience_s),
         state=claim.STATE_WANTS_REQUEUE,
         incident=incident.id,
-        # These are of an earlier plan, which asked nothing of the daemon.
+        # These values are of an earlier plan, which did not need the daemon.
         road="",
         mode="",
         suspects=(),
@@ -132,10 +134,10 @@ async def requeue(session: Session, incident: Incident, plan: Plan) -> int:
 
 
 def _grade(verdict: Verdict | None, plan: Plan) -> Grade:
-    """How sure the evidence against the nodes of a claim is. Those that the verdict does not name are known to be bad.
+    """Return the grade of the evidence against the nodes of a claim.
 
-    They are dead, have reported a fault, or still have processes after SIGKILL; all but the rest of a group that is
-    left as a whole.
+    Nodes that the verdict does not name are known to be bad: they are dead, have reported a fault, or still have
+    processes after SIGKILL. An exception is a group that is left as a whole.
     """
     if verdict is not None and plan.rung == Rung.LEAVE_GROUP:
         return verdict.grade
@@ -162,7 +164,7 @@ def _wait(session: Session, wanted: claim.Claim, phase: WaitPhase) -> RequeueWai
 
 
 async def wait_for_requeue(session: Session, wanted: claim.Claim, phase: WaitPhase) -> int:
-    """Wait until the requeue in this claim ends us; returns the exit code where no requeue came.
+    """Wait until the requeue in this claim ends us; return the exit code if no requeue came.
 
     Inside a batch script the launcher waits alone, as a small shell: the fewer processes the requeue finds, the sooner
     the job runs again.

@@ -1,6 +1,7 @@
-"""Starts all agents of a job: one watch step, and an extra one for each node whose agent fell silent.
+"""Starts all agents of a job: one watch step, and an extra step for each node whose agent fell silent.
 
-A new watch step over all nodes would wait for a dead one; so a silent node gets its own, and the others keep theirs.
+A new watch step over all nodes would wait for a dead node; so a silent node gets an extra step, and other nodes keep
+the main one.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from slurm_robust.supervise.clock import CLOCK, Clock
 from slurm_robust.supervise.reported.watch_step import WatchStep
 
 _MAX_EXTRAS = 8
-"""Where more nodes than this are silent, the channel is slow, and an srun for each would make it slower."""
+"""If more nodes than this are silent, the channel is slow, and an srun for each node would make it slower."""
 _HELLO_S = 15.0
 """From the start of a watch step to its agents' first message."""
 
 
 class Agents:
-    """Starts agents where they are wanted, and sends messages to all of them."""
+    """Starts agents on the nodes of the job, and sends messages to all agents."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Agents:
         await self._main.start(nodes, attempt)
 
     def look_back(self, seconds: float) -> None:
-        """Have the first agents read what their nodes have found for so long: another supervisor has watched them."""
+        """Have the first agents read their nodes' findings of so many seconds: another supervisor has watched them."""
         self._main.watched_since_s = self._clock.monotonic_s() - seconds
 
     async def stop(self) -> None:
@@ -91,7 +92,7 @@ class Agents:
             watch.watch_attempt(attempt)
 
     def _main_answers(self, node: str, silent_s: float) -> bool:
-        """Whether the main watch step has heard from this node since its extra agent was started, and not long ago."""
+        """Return whether the main watch step has recently heard from this node, since its extra agent was started."""
         heard = self._main_heard_at.get(node, 0.0)
         return heard > self._extra[node][1] and self._clock.monotonic_s() - heard < silent_s
 

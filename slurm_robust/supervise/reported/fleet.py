@@ -1,4 +1,4 @@
-"""Keeps what the agents have reported: nodes heard from, ranks, their progress and states."""
+"""Keeps the reports of the agents: nodes heard from, ranks, their progress and states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEPT_STEPS = 100
 """Of timings: 40 MB for 16,384 ranks."""
 _KEPT_ANSWERS = 8
 _KEPT_MOUNT_ANSWERS = 64
-"""A node with a dead mount answers each capture of an incident, the others answer once."""
+"""A node with a dead mount answers each capture of an incident; other nodes answer once."""
 _MAX_RANKS = 1 << 20
 """Lists of all ranks are made; a garbled number must not fill the memory."""
 
@@ -35,18 +35,18 @@ class RankInfo:
     pid: int = 0
     step_id: str = ""
     task: int = -1
-    """Slurm's number of its task; several ranks of torchrun share one."""
+    """Slurm's number of its task; several ranks of torchrun share one task."""
     ranked: bool = False
-    """Its environment has RANK: torchrun or a script is above it."""
+    """Its environment has RANK: torchrun or a script has started it."""
     python: str = ""
     """The Python that runs it; empty if it is not known."""
     gone_at_s: float = 0.0
     missed_at_s: float = 0.0
     """The supervisor's own time of `gone_at_s`; 0 while the rank lives."""
     last_seen_s: float = 0.0
-    """When its agent was heard last, where that agent has gone with it, or before it; else 0."""
+    """When its agent was heard last, if that agent has gone with the rank, or before it; else 0."""
     task_lives: bool = False
-    """It is gone, and a process of its task (torchrun, a shell) still lives."""
+    """The rank is gone, but a process of its task (torchrun, a shell) still lives."""
     state: str = ""
     state_pid: int = 0
     progress: RankProgress | None = None
@@ -59,13 +59,13 @@ class RankInfo:
     marks: Mapping[str, float] = field(default_factory=dict)
     layout: Mapping[str, int] = field(default_factory=dict)
     first_step: int = -1
-    """The first step that it reported, -1 before that."""
+    """The first step that the rank reported, -1 before its first report."""
     first_step_at_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class TaskEnd:
-    """How a task ended: exit code, or the signal's number."""
+    """The end of a task: its exit code, or the number of the signal."""
 
     task: int
     node: str
@@ -87,7 +87,7 @@ class Fleet:
         """Nodes of the training step, from the ranks' environment; 0 if unknown."""
         self.steps = StepTimes()
         self.timings = Collector(KEPT_STEPS)
-        """How long steps took each rank, where ranks report it."""
+        """How long steps took each rank, if ranks report it."""
         self.archives: dict[int, dict[str, bytes]] = {}
         """Expected capture → node → its archive, JSON; untrusted until `localize.archive` has read it."""
         self.ras: list[tuple[float, bytes]] = []
@@ -97,31 +97,31 @@ class Fleet:
         self.warm: dict[int, dict[str, WarmAnswer]] = {}
         """Question about warm processes → node → its answer."""
         self.continued: list[RankContinued] = []
-        """Answers about stopped ranks that were to be continued, not taken so far."""
+        """Answers about stopped ranks that were to be continued, until they are taken."""
         self.mounts: dict[int, dict[str, MountsChecked]] = {}
-        """Capture or question → node → which of its network file systems answer; the last ones."""
+        """Capture or question → node → which of its network file systems answer; only the last ones."""
         self.garbled = 0
         """Messages that made no sense."""
         self.restarted: dict[int, float] = {}
-        """Rank → when its worker was replaced by whatever is above it (torchrun); not reported so far."""
+        """Rank → when its parent (torchrun) replaced its worker; until it is reported."""
         self.ends: dict[tuple[str, int], TaskEnd] = {}
-        """(step, task) → how it ended, from slurmstepd; empty without the SPANK plugin."""
+        """(step, task) → its end, from slurmstepd; empty without the SPANK plugin."""
         self._unconfirmed: dict[str, set[int]] = {}
-        """Node → ranks that its new agent has not found so far."""
+        """Node → ranks that its new agent has not found yet."""
         self._left_s: dict[str, float] = {}
-        """Node → when the agent before its present one was heard last."""
+        """Node → when the agent before its present agent was heard last."""
         self._with_workers: set[tuple[str, int]] = set()
         """(step, task) of each task whose ranks have RANK, such as torchrun's workers."""
         self._of_task: dict[tuple[str, int], list[RankInfo]] = {}
         """(step, task) → its ranks."""
         self._above: dict[tuple[str, int], tuple[str, int]] = {}
-        """(node, pid) of what is above the workers of a task (torchrun) → (step, task)."""
+        """(node, pid) of the parent of the workers of a task (torchrun) → (step, task)."""
         self._stop: tuple[float, float] = (0.0, 0.0)
-        """When we went on after we had been stopped ourselves, and for how long we were."""
+        """When this process went on after it had been stopped, and for how long it was stopped."""
         self._unwatched: set[tuple[str, int]] = set()
-        """(node, pid) of each process that has the number of a rank that runs in another task: a run of its own."""
+        """(node, pid) of each process whose rank number belongs to a rank of another task: it is a run of its own."""
         self.traffic = Traffic()
-        """What the nodes move over RDMA."""
+        """The RDMA traffic of the nodes."""
         self._takers: dict[type, Callable[[Any, float], None]] = {
             messages.Hello: self._take_hello,
             messages.Heartbeat: self._take_heartbeat,
@@ -142,7 +142,7 @@ class Fleet:
         }
 
     def feed(self, message: messages.FromAgent, now_s: float) -> None:
-        """Take one agent's message; one that makes no sense is counted and skipped."""
+        """Take one agent's message; a message without a meaning is counted and skipped."""
         if message.node:
             if isinstance(message, messages.Hello):
                 self._left_s[message.node] = self.heard_at_s.get(message.node, now_s)
@@ -156,8 +156,8 @@ class Fleet:
             self.garbled += 1
 
     def _take_hello(self, message: messages.Hello, now_s: float) -> None:
-        # A new agent does not report ranks that ended before it started: those it has not found by its first heartbeat
-        # have ended.
+        # A new agent does not report ranks that ended before it started: ranks that it has not found by its first
+        # heartbeat have ended.
         self._unconfirmed[message.node] = {r.rank for r in self.ranks.values() if r.node == message.node}
 
     def _take_heartbeat(self, message: messages.Heartbeat, now_s: float) -> None:
@@ -224,12 +224,12 @@ class Fleet:
             info.progress = RankProgress(number, step, entry.phase, at_s, entry.phase_timeout_s)
             if info.calls > 0:
                 if 0 <= info.first_step < step and not self.steps.knows(number):
-                    # We attached late, perhaps after a hang: its steps until now show how long one takes.
+                    # We attached late, perhaps after a hang: the rank's steps until now show how long a step takes.
                     self.steps.saw(number, info.first_step, info.first_step_at_s)
                 self.steps.saw(number, step, at_s)
 
     def leave_out_stop(self, stopped_s: float, now_s: float) -> None:
-        """Take the time for which we were stopped, with the job, until now as if it had not passed."""
+        """Treat the time until now for which we were stopped, with the job, as if it had not passed."""
         self._stop = now_s, stopped_s
         for node, at_s in self.heard_at_s.items():
             self.heard_at_s[node] = self._without_stop(at_s)
@@ -240,7 +240,7 @@ class Fleet:
         self.steps.leave_out_pause(now_s)
 
     def _without_stop(self, at_s: float) -> float:
-        """A time, later by the last stop if it was before its end; agents count the age of a sign through it."""
+        """Return a time, moved later by the last stop if it was before the stop's end: agents count through a stop."""
         ended_s, stopped_s = self._stop
         return min(at_s + stopped_s, ended_s) if at_s < ended_s else at_s
 
@@ -291,7 +291,7 @@ class Fleet:
             del self.mounts[old]
 
     def mount_views(self, since: int) -> tuple[MountView, ...]:
-        """What each node says of its network mounts, by its latest answer about each, from this request on."""
+        """Return the state of each node's network mounts, by its latest answer about each, from this request on."""
         said: dict[str, dict[str, bool]] = {}
         for number in sorted(number for number in self.mounts if number >= since):
             for node, answer in self.mounts[number].items():
@@ -303,7 +303,7 @@ class Fleet:
         )
 
     def expect(self, capture: int) -> dict[str, bytes]:
-        """Accept archives of this capture until it is popped from `archives`; they are put into the returned table."""
+        """Accept archives of this capture until it is popped from `archives`; return the table that gets them."""
         return self.archives.setdefault(capture, {})
 
     # -- questions ---------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class Fleet:
         return bool(self.alive or self._unwatched)
 
     def missing(self, now_s: float, settle_s: float) -> list[RankInfo]:
-        """Ranks that are gone for this long, with their whole task, while others live."""
+        """Return ranks that have been gone for this long, with their whole task, while others live."""
         if not self.alive:
             return []
         gone = [r for r in self.ranks.values() if r.missed_at_s and not r.task_lives]
@@ -367,17 +367,17 @@ class Fleet:
         return {r.rank: r.node for r in self.ranks.values()}
 
     def silent_nodes(self, nodes: tuple[str, ...], now_s: float, limit_s: float) -> list[str]:
-        """Nodes whose agent has sent messages and is silent for longer than the limit."""
+        """Return nodes whose agent has sent messages, but has been silent for longer than the limit."""
         return [n for n in nodes if n in self.heard_at_s and now_s - self.heard_at_s[n] > limit_s]
 
     def heard_within(self, now_s: float, limit_s: float) -> set[str]:
-        """Nodes whose agent has sent a message within the limit."""
+        """Return nodes whose agent has sent a message within the limit."""
         return {n for n, at_s in self.heard_at_s.items() if now_s - at_s <= limit_s}
 
     def first_step(self, beyond: int) -> tuple[int, float] | None:
-        """The first step beyond this one that every reporting rank completed, and when the last of them did.
+        """Return the first step beyond this one that every reporting rank completed, and when the last rank did.
 
-        None if unknown: not all have reported one yet, or the first that they reported is an old step.
+        None if unknown: not all ranks have reported a step yet, or a rank's first reported step is an old one.
         """
         firsts = [(r.first_step, r.first_step_at_s) for r in self.ranks.values() if r.progress is not None]
         if not firsts or min(step for step, _ in firsts) <= beyond:
@@ -385,6 +385,6 @@ class Fleet:
         return max(step for step, _ in firsts), max(at_s for _, at_s in firsts)
 
     def mark(self, name: str) -> float:
-        """When the last rank passed a start-up mark, 0 if not all have."""
+        """Return when the last rank passed a start-up mark, 0 if not all have passed it."""
         stamps = [r.marks.get(name, 0.0) for r in self.ranks.values()]
         return max(stamps) if stamps and all(stamps) else 0.0

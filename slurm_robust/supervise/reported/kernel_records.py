@@ -1,6 +1,6 @@
-"""Turns the kernel records that agents send into findings, by the judgement of the node checks.
+"""Turns the kernel records that agents send into findings, with the node checks' code.
 
-That judgement is loaded when the first record comes: most jobs never need it.
+That code is loaded when the first record comes: most jobs never need it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class KernelRecordJudge:
         self._config = config
         self._nodes = nodes
         self._by_node: dict[tuple[str, bool], SentRecords] = {}
-        """By the message's `unused`, too: a record comes again once it is known that it concerns the job."""
+        """The key includes the message's `unused`: a record comes again once it is known that it concerns the job."""
         self._count = 0
 
     def judge(self, message: KernelRecords) -> NodeFindings:
-        """What a node's records tell; an agent's message is believed no more than it must be."""
+        """Return the findings in a node's records; values in an agent's message are checked and bounded."""
         node = message.node
         if node not in self._nodes or not (math.isfinite(message.at_s) and math.isfinite(message.since_boot_s)):
             return NodeFindings(node)
@@ -59,5 +59,5 @@ class KernelRecordJudge:
         try:
             return SentRecords(node, driver, self._config.options, self._config.disable)
         except CheckError:
-            # Whoever starts the service or a check is told; a job is not the place for it.
+            # People who start the service or a check are told of it; a job's output is not the place.
             return SentRecords(node, driver, {}, ())

@@ -1,4 +1,4 @@
-"""Keeps what nodes report of themselves: findings of their node watch, and drains. Policy weighs what follows."""
+"""Keeps reports of nodes about themselves: findings of their node watch, and drains. Policy weighs what follows."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from slurm_robust.supervise.incident_folder import IncidentFolder
 _MOST = 1024
 """Signals of an attempt: a flood must not fill the memory."""
 _TOLD_AGAIN_S = 300.0
-"""The story has a line for each fault; the same one again within this time gets none."""
+"""The story has a line for each fault; an equal fault within this time gets no line."""
 _NOT_OVER_RDMA = "its job was not seen to train over RDMA between nodes"
 _OLDEST_S = 30 * 86_400.0
 _MAX_REASON = 160
 _FORGET_EVERY_S = 10.0
 _NO_RECOVERY = ("xid", "sxid")
-"""Kinds of which one finding says nothing about an earlier one."""
+"""Kinds of which a new finding does not take back an earlier one."""
 
 
 @dataclass(frozen=True)
 class _KeptFault:
-    """A fault, its number as they came (0 if an earlier run has handled it), and when it was taken."""
+    """A fault, its number in order of arrival (0 if an earlier run has handled it), and when it was taken."""
 
     number: int
     taken_s: float
@@ -39,15 +39,15 @@ class _KeptFault:
 
 
 class NodeFaults:
-    """The faults of a job's nodes, over all attempts of one run of the supervisor; it decides nothing."""
+    """The faults of a job's nodes, over all attempts of one run of the supervisor. It does not decide anything."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], deque[_KeptFault]] = {}
         """Node, kind, port and urgency → the last two of their faults."""
         self._newest: dict[str, int] = {}
-        """Node → number of its last fault that is kept."""
+        """Node → number of its last kept fault."""
         self._weighed: dict[tuple[frozenset[str], frozenset[str]], FaultyNodes] = {}
-        """What `faulty` returns, until something changes: it is asked in each turn."""
+        """Results of `faulty`, kept until something changes: it is called in each turn."""
         self._forgotten_at_s = -math.inf
         self._count = 0
         self._handled: dict[str, int] = {}
@@ -55,25 +55,25 @@ class NodeFaults:
         self._memory = FaultMemory()
         self._save: Callable[[FaultMemory], None] = lambda _: None
         self._storms: list[Signal] = []
-        """What was announced, as in the memory."""
+        """Faults that were announced as storms, as in the memory."""
         self._handled_before_s: Mapping[str, float] = {}
-        """The same as the memory's, as it was when this run began: agents now send older faults again."""
+        """`handled_at_s` of the memory when this run began: agents now send older faults again."""
         self._new: list[tuple[Signal, float]] = []
         self._new_unused: list[Signal] = []
         self._problems: list[tuple[str, str]] = []
         self._taken: dict[str, deque[tuple[int, float]]] = {}
-        """Node → numbers and times of its last findings: an agent that is started anew sends some again."""
+        """Node → numbers and times of its last findings: a restarted agent sends some of them again."""
         self._unused: dict[str, Signal] = {}
-        """Nodes without ranks → a lost GPU there: no reason to move, and no replacement."""
+        """Node without ranks → a lost GPU there: not a reason to move, but the node is not a replacement."""
         self._drains: set[tuple[str, int, str]] = set()
-        """Node, time and reason of those that were taken."""
+        """Node, time and reason of each drain that was taken."""
         self._resumed: list[str] = []
         """Nodes whose drain was undone, until the story has a line for it."""
         self._told_at_s: dict[tuple[object, ...], float] = {}
         self._stays_told_at_s: dict[str, float] = {}
 
     def remember(self, memory: FaultMemory, save: Callable[[FaultMemory], None]) -> None:
-        """Take what earlier runs knew; `save` is called with what is known later."""
+        """Take the memory of earlier runs; `save` is called with each later memory."""
         self._save, self._handled_before_s = save, memory.handled_at_s
         self._know(memory)
 
@@ -82,14 +82,14 @@ class NodeFaults:
         self._changed()
 
     def _learn(self, memory: FaultMemory) -> None:
-        """Know something more, and remember it."""
+        """Change the memory, and save it."""
         self._know(memory)
         self._save(memory)
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
     def take(self, message: NodeFindings, now_s: float, *, over_rdma: bool = True) -> None:
-        """Take what an agent has read; `over_rdma`: this job trains so (`policy.urgency_here`)."""
+        """Take findings that an agent has read; `over_rdma`: this job trains over RDMA (`policy.urgency_here`)."""
         if message.problem:
             self._problems.append((message.node, message.problem))
         if message.unused:
@@ -108,14 +108,14 @@ class NodeFaults:
     def take_drains(
         self, nodes: Iterable[Node], in_use: Collection[str], whole: Collection[str], since_s: float, now_s: float
     ) -> None:
-        """Take the drains of nodes in use since this time, and take those back that are undone.
+        """Take the drains of nodes in use since this time, and take back drains that are undone.
 
         Args:
-            nodes: As Slurm shows them; a node that is missing is as it was.
-            in_use: Names of those that count.
-            whole: Names of those that the job has to itself.
+            nodes: The nodes as Slurm shows them; a missing node has not changed.
+            in_use: Names of the nodes that count.
+            whole: Names of the nodes that the job has to itself.
             since_s: When this run of the job began, by slurmctld's clock.
-            now_s: By ours.
+            now_s: The time, by our clock.
         """
         for node in nodes:
             key = node.name, node.reason_at_s, node.reason
@@ -126,7 +126,7 @@ class NodeFaults:
                 self._new.append((_drain_signal(node, whole, now_s), now_s))
 
     def _undone(self, node: str) -> None:
-        """A node is not drained any more."""
+        """Note that a node is not drained any more."""
         if not any(name == node for name, *_ in self._drains):
             return
         self._drains = {key for key in self._drains if key[0] != node}
@@ -136,7 +136,7 @@ class NodeFaults:
         self._changed()
 
     def pass_on(self, signals: list[Signal], folder: IncidentFolder) -> None:
-        """Add what is new to an attempt's signals, and to the story."""
+        """Add new reports to an attempt's signals, and to the story."""
         resumed, self._resumed = self._resumed, []
         for node in resumed:
             signals[:] = [signal for signal in signals if not _drain_of(signal, node)]
@@ -163,7 +163,7 @@ class NodeFaults:
             return
         if evidence["urgency"] == NOTE:
             if evidence["kind"] not in _NO_RECOVERY:
-                # A check that is well again takes back what could wait.
+                # A check that passes again takes back its faults that could wait.
                 self._kept.pop((signal.node, evidence["kind"], evidence["port"], AT_NEXT_CHECKPOINT), None)
         else:
             old = signal.at_s <= self._handled_before_s.get(signal.node, -math.inf)
@@ -173,9 +173,9 @@ class NodeFaults:
             self._kept.setdefault(key, deque(maxlen=2)).append(_KeptFault(number, taken_s, signal))
 
     def forget(self, now_s: float) -> None:
-        """Drop what nothing can follow from any more: a fault that counts only if it comes again, and has not.
+        """Drop faults that can have no consequence any more: they only count if they come again, and have not.
 
-        Its age is measured from when it was taken: the clock of its node may be wrong.
+        The age of a fault is measured from when it was taken: the clock of its node may be wrong.
         """
         if now_s - self._forgotten_at_s < _FORGET_EVERY_S:
             return
@@ -191,7 +191,7 @@ class NodeFaults:
             self._changed()
 
     def _changed(self) -> None:
-        """Something is to be weighed anew."""
+        """Drop kept results after a change."""
         self._weighed.clear()
         self._newest.clear()
         for (node, *_), last in self._kept.items():
@@ -210,7 +210,7 @@ class NodeFaults:
     # -- weighing -----------------------------------------------------------------------------------------------------
 
     def faulty(self, nodes: Collection[str], used: Collection[str]) -> FaultyNodes:
-        """Which of these nodes are to be left; `used` are those that train."""
+        """Return which of these nodes are to be left; `used` are the nodes that train."""
         key = frozenset(nodes), frozenset(used)
         if key not in self._weighed:
             self._weighed[key] = self._weigh(*key)
@@ -225,19 +225,19 @@ class NodeFaults:
         return replace(found, leave_now={**reasons, **found.leave_now}, faults={**spares, **found.faults})
 
     def of(self, nodes: Collection[str]) -> tuple[Signal, ...]:
-        """What these nodes reported, in order of time; notes are left out, and of each kind the last two are kept."""
+        """Return what these nodes reported, in order of time: without notes, and only the last two of each kind."""
         kept = (item.signal for last in self._kept.values() for item in last if item.signal.node in nodes)
         return tuple(sorted(kept, key=lambda signal: signal.at_s))
 
     def moves(
         self, evict: Collection[str], nodes: Collection[str], used: Collection[str], now_s: float
     ) -> tuple[FaultMove, ...]:
-        """What is to be remembered where the job leaves `evict` now; arguments else as for `faulty`."""
+        """Return what to remember if the job leaves `evict` now; the other arguments are those of `faulty`."""
         found = self.faulty(nodes, used).faults
         return tuple(FaultMove.of(found[node], now_s) for node in sorted(evict) if node in found)
 
     def unhandled(self, node: str) -> bool:
-        """Whether this node has reported something since it was last handled."""
+        """Return whether this node has reported anything since it was last handled."""
         return self._newest.get(node, 0) > self._handled.get(node, 0)
 
     def moved(self, moves: Iterable[FaultMove]) -> None:
@@ -245,26 +245,26 @@ class NodeFaults:
         self._learn(self._memory.moved(moves))
 
     def handled(self, nodes: Collection[str]) -> None:
-        """Note that what these nodes have reported so far is acted on, or cannot be."""
+        """Note that all reports of these nodes so far are acted on, or cannot be acted on."""
         self._handled.update(dict.fromkeys(nodes, self._count))
         self._learn(self._memory.handled({s.node: s.at_s for s in self.of(nodes)}))
 
     def staying(self, nodes: Collection[str], used: Collection[str], now_s: float) -> dict[str, str]:
-        """Nodes that are not left for their mild faults any more, with the reasons; each once a day."""
+        """Return nodes that are no longer left for their mild faults, with the reasons; each once a day."""
         stays = self.faulty(nodes, used).stays
         told = self._stays_told_at_s
-        # An earlier run has announced what is no news now.
+        # An earlier run has already announced these nodes.
         told.update({n: now_s for n in stays if n not in told and not self.unhandled(n)})
         new = {n: why for n, why in stays.items() if now_s - told.get(n, -math.inf) > policy.MILD_WITHIN_S}
         told.update(dict.fromkeys(new, now_s))
         return new
 
     def is_news(self, storm: Sequence[Signal]) -> bool:
-        """Whether any of these faults, on too many nodes at once, belongs to no event that was announced."""
+        """Return whether any of these faults, on too many nodes at once, belongs to no announced event."""
         return any(not policy.belongs(signal, self._storms) for signal in storm)
 
     def announced(self, storm: Sequence[Signal]) -> None:
-        """Note that this event is announced: what it had in common is no single node's fault, also not later."""
+        """Note that this event is announced: its faults do not count against single nodes, even later."""
         told = {id(signal) for signal in storm}
         for key, last in list(self._kept.items()):
             self._kept[key] = deque((item for item in last if id(item.signal) not in told), maxlen=2)

@@ -1,6 +1,6 @@
-"""Is the job silent for too long? Pure: progress and the time in, an assessment out.
+"""Judges whether the job is silent for too long. Pure: progress and the time in, an assessment out.
 
-A suspicion is cheap: it only leads to captures. Whether to act is decided elsewhere, from the captures.
+A suspicion costs little, since it only leads to captures. Whether to act is decided elsewhere, from the captures.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class RankProgress:
 
 @dataclass(frozen=True)
 class Assessment:
-    """How the silence is judged.
+    """The judgement of the silence.
 
     Attributes:
-        ranks: Those that are silent beyond the limit.
-        silent_s: Since the last progress of any rank or line, seconds.
+        ranks: Ranks that are silent beyond the limit.
+        silent_s: Seconds since the last progress of any rank or line.
         limit_s: The limit that was, or will be, crossed.
-        action_s: The silence after which something is done, whatever is seen.
+        action_s: The silence after which something is done in any case.
     """
 
     level: SilenceLevel
@@ -57,7 +57,7 @@ class Assessment:
 
 
 class StepTimes:
-    """This attempt's own step times; each attempt gets new ones."""
+    """The step times of one attempt; each attempt gets new ones."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, float]] = {}
@@ -81,19 +81,19 @@ class StepTimes:
             self._last[rank] = (step, at_s)
 
     def leave_out_pause(self, now_s: float) -> None:
-        """The time since the last steps is no step's: those that follow are measured from now on."""
+        """Measure the next steps from now on: the time since the last steps is not a step's time."""
         self._last = {rank: (step, now_s) for rank, (step, _) in self._last.items()}
 
     def pause(self, rank: int) -> None:
-        """Take no interval from the last step of `rank` to its next one: others have shown progress in between."""
+        """Do not take the time from the last step of `rank` to its next: others have shown progress in between."""
         self._last.pop(rank, None)
 
     def knows(self, rank: int) -> bool:
-        """Was a step of this rank seen?"""
+        """Return whether a step of this rank was seen."""
         return rank in self._last
 
     def p99_s(self) -> float:
-        """The 99th percentile of the recent steps, seconds; 0 if none was seen."""
+        """Return the 99th percentile of the recent steps, seconds; 0 if no step was seen."""
         if self._p99_s is None:  # used for each rank at each poll: sorted once
             ordered = sorted(self._samples)
             self._p99_s = ordered[min(len(ordered) - 1, int(_QUANTILE * len(ordered)))]
@@ -102,10 +102,10 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class LogLines:
-    """What the lines of the log show.
+    """Progress in the lines of the log.
 
     Attributes:
-        at_s: When the last one came that was progress, seconds since the epoch.
+        at_s: When the last line with progress came, seconds since the epoch.
         times: Intervals of lines between which no rank has reported anything.
     """
 
@@ -114,17 +114,17 @@ class LogLines:
 
 
 def own_limit_s(steps: StepTimes, config: SuperviseConfig) -> float | None:
-    """The suspicion limit by this attempt's own steps, seconds; None while too few were seen."""
+    """Return the suspicion limit by this attempt's own steps, seconds; None while too few were seen."""
     if steps.count < config.min_steps:
         return None
     return config.suspicion_p99_factor * steps.p99_s() + config.suspicion_floor_s
 
 
 def limits(rank: RankProgress, steps: StepTimes, config: SuperviseConfig) -> tuple[float, float]:
-    """(suspicion, action) limits of a rank's silence, seconds."""
+    """Return the (suspicion, action) limits of a rank's silence, seconds."""
     action = config.action_limit_s
     if rank.phase_timeout_s is not None:
-        # The program announced this limit itself: beyond it something is wrong.
+        # The program announced this limit itself: a longer silence is a fault.
         return rank.phase_timeout_s, rank.phase_timeout_s
     own = own_limit_s(steps, config)
     if rank.phase == "startup" or rank.step < 0:
@@ -137,9 +137,9 @@ def limits(rank: RankProgress, steps: StepTimes, config: SuperviseConfig) -> tup
 def _limits_of_all(
     ranks: Sequence[RankProgress], steps: StepTimes, config: SuperviseConfig
 ) -> dict[int, tuple[float, float]]:
-    """The limits of each rank's silence. Announced pauses cover all ranks: others wait for one that evaluates."""
+    """Return the limits of each rank's silence. An announced pause covers all ranks: others wait for that rank."""
     own = {r.rank: limits(r, steps, config) for r in ranks}
-    # The longest of all, found once: in a checkpoint every rank announces one.
+    # The longest announced pause is computed once: in a checkpoint every rank announces one.
     announced = [own[r.rank] for r in ranks if r.phase in PATIENT_PHASES or r.phase_timeout_s is not None]
     longest = (max((suspect_s for suspect_s, _ in announced), default=0.0), max((a for _, a in announced), default=0.0))
     return {rank: (max(found[0], longest[0]), max(found[1], longest[1])) for rank, found in own.items()}
@@ -154,9 +154,9 @@ def assess(
 ) -> Assessment:
     """Judge the silence of a job: the time since any rank, or a line of the log, has shown progress.
 
-    It is too long once it is too long for one rank in its phase. If a line is newer than every report, a silence may
-    last as long as one between lines does, too. If no rank reports, the lines alone decide; they may come hours apart,
-    and the site's action limit is for steps.
+    The silence is too long once it is too long for one rank in its phase. If a line is newer than every report, the
+    silence may also last as long as the usual time between lines. If no rank reports, the lines alone decide: they may
+    come hours apart, and the site's action limit is meant for steps.
     """
     everyone = list(ranks)
     spoke_s = max((r.at_s for r in everyone), default=-math.inf)

@@ -1,6 +1,6 @@
-"""Starts the watch step: `srun --overlap`, one agent a node, with its stdin and stdout as the channel.
+"""Starts the watch step: `srun --overlap`, one agent on each node, with its stdin and stdout as the channel.
 
-Killing it harms no rank; where it ends too early, it is started again after a pause that grows.
+Killing the watch step does not harm ranks. If it ends too early, it is started again after a pause that grows.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _STARTING_S = 10.0
 """From srun's start to the agents': a fault in between does not belong to an earlier job."""
 _RETRY_S = (0.5, 1.0, 2.0, 5.0, 15.0)
 _LOG_DELAY_S = 2.0
-"""Slurm ends it a moment before the srun of an allocation of its own ends: the end of a job is no reason for a line."""
+"""Slurm ends the step a moment before the srun of an allocation ends; a job's end must not cause a line."""
 _HEALTHY_S = 30.0
-"""After a watch step that lived this long the next one starts after the shortest pause."""
+"""If a watch step has lived this long, the next one starts after the shortest pause."""
 _END_S = 1.0
 """For agents to end by themselves: that takes a tenth of a second, and never happens on a frozen node."""
 
@@ -40,7 +40,7 @@ _FLUSH_S = 65.0
 _POLL_S = 0.05
 
 _KILLED_S = 3.0
-"""For a killed srun to end: one that hangs in a file system survives SIGKILL, and is left behind."""
+"""Time for a killed srun to end: an srun that hangs in a file system survives SIGKILL, and is left behind."""
 
 _CONTAINER_PREFIXES = ("PYXIS_", "ENROOT_", "APPTAINER_", "SINGULARITY_", "SLURM_SPANK_", "_SLURM_SPANK_")
 _OF_ROOT_KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "SLURM_CONF", "SLURM_CLUSTER_NAME")
@@ -48,15 +48,15 @@ _SRUN_INPUTS_KEPT = {"SLURM_CONF", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME"}
 
 
 def py_spy_path() -> str:
-    """Path of py-spy: beside this Python or on PATH; `py-spy` where it is not installed, and captures report that."""
+    """Return the path of py-spy: beside this Python or on PATH; `py-spy` if not installed: captures report that."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy"
 
 
 def environment(base: dict[str, str]) -> dict[str, str]:
-    """The environment of the watch step's srun.
+    """Return the environment of the watch step's srun.
 
-    srun takes options from SLURM_*, SRUN_* and SBATCH_* variables (--exclusive, --gpus, a container, …): those of the
+    srun takes options from SLURM_*, SRUN_* and SBATCH_* variables (--exclusive, --gpus, a container, …): options of the
     job must not reach the watch step. Without the containers' variables the agent runs on the host.
     """
     env = {
@@ -70,9 +70,9 @@ def environment(base: dict[str, str]) -> dict[str, str]:
 
 
 def as_account(account: pwd.struct_passwd, base: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a child process needs to be this account's, with nothing of root's environment but where things are.
+    """Return the arguments that start a child as this account, with only the paths of root's environment.
 
-    Its session is another one in any case: who owns it may trace it, and could type into root's terminal otherwise.
+    The child has to get a session of its own: the account may trace it, and could otherwise type into root's terminal.
     """
     env = {k: base[k] for k in _OF_ROOT_KEPT if k in base}
     env |= {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name}
@@ -82,7 +82,7 @@ def as_account(account: pwd.struct_passwd, base: Mapping[str, str]) -> dict[str,
 
 
 def argv(job_id: int, nodes: Sequence[str], attempt: str, tick_s: float, *more: str) -> list[str]:
-    """The command line of a watch step on `nodes`; `more` as `agent.main.main` takes it."""
+    """Return the command line of a watch step on `nodes`; `more` are further arguments of `agent.main.main`."""
     root = str(Path(slurm_robust.__file__).resolve().parent.parent)
     return [
         "srun",
@@ -123,7 +123,7 @@ class WatchStep:
     """Keeps a watch step alive on a set of nodes, and carries messages.
 
     Attributes:
-        account: Whose srun it is, for root in another user's job; None: this process's own.
+        account: The account that runs srun, for root in another user's job; None for the account of this process.
         watched_since_s: Since when its nodes are watched, on the monotonic clock; None before its first agents start.
     """
 
@@ -169,7 +169,7 @@ class WatchStep:
     async def stop(self) -> None:
         """End the watch step; its agents end with it.
 
-        Its input is closed, so that srun ends last: a slurmstepd whose srun is gone tries for two seconds to report the
+        The input is closed, so that srun ends last: a slurmstepd whose srun is gone tries for two seconds to report the
         agent's exit to it, and the job's own end waits for that.
         """
         self._wanted = False
@@ -193,7 +193,7 @@ class WatchStep:
         self._process = None
 
     async def _flushed(self, keeper: asyncio.Task[None]) -> None:
-        """Wait, bounded, for agents that are still writing checkpoints from memory."""
+        """Wait, with a limit, for agents that still write checkpoints from memory."""
         if keeper.done() or not self._flushing:
             return
         self._log(f"waiting until checkpoints in memory are written on {', '.join(sorted(self._flushing))}")
@@ -223,7 +223,7 @@ class WatchStep:
         return self._process is not None and self._process.returncode is None
 
     def send(self, message: messages.ToAgent) -> None:
-        """Send a message to every agent; it is lost where no watch step runs, and senders must expect that."""
+        """Send a message to every agent; it is lost if no watch step runs, which senders must expect."""
         self._number += 1
         if self._process is None or self._process.stdin is None or self._process.stdin.is_closing():
             return
@@ -266,7 +266,7 @@ class WatchStep:
         self.starts += 1
         now_s = self._clock.monotonic_s()
         self.watched_since_s = now_s if self.watched_since_s is None else self.watched_since_s
-        # What nodes reported while no agent was there is news, too.
+        # Reports of nodes from the time without an agent are news, too.
         look_back_s = now_s - self.watched_since_s + _STARTING_S
         account, base = self.account, dict(os.environ)
         whose = as_account(account, base) if account is not None else {"env": environment(base)}

@@ -1,6 +1,6 @@
-"""Which version of its code does the job run? Snapshots of a folder, and the orders that put another one in force.
+"""Keeps the versions of a job's code: snapshots of a folder, and the orders that put another version in force.
 
-`selection` says what of the folder belongs to a version, `snapshot` copies it, `changes` compares it with the version
-before, and `version_folder` keeps them in the incident folder. `code_orders` reads what `srobust update` asks for, and
-`code_keeper` has it done.
+`selection` says which files of the folder belong to a version, `snapshot` copies them, `changes` compares the version
+with the one before, and `version_folder` keeps the versions in the incident folder. `code_orders` reads the orders of
+`srobust update`, and `code_keeper` carries them out.
 """

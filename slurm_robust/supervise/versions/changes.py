@@ -14,14 +14,14 @@ _MAX_LINES = 5000
 
 @dataclass(frozen=True)
 class CodeChanges:
-    """How one version differs from the one before.
+    """The difference between a version and the one before.
 
     Attributes:
         added: Files that only the new version has.
-        removed: Files that only the old one has.
+        removed: Files that only the old version has.
         changed: Files that differ.
         lines_added: Lines that the diff adds; files whose lines are not compared are left out.
-        lines_removed: Lines that it removes.
+        lines_removed: Lines that the diff removes.
     """
 
     added: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ def _of_file(old: Path | None, new: Path | None, path: str) -> Iterator[str]:
 
 
 def _lines(path: Path | None) -> list[str] | None:
-    """The lines of a file, none of no file; None if they are not compared."""
+    """Return the lines of a file, empty for no file; None if they are not compared."""
     if path is None:
         return []
     with path.open("rb") as f:

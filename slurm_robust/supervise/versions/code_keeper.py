@@ -1,6 +1,6 @@
-"""Keeps the versions of the code for the supervisor: the first snapshot, orders for another one, what is in force.
+"""Keeps the versions of the code for the supervisor: the first snapshot, orders, and the version in force.
 
-Nothing of it ends the training, but for an update that its user has asked for.
+It never ends the training, except for an update that the user has asked for.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ENDS_ATTEMPT = frozenset(Road) - {Road.STOP, Road.ALERT_ONLY}
 
 
 class CodeKeeper:
-    """Keeps the versions of one job's code, where it was started with `--robust-code`."""
+    """Keeps the versions of one job's code, if the job was started with `--robust-code`."""
 
     def __init__(self, session: Session, store: LineageStore, log: IncidentLog) -> None:
         self._session = session
@@ -69,8 +69,8 @@ class CodeKeeper:
     async def prepare(self) -> None:
         """Put the version in force that the training had, or take the first snapshot.
 
-        Where there can be none the ranks run from the folder itself, as they would without the option: the job has
-        waited for its nodes, and a training that stands still is worth less than one that may be edited.
+        If a snapshot is not possible, the ranks run from the folder itself, as they would without the option: the job
+        has waited for its nodes, and training without a snapshot is better than no training.
         """
         session, channel = self._session, self._session.channel
         if not session.code_dir or channel is None or session.command is None:
@@ -86,7 +86,7 @@ class CodeKeeper:
             session.folder.log_event("code", f"the ranks run version {number} of the code: {text}", version=number)
 
     async def _run_from(self, wanted: int) -> None:
-        """Put this version in force, or else another one that can be used, or else a new snapshot."""
+        """Put this version in force, or else another usable version, or else a new snapshot."""
         number = await self._usable(wanted) or await self._first_snapshot()
         if number:
             self._put_in_force(number)
@@ -94,7 +94,7 @@ class CodeKeeper:
             self._session.code = None
 
     async def _usable(self, wanted: int) -> int:
-        """The version that can be used in the place of this one, at best itself; 0 for none."""
+        """Return the usable version that is closest to the wanted one, at best itself; 0 if none is usable."""
         session, tried = self._session, {0}
         assert session.channel is not None
         while True:
@@ -137,10 +137,10 @@ class CodeKeeper:
         return version.number
 
     def _why_not_taken(self) -> str:
-        """Why a snapshot of this folder would not do; empty if it would.
+        """Return why a snapshot of this folder would not do; empty if it would.
 
         Raises:
-            OSError: the code, or the job's folder, cannot be looked at.
+            OSError: the code, or the job's folder, cannot be read.
         """
         session = self._session
         assert session.command is not None
@@ -148,7 +148,7 @@ class CodeKeeper:
         if session.checkpoint_dir and Path(session.checkpoint_dir).resolve() == source.resolve():
             return "the checkpoints are saved in the folder itself: give them a folder of their own"
         open_at = own_folder.replaceable_at(str(self._versions.path))
-        # Where they may exchange the code itself, a snapshot beside it is no worse.
+        # If others may exchange the code itself, a snapshot beside it is no worse.
         if open_at and not own_folder.replaceable_at(str(source)):
             return f"others could exchange it, since they may write {open_at}: give it a folder with --robust-folder"
         return self._moved_to(0).why_not_imported(session.command)
@@ -168,7 +168,7 @@ class CodeKeeper:
     # -- while it runs ------------------------------------------------------------------------------------------------
 
     async def poll(self, attempt: AttemptState, start: AttemptStart) -> ExecutePlan | None:
-        """Read an order, if there is one; returns the plan of an update that is due."""
+        """Read an order, if there is one; return the plan of an update that is due."""
         session = self._session
         if session.code is None:
             return None
@@ -223,7 +223,7 @@ class CodeKeeper:
         session.folder.log_event("code", text + differs, version=order.number)
 
     def _withdraw(self, order: CodeOrder) -> None:
-        """The version in force is asked for: the one that waits does not wait any more."""
+        """Withdraw the waiting version: the order asks for the version that is in force."""
         state = self._state
         assert state.pending is not None
         self._store.code_changed(replace(state, pending=None))
@@ -234,7 +234,7 @@ class CodeKeeper:
         self._session.folder.log_event("code", text, version=state.in_force)
 
     async def _why_not(self, order: CodeOrder, start: AttemptStart) -> str:
-        """Why an order is refused; empty if it is not."""
+        """Return why an order is refused; empty if it is not."""
         session, state = self._session, self._state
         if not session.acting:
             return "observe mode: nothing is restarted"
@@ -249,7 +249,7 @@ class CodeKeeper:
         return "" if order.when == "next-failure" else self._would_lose(start)
 
     def _would_lose(self, start: AttemptStart) -> str:
-        """Why a restart in place could lose progress; empty if it does not."""
+        """Return why a restart in place could lose progress; empty if it could not."""
         if start.resumes() or not start.at_stake():
             return ""
         return "nothing shows that the command alone resumes from its checkpoint: use --when next-failure"
@@ -263,13 +263,13 @@ class CodeKeeper:
         self._last_refusal = why
 
     def _update(self, attempt: AttemptState, pending: PendingCode, why: str) -> ExecutePlan:
-        """The plan that puts the waiting version in force."""
+        """Return the plan that puts the waiting version in force."""
         old = self._state.in_force
         what = f"version {pending.number} of the code replaces version {old}, {why}, asked for by {pending.by}"
         verdict = Verdict(Conclusion.NONE, f"nothing is wrong: {what}")
         plan = Plan(Road.RESTART_IN_PLACE, f"{what}: restart in place, on the same nodes", code=pending.number)
         self._log.open_update(attempt.name, plan.reason, verdict, plan)
-        # These are of an earlier plan; the daemon need not hear of this one.
+        # These values are of an earlier plan; the daemon need not know of this plan.
         self._store.update_claim(
             road="", mode="", suspects=(), evict=(), conclusion="", grade="", why="", confidence=0.0
         )
@@ -278,7 +278,7 @@ class CodeKeeper:
     # -- between two attempts -----------------------------------------------------------------------------------------
 
     async def attempt_over(self, plan: Plan, failure: Failure | None) -> None:
-        """The attempt has ended, and another one follows on this plan's road: it may run another version."""
+        """Choose the version of the next attempt, after an attempt has ended and another one follows."""
         if self._session.code is None or plan.road not in _ENDS_ATTEMPT:
             return
         self._store.code_changed(self._state.failed(failure))
@@ -297,7 +297,7 @@ class CodeKeeper:
         state = self._state
         pending = state.pending if state.pending is not None and state.pending.number == number else None
         if number != state.in_force:
-            # What nobody has asked for is a version that is taken back.
+            # A change that nobody has asked for takes a version back.
             back = bool(state.in_force) and (pending.back if pending is not None else True)
             self._store.code_changed(state.switched(number, back=back, now_s=self._session.clock.now_s()))
         self._use(number)
@@ -321,7 +321,7 @@ class CodeKeeper:
         job, folder, state = self._session.job.name, self._session.folder, self._state
         try:
             origin = self._origin()
-            # Of a name that is no UTF-8 there is no version.
+            # A folder whose name is not UTF-8 cannot have versions.
             source, shared = os.fsencode(origin.source.resolve()).decode("utf-8", "replace"), origin.own_shared
             self._versions.write_report(CodeReport(job, source, state, self._limits, shared, self._answer, trouble))
         except OSError as error:
@@ -329,7 +329,7 @@ class CodeKeeper:
 
 
 def taken_text(version: CodeVersion, versions: VersionFolder) -> str:
-    """What a snapshot has, and what not, in words."""
+    """Return words for what a snapshot contains, and what it does not."""
     commit = f", git {version.commit} and what differs from it" if version.commit else ""
     size = f"{version.files} files, {version.size_bytes / _MIB:.1f} MiB{commit}"
     text = f"version {version.number} of the code was taken from {version.source}: {size}"

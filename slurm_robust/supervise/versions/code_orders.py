@@ -1,4 +1,4 @@
-"""Writes and reads what `srobust update` asks the supervisor for: a file in the incident folder, read as untrusted."""
+"""Writes and reads the orders of `srobust update`: a file in the incident folder, read as untrusted."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class OrderError(Exception):
 
 @dataclass(frozen=True)
 class CodeOrder:
-    """Put a version in force.
+    """An order to put a version in force.
 
     Attributes:
         job: The job's address: an order for another job is refused.
-        within_s: At the latest after this time, seconds.
-        by: Who asks for it.
-        back: It takes the version in force back.
+        within_s: After so many seconds the version is put in force at the latest.
+        by: The user who gives the order.
+        back: The order takes the version in force back.
     """
 
     job: str
@@ -46,7 +46,7 @@ class CodeOrder:
 
 
 def send(folder: Path, order: CodeOrder) -> None:
-    """Leave an order for the supervisor, in place of one that it has not read yet.
+    """Leave an order for the supervisor; it replaces an order that the supervisor has not read yet.
 
     Raises:
         OSError: the folder cannot be written.
@@ -55,15 +55,15 @@ def send(folder: Path, order: CodeOrder) -> None:
 
 
 def waiting(folder: Path) -> bool:
-    """Whether an order waits there for the supervisor."""
+    """Return whether an order waits there for the supervisor."""
     return (folder / _FILE).exists()
 
 
 def receive(folder: Path, uid: int, job: str) -> CodeOrder | None:
-    """The order that waits in the folder; None if none does. It is taken away, also where it is refused.
+    """Return the order that waits in the folder, None if there is none; it is removed, even if it is refused.
 
     Raises:
-        OrderError: it is not by the job's user or root, others could have written it, or it cannot be read.
+        OrderError: the order is not by the job's user or root, others could have written it, or it cannot be read.
     """
     try:
         place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -104,7 +104,7 @@ def _read(place: int, uid: int, job: str) -> CodeOrder | None:
 
 
 def _check(what: str, info: os.stat_result, uid: int) -> None:
-    """Whether the job's user or root alone could have written this."""
+    """Check that only the job's user or root could have written this."""
     if info.st_uid not in (uid, 0):
         raise OrderError(f"{what} belongs to uid {info.st_uid}, not to the job's user (uid {uid}) or root")
     if info.st_mode & 0o022:

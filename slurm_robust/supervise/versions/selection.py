@@ -1,4 +1,4 @@
-"""Selects what of a folder belongs to a version of the code, what stays shared with the folder, what is left out."""
+"""Selects which entries of a folder belong to a version of the code, stay shared with the folder, or are left out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BY_PRODUCTS = ("__pycache__", "*.pyc", "*.pyo", "slurm-robust-*", "slurm-[0-9]*
 _SOURCE_SUFFIXES = frozenset(
     {".py", ".pyi", ".pyx", ".pxd", ".sh", ".bash", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".rs", ".jinja"}
 )
-"""A file that is not in git yet belongs to the version with one of these; other new files may be data or outputs."""
+"""A new file, not in git yet, belongs to the version if it has one of these suffixes; others may be data or outputs."""
 _NEW_ENTRIES = 5000
 """A new folder with more entries is not searched for source."""
 _GIT_S = 30.0
@@ -38,18 +38,18 @@ _KINDS = (
 
 
 class SelectionError(Exception):
-    """The folder cannot be taken; the message says why, and what to do."""
+    """A snapshot of the folder cannot be taken; the message says why, and what to do."""
 
 
 @dataclass
 class Selection:
-    """What becomes of the entries of a folder. Paths are relative to it.
+    """What a snapshot does with the entries of a folder. Paths are relative to it.
 
     Attributes:
         files: Regular files that belong to the version → their size in bytes.
         links: Symbolic links within the folder → their target, relative to the folder.
-        shared: Entries that are no part of the version; in a snapshot a link leads to each → where it leads to.
-        left_out: Entries that a snapshot has not → why.
+        shared: Entries that are not part of the version, but linked from a snapshot → the target of the link.
+        left_out: Entries that a snapshot does not have → why.
         commit: The commit that git has checked out; empty without git.
         without_git: Why git could not be asked, although this is a repository: all files were taken.
     """
@@ -63,12 +63,12 @@ class Selection:
 
 
 def select(folder: Path, *, shared: Iterable[str] = (), max_files: int = 20_000) -> Selection:
-    """Sort the entries of a folder, by git where it is a repository (or lies in one), else all of them.
+    """Sort the entries of a folder: by git if it is in a repository, else take all of them.
 
-    `shared` are paths in it that stay shared in any case (its checkpoints, say).
+    `shared` are paths in the folder that stay shared in any case (its checkpoints, say).
 
     Raises:
-        SelectionError: it is no folder that can be read, or it has too many files.
+        SelectionError: the folder cannot be read, or it has too many files.
     """
     root = folder.resolve()
     if not root.is_dir():
@@ -87,12 +87,12 @@ def select(folder: Path, *, shared: Iterable[str] = (), max_files: int = 20_000)
 
 
 def is_source(path: str) -> bool:
-    """Whether a file is source by its name, and so no data and no output."""
+    """Return whether a file is source by its name, and so neither data nor output."""
     return PurePosixPath(path).suffix in _SOURCE_SUFFIXES
 
 
 def why_left_out(name: str) -> str:
-    """Why an entry of this name is in no snapshot; empty if it may be."""
+    """Return why an entry of this name is left out of every snapshot; empty if it may be in one."""
     if name in _REPOSITORIES:
         return "the repository itself"
     if name not in _NO_SECRETS and any(fnmatch.fnmatchcase(name, pattern) for pattern in _SECRETS):
@@ -120,7 +120,7 @@ class _Picker:
             self._take_all(path)
 
     def _take_repository(self, folder: Path, prefix: str) -> bool:
-        """Take what git knows of this folder; False if it is in no repository, or git cannot tell."""
+        """Take the files of this folder that git knows; return False without a repository, or if git cannot tell."""
         if not _in_repository(folder):
             return False
         try:
@@ -142,7 +142,7 @@ class _Picker:
         return True
 
     def _beyond_link(self, path: str) -> bool:
-        """Whether a link has taken the place of a folder on this path: git still lists what that folder had."""
+        """Return whether a link has replaced a folder on this path: git still lists the files of that folder."""
         return any(self._is_link(str(parent)) for parent in _parents(path))
 
     def _is_link(self, path: str) -> bool:
@@ -151,11 +151,11 @@ class _Picker:
         return self._link_folders[path]
 
     def _take_new_file(self, path: str) -> None:
-        """A file that is not in git yet belongs to the version if it is source."""
+        """Take a file that is not in git yet as part of the version if it is source."""
         (self._add if is_source(path) else self._share)(path)
 
     def _take_new_folder(self, path: str) -> None:
-        """A folder that is not in git yet: stays shared as a whole if there is no source in it."""
+        """Take a folder that is not in git yet; it stays shared as a whole if it contains no source."""
         inside = list(itertools.islice(_walk(self.root, path), _NEW_ENTRIES + 1))
         source = any(is_source(found) for found in inside)
         if not source or len(inside) > _NEW_ENTRIES:
@@ -177,9 +177,9 @@ class _Picker:
     # -- one entry ----------------------------------------------------------------------------------------------------
 
     def _take(self, path: str, take_folder: Callable[[str], None], take_file: Callable[[str], None]) -> None:
-        """Decide about one entry; `take_folder` and `take_file` decide about a folder and a file that may be taken."""
+        """Decide about one entry; `take_folder` and `take_file` decide about entries that may be taken."""
         if reason := next((why for name in path.split("/") if (why := why_left_out(name))), ""):
-            # The program may need its secret: it finds it where it is, and nothing is copied.
+            # The program may need its secret: a link leads to it, and it is not copied.
             (self._share_secret if reason == _PRIVATE else self._leave_out)(_first_left_out(path), reason)
             return
         if any(path == shared or path.startswith(f"{shared}/") for shared in self._shared):
@@ -227,7 +227,7 @@ class _Picker:
     # -- symbolic links -----------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Decide about links, once it is known what else there is."""
+        """Decide about links, once all other entries are known."""
         for path in sorted(self._shared):
             if not any(str(parent) in self.found.shared for parent in _parents(path)):
                 self._share(path)
@@ -280,7 +280,7 @@ def _in_repository(folder: Path) -> bool:
 
 
 def _git(folder: Path, *words: str, check: bool = True) -> Sequence[str]:
-    # No monitor and no hook of a repository is started, so one that a colleague owns may be read; and it is this one,
+    # No monitor and no hook of a repository is started, so a colleague's repository may be read. It is always this one,
     # whichever GIT_DIR or GIT_INDEX_FILE the job was submitted with.
     argv = ["git", "-c", "core.fsmonitor=false", "-c", "safe.directory=*", "-C", str(folder), *words]
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
@@ -294,7 +294,7 @@ def _git_words(error: Exception) -> str:
 
 
 def _walk(root: Path, path: str) -> Iterator[str]:
-    """Everything below a folder that is no folder, without following links."""
+    """Yield everything below a folder except folders, without following links."""
     if not os.access(root / path, os.R_OK | os.X_OK):
         yield path
         return
@@ -307,7 +307,7 @@ def _walk(root: Path, path: str) -> Iterator[str]:
 
 
 def _can_be_listed(path: str) -> bool:
-    """Whether the name can stand in the lists of a version."""
+    """Return whether the name can be written into the lists of a version."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -320,14 +320,14 @@ def _parents(path: str) -> Iterator[PurePosixPath]:
 
 
 def _first_left_out(path: str) -> str:
-    """The topmost entry on this path that is left out by its name."""
+    """Return the topmost entry on this path that is left out by its name."""
     names = path.split("/")
     end = next(i for i, name in enumerate(names, 1) if why_left_out(name))
     return "/".join(names[:end])
 
 
 def by_reason(entries: Mapping[str, str]) -> dict[str, list[str]]:
-    """Entries by what is true of them, in order."""
+    """Return the entries grouped by their reason, in order."""
     found: dict[str, list[str]] = {}
     for path, reason in sorted(entries.items()):
         found.setdefault(reason, []).append(path)

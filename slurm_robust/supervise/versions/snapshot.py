@@ -1,4 +1,4 @@
-"""Copies what belongs to a version of the code, and links to what stays shared with the folder it came from."""
+"""Copies the files of a version of the code, and links to files that stay shared with the original folder."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from slurm_robust.supervise.versions.selection import Selection
 from slurm_robust.wire import plain_file
 
 _FICLONE = 0x40049409
-"""The ioctl that has a new file share the blocks of another one until either is written to."""
+"""The ioctl that lets a new file share the blocks of another file until one of them is written to."""
 _COPIERS = 8
-"""At the same time: a network's file system answers each after a while."""
+"""How many files are copied at the same time: a network file system answers each request after a while."""
 _TRIES = 3
 _CHUNK = 1 << 20
 _MIB = 1 << 20
@@ -34,7 +34,7 @@ class SnapshotError(Exception):
 
 
 class FolderChangedError(SnapshotError):
-    """A file has gone since the folder was read: reading it again may help."""
+    """A file has gone since the folder was read: reading the folder again may help."""
 
 
 class _BusyFileError(SnapshotError):
@@ -43,7 +43,7 @@ class _BusyFileError(SnapshotError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a snapshot may cost."""
+    """The most that a snapshot may cost."""
 
     size_bytes: int
     files: int
@@ -54,7 +54,7 @@ def fits(found: Selection, source: Path, limits: Limits) -> None:
     """Check the size before anything is copied.
 
     Raises:
-        SnapshotError: there is no file, or there are too many bytes; the largest files are named.
+        SnapshotError: there is no file, or there are too many bytes; the message names the largest files.
     """
     if not found.files:
         raise SnapshotError(f"{source} has no file that belongs to its code")
@@ -71,15 +71,15 @@ def fits(found: Selection, source: Path, limits: Limits) -> None:
 
 
 def copy(found: Selection, source: Path, target: Path, limits: Limits, clock: SystemClock = CLOCK) -> dict[str, str]:
-    """Make the snapshot in `target`, an empty folder; returns the digest of each file by its path.
+    """Make the snapshot in `target`, an empty folder; return the digest of each file by its path.
 
-    Files are written read-only: nobody edits a version by mistake. Hard links would be edited along with their source
-    by editors that write in place, so files are cloned where the file system can, else copied. A file that something
-    writes to all the while is a log or a data set, unless it is source: `found` has it as shared then.
+    Files are made read-only, so that nobody edits a version by mistake. Editors that write in place would change hard
+    links with their source, so files are cloned if the file system can, else copied. A file that is written to all the
+    while is a log or a data set, unless it is source: it becomes shared in `found`.
 
     Raises:
         FolderChangedError: a file has gone meanwhile.
-        SnapshotError: it took too long, source changed all the while, or the disk refused.
+        SnapshotError: the copy took too long, source changed all the while, or the disk refused.
     """
     root, until_s = source.resolve(), clock.monotonic_s() + limits.within_s
 
@@ -115,9 +115,9 @@ def copy(found: Selection, source: Path, target: Path, limits: Limits, clock: Sy
 
 
 def _copy_file(source: Path, target: Path) -> str:
-    """Copy one file as it was at one moment; returns its digest."""
+    """Copy one file as it was at one moment; return its digest."""
     for _ in range(_TRIES):
-        # What has become a link or a pipe meanwhile is neither followed nor waited for.
+        # If the file has become a link or a pipe meanwhile, it is neither followed nor waited for.
         fd = plain_file.open_plain(source)
         with os.fdopen(fd, "rb") as original, target.open("wb") as copied:
             before = os.fstat(fd)
@@ -134,9 +134,9 @@ def _copy_file(source: Path, target: Path) -> str:
 
 
 def digests_of(folder: Path, paths: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Path, digest and empty text for each file below a folder; for one that cannot be read no digest, but the reason.
+    """Yield path, digest and empty text for each file below a folder; without a digest, the text is the reason.
 
-    Several are read at the same time.
+    Several files are read at the same time.
     """
 
     def one(path: str) -> tuple[str, str, str]:
@@ -153,7 +153,7 @@ def digest(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     total = hashlib.sha256()
     with path.open("rb") as f:
@@ -163,9 +163,9 @@ def digest(path: Path) -> str:
 
 
 def carry_over(old: Path, new: Path, known: frozenset[str]) -> list[str]:
-    """Link from a new version to what the program has written into the old one, which is at work in its folder.
+    """Link from a new version to files that the program, working in the old version's folder, has written there.
 
-    `known` are the old version's own entries. Returns the paths.
+    `known` are the old version's own entries. Return the paths of the links.
     """
     folders_known = {str(parent) for path in known for parent in PurePosixPath(path).parents}
     carried = []
@@ -178,6 +178,6 @@ def carry_over(old: Path, new: Path, known: frozenset[str]) -> list[str]:
                 with contextlib.suppress(OSError):
                     link.symlink_to((old / path).resolve())
                     carried.append(path)
-        # What the program has made is linked as a whole, and links are not followed.
+        # A folder that the program has made is linked as a whole, and links are not followed.
         folders[:] = [name for name in folders if str(here / name) in folders_known]
     return carried

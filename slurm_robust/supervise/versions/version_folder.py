@@ -32,7 +32,7 @@ FOLDER = "code"
 _MAX_NUMBER = 9999
 _MAX_LISTED = 500
 _TRIES = 3
-"""An editor that saves a file may take it away for a moment."""
+"""How often to try: an editor that saves a file may remove the file for a moment."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class CodeVersion:
     Attributes:
         by: The user who took the snapshot.
         source: The folder that it was taken from.
-        shared: Entries that are no part of it → where the link in the snapshot leads to.
-        left_out: Entries that it has not → why.
+        shared: Entries that are not part of the version → the target of the link in the snapshot.
+        left_out: Entries that the version does not have → why.
         before: The version that `changes` compares it with; 0 for none.
-        without_git: Why git could not be asked what belongs to it, so that all files were taken.
+        without_git: Why git could not be asked which files belong to it, so that all files were taken.
     """
 
     number: int
@@ -65,7 +65,7 @@ class CodeVersion:
 
 @dataclass(frozen=True)
 class CodeAnswer:
-    """What the supervisor says to the order of this time."""
+    """The supervisor's answer to the order of this time."""
 
     order_at_s: float
     accepted: bool
@@ -74,11 +74,11 @@ class CodeAnswer:
 
 @dataclass(frozen=True)
 class CodeReport:
-    """`state.json`.
+    """The content of `state.json`.
 
     Attributes:
         own_shared: Paths in the source that stay shared in every version: the checkpoints.
-        limits: For the next snapshot.
+        limits: The limits of the next snapshot.
         trouble: Why there is no version in force; empty if there is one.
     """
 
@@ -93,11 +93,11 @@ class CodeReport:
 
 @dataclass(frozen=True)
 class Origin:
-    """Whom and what a snapshot is of.
+    """The origin of a snapshot: who takes it, from which folder.
 
     Attributes:
         source: The folder.
-        own_shared: As in `CodeReport`.
+        own_shared: Paths in the folder that stay shared, as in `CodeReport`.
         before: The version to compare with, 0 for none.
     """
 
@@ -115,14 +115,14 @@ class VersionFolder:
         self._clock = clock
 
     def snapshot(self, number: int) -> Path:
-        """Where a version's files are."""
+        """Return the folder of a version's files."""
         return self.path / str(number)
 
     def take(self, origin: Origin, limits: Limits) -> CodeVersion:
         """Take a snapshot under the next number.
 
         Raises:
-            SnapshotError: none was taken, and nothing is left of it; the message says why.
+            SnapshotError: no snapshot was taken, and no files are left of it; the message says why.
         """
         for _ in range(_TRIES - 1):
             with contextlib.suppress(FolderChangedError):
@@ -174,13 +174,13 @@ class VersionFolder:
         return version
 
     def _next(self) -> Path:
-        """Make the folder of the next version; two that are taken at the same time get different ones."""
+        """Make the folder of the next version; two versions that are taken at the same time get different folders."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             inside = own_folder.open_folder(str(self.path), make=0o700)
             os.fchmod(inside, 0o700)
             os.close(inside)
-            # Also that of a version whose files somebody has removed: a number means one version for ever.
+            # The number of a version whose files were removed counts, too: a number means one version for ever.
             known = (path.name.partition(".")[0] for path in self.path.iterdir())
             number = max((int(name) for name in known if name.isascii() and name.isdecimal()), default=0)
             while number < _MAX_NUMBER:
@@ -211,7 +211,7 @@ class VersionFolder:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def numbers(self) -> list[int]:
-        """The numbers that are taken, in order."""
+        """Return the version numbers that are in use, in order."""
         try:
             names = [path.name for path in self.path.iterdir()]
         except OSError:
@@ -219,17 +219,17 @@ class VersionFolder:
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def versions(self) -> list[CodeVersion]:
-        """The versions that are whole, oldest first."""
+        """Return the versions that are complete, oldest first."""
         return [found for number in self.numbers() if (found := self.version(number)) is not None]
 
     def version(self, number: int) -> CodeVersion | None:
-        """What is known of a version; None if there is none, or it is not whole."""
+        """Return the facts of a version; None if there is no such version, or it is not complete."""
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             return msgspec.json.decode((self.path / f"{number}.json").read_bytes(), type=CodeVersion)
         return None
 
     def digests(self, number: int) -> dict[str, str]:
-        """The digest of each file of a version by its path; empty if they are not known."""
+        """Return the digest of each file of a version by its path; empty if they are not known."""
         try:
             lines = (self.path / f"{number}.files").read_text("utf-8", "surrogateescape").split("\n")
         except OSError:
@@ -237,10 +237,10 @@ class VersionFolder:
         return {line[66:]: line[:64] for line in lines if line[64:66] == "  "}
 
     def damage(self, number: int) -> str:
-        """Why a version is not the one that was taken; empty if it is.
+        """Return why a version is not as it was taken; empty if it is.
 
-        The program is at work in it: it may have put another file in the place of one that is neither source nor
-        executable. That is its own, and no other version is closer to what it ran with.
+        The program works in the version's folder, and may have replaced a file that is neither source nor executable.
+        Such a file does not count, since no other version is closer to what the program ran with.
         """
         known = self.digests(number)
         if self.version(number) is None or not known or not self.snapshot(number).is_dir():
@@ -255,17 +255,17 @@ class VersionFolder:
         return ""
 
     def _code(self, number: int, path: str) -> bool:
-        """Whether this file of a version is code by its name, or can be executed."""
+        """Return whether this file of a version is code by its name, or can be executed."""
         return selection.is_source(path) or os.access(self.snapshot(number) / path, os.X_OK)
 
     def report(self) -> CodeReport | None:
-        """What the supervisor says; None if there is nothing, or it cannot be read."""
+        """Return the supervisor's report; None if there is none, or it cannot be read."""
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             return msgspec.json.decode((self.path / "state.json").read_bytes(), type=CodeReport)
         return None
 
     def write_report(self, report: CodeReport) -> None:
-        """Say it.
+        """Write the supervisor's report.
 
         Raises:
             OSError: the disk refuses.
@@ -279,7 +279,7 @@ def _first(entries: Mapping[str, str]) -> dict[str, str]:
 
 
 def not_part(version: CodeVersion) -> str:
-    """What of the folder is no part of a version, in a sentence; empty if all is."""
+    """Return a sentence with the entries of the folder that are not part of a version; empty if all are."""
     parts = []
     if version.without_git:
         parts.append(f"git could not be asked what belongs to the code, so all files were taken: {version.without_git}")

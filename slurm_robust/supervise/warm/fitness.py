@@ -1,4 +1,4 @@
-"""Can this command have warm processes, and do they fit beside the training? Pure, but for looking at the program."""
+"""Decides whether a command can have warm processes, and whether they fit into memory. Only reads the program."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from slurm_robust.supervise.launch.srun_command import SrunCommand
 HOOK = str(Path(__file__).resolve().parent / "hook")
 """The folder with the sitecustomize.py of the ranks."""
 ROLE = "SROBUST_WARM"
-"""What the ranks' sitecustomize.py does: `record`, `wait` or `probe`."""
+"""The variable that tells the ranks' sitecustomize.py what to do: `record`, `wait` or `probe`."""
 PROBED = 86
-"""A Python that loads our sitecustomize.py exits with this when it is probed."""
+"""Exit code of a probed Python that loads our sitecustomize.py."""
 MIB = 1 << 20
 _LEAST_SHARE_FREE = 0.5
 _FILES = {"output", "o", "error", "e", "input", "i"}
@@ -30,7 +30,7 @@ _WITH_VALUE = ("-X", "-W")
 
 
 def refusal(command: SrunCommand, env: Mapping[str, str]) -> str:
-    """Why this command cannot have warm processes, as a part of a sentence; empty if it can."""
+    """Return why this command cannot have warm processes, as a part of a sentence; empty if it can."""
     values = set(command.values)
     if any(name.startswith("container") for name in values) or any(key.startswith(_CONTAINERS) for key in env):
         return "the command runs in a container, where the files of this package may be missing"
@@ -68,7 +68,7 @@ def _is_script(program: str) -> bool:
 
 
 def python_words(command: Sequence[str]) -> tuple[str, ...]:
-    """Python and its options, without the program; empty if an option could leave out sitecustomize.py."""
+    """Return Python and its options, without the program; empty if an option could disable sitecustomize.py."""
     at = 1
     while at < len(command):
         word = command[at]
@@ -84,7 +84,7 @@ def python_words(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def reads_input(path: str) -> bool:
-    """Whether this standard input is anything but /dev/null: a second step would take lines from the first one."""
+    """Return whether this stdin is not /dev/null: a second step would take lines away from the first step."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -93,20 +93,20 @@ def reads_input(path: str) -> bool:
 
 
 def environment(role: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that have the ranks' Python load our sitecustomize.py."""
+    """Return the variables with which the ranks' Python loads our sitecustomize.py."""
     others = env.get("PYTHONPATH", "")
     return {ROLE: role, "PYTHONPATH": f"{HOOK}{os.pathsep}{others}" if others else HOOK}
 
 
 def memory_refusal(available: Mapping[str, int], processes: Mapping[str, int], each_mib: int) -> str:
-    """Why the warm processes do not fit into memory: on which node; empty if they do.
+    """Return why the warm processes do not fit into memory, and on which node; empty if they fit.
 
-    They may take half of what is free, by node's memory and the job's limits.
+    They may take half of the free memory, by the node's memory and the job's limits.
 
     Args:
-        available: Node → bytes that the job may still take there; -1 where that is not known.
-        processes: Node → how many of them there would be.
-        each_mib: What one of them takes.
+        available: Node → bytes that the job may still take there; -1 if not known.
+        processes: Node → how many warm processes there would be.
+        each_mib: The memory of one process.
     """
     for node, count in sorted(processes.items()):
         free = available.get(node, -1)

@@ -23,12 +23,12 @@ class Questions:
         self._asked = 0
 
     async def agents(self, order: str, nodes: Sequence[str], within_s: float) -> dict[str, WarmAnswer]:
-        """What the agents of these nodes know themselves."""
+        """Return what the agents of these nodes know themselves."""
         only = nodes[0] if len(nodes) == 1 else ""
         return await self._ask(AskWarm(0, "", order, only=only), nodes, 0, within_s)
 
     async def processes(self, order: str, step: WarmStep, within_s: float, packed: str = "") -> dict[str, WarmAnswer]:
-        """What the processes of a warm step answer: as soon as all of them have, or all nodes."""
+        """Return the answers of a warm step's processes, as soon as all processes, or all nodes, have answered."""
         request = AskWarm(0, step.name, order, packed)
         return await self._ask(request, self._session.allocation.nodes, step.tasks, within_s)
 
@@ -47,12 +47,12 @@ class Questions:
 
 
 def tasks_in(answers: Mapping[str, WarmAnswer]) -> set[int]:
-    """The tasks that the nodes' answers name."""
+    """Return the tasks that the nodes' answers name."""
     return {task for answer in answers.values() for task in answer.tasks}
 
 
 def unpacked(packed: str) -> str:
-    """A packed text; empty if the value is not one."""
+    """Return the packed text; empty if the value is not a packed text."""
     try:
         found = json.loads(packing.unpack(packed)) if packed else ""
     except ValueError:

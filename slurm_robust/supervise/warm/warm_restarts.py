@@ -1,8 +1,8 @@
 """Keeps a warm step beside the training, and has the next attempt in this allocation start from it.
 
 A warm step is a second step of the same command. Each of its processes has imported what the running ranks have
-imported, and waits before the program's first line. Nothing here is waited for longer than its `patience_s`: where a
-process does not answer, or the next attempt has another shape, the attempt starts cold, and the story says why.
+imported, and waits before the program's first line. The supervisor waits for its processes for `patience_s` at most: if
+a process does not answer, or the next attempt has another shape, the attempt starts cold, and the story says why.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _TICK_S = 1.0
 _SETTLE_S = 5.0
 """An attempt that has made new steps for this long stands."""
 _ANSWERS_S = 5.0
-"""For the agents to look around, which nobody waits for."""
+"""Time for the agents' answers in the background, while no recovery waits."""
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 1.0, 3.0
 _PATIENCE_SHARE = 0.1
-"""Of what a warm step saves, so much may be waited for it. A slow node, where much is saved, answers later."""
+"""At a restart, answers are waited for at most this share of the time that a warm step saves."""
 _PREPARED_S = 300.0
 _PREPARE_AGAIN_S = 5.0
 _STATE_EVERY_S = 5.0
@@ -44,16 +44,16 @@ _ROOM_AGAIN_S = 120.0
 _MOST_LEFT_OUT = 8
 _FAILURES = 3
 _SILENT = 2
-"""After so many unanswered questions in a row, five seconds apart, a warm process counts as lost."""
+"""After so many questions in a row, five seconds apart, without an answer, a warm process counts as lost."""
 
 
 class WarmRestarts:
     """Starts warm steps and releases them.
 
     Args:
-        session: Of the supervisor.
-        environment: The variables of an attempt of this name, as they would be now.
-        next_name: Gives a name to an attempt that may begin later.
+        session: The session of the supervisor.
+        environment: Returns the variables that an attempt of this name would have now.
+        next_name: Returns a name for an attempt that may begin later.
 
     Attributes:
         refused: Why there are no warm restarts; empty if there are.
@@ -98,13 +98,13 @@ class WarmRestarts:
         return fitness.refusal(session.command, session.environment)
 
     def recording(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Variables, beside these, with which ranks record what they import; none if that is not needed."""
+        """Return further variables with which ranks record what they import; empty if that is not needed."""
         return {} if self.refused else fitness.environment("record", env)
 
     # -- keeping a warm step ------------------------------------------------------------------------------------------
 
     def observe(self, attempt: AttemptState, *, calm: bool) -> None:
-        """See how the attempt does; `calm` where no incident is open."""
+        """Note how the attempt does; `calm` if no incident is open."""
         if attempt is not self._attempt:
             self._attempt, self._stood_since_s = attempt, None
         if attempt.step > attempt.resume_point.step and self._stood_since_s is None:
@@ -119,7 +119,7 @@ class WarmRestarts:
             self._task = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
-        """End the warm step, and keep none any more; bounded."""
+        """End the warm step, within a limit, and do not start another one."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -139,7 +139,7 @@ class WarmRestarts:
             await self.tick()
 
     async def tick(self) -> None:
-        """Start a warm step where one is due, or look after the one that is there."""
+        """Start a warm step if one is due, or look after the present one."""
         try:
             await (self._begin_when_due() if self._step is None else self._look_after(self._step))
         except Exception as error:  # noqa: BLE001 (no fault of this may end the supervisor)
@@ -182,8 +182,8 @@ class WarmRestarts:
         records = await self._asked.agents("record", [node], _ANSWERS_S)
         record = unpacked(records[node].packed) if node in records else ""
         if not record:
-            # Whoever took our file from the ranks' Python (a task prolog, say) would take it from the warm processes:
-            # they would run the program beside the one that trains.
+            # If something (a task prolog, say) removed our file from the ranks' Python, it would remove it from warm
+            # processes: they would run the program beside the one that trains.
             self._failed("what the ranks have imported could not be learnt")
             return
         if not self._stands() or fleet is not session.fleet:
@@ -199,9 +199,9 @@ class WarmRestarts:
         session.channel.warm(messages.StartWarm(name, argv, {**env, **ours}, ()))
 
     async def _probe(self) -> str:
-        """Whether the program's Python loads our sitecustomize.py; a sentence where it does not.
+        """Probe whether the program's Python loads our sitecustomize.py; return a sentence if it does not.
 
-        Without that a warm process would run the program beside the one that trains.
+        Without it a warm process would run the program beside the training.
         """
         session = self._session
         assert session.command is not None
@@ -239,7 +239,7 @@ class WarmRestarts:
                 self._judge_memory(step, answers)
 
     async def _prepare(self, step: WarmStep, now_s: float) -> None:
-        """Have its processes import, and see whether they have."""
+        """Have the step's processes import, and check whether they are ready."""
         session = self._session
         if now_s - step.started_s > _PREPARED_S:
             self._failed(f"its processes were not ready after {_PREPARED_S:g} s")
@@ -266,12 +266,12 @@ class WarmRestarts:
                 memory_bytes=most,
             )
         elif now_s >= step.prepare_at_s:
-            # Sent again for processes that have come since: one that has imported already has nothing left to import.
+            # Sent again for processes that have come since; processes that have already imported ignore it.
             step.prepare_at_s = now_s + _PREPARE_AGAIN_S
             session.agents.send(AskWarm(0, step.name, "prepare", step.order))
 
     def _refuse(self, answer: WarmAnswer) -> None:
-        """A process must not become a rank: try again without the module, or give up."""
+        """Handle a process that must not become a rank: try again without the offending module, or give up."""
         self.drop()
         if not answer.offender or len(self._left_out) >= _MOST_LEFT_OUT or answer.offender in self._left_out:
             self.refused = answer.refused
@@ -281,7 +281,7 @@ class WarmRestarts:
         self._say(f"warm processes leave out {answer.offender}: {answer.refused}")
 
     def _judge_memory(self, step: WarmStep, answers: Mapping[str, WarmAnswer]) -> None:
-        """The training comes first: where memory runs short, the warm step ends."""
+        """End the warm step if memory runs short: the training comes first."""
         for node, answer in sorted(answers.items()):
             if 0 <= answer.available_bytes < answer.memory_bytes and self._step is step:
                 left, held = answer.available_bytes // fitness.MIB, answer.memory_bytes // fitness.MIB
@@ -293,12 +293,12 @@ class WarmRestarts:
     # -- releasing it -------------------------------------------------------------------------------------------------
 
     def expect(self) -> None:
-        """A restart in the allocation is about to come: ask meanwhile whether the warm processes live."""
+        """Ask whether the warm processes live, while a restart in the allocation is about to come."""
         if self._step is not None and self._step.ready:
             self._check = asyncio.create_task(self._asked.processes("state", self._step, self._step.patience_s))
 
     async def take(self, argv: Sequence[str]) -> str:
-        """The name of the attempt that can start warm, by this srun, at once; empty if it has to start cold."""
+        """Return the name of the attempt that can start warm at once with this srun; empty to start cold."""
         step, check, self._check = self._step, self._check, None
         if step is None:
             if not self.refused:
@@ -320,7 +320,7 @@ class WarmRestarts:
         return ""
 
     async def release(self, env: Mapping[str, str]) -> bool:
-        """Have the attempt begin, in this environment; False if it has to start cold after all."""
+        """Have the attempt begin, in this environment; return False if it has to start cold after all."""
         step, session = self._step, self._session
         assert session.channel is not None
         if step is None:
@@ -349,10 +349,10 @@ class WarmRestarts:
         self._session.folder.log_event("warm", f"the attempt starts cold: {why}")
 
     def drop(self) -> None:
-        """End the warm step, if there is one, without waiting for it."""
+        """End the warm step, if there is one, without waiting for its end."""
         step, self._step = self._step, None
         if step is not None:
-            # The agents kill first, also what is stopped: srun then ends by itself, and its step with it.
+            # The agents kill first, even stopped processes: then srun ends by itself, and its step with it.
             self._session.agents.send(CleanUp(0, step.name, _KILL_S))
             ending = asyncio.create_task(self._end(step.name))
             self._endings.add(ending)

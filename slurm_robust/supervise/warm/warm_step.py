@@ -14,13 +14,14 @@ class WarmStep:
 
     Attributes:
         name: The attempt that it becomes.
-        argv: Its srun: only an attempt that would be started by the very same one can be this step.
-        env: What its processes were started with, beside the launcher's environment.
+        argv: The command line of its srun: only an attempt with an equal command line can be this step.
+        env: The variables with which its processes were started, beside the launcher's environment.
         tasks: How many processes it is to have.
-        ready: Whether all of them wait.
-        patience_s: How long all its processes have to show that they live, which is asked while the last step ends; and
-            again to start the program. Both pass only where one freezes in between.
-        modules, seconds: What each has imported, and how long the slowest took for its start and that.
+        ready: Whether all its processes wait.
+        patience_s: How long its processes have to show that they live, while the last step ends, and again to start the
+            program. Both times only pass if a process freezes in between.
+        modules, seconds: How many modules each process has imported, and how long the slowest one took to start and
+            import.
     """
 
     name: str
@@ -33,10 +34,10 @@ class WarmStep:
     seconds: float = 0.0
     patience_s: float = 1.0
     code: MovedPaths | None = None
-    """The version of the code, where the ranks run from a snapshot."""
+    """The version of the code, if the ranks run from a snapshot."""
     order: str = ""
     """The packed order to prepare."""
     prepare_at_s: float = 0.0
     look_at_s: float = 0.0
     silent: int = 0
-    """Questions in a row that not all of its processes have answered."""
+    """How many questions in a row not all of its processes have answered."""

@@ -1,11 +1,11 @@
-"""What does the running attempt show?
+"""Observes the running attempt.
 
 `attempt_state` keeps all that is known of the current attempt, and `observer` updates it once in each poll.
 
-* The job's log: `output` reads it, `log_shapes` finds the numbers of known programs in it, `learned_counters` those of
-  other programs, `log_epochs` epochs, and `log_steps` tells which of them are progress. `task_exits` finds tasks that
-  ended badly, `unreported_ends` ranks that are gone and whose end nobody reports, and `last_words` the last lines of
-  the ranks that ended.
+* The job's log: `output` reads it. `log_shapes` finds the numbers of known programs in it, `learned_counters` numbers
+  of other programs, `log_epochs` epochs, and `log_steps` tells which of these numbers are progress. `task_exits` finds
+  tasks that ended badly, `unreported_ends` ranks that are gone without a reported end, and `last_words` the last lines
+  of the ranks that ended.
 * Speed and loss: `step_pace` computes how long steps take, `slowness` judges whether a machine is slow, and
   `slow_watch` decides when a slow training is ended for tests. `losses` keeps the loss, and `loss_watch` tells when it
   is bad.

@@ -1,4 +1,4 @@
-"""When does a training end that somebody else started? Asked by the supervisor that only watches it."""
+"""Finds the end of a training that somebody else started, for a supervisor that only watches it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AttachedEnd:
         self._answered_at = session.clock.monotonic_s()
 
     async def reached(self, attempt: AttemptState) -> bool:
-        """Has the step, or the job, ended? Slurm is asked only when ranks or agents are gone, and not often."""
+        """Return whether the step, or the job, has ended. Slurm is only asked if ranks or agents are gone."""
         s, fleet = self._session, attempt.fleet
         if s.attached_srun_gone:
             return True

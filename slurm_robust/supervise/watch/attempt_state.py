@@ -1,4 +1,4 @@
-"""Holds what is known of the current attempt. Each attempt gets a new state: timers and exits end with it."""
+"""Holds what is known of the current attempt. Each attempt gets a new state."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ _LAST_WORDS_S = 30.0
 _FOUND_WITHIN_S = 10.0
 """From the first rank that agents find to the last, with room for a busy node."""
 _LIVES_ON_S = 30.0
-"""A rank that lives so long after srun's report of its task's end was not meant: agents look twice a second."""
+"""If a rank lives so long after srun reported its task's end, the report was about another task."""
 _ABORT_S = 120.0
-"""From srun's word that its step is ended to the last task's end: Slurm's KillWait, and more."""
+"""Time from srun's message that its step is ended to the last task's end: Slurm's KillWait, and more."""
 _SETTLE_S = 1.2
 """A little more than an agent's poll: a rank that is restarted in its place (an exec, torchrun) is back by then."""
 
 
 @dataclass(frozen=True)
 class AttemptSources:
-    """Where the state of an attempt is read from.
+    """The sources of an attempt's state.
 
     Attributes:
         job_id: The job's raw id, as Slurm's messages name it.
         paths: The job's output files, read from their present end on.
-        read_from: File → where the attempt's output begins in it, where the attempt began before this.
+        read_from: File → where the attempt's output begins in it, for an attempt that began earlier.
         layout: Parallel sizes that the user gave.
-        layout_order: The order in which they count ranks, empty for Megatron's.
+        layout_order: The order in which these sizes count ranks, empty for Megatron's.
         log_pattern: The site's pattern of progress lines, empty for none.
         labelled: `srun --label` puts each task's number before its lines.
     """
@@ -78,12 +78,12 @@ class AttemptState:
         name: Its name, empty for a job that was not started by us.
         resume_point: The checkpoint that it was given.
         exits: Rank → its end, for ranks that are known to have ended badly.
-        vanished: Ranks that are gone while srun runs and reports no end of them: finished, or dead. Where nothing
-            lives any more, those that went with their slurmstepd, so that no end of them will be reported.
-        awaits_reports: Nothing lives any more, and some rank's end may be reported any moment.
+        vanished: Ranks that are gone while srun runs and does not report their end: finished, or dead. If no rank lives
+            any more, ranks that went with their slurmstepd, so that their end will never be reported.
+        awaits_reports: No rank lives any more, and some rank's end may be reported at any moment.
         signals: Other facts that were observed.
-        quiet_until_s: No silence is acted on before this time.
-        left_alone_at_s: When a silence was left alone; 0 once training has moved since.
+        quiet_until_s: A silence is not acted on before this time.
+        left_alone_at_s: When a silence was left alone; 0 once training has moved again.
         pauses: The longest healthy pauses of this attempt.
     """
 
@@ -110,13 +110,13 @@ class AttemptState:
         ]
         self.pauses = Pauses()
         self.seen_resting = (0.0, 0.0)
-        """When, and for how long, captures have shown all but the stopped ranks at rest in a collective."""
+        """When, and for how long, captures have shown all ranks except stopped ones at rest in a collective."""
         self._pause: tuple[float, str] = (self.began_at_s, FIRST_STEP)
-        """The pause that goes on now: when it began, and its kind."""
+        """The present pause: when it began, and its kind."""
         self._trained = False
         """Whether a pause between two steps has ended."""
         self._log_step: tuple[int, float] | None = None
-        """The step that the last line with progress told, and when it was read."""
+        """The step in the last line with progress, and when the line was read."""
         self._line_times = StepTimes()
         self._log_signs = 0
 
@@ -151,7 +151,7 @@ class AttemptState:
                 self._task_exits.add_from_srun(gone, now, oom_killed=bool(found.oom) and gone.signal == signal.SIGKILL)
 
     def confirm_exits(self, *, ended: bool = False) -> None:
-        """Take a task's reported end as true once none of its ranks lives.
+        """Accept a task's reported end as true once none of its ranks lives.
 
         Several steps may write into one output file: `task 0` of another step is not our rank 0, which lives.
         """
@@ -175,9 +175,9 @@ class AttemptState:
             self.exits.setdefault(number, RankExit(number, node, at_s, gone.code, gone.signal, (), oom_killed))
 
     def _of_others(self, task: int, ranks: Sequence[RankInfo], reported_at_s: float) -> bool:
-        """Whether the report is about no task of ours: another step has written it, or a program that prints so.
+        """Return whether the report is not about our tasks: another step has written it, or a program printed it.
 
-        All ranks are known, and none has that task; or one of its ranks still lives long after the report.
+        It is so if all ranks are known and no rank has that task, or if one of its ranks lives long after the report.
         """
         fleet, now_s = self.fleet, self._clock.now_s()
         if not ranks:
@@ -186,7 +186,7 @@ class AttemptState:
         return now_s - reported_at_s > _LIVES_ON_S and bool(living & fleet.heard_within(now_s, SILENT_AGENT_S))
 
     def _may_be_found(self, ranks: Sequence[RankInfo], reported_at_s: float) -> bool:
-        """Whether the task may live all the same: agents find ranks one by one, and none before the step begins."""
+        """Return whether the task may still be found alive: agents find ranks one by one, once the step begins."""
         early = not self.fleet.ranks or self._clock.now_s() - reported_at_s < _FOUND_WITHIN_S
         return not ranks and not self.fleet.complete and early
 
@@ -206,9 +206,9 @@ class AttemptState:
         return end is not None and not end.code and not end.signal
 
     def restarted_inside(self) -> list[int]:
-        """Ranks that something inside the step (torchrun) has restarted; each restart is returned once.
+        """Return ranks that something inside the step (torchrun) has restarted; each restart is returned once.
 
-        That is no failure of the attempt; the output of the earlier ranks is dropped.
+        Such a restart is not a failure of the attempt; the output of the earlier ranks is dropped.
         """
         restarted = self.fleet.restarted
         if not restarted or self._clock.now_s() - max(restarted.values()) < _SETTLE_S:
@@ -228,7 +228,8 @@ class AttemptState:
             str(self.sources.job_id)
         }
         if self.sources.read_from and not self.fleet.ranks and self._killed:
-            # It began and ended before agents could learn its number, and it was the first: we have killed no step.
+            # The step began and ended before agents could learn its number, and it was the first: we have killed no
+            # step.
             ours |= {step for step in self._cancelled if step.startswith(f"{self.sources.job_id}.")}
         # On a busy machine slurmstepd's line with the step's number may be lost; srun's own line has no number.
         aborted = self._clock.now_s() - self._aborted_at_s <= _ABORT_S
@@ -236,7 +237,7 @@ class AttemptState:
 
     @property
     def _killed(self) -> bool:
-        """Whether no rank has ended in another way than those of a cancelled step."""
+        """Whether all ranks that have ended were ended as those of a cancelled step are."""
         return {e.signal for e in self.exits.values()} <= {signal.SIGKILL, signal.SIGTERM}
 
     def add_step_exit(self, code: int) -> None:
@@ -249,7 +250,7 @@ class AttemptState:
         since_s = min((e.at_s for e in self.exits.values()), default=math.inf) - _LAST_WORDS_S
         kept = [item for output in self._outputs for item in output.lines]
         oldest = len(kept) - _LAST_LINES
-        # Training went on after an older line: whatever it reports was survived.
+        # Training went on after an older line, so it survived the error in that line.
         survived_s = self.last_sign_s - _SETTLE_S if self.reports else -math.inf
         lines = [
             line
@@ -268,7 +269,7 @@ class AttemptState:
         return {rank: one for rank, one in found.items() if self._last_sign_of(rank) <= one.at_s + _SETTLE_S}
 
     def _last_sign_of(self, rank: int) -> float:
-        """The time of this rank's last sign of progress; that of the log's, where ranks report none."""
+        """Return the time of this rank's last sign of progress; the log's last sign, if ranks do not report."""
         info = self.fleet.ranks.get(rank)
         if info is not None and info.progress is not None:
             return info.progress.at_s
@@ -276,12 +277,12 @@ class AttemptState:
 
     @property
     def has_progress(self) -> bool:
-        """Whether any rank calls `slurm_robust.progress`; the step is then the ranks', and not that of log lines."""
+        """Whether any rank calls `slurm_robust.progress`; then the ranks, and not the log lines, give the step."""
         return any(r.progress is not None for r in self.fleet.ranks.values())
 
     @property
     def step(self) -> int:
-        """Last step reached by every rank, -1 where unknown."""
+        """The last step reached by every rank, -1 if unknown."""
         if self.has_progress:
             return self.fleet.step
         return self._log_step[0] if self._log_step is not None else -1
@@ -290,8 +291,8 @@ class AttemptState:
     def first_steps(self) -> tuple[int, int] | None:
         """The first step that the attempt reported, and the step to judge its start by; None if they are not known.
 
-        The first number in a log is often no step: a progress bar is drawn at 0 before it jumps to where training goes
-        on. So the second number is judged.
+        The first number in a log is often not a step: a progress bar is drawn at 0 before it jumps to the step at which
+        training goes on. So the second number is judged.
         """
         if self.has_progress:
             first = min(r.first_step for r in self.fleet.ranks.values() if r.progress is not None)
@@ -320,12 +321,12 @@ class AttemptState:
         return announced or ("train" if trains else FIRST_STEP)
 
     def note_pauses(self) -> None:
-        """Remember how long the pause was that a sign of progress has just ended."""
+        """Remember the length of a pause that a sign of progress has just ended."""
         began_s, kind = self._pause
         now_kind, sign_s = self.pause_kind, self.last_sign_s
         if sign_s > began_s:
             if not (kind == now_kind == FIRST_STEP):  # the start-up ends with a step, not with the first sign of life
-                # Many programs are compiled again in their second step, which is no measure of the later ones.
+                # Many programs are compiled again in their second step, which does not show how long later steps take.
                 learnt_as = FIRST_STEP if kind == "train" and not self._trained else kind
                 self._trained |= kind == "train"
                 self.pauses = self.pauses.after(learnt_as, sign_s - began_s)
@@ -333,13 +334,13 @@ class AttemptState:
         self._pause = began_s, now_kind
 
     def leave_out_pause(self) -> None:
-        """The pause that goes on now is no healthy one: it will not end by itself, and nothing is learnt from it."""
+        """Leave out the present pause: it is not healthy, will not end by itself, and nothing is learnt from it."""
         now_s = self._clock.now_s()
         self._pause = now_s, self.pause_kind
         self.fleet.steps.leave_out_pause(now_s)
 
     def leave_out_stop(self, stopped_s: float) -> None:
-        """Take the time for which the job, and we, were stopped until now as if it had not passed: not as a silence."""
+        """Treat the time until now for which the job, and we, were stopped as if it had not passed."""
         now_s = self._clock.now_s()
         if self._log_step is not None:
             self._log_step = (self._log_step[0], min(self._log_step[1] + stopped_s, now_s))
@@ -355,9 +356,9 @@ class AttemptState:
         return self.has_progress or self._log_step is not None
 
     def own_limit_s(self, config: SuperviseConfig) -> float | None:
-        """The suspicion limit from this attempt's own step times, seconds; None if too few were seen.
+        """Return the suspicion limit from this attempt's own step times, seconds; None if too few were seen.
 
-        It is that of the lines of the log where they are newer than every report, if it is the longer one.
+        If lines of the log are newer than every report, and their limit is longer, it is the limit of the lines.
         """
         if not self.has_progress and self.step < 0:
             return None
@@ -370,7 +371,7 @@ class AttemptState:
         ranks = [r.progress for r in self.fleet.alive if r.progress is not None]
         lines = LogLines(self._log_step[1], self._line_times) if self._log_step is not None else None
         if (least_s := learnt_limit_s(self.pause_kind, self.pauses, config)) > 0:
-            # Nothing is overdue before that, but for a limit that the program itself has announced.
+            # Nothing is overdue before that time, except a limit that the program itself has announced.
             action_s, startup_s = max(config.action_limit_s, least_s), max(config.startup_limit_s, least_s)
             config = structs.replace(config, action_limit_s=action_s, startup_limit_s=startup_s)
         return assess(ranks, self.fleet.steps, self._clock.now_s(), config, lines)

@@ -1,7 +1,8 @@
 """Reads about once a minute whether nodes in use were drained, by a health check or by a person.
 
-Nobody tells a job that. Slurm's commands read all nodes whichever are named, so each reading costs slurmctld as much as
-a user's `sinfo`: the pause grows with the time that a reading takes, and jobs that start together read apart.
+Slurm does not tell a job about drains. Slurm's commands read all nodes even if few are named, so each reading costs
+slurmctld as much as a user's `sinfo`: the pause grows with the time that a reading takes, and jobs that start together
+read at different times.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _CPUS = re.compile(r"(\d{1,9})(?:\(x(\d{1,9})\))?")
 
 @dataclass(frozen=True)
 class Drains:
-    """What one reading of the nodes tells.
+    """The result of one reading of the nodes.
 
     Attributes:
         nodes: All nodes, as Slurm shows them.
-        whole: Those that the job has to itself; None if that could not be read, though it matters.
+        whole: Nodes that the job has to itself; None if this matters, but could not be read.
     """
 
     nodes: Sequence[Node]
@@ -44,7 +45,7 @@ class Drains:
 
 
 def read(session: Session, in_use: Collection[str]) -> Drains:
-    """Read all nodes, and what the job has of them where one in use was drained by us.
+    """Read all nodes and, if we drained a node in use, what the job has of these nodes.
 
     Raises:
         SlurmError: Slurm does not answer.
@@ -61,14 +62,14 @@ def read(session: Session, in_use: Collection[str]) -> Drains:
 
 
 def take(session: Session, drains: Drains, in_use: Collection[str]) -> None:
-    """Hand these drains over; those that cannot be judged yet are left to the next reading."""
+    """Hand these drains over; drains that cannot be judged yet are left to the next reading."""
     nodes = [node for node in drains.nodes if drains.whole is not None or not drained_by_us(node)]
     run = session.job.attempt
     session.node_faults.take_drains(nodes, in_use, drains.whole or (), run.start_at_s, session.clock.now_s())
 
 
 def _cpus(session: Session) -> dict[str, int]:
-    """How many CPUs the job has on each node, by its own environment (`16(x2),8`); empty if that does not tell."""
+    """Return how many CPUs the job has on each node, by its own environment (`16(x2),8`); empty if not known."""
     environment, nodes = session.environment, session.job.nodes
     if environment.get("SLURM_JOB_ID") != str(session.job.job_id):
         return {}
@@ -91,7 +92,7 @@ class DrainWatch:
         self._reading: asyncio.Task[tuple[Drains, float]] | None = None
 
     async def poll(self, attempt: AttemptState) -> None:
-        """Begin a reading where one is due, and take what one has read."""
+        """Begin a reading if one is due, and take the results of a finished one."""
         session, clock = self._session, self._session.clock
         used = nodes_in_use(session, attempt)
         if self._reading is None and clock.monotonic_s() >= self._due_s:
@@ -104,7 +105,7 @@ class DrainWatch:
         take(session, drains, used)
 
     def _read(self, in_use: Collection[str]) -> tuple[Drains, float]:
-        """What Slurm tells, nothing if it does not answer; and how long that took."""
+        """Return what Slurm tells, nothing if it does not answer; and how long the reading took."""
         clock = self._session.clock
         began_s = clock.monotonic_s()
         drains = Drains(())

@@ -1,4 +1,4 @@
-"""When does a job leave a node that has reported a fault? Now, after the next verified checkpoint, or at a limit."""
+"""Decides when a job leaves a node that reported a fault: now, after the next verified checkpoint, or at a limit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class FaultsDue:
 
     Attributes:
         nodes: Node → the reason.
-        signals: What they reported.
-        urgent: They are left at once, and the step may be at work; otherwise it has just saved, or the limit is over.
-        storm: So many nodes reported at once that none is left: only to be announced.
+        signals: What the nodes reported.
+        urgent: The nodes are left at once, though the step may be at work; otherwise it has just saved, or the limit is
+            over.
+        storm: So many nodes reported at once that no node is left: only to be announced.
         stays: The nodes are not left, since the job was moved often enough: only to be announced.
-        when: Why now, for the story; empty if the reasons say it.
+        when: Why the nodes are left now, for the story; empty if the reasons already say it.
     """
 
     nodes: Mapping[str, str]
@@ -40,7 +41,7 @@ class FaultsDue:
 
     @property
     def text(self) -> str:
-        """What it is about, in a sentence."""
+        """A sentence that says what is due."""
         if not self.storm:
             return joined([*(self.nodes[node] for node in sorted(self.nodes)), *([self.when] if self.when else [])])
         names, first = shortened(", ".join(sorted(self.nodes)), 60), self.signals[0]
@@ -59,18 +60,18 @@ class FaultWatch:
         self._unsaved_reported = False
 
     async def poll(self) -> FaultsDue | None:
-        """What is to be done now about faults, if anything."""
+        """Return what is to be done now about faults; None if nothing is."""
         due = urgent_faults(self._session, self._attempt)
         return due or self._staying() or await self._after_checkpoint()
 
     def _staying(self) -> FaultsDue | None:
-        """Nodes whose mild faults move the job no more; only to be announced."""
+        """Return nodes that are no longer left for their mild faults; only to be announced."""
         faults, used = self._session.node_faults, nodes_in_use(self._session, self._attempt)
         stays = faults.staying(used, used, self._session.clock.now_s())
         return FaultsDue(stays, faults.of(stays), urgent=False, stays=True) if stays else None
 
     async def _after_checkpoint(self) -> FaultsDue | None:
-        """Nodes that are left after a checkpoint, once it is there or the wait is over."""
+        """Return nodes that are left after a checkpoint, once the checkpoint is there or the wait is over."""
         session, faults = self._session, self._session.node_faults
         used = nodes_in_use(session, self._attempt)
         later = {n: why for n, why in faults.faulty(used, used).leave_later.items() if faults.unhandled(n)}
@@ -88,7 +89,7 @@ class FaultWatch:
         return FaultsDue(later, faults.of(later), urgent=False, when=when) if when else None
 
     async def _reached(self, now_s: float, later: Collection[str]) -> str:
-        """Why the wait is over; empty while it is not."""
+        """Return why the wait is over; empty while it is not."""
         limit_s = self._session.settings.fault_wait_s
         assert self._waits_since_s is not None
         step = await self._checkpoint.newer()
@@ -123,7 +124,7 @@ class FaultWatch:
 
 
 def nodes_in_use(session: Session, attempt: AttemptState) -> frozenset[str]:
-    """The nodes that train; all that may be used while ranks may still be found on others."""
+    """Return the nodes that train; all usable nodes while ranks may still be found on others."""
     usable, fleet = session.allocation.nodes, attempt.fleet
     training = set(fleet.rank_nodes.values())
     found = fleet.complete or 0 < fleet.step_nodes <= len(training)
@@ -131,7 +132,7 @@ def nodes_in_use(session: Session, attempt: AttemptState) -> frozenset[str]:
 
 
 def urgent_faults(session: Session, attempt: AttemptState) -> FaultsDue | None:
-    """Nodes that are left at once, or a storm to announce; each once."""
+    """Return nodes that are left at once, or a storm to announce; each once."""
     faults, used = session.node_faults, nodes_in_use(session, attempt)
     found = faults.faulty(used, used)
     now = {node: why for node, why in found.leave_now.items() if faults.unhandled(node)}

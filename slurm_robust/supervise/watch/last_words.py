@@ -1,6 +1,6 @@
 """Assigns the last lines of the job's output to the ranks that ended.
 
-srun reports tasks. A task of torchrun's holds several ranks: its table, or the labels of the lines, show which of them
+srun reports tasks. A task of torchrun has several ranks: torchrun's table, or the labels of the lines, show which ranks
 ended and how.
 """
 
@@ -18,7 +18,7 @@ from slurm_robust.supervise.reported.fleet import Fleet
 
 _LABEL = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]:")
 _RAISED = re.compile(r"^(?:\s*\d+: )?\[rank(\d{1,7})\]: ?Traceback \(most recent call last\)")
-"""As PyTorch's hook for exceptions that nobody caught prints it."""
+"""Matches the line with which PyTorch's hook begins an uncaught exception."""
 _MOST_RAISED = 64
 _AT_ONCE_S = 2.0
 """A traceback is printed at once; output is read several times a second."""
@@ -34,23 +34,23 @@ class LastWords:
         self._job_id = job_id
         self._labelled = labelled
         self._split: dict[int, tuple[str, ...]] = {}
-        """Ranks whose end was a task's, with the text of torchrun's table about them."""
+        """Ranks whose task has ended → the text of torchrun's table about the rank."""
         self._whole: dict[int, tuple[RankExit, set[int]]] = {}
-        """The tasks' ends, by the rank that stood for each, with the ranks that replaced it."""
+        """The ends of tasks, by the rank that stood for each task, with the ranks that replaced it."""
         self._oom: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
-        """Drop what was read: it belongs to ranks that were restarted."""
+        """Drop everything that was read: it belongs to ranks that were restarted."""
         self._split.clear()
         self._whole.clear()
 
     def killed_for_memory(self, line: str) -> None:
-        """Take slurmstepd's report of a kill for memory: a step, and a node where it names one."""
+        """Take slurmstepd's report of a kill for memory: a step, and a node if the line names one."""
         if (report := _OOM_STEP.match(line)) is not None:
             self._oom.add((report[1] or "", report[2]))
 
     def add_to(self, exits: dict[int, RankExit], lines: list[str]) -> None:
-        """Complete these ends: one for each rank that ended, with its own lines and those that name no rank."""
+        """Complete these ends: one for each rank that ended, with its own lines and lines that name no rank."""
         tasks = self._tasks()
         own_lines, shared = self._by_rank(lines, tasks)
         self._split_tasks(exits, lines, set(own_lines), tasks)
@@ -65,9 +65,9 @@ class LastWords:
             exits[rank] = replace(e, last_lines=own, shared_lines=shared, oom_killed=oom)
 
     def raised(self, lines: Sequence[tuple[float, str]]) -> dict[int, RaisedException]:
-        """Rank → the exception that it has raised last, for the first ranks of which these lines show one.
+        """Return rank → its last raised exception, for the first ranks of which these lines show one.
 
-        `lines` come with the time at which each was read. A rank that has written something else later has gone on.
+        `lines` have the time at which each was read. A rank that has written other lines later has gone on.
         """
         seen = dict.fromkeys(int(found[1]) for _, line in lines if (found := _RAISED.match(line)) is not None)
         ranks = [rank for rank in seen if rank in self._fleet.ranks][:_MOST_RAISED]
@@ -82,7 +82,7 @@ class LastWords:
     def _by_rank(
         self, lines: list[str], tasks: dict[int, list[int]]
     ) -> tuple[dict[int, list[tuple[int, str]]], tuple[str, ...]]:
-        """Rank → its lines, numbered; and the lines that name none."""
+        """Return rank → its lines, numbered; and the lines that name no rank."""
         own: dict[int, list[tuple[int, str]]] = {}
         shared = []
         for item in enumerate(lines):
@@ -118,14 +118,14 @@ class LastWords:
         self.forget()
 
     def _tasks(self) -> dict[int, list[int]]:
-        """Task → its ranks."""
+        """Return task → its ranks."""
         tasks: dict[int, list[int]] = {}
         for info in self._fleet.ranks.values():
             tasks.setdefault(info.task, []).append(info.rank)
         return tasks
 
     def _members(self, rank: int, tasks: dict[int, list[int]]) -> list[int]:
-        """The ranks of the same task."""
+        """Return the ranks of the task of this rank."""
         task = self._fleet.ranks[rank].task if rank in self._fleet.ranks else rank
         return tasks.get(task) or [rank]
 
@@ -137,7 +137,7 @@ class LastWords:
         return any(step in ours for step in steps)
 
     def _ranks_of(self, line: str, tasks: dict[int, list[int]]) -> list[int] | None:
-        """The ranks that may have printed this line; None if it names none."""
+        """Return the ranks that may have printed this line; None if the line names no rank."""
         if (rank := _LABEL.search(line)) is not None:
             return [int(rank[1])]
         task = _TASK_LABEL.match(line) if self._labelled else None
@@ -146,7 +146,7 @@ class LastWords:
         return tasks.get(int(task[1])) or [int(task[1])]
 
     def _worker_exit(self, worker: WorkerEnd, task: RankExit, first_s: float) -> RankExit:
-        """A worker's end as torchrun's table has it, in the order of that table."""
+        """Return a worker's end from torchrun's table, in the order of that table."""
         at_s = task.at_s + worker.at_s - first_s + (0.0 if worker.first else 0.001)
         killed = task.oom_killed and worker.signal == signal.SIGKILL
         node = self._fleet.ranks[worker.rank].node
@@ -154,7 +154,7 @@ class LastWords:
 
 
 def _last_exception(lines: Sequence[tuple[float, str]]) -> RaisedException | None:
-    """The last traceback in one rank's lines, with those that it followed from; None if other lines came later."""
+    """Return the last traceback in one rank's lines, with its causes; None if other lines came later."""
     begins = [number for number, (_, line) in enumerate(lines) if _RAISED.match(line)]
     first = begins.pop()
     while begins and any(CHAINED.search(line) for _, line in lines[begins[-1] : first]):

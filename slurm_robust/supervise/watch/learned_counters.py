@@ -1,11 +1,11 @@
-"""Learns counters of a log that no shape reads: which number beside steady words counts the training?
+"""Learns counters of a log that no shape reads: which number beside steady words counts the training's steps?
 
-A false progress hides a hang, so much is asked. Lines count as alike if they are the same but for their numbers. One of
-the numbers is learned once it has grown by the same amount several times in a row, or by any amount if a word beside it
-says that it counts batches or other work. A clock, a size, a percentage or an epoch is never learned. And each line
-that counts has to show that the training itself goes on: a loss, or another metric of the training, that no line before
-had. A monitor that prints while the training hangs has no new loss. Only a count of batches (or of other work) towards
-a total needs no metric.
+False progress would hide a hang, so the conditions are strict. Lines are alike if they only differ in their numbers. A
+number in alike lines is learned once it has grown by an equal amount several times in a row, or by any amount if a word
+beside it says that it counts batches or other work. A clock, a size, a percentage or an epoch is never learned.
+Besides, each line that counts has to show that the training itself goes on, by a loss, or another metric of the
+training, that no line before had: a monitor that prints while the training hangs has no new loss. Only a count of
+batches (or of other work) towards a total needs no metric.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 from slurm_robust.supervise.watch.log_shapes import CounterReading, Counts
 
 _STRIDES = 4
-"""Growths in a row before a number is learned that counts work by its words."""
+"""A number that counts work by its words is learned after it has grown so many times in a row."""
 _STRIDES_WITHOUT_WORDS = 16
-"""The same for any other number: ranks that print in turn have pids in turn."""
+"""Any other number is learned after it has grown so many times in a row: ranks that print in turn have pids in turn."""
 _MAX_KINDS = 64
-"""Kinds of lines that are remembered while none is known."""
+"""The most kinds of lines that are remembered while no counter is known."""
 _MAX_METRICS = 256
 _MAX_NUMBERS = 40
-"""A line with more of them is a table or a dump."""
+"""A line with more numbers is a table or a dump."""
 _MAX_NUMBER = 10**9
-"""Clocks in seconds since the epoch are beyond it."""
+"""Larger numbers are clocks in seconds since the epoch."""
 _MAX_NAME = 80
 
 _METRICS = (
@@ -34,7 +34,7 @@ _METRICS = (
     *("wer", "cer", "bleu", "elbo", "auc", "f1", "entropy", "psnr", "iou", "dice", "lr", "learning rate"),
     *("learning_rate",),
 )
-"""What only a training that goes on computes anew. No throughput: an average over time changes in a hang, too."""
+"""Values that only a training that goes on computes anew. Throughput is not one: its average changes in a hang, too."""
 _WORK = frozenset(
     {
         *("batch", "batches", "minibatch", "minibatches", "microbatch", "microbatches", "update", "updates", "sample"),
@@ -58,7 +58,7 @@ _NO_WORK = _UNITS | {
     *("remaining", "mem", "memory", "alloc", "allocated", "reserved", "port", "seed", "version", "line", "size", "max"),
     *("total", "of", "/", "queue", "free", "used", "age", "since", "after", "every", "t", "rate", "norm", *_METRICS),
 }
-"""Words before them."""
+"""Words before a number that show that it does not count work."""
 _LIKELY = (*_METRICS, "batch", "update", "sample", "example", "sequence", "episode", "timestep", "rollout")
 _MONITOR = (
     *("heart", "alive", "watch", "monitor", "uptime", "wait", "retry", "retries", "attempt", "timeout", "time-out"),
@@ -71,20 +71,20 @@ _PLAIN = re.compile(r"(\d{1,10})(?:/\d{1,10})?[,.:/\-]?$")
 _TOTAL = re.compile(r"\s{0,4}(?:/|of\b)\s{0,4}(\d{1,9})(?![\w.:%])")
 _WORD = re.compile(r"[^\W\d_]+|[%°/]")
 _LABEL = re.compile(r"\s*[\[(]?\d+[\])]?:?\s")
-"""What srun, launchers and loggers put before a line: a task, or a pid."""
+"""Matches a task or a pid, which srun, launchers and loggers put before a line."""
 _MAX_LINE = 600
 _LOSS = re.compile(r"loss[^\d\n]{0,16}?([-+]?\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
 
 
 @functools.cache
 def _metric(word: str) -> re.Pattern[str]:
-    """The metric's value, which has decimals; `wer` is no part of `power`."""
+    """Return the pattern of a metric's value, which has decimals; `wer` does not match in `power`."""
     name = re.escape(word)
     return re.compile(rf"{name}(?<![a-z]{name})[^\d\n]{{0,16}}?([-+]?\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
 
 
 def _metrics(low: str) -> tuple[str, ...]:
-    """The values of all metrics in a line."""
+    """Return the values of all metrics in a line."""
     present = [word for word in _METRICS if word in low]
     # `train_loss` and `dloss` are losses.
     return tuple(value for word in present for value in (_LOSS if word == "loss" else _metric(word)).findall(low))
@@ -92,14 +92,14 @@ def _metrics(low: str) -> tuple[str, ...]:
 
 @dataclass
 class _Candidate:
-    """One number of a kind of lines, while it is not known whether it counts."""
+    """One number of a kind of lines, while it is not known whether it is a counter."""
 
     highest: int = -1
     stride: int = 0
     grown: int = 0
 
     def see(self, number: int, *, by_any: bool) -> int:
-        """Note it; returns how many times in a row it has grown: steadily, or `by_any` amount."""
+        """Note the number; return how often in a row it has grown: by equal amounts, or `by_any` amount."""
         stride = number - self.highest
         if self.highest < 0 or number < self.highest:
             self.stride, self.grown = 0, 0
@@ -117,10 +117,10 @@ class _Kind:
     candidates: dict[int, _Candidate] = field(default_factory=dict)
     learned: int | None = None
     seen: dict[tuple[str, ...], None] = field(default_factory=dict)
-    """Metrics of its last lines. Those of hung ranks, printed in turn, are all among them."""
+    """The metrics of its last lines. Metrics of hung ranks, printed in turn, are all among them."""
 
     def trains(self, metrics: tuple[str, ...]) -> bool:
-        """Whether these metrics are new ones."""
+        """Return whether these metrics are new."""
         new = bool(metrics) and bool(self.seen) and metrics not in self.seen
         self.seen.pop(metrics, None)
         self.seen[metrics] = None
@@ -131,7 +131,7 @@ class _Kind:
 
 @dataclass(frozen=True)
 class _Number:
-    """A number of a line that may count work. `work`: the line says so."""
+    """A number of a line that may count work. `work`: a word of the line says so."""
 
     place: int
     value: int
@@ -147,7 +147,7 @@ class LearnedCounters:
         self._kinds: dict[str, _Kind] = {}
 
     def read(self, low: str) -> CounterReading | None:
-        """The learned counter of a line in lower case, if the line shows that the training goes on; else None."""
+        """Return the learned counter of a line in lower case, if it shows that the training goes on; else None."""
         if len(low) > _MAX_LINE or not any(word in low for word in _LIKELY):
             return None
         if any(word in f" {low} " for word in _MONITOR):
@@ -186,12 +186,12 @@ class LearnedCounters:
             kind.learned = min(steady, key=lambda n: (not n.work, not n.total, n.place)).place
 
     def _forget_one(self) -> None:
-        """Make room: the oldest kind that has taught nothing, else the oldest."""
+        """Make room: drop the oldest kind without a learned counter, else the oldest."""
         del self._kinds[next((k for k, kind in self._kinds.items() if kind.learned is None), next(iter(self._kinds)))]
 
 
 def _split(low: str) -> tuple[str, list[_Number]]:
-    """(the line without its numbers, those of its numbers that may count work)."""
+    """Return the line without its numbers, and those of its numbers that may count work."""
     words, found, start = [], [], 0
     label = _LABEL.match(low)
     label_end = label.end() if label is not None and low[label.end() - 2] in ":])" else 0
@@ -223,6 +223,6 @@ def _split(low: str) -> tuple[str, list[_Number]]:
 
 
 def _name_before(low: str, begin: int) -> list[str]:
-    """The words of the name right before a number: `step`, `time` in `step_time=12`."""
+    """Return the words right before a number, as its name: `step`, `time` in `step_time=12`."""
     text = low[max(0, begin - 24) : begin].rstrip(" :=#[('\"\t")
     return _WORD.findall(text[max(map(text.rfind, " \t|,;[(")) + 1 :])

@@ -1,4 +1,4 @@
-"""Takes the stacks of a running job without supervising it: a watch step, one capture or several, and its end."""
+"""Takes the stacks of a running job without supervising it: a watch step, one capture or several, and the end."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class LiveStacksError(Exception):
 
 
 def account_for(job: Job, settings: Mapping[str, str]) -> pwd.struct_passwd | None:
-    """Return as whom to start the watch step; None for as who we are.
+    """Return the account that starts the watch step; None for the account of this process.
 
     Slurm lets only a job's owner and SlurmUser add a step to it. Root is neither at most sites, and becomes the owner.
 
     Args:
         job: The running job.
-        settings: Slurm's, by the names of slurm.conf.
+        settings: Slurm's settings, by the names of slurm.conf.
 
     Raises:
-        LiveStacksError: its owner is not known on this machine.
+        LiveStacksError: the job's owner is not known on this machine.
     """
     slurm_user = settings.get("SlurmUser", "root")
     if os.geteuid() != 0 or job.user == "root" or slurm_user.partition("(")[0] in ("root", "0"):

@@ -1,7 +1,7 @@
-"""Reads epochs as progress, in logs that show no step: one line an epoch, or a bar that is only drawn when full.
+"""Reads epochs as progress, in logs without steps: one line for each epoch, or a bar that is only drawn when full.
 
-An epoch that is higher than any before it is progress whatever else a job prints: a hung job repeats its epoch. It
-counts only while no shape has read a step, and it does not number the steps of the training.
+An epoch that is higher than any before it is progress, whatever else a job prints: a hung job repeats its epoch. Epochs
+only count while no shape has read a step, and an epoch is not taken for a step of the training.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _EPOCH = re.compile(
     r"\bepochs?['\"]?[\s:=#\[(]{0,6}(?P<epoch>\d{1,7})(?![\d%]|[.:]\d)(?:\s*(?:/|of)\s*(?P<total>\d{1,7}))?"
 )
 _PART = re.compile(r"['\"]?epoch['\"]?[\s:=]{1,3}['\"]?(?P<epoch>\d{1,7}\.\d{1,9})")
-"""A part of an epoch, as Hugging Face's Trainer prints it."""
+"""Matches a fraction of an epoch, as Hugging Face's Trainer prints it."""
 _METRIC = re.compile(
     r"(?:loss|acc(?:uracy)?|ppl|perplexity|nll|mse|mae|rmse|auc|f1|dice|m?iou|psnr|bleu|wer|reward|elbo|err(?:or)?)"
     r"\w*[^\w\n.]{0,12}(?:\w{1,8}[\s:=]{1,3})?-?\d+(?:\.\d+|e-?\d+)"
@@ -34,7 +34,7 @@ _BRACKET = re.compile(r"^[^|\d]{0,40}\[\s*(?P<epoch>\d{1,7})\s*/\s*(?P<total>\d{
 _FULL_BAR = re.compile(r"100%\|[^|]*\|\s*(?P<step>\d{1,9})/(?P<total>\d{1,9})\s*\[(?P<spent>[\d:]+)<")
 _LABELS = re.compile(r"^(?:\s*\d+: |\[rank\d+\]:? ?|\d{4}-\d\d-\d\d[ t][\d:.,]+ )+")
 _SHORT_S, _READ_LATE_S = 3, 2
-"""Bars that follow each other faster are not told apart; and so much later than it was drawn a bar may be read."""
+"""Bars that follow each other faster are not told apart; a bar may be read this many seconds after it was drawn."""
 EPOCHS = "epochs/"
 """How the names of counters of epochs begin."""
 
@@ -45,16 +45,16 @@ class EpochLines:
     def __init__(self) -> None:
         self._highest = -1.0
         self._header: int | None = None
-        """The epoch of the last line that shows an epoch and nothing else."""
+        """The epoch of the last line that only shows an epoch."""
         self._table = False
         self._columns = 0
-        """Of the table of comma-separated values whose header was printed; 0 without one."""
+        """How many columns the table of comma-separated values has whose header was printed; 0 without one."""
         self._bars: dict[str, FullBar] = {}
         """The last full bar of each total."""
         self._last_bar = ""
 
     def read(self, low: str) -> CounterReading | None:
-        """The epoch of a line in lower case, if it is progress as far as this line shows; else None."""
+        """Return the epoch of a line in lower case, if it is progress as far as this line shows; else None."""
         low = _LABELS.sub("", low, count=1)
         if "epoch" in low:
             if _CSV_HEADER.match(low) and _CSV_METRIC.search(low) is not None:
@@ -97,14 +97,14 @@ class EpochLines:
         return CounterReading(EPOCHS + counts.value, whole, counts=counts, learned=True)
 
     def full_bar(self, low: str, now_s: float | None = None) -> FullBar | None:
-        """The full bar of this line, if it is a new one; None for any other line, and for the last bar again.
+        """Return the full bar of this line, if it is a new one; None for any other line, and for a repeated bar.
 
-        A bar that is drawn again has spent more time by as much as has passed. A new one has spent less, or another bar
-        stood between them, or it can have begun since the last one was full.
+        If a bar is drawn again, its time has grown by the time that has passed. A new bar has spent less time, or
+        another bar was drawn in between, or it can have begun since the last bar was full.
 
         Args:
             low: The line in lower case.
-            now_s: When it was read; without it nobody knows when a bar can have begun.
+            now_s: When the line was read; without it, it is not known when a bar can have begun.
         """
         found = _FULL_BAR.search(low)
         if found is None or found["step"] != found["total"]:
@@ -127,10 +127,10 @@ class FullBar(NamedTuple):
     """A bar that was drawn full.
 
     Attributes:
-        spent_s: How long it took.
-        times: How many with its total were full, with it.
-        at_s: When it was read; None if nobody knows.
-        text: All that it shows.
+        spent_s: How long the bar took.
+        times: How many bars with its total were full, including this one.
+        at_s: When the bar was read; None if not known.
+        text: The whole text of the bar.
     """
 
     spent_s: int
@@ -139,7 +139,7 @@ class FullBar(NamedTuple):
     text: str
 
     def begun_after(self, last: FullBar) -> bool:
-        """Whether all of its time can have passed since the last one was full. A copy of that one shows the same."""
+        """Return whether it can have begun after the last bar was full; a copy of that bar has an equal text."""
         if self.at_s is None or last.at_s is None or self.text == last.text:
             return False
         passed_s = self.at_s - last.at_s

@@ -1,7 +1,7 @@
 """Reads progress lines by the shapes of log_shapes.yaml: which number is the step, and what does it count?
 
-The file says what its fields mean. Its patterns are compiled when a line first contains their word, so that the
-supervisor's start pays for the file alone.
+The file explains its fields. Its patterns are compiled when a line first contains their word, so that the supervisor's
+start only has to read the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NEVER = re.compile(r"(?!)(?P<step>)")
 
 
 class Counts(enum.Enum):
-    """What the number of a shape counts."""
+    """The unit that the number of a shape counts."""
 
     TRAINING = "training"
     EPOCH = "epoch"
@@ -45,15 +45,15 @@ class CounterReading(NamedTuple):
     """One line's counter, as a shape reads it.
 
     Attributes:
-        name: Of the counter: lines of another shape or with another total are another counter.
-        number: As it is in the line.
-        total: 0 if the line has none.
-        epoch: None if the shape reads none; the line may contain one all the same.
-        first_epoch: The number of the first epoch, where epoch and total make the number a step of the training.
-        end: Where its last number ends in the line.
-        learned: The counter was learned, no shape reads it.
+        name: Name of the counter: lines of another shape or with another total are another counter.
+        number: The number as it is in the line.
+        total: The total; 0 if the line has none.
+        epoch: The epoch; None if the shape reads none, though the line may contain one.
+        first_epoch: The number of the first epoch, if epoch and total make the number a step of the training.
+        end: The place in the line at which its last number ends.
+        learned: The counter was learned, and is not read by a shape.
         times: How often a bar with this total has been full, from the second time on; else 0.
-        spent_s: How long a full bar took; 0 if that is not known.
+        spent_s: How long a full bar took; 0 if not known.
     """
 
     name: str
@@ -79,13 +79,13 @@ class Shape:
     counts: Counts = Counts.UNKNOWN
     first_epoch: int | None = None
     times: int = 1
-    """A decimal is so many times as high in the reading; without decimals it is 1."""
+    """The factor by which a decimal number is multiplied; 1 for numbers without decimals."""
     examples: tuple[tuple[int | None, str], ...] = ()
-    """(step that must be read, line); None if the line shows no step of a training."""
+    """(step that must be read, line); None as step if the line does not show a step of a training."""
 
     @functools.cached_property
     def compiled(self) -> re.Pattern[str]:
-        """The pattern, with what `<step>`, `<total>`, `<epoch>` and `<start>` stand for."""
+        """The compiled pattern, with `<step>`, `<total>`, `<epoch>` and `<start>` replaced by what they stand for."""
         pattern = _GROUP.sub(lambda match: _GROUPS[match[0]], self.pattern)
         for word in sorted(self.words, key=len):
             # Where a pattern begins with its word, the word is searched first: `re` is fast with such a beginning only.
@@ -100,7 +100,7 @@ class Shape:
             return _NEVER
 
     def read(self, low: str) -> CounterReading | None:
-        """The counter in a line in lower case; None if the line has another shape."""
+        """Return the counter in a line in lower case; None if the line has another shape."""
         match = self.compiled.search(low)
         if match is None:
             return None
@@ -137,7 +137,7 @@ class LogShapes:
         return iter(self._all)
 
     def read(self, low: str) -> CounterReading | None:
-        """The counter of a line in lower case, by the first shape that fits; None if none does."""
+        """Return the counter of a line in lower case, by the first shape that fits; None if no shape fits."""
         for shape in self._likely(tuple([word for word in self._words if word in low])):
             for word in shape.words[1:]:
                 if word not in low:
@@ -149,7 +149,7 @@ class LogShapes:
         return None
 
     def _likely(self, words: tuple[str, ...]) -> tuple[Shape, ...]:
-        """The shapes with these first words, in their order."""
+        """Return the shapes with these first words, in their order."""
         known = self._sets.get(words)
         if known is None:
             if len(self._sets) >= _MAX_SETS:
@@ -160,12 +160,12 @@ class LogShapes:
 
 @functools.cache
 def known_shapes() -> LogShapes:
-    """The shapes of the file; it is read once."""
+    """Return the shapes of the package's file, which is read once."""
     return load_shapes(_FILE)
 
 
 def load_shapes(path: Path) -> LogShapes:
-    """The shapes of a file. Wrong ones are left out: log lines of fewer programs are understood, and no job ends."""
+    """Return the shapes of a file, without wrong ones: then fewer programs' lines are understood, but no job ends."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     shapes = []
     try:
@@ -197,7 +197,7 @@ def _shape(entry: dict[str, Any]) -> Shape:
 
 
 def _number(text: str | None) -> int | None:
-    """`1,000` and `1.23k` as numbers; None if there is none, or one that nobody counts to."""
+    """Return `1,000` and `1.23k` as numbers; None if there is no number, or it is too large for a count."""
     if not text or len(text) > _MAX_DIGITS:
         return None
     if text.isdecimal():

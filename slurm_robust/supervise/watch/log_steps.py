@@ -1,7 +1,7 @@
-"""The numbers in a job's log lines: which of them show progress, and which is the step of the training?
+"""Finds the numbers in a job's log lines that show progress, and the number that is the step of the training.
 
-Log lines hold more than steps: bars of a data set that is prepared, of a validation, of files that are written. Each
-shape of line and each total (`12/391`) is a counter of its own; the training's counter is the one with most progress.
+Log lines have other numbers than steps: progress bars of preparing a data set, of a validation, of writing files. Each
+shape of line and each total (`12/391`) is a counter of its own; the counter with most progress is the training's.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _EPOCH = re.compile(r"\bepoch['\"]?[\s:=#\[(]+['\"]?(?P<epoch>\d{1,9}(?:\.\d{1,9
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x08")
 """Colours, and the backspaces with which Keras draws its bar again."""
 _BARS_END = re.compile(r"(?:it/s|s/it)[^\]\n]{0,300}\]")
-"""A bar ends without a newline: what follows on its line is another line."""
+"""The end of a bar, which ends without a newline: following text on its line counts as another line."""
 _RECENT = 3
-"""Up to so many numbers that repeat in turn are ranks that hang at different steps, and print them again."""
+"""Up to so many numbers that repeat in turn may be ranks that hang at different steps and print them again."""
 _MAX_SERIES = 256
 _CERTAIN = 3
-"""Numbers after which a shape's counter is taken for the training's, so that no other one is learned."""
+"""After so many numbers a shape's counter counts as the training's, so that no other counter is learned."""
 _MANY = 1 << 20
 _UNFINISHED = 4
-"""So close to the end of an unfinished line, a number or its total may still go on."""
+"""If a number ends so close to the end of an unfinished line, it or its total may still go on."""
 
 
 def _own_reading(line: str, own: re.Pattern[str]) -> CounterReading | None:
-    """What the site's own pattern reads."""
+    """Return what the site's own pattern reads."""
     match = own.search(line)
     if match is None:
         return None
@@ -44,7 +44,7 @@ def _own_reading(line: str, own: re.Pattern[str]) -> CounterReading | None:
 
 
 def _parts(low: str) -> Sequence[str]:
-    """A line, or the bar and the line that was printed after it."""
+    """Return a line, or the bar and the line that was printed after it."""
     rate = max(low.find("it/s"), low.find("s/it"))
     if rate < 0 or low.find("]", rate) in (-1, len(low.rstrip()) - 1):
         return (low,)
@@ -55,10 +55,10 @@ def _parts(low: str) -> Sequence[str]:
 class Counters:
     """Tells progress from repeated numbers. All output files of an attempt share one.
 
-    A number is progress where it is higher than the one before it and was not printed a moment ago. So nothing that a
-    hung job repeats is progress: a bar that is drawn again, ranks that hang at different steps and print them in turn,
-    an old number in a warning, a copy of the file. A counter may restart: the fall itself is no progress, the numbers
-    after it are.
+    A number is progress if it is higher than the number before it and was not printed a moment ago. So repetitions by a
+    hung job are not progress: a bar that is drawn again, ranks that hang at different steps and print them in turn, an
+    old number in a warning, a copy of the file. A counter may restart: the fall itself is not progress, but later
+    numbers are.
 
     Attributes:
         count: How many numbers were progress.
@@ -76,13 +76,13 @@ class Counters:
     def progress(
         self, line: str, own: re.Pattern[str] | None = None, *, whole: bool = True, now_s: float | None = None
     ) -> int | None:
-        """The number in this line of the program, where it is progress; else None.
+        """Return the number in this line of the program, if it is progress; else None.
 
         Args:
-            line: What was printed.
+            line: The printed line.
             own: The site's own pattern.
-            whole: Of a line that is not, the last digits may still be missing.
-            now_s: When it was read, if it was read while the program ran.
+            whole: Whether the line is complete; otherwise its last digits may be missing.
+            now_s: When the line was read, if it was read while the program ran.
         """
         found: int | None = None
         low = line.lower()
@@ -118,11 +118,11 @@ class Counters:
 
     @property
     def _knows_steps(self) -> bool:
-        """Whether any counter but that of epochs has shown a step of the training."""
+        """Whether any counter except counters of epochs has shown a step of the training."""
         return any(series.count and not (series.other or series.epochs) for series in self._series.values())
 
     def _advances(self, reading: CounterReading, *, names_epoch: bool) -> bool:
-        """Whether the reading is progress; notes it if so."""
+        """Return whether the reading is progress, and note it if so."""
         name = reading.name
         if reading.epoch is not None:
             self._epoch = float(reading.epoch)
@@ -153,18 +153,18 @@ class Counters:
 
     @property
     def main(self) -> str:
-        """Name of the training's counter, empty if there is none yet.
+        """The name of the training's counter, empty if there is none yet.
 
         A full bar has ended (a data set is prepared, files are written), and a bar that restarts belongs to a
-        validation or an epoch. Of the others, where there are any, it is the one with most progress. A counter that was
-        learned gives way to one that a shape reads.
+        validation or an epoch. Among all other counters, if there are any, the one with most progress is the
+        training's. A counter that a shape reads goes before a learned one.
         """
         name = max(self._series, key=lambda name: self._series[name].rank, default="")
         return name if name and not self._series[name].other else ""
 
     @property
     def training(self) -> CounterSeries:
-        """The numbers of the training's counter; none if there is none yet."""
+        """The numbers of the training's counter; an empty series if there is none yet."""
         return self._series.get(self.main) or CounterSeries()
 
 
@@ -173,16 +173,16 @@ class CounterSeries:
 
     Attributes:
         step: The last number that was progress, -1 for none.
-        first: The first two different ones, or fewer.
+        first: The first two different numbers, or fewer.
         falls: It counted down, or restarted (in each epoch): it does not number the steps of the training.
         epoch: The epoch of the last number, 0 if no line shows it.
         count: How many of its numbers were progress.
-        at: `Counters.count` at the last of them.
-        other: It counts no training.
-        learned: No shape reads it.
+        at: `Counters.count` at the last number that was progress.
+        other: It does not count training.
+        learned: It was learned, and is not read by a shape.
         epochs: It counts epochs.
-        total: Of its last number; 0 if it has none.
-        spent_s: How long its last full bar took; 0 if that is not known.
+        total: The total of its last number; 0 if it has none.
+        spent_s: How long its last full bar took; 0 if not known.
     """
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ class CounterSeries:
         self._lowest = 0
 
     def advances(self, epoch: float, number: int, times: int = 0) -> bool:
-        """Whether this number is progress; `times` is how often a bar has been full."""
+        """Return whether this number is progress; `times` is how often a bar has been full."""
         new, last = (epoch + times / _MANY, number), self._last
         if new == last:
             return False
@@ -215,7 +215,7 @@ class CounterSeries:
             self._recent.clear()  # it restarts, perhaps after very few numbers
         fresh = new not in self._recent
         falls = last is not None and new < last
-        # Once is an old number; twice in a row is a counter that goes down.
+        # One lower number is an old number; two in a row show a counter that goes down.
         goes_on = fresh and (not falls or self._fell)
         self._recent = [*(x for x in self._recent if x != new), new][-_RECENT:]
         self._last, self._fell = new, falls and fresh
@@ -223,9 +223,9 @@ class CounterSeries:
 
     @property
     def rank(self) -> tuple[bool, bool, bool, int, int, bool, int, int]:
-        """The counter with the highest one is the training's.
+        """A key for comparing counters: the one with the highest key is the training's.
 
-        Of bars that are only drawn when they are full, a validation's takes less time than the training's, even if it
+        If bars are only drawn when they are full, a validation's bar takes less time than the training's, even if it
         has more batches.
         """
         spent_s, total = (self.spent_s, self.total) if self._full else (0, 0)
@@ -233,11 +233,11 @@ class CounterSeries:
 
     @property
     def certain(self) -> bool:
-        """Whether it is most likely the training's, and goes on."""
+        """Whether it is most likely the training's counter, and goes on."""
         return self.count >= _CERTAIN and not (self.other or self.learned or self._full)
 
     def note(self, step: int, epoch: float, *, by_epochs: bool, full: bool) -> None:
-        """Remember progress, as the step of the whole training where its epoch is known."""
+        """Remember progress, as a step of the whole training if its epoch is known."""
         if len(self.first) < 2 and step not in self.first:
             self.first.append(step)
         self.falls |= by_epochs or step < self._highest // 2

@@ -1,4 +1,4 @@
-"""Does a training go on with a loss that is bad for good? Each finding is returned or announced once an attempt."""
+"""Tells whether a training goes on with a loss that is bad for good; each finding is returned once in an attempt."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class LossWatch:
         self._lost = self._announced = self._telling = False
 
     def poll(self, *, had_finite: bool = False) -> str:
-        """Why the loss is lost, as a sentence, once; empty else.
+        """Return why the loss is lost, as a sentence, once; else an empty text.
 
-        A spike is only announced, and so is a loss that no rank has ever had a finite one of, also in earlier attempts
-        (`had_finite`): the program may print NaN by design.
+        A spike is only announced. A loss that has never been finite, neither on any rank nor in earlier attempts
+        (`had_finite`), is only announced, too: the program may print NaN by design.
         """
         found = reported(self._attempt.fleet)
         if found is None:
             return ""
         if found.telling and not self._telling:
-            # Another rank is listened to from now on.
+            # From now on the loss of another rank is read.
             self._telling, self._trend, self._lost = True, LossTrend(), False
-        # Many programs give a loss now and then only: the steps in between show the last one again.
+        # Many programs only give a loss now and then: the steps in between show the last loss again.
         if found.loss is not None and found.call != self._call:
             self._call = found.call
             self._trend.take(found.step, found.loss)

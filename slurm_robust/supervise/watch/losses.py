@@ -28,7 +28,7 @@ _BAD_LOSS = re.compile(
 class Losses:
     """The health of one supervised training, across its attempts.
 
-    Where the program writes the record itself, this writes nothing: the program sees every step, we see some.
+    If the program writes the record itself, nothing is written here: the program sees every step, we only see some.
     """
 
     def __init__(self, session: Session) -> None:
@@ -79,9 +79,9 @@ class Losses:
         self._theirs = not await asyncio.to_thread(written)
 
     async def bad(self, attempt: AttemptState) -> BadLoss | None:
-        """What is wrong with the last reported loss, also by the ranks' last lines; None if nothing is.
+        """Return what is wrong with the last reported loss, also by the ranks' last lines; None if it is fine.
 
-        A file system that hangs, or a fault of ours, must not delay a recovery: then nothing is known of the loss.
+        A file system that hangs, or a fault of ours, must not delay a recovery: then the loss is not known.
         """
         self._found = None
         if not self._session.checkpoint_dir:
@@ -110,7 +110,7 @@ class Losses:
         return BadLoss(found.why, healthy, found.before, session.config.checkpoint.rollbacks)
 
     async def go_back(self) -> tuple[str, int | None]:
-        """Have the next attempts start from before what `bad` found.
+        """Have the next attempts start from before the bad loss that `bad` found.
 
         Returns:
             A sentence about it, and the step that training goes back to; None if it does not.
@@ -125,12 +125,12 @@ class Losses:
 
 
 class ReportedLoss(NamedTuple):
-    """What a rank reported last.
+    """The last report of a loss by a rank.
 
     Attributes:
-        call: The one that gave the loss, which may be older than the step.
-        telling: Its loss has been finite before. One that never was may be no loss: of a pipeline's ranks only those of
-            the last stage have one.
+        call: The call that gave the loss, which may be older than the step.
+        telling: The rank's loss has been finite before. Otherwise it may not be a loss: of a pipeline's ranks, only
+            ranks of the last stage have one.
     """
 
     step: int
@@ -141,7 +141,7 @@ class ReportedLoss(NamedTuple):
 
 
 def reported(fleet: Fleet) -> ReportedLoss | None:
-    """Of the first rank that has reported a finite loss; of the first that reports any if there is none."""
+    """Return the loss of the first rank that has reported a finite loss; else of the first that reports any."""
     ranks = (fleet.ranks[number] for number in sorted(fleet.ranks))
     told = [info for info in ranks if info.progress is not None and info.loss is not None]
     info = next((info for info in told if info.had_finite_loss), told[0] if told else None)
@@ -152,7 +152,7 @@ def reported(fleet: Fleet) -> ReportedLoss | None:
 
 
 def _number(value: float | str | None) -> float | None:
-    """NaN and infinity arrive as text."""
+    """Return the number; NaN and infinity arrive as text."""
     try:
         return None if value is None else float(value)
     except ValueError:
@@ -160,5 +160,5 @@ def _number(value: float | str | None) -> float | None:
 
 
 def bad_loss_line(lines: Sequence[str]) -> str:
-    """The last of these lines in which a program says that its loss is not finite, shortened; empty for none."""
+    """Return the last line in which a program says that its loss is not finite, shortened; empty if none does."""
     return next((line.strip()[:_LINE_CHARS] for line in reversed(lines) if _BAD_LOSS.search(line)), "")

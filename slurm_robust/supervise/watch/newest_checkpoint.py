@@ -1,4 +1,4 @@
-"""Looks now and then which checkpoint is the newest verified one; a storage that hangs stops nothing."""
+"""Looks now and then for the newest verified checkpoint; a storage that hangs does not stop anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_robust.supervise.session import Session
 _COST_SHARE = 10.0
 """A look at the checkpoints is followed by a pause this many times as long."""
 _LOOK_S = 0.1
-"""A longer look at them is awaited beside the supervision."""
+"""A search for checkpoints is waited for this long; a longer one goes on beside the supervision."""
 
 
 class NewestCheckpoint:
@@ -25,18 +25,18 @@ class NewestCheckpoint:
 
     @property
     def had_one(self) -> bool:
-        """Whether there was a verified one at the first look; also False while that is not known."""
+        """Whether there was a verified checkpoint at the first look; False while it is not known."""
         return self._before is not None and self._before >= 0
 
     async def newer(self) -> int:
-        """The step of a newer one; -1 while there is none, or it is not known."""
+        """Return the step of a newer checkpoint; -1 while there is none, or it is not known."""
         step = await self._newest_step(self._session.clock.monotonic_s())
         if step is not None and self._before is None:
             self._before = step
         return step if step is not None and self._before is not None and step > self._before else -1
 
     async def _newest_step(self, now_s: float) -> int | None:
-        """The step of the newest verified checkpoint, -1 for none; None while it is not known."""
+        """Return the step of the newest verified checkpoint, -1 for none; None while it is not known."""
         if self._look is None and now_s >= self._next_look_s:
             self._look = asyncio.create_task(asyncio.to_thread(self._look_up))
         if self._look is None:
@@ -50,7 +50,7 @@ class NewestCheckpoint:
         return found.step if found.searched else None
 
     def _look_up(self) -> tuple[ResumePoint, float]:
-        """The newest verified checkpoint, and how long it took to find."""
+        """Return the newest verified checkpoint, and how long the search took."""
         session = self._session
         began_s = session.clock.monotonic_s()
         return look_up(session.checkpoint_dir), session.clock.monotonic_s() - began_s

@@ -14,7 +14,7 @@ class Observer:
     """Brings the state of an attempt up to date, and restarts agents that fell silent.
 
     Attributes:
-        stopped_ranks: Continues ranks that a signal has stopped. Nothing else is decided here.
+        stopped_ranks: Continues ranks that a signal has stopped. The observer does not decide anything else.
     """
 
     def __init__(self, session: Session) -> None:
@@ -24,7 +24,7 @@ class Observer:
         self.stopped_ranks = StoppedRanks(session)
 
     async def poll(self, attempt: AttemptState) -> None:
-        """Read what is new."""
+        """Read everything that is new."""
         session = self._session
         if (stopped_s := session.clock.stopped_s - self._stopped_s) > 0:
             self._stopped_s += stopped_s

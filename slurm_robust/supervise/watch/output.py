@@ -1,6 +1,7 @@
 """Reads the job's own output files: progress lines, exits of tasks, the program's last lines. Never intercepts them.
 
-Files are read from their end at the start of the attempt; what is missing, or is no regular file, is ignored.
+Files are read from the end that they have at the start of the attempt. A path that is missing, or not a regular file,
+is ignored.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ _LINE_MAX = 2000
 _OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: |slurm_robust(?:\.\w+)*: |\{\"at_s\": [\d.]+, \"kind\": ")
 """The beginning of a line of ours: the story, messages of our other commands, and `story.jsonl`.
 
-It may be anywhere in a line: a progress bar ends without a newline, and labels or times may precede it.
+It may be anywhere in a line: a progress bar ends without a newline, and labels or times may precede our text.
 """
 _SLURMS = re.compile(r"(?:srun|slurmstepd\S*): ")
-"""The beginning of a line of Slurm's; `Job step 5.0 aborted` is no step of the training."""
+"""The beginning of a line of Slurm; `Job step 5.0 aborted` is not a step of the training."""
 
 _EXIT = re.compile(r"srun: error: (?P<host>[A-Za-z0-9._\[\],-]+): tasks? (?P<tasks>[0-9,\-\[\]]+): (?P<how>.+?)\s*$")
 _OOM = re.compile(r"Detected \d+ oom[-_ ]kill|oom[-_]kill event|srun: error: \S+: tasks? \S+: Out Of Memory")
-"""Slurm's report of a kill for memory by the kernel or a cgroup. It matches none of CUDA's error texts."""
+"""Slurm's report of a kill for memory by the kernel or a cgroup. It does not match CUDA's error texts."""
 _CANCELLED = re.compile(r"\*\*\* (?P<what>STEP|JOB) (?P<id>\S+) ON \S+ CANCELLED AT \S+(?P<why>.*)")
 _ABORTED = re.compile(r"srun: (?:forcing job termination|Job step aborted: )")
-"""srun's own word that its step is ended: at a signal of the user's, or at an order of slurmctld's."""
+"""srun's own message that its step is ended: at a signal of the user, or at an order of slurmctld."""
 _TROUBLE = re.compile(r"srun: (?:error: |launch/slurm: )|NODE FAILURE")
-"""After such a line srun ends its step for a reason of its own: a task that ended, a lost node, a broken connection."""
+"""After such a line srun ends its step for its own reason: a task that ended, a lost node, a broken connection."""
 _FRAME_LABEL = re.compile(r"^(?:\s*\d+: )?(?:\[rank\d+\]: ?)?")
 _MOST_FRAMES = 4096
 _SIGNALS = {
@@ -69,20 +70,20 @@ class TaskExit:
 
 @dataclass
 class NewOutput:
-    """What new lines of the output contain."""
+    """The facts in new lines of the output."""
 
     step: int | None = None
-    """The training's step, where any counter of the log has gone on: a repeated number is no progress."""
+    """The training's step, if any counter of the log has gone on: a repeated number is not progress."""
     exits: list[TaskExit] = field(default_factory=list)
     oom: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     """Steps (`5.0`) and jobs (`5`) that were ended from outside: by a person, a time limit, a preemption."""
     aborted: bool = False
-    """An srun, which is not named, was told to end its step, and had reported nothing wrong before."""
+    """An srun, which the line does not name, was told to end its step, and had not reported a fault before."""
 
 
 def tasks(text: str) -> list[int]:
-    """The numbers in srun's folded list `0-2,5` (at most 65,536 of them)."""
+    """Return the numbers in srun's folded list `0-2,5` (at most 65,536 of them)."""
     out: list[int] = []
     for part in text.strip("[]").split(","):
         low, _, high = part.partition("-")
@@ -92,7 +93,7 @@ def tasks(text: str) -> list[int]:
 
 
 def read_exit(line: str) -> list[TaskExit]:
-    """The exits in one line of srun's."""
+    """Return the exits in one line of srun."""
     match = _EXIT.search(line)
     if match is None:
         return []
@@ -126,7 +127,7 @@ class OutputFile:
         self._rest = b""
         self._trouble = False
         self.lines: deque[tuple[float, str]] = deque(maxlen=_KEEP_LINES)
-        """The last lines and when each was read. Of a traceback's frames, only the innermost of the program's own."""
+        """The last lines and when each was read. Of a traceback's frames, only the innermost of the program itself."""
         self._frames: dict[str, str] = {}
         """That frame of the traceback that is being read, by the label of its lines."""
         try:
@@ -135,7 +136,7 @@ class OutputFile:
             self._offset = 0
 
     def poll(self, now_s: float) -> NewOutput:
-        """Read what is new."""
+        """Read what is new in the file."""
         found = NewOutput()
         try:
             with self.path.open("rb") as f:
@@ -166,7 +167,7 @@ class OutputFile:
             found.aborted = found.aborted or (not self._trouble and _ABORTED.search(line) is not None)
             if _OOM.search(line):
                 found.oom.append(line)
-        # A bar's line ends only when the next bar is drawn. Read only then, any line that is printed after a hung bar
+        # A bar's line only ends when the next bar is drawn. If it were only read then, a line printed after a hung bar
         # would count as progress.
         self._note_step(found, _without_ours(self._rest), now_s, whole=False)
         return found
@@ -191,11 +192,11 @@ class OutputFile:
 
 
 def _is_frame(line: str) -> bool:
-    """Whether a line only shows where a stack stood: its place, or the code there."""
+    """Return whether a line only shows where a stack stood: its place, or the code there."""
     rest = _FRAME_LABEL.sub("", line, count=1)
     return rest.startswith(("    ", '  File "', "frame #"))
 
 
 def _without_ours(raw: bytes) -> str:
-    """The part of a line that others have written; ours often follows a progress bar without a newline."""
+    """Return the part of a line that others have written; our text often follows a bar without a newline."""
     return _OURS.split(raw[:_LINE_MAX].decode("utf-8", "replace"), maxsplit=1)[0]

@@ -1,4 +1,4 @@
-"""When is a slow training ended, to have its nodes tested? Right after it has saved, and where the site wants it."""
+"""Decides when a slow training is ended to test its nodes: right after it has saved, if the site wants it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from slurm_robust.supervise.watch.newest_checkpoint import NewestCheckpoint
 
 
 class SlowWatch:
-    """Waits for the next verified checkpoint of a slow attempt; once in an attempt."""
+    """Waits for the next verified checkpoint of a slow attempt; once in each attempt."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -15,9 +15,9 @@ class SlowWatch:
         self._over = not session.config.ladder.test_slow or not session.checkpoint_dir
 
     async def poll(self, slow: str) -> str:
-        """Why the nodes are to be tested now, as a sentence; empty while they are not.
+        """Return why the nodes are to be tested now, as a sentence; empty while they are not.
 
-        `slow` says why the training is slow, with no node known to be the slow one; it is empty if it is not.
+        `slow` says why the training is slow, with no node known to be the slow one; it is empty if it is not slow.
         """
         if self._over or not slow:
             self._checkpoint = None

@@ -1,4 +1,4 @@
-"""Is a machine of this job slow? Step timings are judged now and then, and a slow node is reported. Acts on nothing."""
+"""Judges step timings now and then, and reports a slow node of this job. It does not act."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 
 NEW_STEPS = 10
-"""Between two judgements: the second one must see other steps to agree."""
+"""The new steps between two judgements: the second one must see other steps to agree."""
 _COST_SHARE = 200
 """After a judgement, the next one waits so many times the processor time that it took."""
 FOLDER = "slow"
@@ -26,7 +26,7 @@ class Slowness:
     A node is reported when two judgements in a row name it, and again only when other nodes are named.
 
     Attributes:
-        unnamed: Why ranks are slow with no node named, where two judgements in a row say so; else empty.
+        unnamed: Why ranks are slow with no node named, if two judgements in a row say so; else empty.
     """
 
     def __init__(self, session: Session, attempt: AttemptState) -> None:
@@ -41,7 +41,7 @@ class Slowness:
         self._task: asyncio.Task[None] | None = None
 
     def poll(self) -> None:
-        """Begin a judgement where one is due; it runs in a thread, beside the supervision."""
+        """Begin a judgement if one is due; it runs in a thread, beside the supervision."""
         timings, now_s = self._attempt.fleet.timings, self._session.clock.monotonic_s()
         if now_s < self._due_s or (self._task is not None and not self._task.done()):
             return
@@ -71,7 +71,7 @@ class Slowness:
             await self._report(verdict, again, timings)
 
     def _weigh(self, timings: StepTimings) -> tuple[Verdict, float]:
-        """The verdict, and the processor time it took: waiting for busy cores costs the job nothing.
+        """Return the verdict, and the processor time it took: waiting for busy cores costs the job nothing.
 
         Numpy is loaded before the time is taken. From a slow shared disk that takes seconds, and happens only once.
         """

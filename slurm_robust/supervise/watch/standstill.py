@@ -1,7 +1,7 @@
-"""Tells once that a silent job's stacks stand still, long before anything may be done about it.
+"""Tells people once that a silent job's stacks stand still, long before anything may be done about it.
 
-A healthy program may look the same (a service that waits for requests), so nothing is done here and nothing is
-suspected: one line in the story, and the same in the claim for `srobust status`.
+A healthy program may look the same (a service that waits for requests), so there is no action and no suspicion: only a
+line in the story, and in the claim for `srobust status`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from slurm_robust.supervise.session import Session
 from slurm_robust.supervise.watch.attempt_state import AttemptState
 
 _PLACES = 3
-"""More places than these are left to `srobust stacks`."""
+"""The most places that are named; `srobust stacks` shows all."""
 
 
 class Standstill:
-    """How long the stacks of all ranks have stood still, and whether that was told."""
+    """How long the stacks of all ranks have stood still, and whether people were told."""
 
     def __init__(self, session: Session, attempt: AttemptState) -> None:
         self._session = session
@@ -51,21 +51,21 @@ class Standstill:
             job.tell(still_since_s=round(now_s - self._still_s, 3), still=self._told)
 
     def moved(self) -> None:
-        """Take back what was told: the job has moved."""
+        """Take back the report: the job has moved."""
         if self._told:
             self._session.folder.log_event("note", "the stacks of the ranks move again")
             self._session.job.tell(still_since_s=0.0, still="")
         self._still_s, self._told = 0.0, ""
 
     def _stands(self, captures: list[Capture]) -> bool:
-        """Whether all living ranks were seen twice, at the same place, in no pause that the program has announced."""
+        """Return whether all living ranks were seen twice at one place each, without an announced pause."""
         if self._attempt.pause_kind in PATIENT_PHASES:
             return False
         found = motions(captures)
         return bool(found) and all(one.motion is not Motion.MOVING for one in found)
 
     def _then(self, due_in_s: float) -> str:
-        """What is done if it stays so, when, and what a person may type."""
+        """Return words for what is done if it stays so, when, and what a person may type."""
         session = self._session
         then = "So far they prove no hang, and nothing is done"
         if due_in_s < math.inf:
@@ -77,9 +77,9 @@ class Standstill:
 
 
 def _waits(capture: Capture, verdict: Verdict) -> bool:
-    """Return whether somebody seems to wait for others, or is held: a program that only sleeps is not spoken of.
+    """Return whether ranks seem to wait for others, or are held: a program that only sleeps is not reported.
 
-    Where the ranks wait by sockets of their own, no stack says that they do; but they stand at different places.
+    If ranks wait by sockets of their own, their stacks do not show it; but then they stand at different places.
     """
     stands = verdict.conclusion is not Conclusion.NONE and verdict.grade is not Grade.NONE
     places = [rank_place(rank) for rank in capture.ranks]
@@ -88,7 +88,7 @@ def _waits(capture: Capture, verdict: Verdict) -> bool:
 
 
 def _where(capture: Capture) -> str:
-    """`ranks 0,2-3 in all_reduce (train.py:12), rank 1 in sleep (data.py:7)`, the most ranks first."""
+    """Return `ranks 0,2-3 in all_reduce (train.py:12), rank 1 in sleep (data.py:7)`, the most ranks first."""
     places: dict[str, list[int]] = {}
     for rank in capture.ranks:
         places.setdefault(rank_place(rank).label or "an unknown place", []).append(rank.rank)

@@ -1,4 +1,4 @@
-"""How long do a training's steps take, and what did some take beyond that? Pure: steps and times in, seconds out."""
+"""Computes how long a training's steps take, and how long some took beyond that. Pure: steps in, seconds out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHECKPOINT, EVALUATE = "checkpoint", "evaluate"
 _KEPT = 512
 _MIN_SAMPLES = 10
 _SAMPLE_S = 5.0
-"""Short steps are taken together for so long: agents see them at their own ticks."""
+"""Short steps are measured together for so long: agents see steps at their own ticks."""
 _BEYOND = 1.25
 """Steps that take longer than this times the usual are slow; less is jitter."""
 
@@ -18,8 +18,9 @@ _BEYOND = 1.25
 class StepPace:
     """The pace of one training, by one of its ranks: all ranks wait for each other.
 
-    The usual pace is the median of the last 512 samples. Where the program announces a checkpoint, what the step took
-    beyond the usual is the checkpoint's. An announced evaluation is the training's own work, neither slow nor lost.
+    The usual pace is the median of the last 512 samples. If the program announces a checkpoint, the time of the step
+    beyond the usual pace counts for the checkpoint. An announced evaluation is the training's own work, neither slow
+    nor lost.
 
     Attributes:
         checkpoint_s: Seconds in which steps stood still for a checkpoint.
@@ -41,12 +42,12 @@ class StepPace:
         return self._usual_s
 
     def restart(self) -> None:
-        """Another attempt begins: what lies between its steps and those before is no step."""
+        """Begin with another attempt: the time between its steps and earlier steps is not a step."""
         self._last = None
         self._phases.clear()
 
     def saw(self, step: int, at_s: float, phase: str) -> None:
-        """Note the rank's step, when it completed it, and the phase that it is in."""
+        """Note a step of the rank, when it completed the step, and the phase that it is in."""
         if self._last is None or step < self._last[0]:
             self.restart()
             self._last = (step, at_s)

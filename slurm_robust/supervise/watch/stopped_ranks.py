@@ -1,4 +1,4 @@
-"""Continues, once, a rank that a signal has stopped: that is no fault of its node.
+"""Continues, once, a rank that a signal has stopped: a stop is not a fault of its node.
 
 If it stops again, the stacks decide as for any other silence (`policy.job.consequences`).
 """
@@ -16,17 +16,17 @@ from slurm_robust.supervise.session import Session
 
 _ASK_AGAIN_S = 5.0
 _ASKED_AT_MOST = 3
-"""A request is lost if no agent of the node is there at that moment."""
+"""How often the agent is asked: a request is lost if no agent of the node is there at that moment."""
 _UNTRACED = " and nobody traces it"
 
 
 @dataclass(frozen=True)
 class StoppedRank:
-    """The main process of a rank that is stopped.
+    """The stopped main process of a rank.
 
     Attributes:
-        stopped_s: For how long.
-        traced: A debugger holds it.
+        stopped_s: For how many seconds it has been stopped.
+        traced: Whether a debugger holds it.
     """
 
     rank: int
@@ -39,9 +39,10 @@ class StoppedRank:
 def to_continue(
     stopped: Collection[StoppedRank], ranks: int, silent_s: float, limit_s: float, faulty: Collection[str]
 ) -> list[StoppedRank]:
-    """Which of the stopped ranks are to be continued.
+    """Return which of the stopped ranks are to be continued.
 
-    None are if more than half of the job's ranks are stopped: then the job is suspended, by Slurm or by a person.
+    If more than half of the job's ranks are stopped, the result is empty: the job is suspended, by Slurm or by a
+    person.
 
     Args:
         stopped: All stopped ranks.
@@ -56,9 +57,10 @@ def to_continue(
 
 
 def others_rest(seen_at_s: float, rest_s: float, now_s: float, settings: SuperviseConfig) -> bool:
-    """Whether captures have shown not long ago that the other ranks wait, for as long as a rank has to be stopped.
+    """Return whether recent captures have shown that the other ranks wait, for as long as a rank must be stopped.
 
-    In a job that reports nothing, a silence says nothing: a rank may be stopped by design while the others work.
+    In a job that does not report progress, a silence does not show it: a rank may be stopped by design while others
+    work.
     """
     fresh_s = 2 * settings.quiet_capture_interval_s
     return now_s - seen_at_s <= fresh_s and rest_s > 0 and rest_s >= settings.continue_stopped_after_s
@@ -73,18 +75,18 @@ class StoppedRanks:
         self._last_sign_s = self._moved_at_s = 0.0
         """The last sign of progress, and when it was new, on our monotonic clock."""
         self._since_s: dict[tuple[int, int], float] = {}
-        """Rank and process → since when it is stopped."""
+        """Rank and process → since when the process is stopped."""
         self._asked: dict[tuple[int, int], tuple[int, float]] = {}
-        """Rank and process → how often its agent was asked to continue it, and when last."""
+        """Rank and process → how often its agent was asked to continue the process, and when last."""
         self._answered: set[tuple[int, int]] = set()
         self._continued_at_s: dict[int, float] = {}
 
     def continued_since(self, at_s: float) -> list[int]:
-        """The ranks that were continued after this time, seconds since the epoch."""
+        """Return the ranks that were continued after this time, seconds since the epoch."""
         return sorted(rank for rank, when_s in self._continued_at_s.items() if when_s >= at_s)
 
     def to_be_continued(self, fleet: Fleet) -> frozenset[int]:
-        """The stopped ranks that are continued once they have held the job up for long enough; in mode act, once."""
+        """Return the stopped ranks that are continued once they have held the job up for long; once, in act mode."""
         over = self._answered | {key for key, (times, _) in self._asked.items() if times >= _ASKED_AT_MOST}
         over = over if self._session.acting and fleet is self._fleet else set()
         stopped = [StoppedRank(r.rank, r.node, r.pid, math.inf, traced=r.state == "t") for r in fleet.stopped]
@@ -94,17 +96,17 @@ class StoppedRanks:
         return frozenset(one.rank for one in found if (one.rank, one.pid) not in over)
 
     def awaits_an_answer(self) -> bool:
-        """Whether an agent was asked a moment ago, so that its rank may be on its way already."""
+        """Return whether an agent was asked a moment ago, so that its rank may already run again."""
         asked = (when_s for key, (_, when_s) in self._asked.items() if key not in self._answered)
         return self._session.clock.monotonic_s() - max(asked, default=-math.inf) < _ASK_AGAIN_S
 
     def poll(self, fleet: Fleet, last_sign_s: float, *, waited_for: bool = True) -> bool:
-        """Ask for the ranks that are to be continued; True while a stop holds up, or has just ended.
+        """Ask for the ranks that are to be continued; return True while a stop holds up, or has just ended.
 
         Args:
             fleet: The ranks of the current attempt.
             last_sign_s: The time of its last sign of progress.
-            waited_for: The silence, or captures, say that the others wait; otherwise no rank is asked for.
+            waited_for: The silence, or captures, show that the others wait; otherwise no rank is asked for.
         """
         now_s = self._session.clock.monotonic_s()
         if fleet is not self._fleet:
@@ -114,14 +116,14 @@ class StoppedRanks:
         if last_sign_s != self._last_sign_s:
             self._last_sign_s, self._moved_at_s = last_sign_s, now_s
         answers, fleet.continued = fleet.continued, []
-        # Each answer is told: a list in which any() stops early would lose some.
+        # Each answer is reported, so this is a list: any() alone would stop early and lose some.
         continued = [answer for answer in answers if self._tell(answer, now_s)]
         before = set(self._since_s)
         stopped = self._stopped(fleet.stopped, now_s)
         if self._session.srun_exit_code is None and waited_for:
             self._ask(stopped, len(fleet.alive), now_s)
         limit_s = self._session.settings.continue_stopped_after_s
-        # Steps may come before the word that a rank goes on, whoever has continued it.
+        # Steps may come before the message that a rank goes on, whoever has continued it.
         holds_up = bool(stopped) and 0 < limit_s <= now_s - self._moved_at_s
         return bool(continued or holds_up or before - set(self._since_s))
 

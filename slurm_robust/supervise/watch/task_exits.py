@@ -1,7 +1,7 @@
 """Collects tasks that ended badly, from srun's reports in the job's output, and from agents with the SPANK plugin.
 
-srun's report is preferred: it knows kills for memory. So an agent's report is held back for a moment, and used where no
-report of srun's follows (its output goes to a terminal, or through a pipe).
+srun's report is preferred, since it knows kills for memory. So an agent's report is held back for a moment, and used if
+no report of srun follows (its output goes to a terminal, or through a pipe).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TaskExits:
         self._due.setdefault(number, TaskDeath(task, now_s + len(self._due) * 1e-6, oom_killed))
 
     def add_from_agents(self, fleet: Fleet, now_s: float) -> None:
-        """Take what agents have reported by now."""
+        """Take the reports of agents so far."""
         for key, end in list(fleet.ends.items()):
             if key in self._read:
                 continue
@@ -59,7 +59,7 @@ class TaskExits:
                 self._held[end.task] = end, now_s + SRUN_FIRST_S
 
     def due(self, now_s: float) -> dict[int, TaskDeath]:
-        """Task → its death, for those that are confirmed and not dropped yet."""
+        """Return task → its death, for deaths that are confirmed and not dropped yet."""
         for number, (end, due_s) in list(self._held.items()):
             if now_s < due_s:
                 continue
@@ -71,5 +71,5 @@ class TaskExits:
         return dict(self._due)
 
     def drop(self, task: int) -> None:
-        """The death is dealt with."""
+        """Drop a death that is dealt with."""
         self._due.pop(task, None)

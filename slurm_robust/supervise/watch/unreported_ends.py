@@ -1,6 +1,7 @@
-"""Ranks that are gone, and whose ends nobody reports: srun waits for them for ever, since their slurmstepd is gone too.
+"""Finds ranks that are gone without a reported end: their slurmstepd is gone, too, so srun waits for them for ever.
 
-Whoever lost them may then end with a bare exit code, which looks like the first death, and like the program's own end.
+Ranks that lost them may then end with a bare exit code, which looks like the first death, and like the program's own
+end.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from collections.abc import Container
 from slurm_robust.supervise.reported.fleet import Fleet, RankInfo
 
 REPORT_S = 5.0
-"""After its last task srun ends, or at least reports how that ended, within so long on a busy machine."""
+"""After its last task srun ends, or at least reports the task's end, within this time on a busy machine."""
 
 
 def unreported(fleet: Fleet, exits: Container[int], last_sign_s: float) -> list[RankInfo]:
-    """Return the ranks without a known end, where nothing lives any more and others have ended badly (`exits`).
+    """Return the ranks without a known end, if no rank lives any more and others have ended badly (`exits`).
 
-    If the others went on without a rank, it may have finished: most programs have no end that anybody reports.
+    If the others went on without a rank, it may have finished: the end of most programs is not reported.
     """
     ended = {r.task for r in fleet.ranks.values() if r.rank in exits}
     if fleet.runs or not ended:
@@ -26,5 +27,5 @@ def unreported(fleet: Fleet, exits: Container[int], last_sign_s: float) -> list[
 
 
 def awaited(fleet: Fleet, now_s: float) -> bool:
-    """Whether the reports may still come: the last rank has only just gone."""
+    """Return whether reports may still come: the last rank has only just gone."""
     return now_s - max(r.missed_at_s for r in fleet.ranks.values()) < REPORT_S

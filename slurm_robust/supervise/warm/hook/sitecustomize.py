@@ -1,10 +1,10 @@
 """Runs in each rank of `srobust run --robust-warm`, before the program's first line: records, or waits.
 
-`SROBUST_WARM=record` in the environment records what the program imports; `wait` imports that and waits for the
-release of the next attempt; `probe` shows that this Python loads this file. Afterwards environment and `sys.path` are
-as if this file did not exist, and the user's own sitecustomize runs as it would without us.
+`SROBUST_WARM=record` in the environment records what the program imports; `wait` imports the recorded modules and waits
+for the release of the next attempt; `probe` shows that this Python loads this file. Afterwards environment and
+`sys.path` are as if this file did not exist, and the user's own sitecustomize runs as it would without us.
 
-Whatever fails here, a program that only records starts all the same.
+If anything fails here, a program that only records starts all the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROBED = 86
 
 
 def _withdraw() -> list[str]:
-    """Remove this folder from where Python and its children look for modules; return the entries behind it."""
+    """Remove this folder from the module search path of Python and its children; return the entries behind it."""
     here = os.path.dirname(os.path.abspath(__file__))
     ours = [number for number, entry in enumerate(sys.path) if os.path.abspath(entry or ".") == here]
     behind = sys.path[ours[0] + 1 :] if ours else list(sys.path)
@@ -33,7 +33,7 @@ def _withdraw() -> list[str]:
 
 
 def _load_the_other(behind: list[str]) -> None:
-    """Run the sitecustomize that Python would have found without us; without one, none was imported."""
+    """Run the sitecustomize that Python would have found without us; raise if there is no other one."""
     from importlib.machinery import PathFinder
 
     found = PathFinder.find_spec("sitecustomize", behind)
@@ -47,7 +47,7 @@ def _load_the_other(behind: list[str]) -> None:
 
 
 def _record(role: str) -> None:
-    """Begin to record; a warm process, which must not run the program on its own, ends where that fails."""
+    """Begin to record; if that fails, a warm process ends, since it must not run the program on its own."""
     try:
         import srobust_import_record as record  # type: ignore[import-not-found]
 

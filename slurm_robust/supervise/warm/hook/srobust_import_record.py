@@ -1,10 +1,11 @@
-"""Records what a program imports, in order, and under which environment: into memory, for the node's agent.
+"""Records in memory what a program imports, in order, and in which environment, for the node's agent.
 
-A finder at the front of `sys.meta_path` that finds nothing. It writes lines into a memfd named `srobust-imports`:
+It is a finder at the front of `sys.meta_path` that never finds a module. It writes lines into a memfd named
+`srobust-imports`:
 
     m NAME ORIGIN   a module was imported from this file (tabs between the words)
     e NAME VALUE    the program has changed a variable of its environment
-    u NAME          it has removed one
+    u NAME          the program has removed a variable
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MOST_BYTES = 2 << 20
 
 
 def high_descriptor(fd: int) -> int:
-    """The same file behind a high number: the program's own descriptors get the numbers that they always have."""
+    """Return a high-numbered descriptor of the file: the program's own descriptors then keep their usual numbers."""
     for least in _HIGH_FDS:
         try:
             high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
@@ -33,12 +34,12 @@ def high_descriptor(fd: int) -> int:
 
 
 def _raw_environment() -> dict[bytes, bytes]:
-    """The environment as Python keeps it: to compare it costs a microsecond, and there are thousands of imports."""
+    """Return the environment as Python keeps it: comparing it costs a microsecond, at each of thousands of imports."""
     return os.environ._data  # type: ignore[attr-defined,no-any-return]
 
 
 class ImportRecord:
-    """Finds nothing, and writes down what is being looked for once it is there."""
+    """A finder that never finds a module, but writes down each module that was looked for, once it is imported."""
 
     def __init__(self) -> None:
         self._fd = high_descriptor(os.memfd_create(MEMFD_NAME, _CLOEXEC))
@@ -48,7 +49,7 @@ class ImportRecord:
         self._written_bytes = 0
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Note the module before this one, and what has changed since."""
+        """Note the module that was imported before this one, and what has changed since."""
         if self._fd >= 0 and os.getpid() == self._pid:
             try:
                 self._note(name)

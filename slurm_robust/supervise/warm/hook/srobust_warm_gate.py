@@ -1,13 +1,14 @@
 """Imports in a warm process what the running ranks have imported, waits, and becomes the program at its release.
 
-It listens on an abstract Unix socket named after its pid. The agent of its node sends one JSON object a connection:
+It listens on an abstract Unix socket named after its pid. The agent of its node sends one JSON object in each
+connection:
 
     {"order": "prepare", "record": …}   import what this record names (`srobust_import_record`)
     {"order": "state"}                  answer whether that is done; every order answers so
     {"order": "go", "set": {…}, "unset": […], "until_s": …}
                                         start the program, in this environment, up to that time (CLOCK_MONOTONIC)
 
-One that is given no order for `LEASE_S` ends: whoever started it is gone. Nothing here starts the program but `go`.
+A process that gets no order for `LEASE_S` ends: its starter is gone. Only `go` starts the program.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MOST_BYTES = 8 << 20
 _PEER = struct.Struct("3i")
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/infiniband", "/dev/accel")
 _OWN = ("slurm_robust",)
-"""Of what is not installed in site-packages, this alone is imported: it reads no environment when it is imported."""
+"""The only package outside site-packages that is imported here: importing it does not read the environment."""
 
 LEFT_OUT = {
     "mpi4py": "starts MPI",
@@ -52,16 +53,16 @@ LEFT_OUT = {
     "torch._inductor.async_compile": "starts processes",
     "torch._inductor.codecache": "starts processes",
 }
-"""Modules, with all below them, that are imported by the program alone; and what they do when they are imported."""
+"""Modules, with all modules below them, that only the program imports → what they do when they are imported."""
 APPLIED = (
     "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NUMEXPR_", "TORCH", "PYTORCH_", "TRITON_",
     "NCCL_", "TOKENIZERS_", "HF_", "TRANSFORMERS_", "TF_", "XLA_", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING",
 )  # fmt: skip
-"""Variables that libraries read when they are imported, the same on all ranks: imported under the program's values."""
+"""Variables, equal on all ranks, that libraries read when they are imported: imports run with the program's values."""
 _RENDEZVOUS = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT",
 )  # fmt: skip
-"""Read by torch.distributed when a process group is made, and by no module when it is imported."""
+"""Variables that torch.distributed reads when a process group is made, and that no module reads at its import."""
 _NOT_APPLIED = (*_RENDEZVOUS, "SROBUST_", "SLURM_", "PYTHONPATH")
 
 
@@ -103,8 +104,8 @@ class Imports:
 
     Attributes:
         refused: Why this process must not become a rank; empty if it may.
-        offender: The module because of which that is so; empty for none.
-        count: Modules that were imported because of the record, with those that they import.
+        offender: The module that is the reason; empty for none.
+        count: How many modules were imported because of the record, directly or by other modules.
     """
 
     def __init__(self) -> None:
@@ -114,10 +115,10 @@ class Imports:
         self.seconds = 0.0
         self._roots = _installed_roots()
         self._environment = dict(os.environ)
-        """As the program finds it: what the record applies is undone, what a module sets stays."""
+        """The environment that the program gets: changes of the record are undone, changes by a module stay."""
 
     def follow(self, record: str, extra: Sequence[str], left_out: Sequence[str]) -> None:
-        """Import what a record names; `extra` are names that the user gave, `left_out` names that did harm before."""
+        """Import the modules of a record; `extra` are names from the user, `left_out` names that did harm before."""
         began_s, known = time.monotonic(), len(sys.modules)
         lines = [line.split("\t") for line in record.splitlines()]
         origins = {line[1]: line[2] for line in lines if line[0] == "m" and len(line) == 3}
@@ -136,7 +137,7 @@ class Imports:
         self.seconds += time.monotonic() - began_s
 
     def _apply(self, line: list[str]) -> bool:
-        """Make a change of the environment that the record has; False if what follows depends on one of the rank."""
+        """Apply one change of environment in the record; return False if later imports depend on the rank's values."""
         if line[0] not in ("e", "u"):
             return True
         key, value = line[1], line[2] if line[0] == "e" and len(line) == 3 else None
@@ -185,7 +186,7 @@ class Imports:
         self.offender, self.refused = name, f"{name} {why}"
 
     def _compare(self, origins: dict[str, str]) -> None:
-        """A module of the same name from another file must not be what the program finds."""
+        """Refuse if a module here comes from another file than in the program."""
         for name, origin in origins.items():
             spec = getattr(sys.modules.get(name), "__spec__", None)
             here = getattr(spec, "origin", None)
@@ -199,14 +200,14 @@ class Imports:
         os.environ.update(self._environment)
 
     def release(self, changed: dict[str, str], removed: Iterable[str]) -> None:
-        """The environment of the attempt that begins."""
+        """Set the environment of the attempt that begins."""
         for key in removed:
             os.environ.pop(key, None)
         os.environ.update(changed)
 
 
 class Output:
-    """Keeps what importing prints until the program starts: then it is printed, as at any other start."""
+    """Keeps output of imports until the program starts, and then prints it, as at any other start."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[int, int, int]] = []
@@ -220,7 +221,7 @@ class Output:
             self._kept.append((fd, saved, memory))
 
     def release(self) -> None:
-        """Print what was kept back, and let later output through."""
+        """Print the output that was kept back, and let later output through."""
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
@@ -234,7 +235,7 @@ class Output:
 
 
 class BehindOthers:
-    """Lets the training have the processor first while this imports; what waits afterwards has to answer at once."""
+    """Gives the training priority on the processor during the imports; later waiting has to answer at once."""
 
     def __enter__(self) -> None:
         self._policy = os.sched_getscheduler(0)
@@ -252,7 +253,7 @@ class BehindOthers:
 
 
 class FirstToDie:
-    """Where memory runs out, the kernel kills this and not the training; undone at the release."""
+    """Has the kernel kill this process, and not the training, if memory runs out; undone at the release."""
 
     def __init__(self) -> None:
         self._oom_score = ""
@@ -283,7 +284,7 @@ def _listener() -> socket.socket:
 
 
 def _request(connection: socket.socket) -> dict[str, Any] | None:
-    """The order on a connection; None if it is not an order, or another user sent it."""
+    """Return the order on a connection; None if it is not an order, or another user sent it."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     if _PEER.unpack(peer)[1] not in (0, os.getuid()):
         return None
@@ -313,7 +314,7 @@ class Gate:
         self._lease_s = time.monotonic() + LEASE_S
 
     def order_to_go(self) -> dict[str, Any]:
-        """Serve until the order to start the program has come.
+        """Serve orders until the order to start the program has come.
 
         Raises:
             OSError: no order came for `LEASE_S`.
@@ -331,7 +332,7 @@ class Gate:
                 self._lease_s = time.monotonic() + LEASE_S
 
     def _next(self) -> dict[str, Any]:
-        """The next order that was answered; an empty one instead of one that is not to be followed."""
+        """Return the next order that was answered; an empty order if it must not be followed."""
         self._listener.settimeout(max(0.1, self._lease_s - time.monotonic()))
         accepted, _ = self._listener.accept()
         with socket.socket(fileno=high_descriptor(accepted.detach())) as connection:
@@ -348,7 +349,7 @@ class Gate:
         return order if going or order.get("order") != "go" else {}
 
     def _may_go(self, order: dict[str, Any]) -> bool:
-        """Whether this order starts the program: not one that was read too late, when another step was started."""
+        """Return whether this order starts the program: it does not if it was read too late, after another start."""
         ready = order.get("order") == "go" and self._ready and not self.imports.refused
         return ready and time.monotonic() < float(order["until_s"])
 
@@ -365,7 +366,7 @@ class Gate:
 
 
 def wait() -> None:
-    """Import and wait; returns when the program is to start, and never where it is not."""
+    """Import and wait; return when the program is to start, else never."""
     code = 0
     try:
         output, memory, folder = Output(), FirstToDie(), os.getcwd()
