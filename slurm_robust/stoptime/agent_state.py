@@ -11,16 +11,16 @@ class AgentState:
     """One node of the run.
 
     Attributes:
-        index: Its number in the step; -1 before its agent has said anything.
-        heard_s: When it last said something (monotonic).
-        loaded: Its rank server has told whether it can work.
-        has_torch: False if PyTorch cannot be loaded on it.
-        trouble: Why no rank can run on it; empty if ranks can.
-        gone: Why it left the test, as a sentence; empty while it is there.
-        answers: Its answer to each order, by the order's number.
-        ranks: What its own ranks told, by the order's number.
-        digests: What its devices came to in the alignment test.
-        of_job: Its ranks have the NCCL variables of the job's own ranks there.
+        index: The node's number in the step; -1 before its agent's first message.
+        heard_s: When its agent last sent a message (monotonic).
+        loaded: The node's rank server has told whether it can work.
+        has_torch: False if PyTorch cannot be loaded on the node.
+        trouble: Why no rank can run on the node; empty if ranks can.
+        gone: Why the node left the test, as a sentence; empty while it takes part.
+        answers: The agent's answer to each order, by the order's number.
+        ranks: The results of the node's own ranks, by the order's number.
+        digests: The results of its devices in the alignment test.
+        of_job: Whether its ranks have the NCCL variables of the job's own ranks there.
     """
 
     index: int = -1
@@ -39,7 +39,7 @@ class AgentState:
     of_job: bool = False
 
     def take(self, message: dict[str, Any]) -> None:
-        """Note what one message says."""
+        """Note the content of one message."""
         kind = message.get("t")
         if kind == "hello":
             self.index, self.host, self.step = message["index"], message["host"], message["step"]

@@ -1,4 +1,4 @@
-"""Runs the test step: one srun, one agent a node; its stdin and stdout are the channel. It leaves nothing running."""
+"""Runs the test step: one srun, one agent on each node; stdin and stdout are the channel. Leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _CONTAINERS = ("PYXIS_", "ENROOT_", "APPTAINER_", "SINGULARITY_", "_SLURM_SPANK_
 _WORLD = ("MASTER_", "TORCHELASTIC_", "CUDA_VISIBLE_DEVICES", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """A surrounding job's own ranks and devices: Slurm sets the step's devices itself."""
 _SECOND_STORE = "TORCH_DISTRIBUTED_USE_TORCHCOMMS"
-"""PyTorch then opens a second connection to the store of a test, which takes none after its ranks have come."""
+"""With this variable PyTorch opens a second connection to a test's store, which accepts none after its ranks came."""
 _END_S = 6.0
-"""For the agents to end what they started, after their stdin has ended: two signals of two seconds."""
+"""Time for the agents to end their processes after their stdin has ended: two signals of two seconds."""
 _TERM_S = 5.0
 _KILLED_S = 3.0
 _KEPT_LINES = 20
@@ -39,14 +39,14 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class StepTarget:
-    """Where the test runs.
+    """The place where the test runs.
 
     Attributes:
         job_id: The job in whose allocation it runs, or None for an allocation of its own.
         rank_python: The Python that has PyTorch.
-        gres: For an allocation of its own: what to ask for on each node, `gpu:8`; empty for nothing.
+        gres: For an allocation of its own: the GRES to ask for on each node, `gpu:8`; empty for none.
         reservation: For an allocation of its own: the reservation that the nodes are in, or empty.
-        admission: For an allocation of its own: srun's options of account, QOS and partition.
+        admission: For an allocation of its own: srun's options for account, QOS and partition.
     """
 
     nodes: tuple[str, ...]
@@ -58,9 +58,9 @@ class StepTarget:
 
 
 def environment(base: dict[str, str]) -> dict[str, str]:
-    """What the step's tasks see: nothing of a surrounding job's steps, containers or ranks. NCCL's variables stay.
+    """Return the tasks' environment, with NCCL's variables, but without a surrounding job's steps, containers, ranks.
 
-    Whoever looks for the job's ranks on a node (captures of stacks, GPU holders) leaves out what has SROBUST_WATCH.
+    Code that looks for the job's ranks on a node (captures of stacks, GPU holders) skips processes with SROBUST_WATCH.
     """
     kept = {
         key: value
@@ -71,11 +71,11 @@ def environment(base: dict[str, str]) -> dict[str, str]:
 
 
 def ending_with_parent() -> Callable[[], None]:
-    """What an srun does as it starts: have Linux end it when this process dies, however that dies."""
+    """Return a function for an srun to call as it starts: Linux then ends srun when this process dies in any way."""
     libc, parent = ctypes.CDLL(None), os.getpid()
 
     def begin() -> None:
-        # srun ends its step, or its place in the queue, on SIGTERM; killed outright it would leave the step running.
+        # On SIGTERM srun ends its step, or leaves the queue; killed outright, it would leave the step running.
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -84,10 +84,10 @@ def ending_with_parent() -> Callable[[], None]:
 
 
 def argv(target: StepTarget, *, wait_s: float, limit_s: float) -> list[str]:
-    """The command line of the step.
+    """Return the command line of the step.
 
     Args:
-        target: Where it runs.
+        target: The place where the step runs.
         wait_s: How long an allocation of its own is waited for.
         limit_s: How long the test may take.
     """
@@ -168,7 +168,7 @@ class AgentStep:
             self._process.stdin.write(node_agent.packed(order).encode() + b"\n")
 
     async def end(self) -> bool:
-        """End the step: the agents by themselves, else srun by signals. Returns when srun has ended.
+        """End the step: let the agents end by themselves, else end srun by signals. Return when srun has ended.
 
         Returns:
             True if the agents ended by themselves; else Slurm may still count the step as running.

@@ -1,8 +1,9 @@
-"""Which GPU computes other bits than its sisters? Pure.
+"""Finds GPUs that compute other bits than like GPUs. Pure.
 
 Every device runs the same training step of a small reference model several times. Devices of one hardware and library
-class must come to the same bits, each time. Where more than half of a class agree, they are right. A device on which
-the step crashes is broken if two others of the run come to a result; any other hindrance says nothing about it.
+class must get equal bits each time. If more than half of a class agree, their bits are right. A device on which the
+step crashes is broken if two other devices of the run get a result; any other error does not tell anything about the
+device.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ _LEAST_OTHERS = 2
 
 @dataclass(frozen=True)
 class StepDigests:
-    """What one device came to.
+    """The results of one device.
 
     Attributes:
         device: `cpu`, `cuda:0` and so on.
-        hardware: Devices of the same text must compute the same bits: model, processors, library versions.
+        hardware: Model, processors and library versions: devices with an equal text must compute equal bits.
         digests: One for each repeat, over all products, parameters and gradients.
     """
 
@@ -36,13 +37,13 @@ class StepDigests:
 
     @property
     def steady(self) -> bool:
-        """Whether all repeats came to the same bits."""
+        """Whether all repeats gave equal bits."""
         return len(set(self.digests)) == 1
 
 
 @dataclass(frozen=True)
 class StepError:
-    """Why one device came to no digests."""
+    """The reason why one device has no digests."""
 
     node: str
     device: str
@@ -50,17 +51,17 @@ class StepError:
 
 
 CRASHES = ("cuda error", "test's process died of", "cublas_status_execution_failed", "cublas_status_internal_error")
-"""What a step says, in small letters, that met a broken device. A lack of memory or of time is no crash."""
+"""Errors of a step on a broken device, in small letters. A lack of memory or of time does not count as a crash."""
 
 
 @dataclass(frozen=True)
 class AlignmentVerdict:
-    """What the digests say.
+    """The verdict on all digests.
 
     Attributes:
-        broken: Nodes with a device that computes wrong bits, each with the reason.
-        undecided: Nodes of a class that does not agree and has no majority, each class with the reason.
-        untested: Nodes whose class has nobody to compare with, each with the reason.
+        broken: Nodes with a device that computes wrong bits → the reason.
+        undecided: Nodes of a class that does not agree and has no majority → the reason.
+        untested: Nodes whose class has no other device to compare with → the reason.
     """
 
     broken: dict[str, str] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class AlignmentVerdict:
 
 
 def judge(found: Sequence[StepDigests], errors: Iterable[StepError] = ()) -> AlignmentVerdict:
-    """Compare the digests within each class, and weigh the errors of the devices that came to none."""
+    """Compare the digests within each class, and weigh the errors of devices without digests."""
     classes: dict[str, list[StepDigests]] = defaultdict(list)
     for device in found:
         classes[device.hardware].append(device)

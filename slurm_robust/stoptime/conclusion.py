@@ -1,4 +1,4 @@
-"""Makes one verdict of all tests: who failed, what is undecided, what was not tested. Pure."""
+"""Makes one verdict of all tests: which nodes failed, what is undecided, what was not tested. Pure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class FindingKind(str, enum.Enum):
     LINK = "link"
     """The link between the two fails; neither node does."""
     UNDECIDED = "undecided"
-    """One of them fails, and nothing tells which."""
+    """One of the nodes fails, and the test does not tell which."""
     UNTESTED = "untested"
-    """The test could not be made. It says nothing about the node."""
+    """The test could not be made. It does not say anything about the node."""
 
 
 @dataclass(frozen=True)
 class TestFinding:
-    """One thing that a test found; a node that passed has none."""
+    """One result of a test; a node that passed has no finding."""
 
     __test__ = False
 
@@ -49,12 +49,12 @@ class StageTime:
 
 @dataclass(frozen=True)
 class TestReport:
-    """What `srobust test` found out.
+    """The results of `srobust test`.
 
     Attributes:
-        ended_early: Why the tests did not come to their end, as a sentence; empty if they did.
+        ended_early: Why the tests were not finished, as a sentence; empty if they were.
         bandwidth: Median GB/s of the first round of pairs, by operation.
-        notes: What was not tested and blames nobody, and what else there is to know, as sentences.
+        notes: Sentences about tests that were not made without blame for a node, and other facts.
     """
 
     __test__ = False
@@ -69,7 +69,7 @@ class TestReport:
 
     @property
     def verdict(self) -> str:
-        """`failed` where a node or link fails, else `undecided` where anything is open, else `passed`."""
+        """`failed` if a node or link fails, else `undecided` if anything is open, else `passed`."""
         kinds = {finding.kind for finding in self.findings}
         if kinds & {FindingKind.NODE, FindingKind.LINK}:
             return "failed"
@@ -82,7 +82,7 @@ class TestReport:
         return tuple(node for node in self.nodes if node in failed)
 
     def signals(self, at_s: float) -> tuple[Signal, ...]:
-        """The failures as facts for a verdict on a job: one for each node of a failed node or link."""
+        """Return the failures as facts for a verdict on a job: one for each node of a failed node or link."""
         return tuple(
             Signal(SignalKind.TEST_FAILED, at_s, f"test {finding.test.value}", finding.reason, node)
             for finding in self.findings
@@ -91,7 +91,7 @@ class TestReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The documented shape of `test --json`."""
+        """Return the documented object of `test --json`."""
         return {
             "verdict": self.verdict,
             "nodes": list(self.nodes),
@@ -109,7 +109,7 @@ class TestReport:
 
 
 def of_pairs(verdict: PairVerdict, test: TestName = TestName.PAIRS) -> Iterable[TestFinding]:
-    """The findings of the pairs."""
+    """Yield the findings of the pairs test."""
     yield from (TestFinding(test, FindingKind.NODE, (n,), why) for n, why in verdict.broken_nodes.items())
     yield from (TestFinding(test, FindingKind.LINK, pair, why) for pair, why in verdict.broken_links.items())
     yield from (TestFinding(test, FindingKind.UNDECIDED, group, why) for group, why in verdict.undecided.items())
@@ -117,7 +117,7 @@ def of_pairs(verdict: PairVerdict, test: TestName = TestName.PAIRS) -> Iterable[
 
 
 def of_alignment(verdict: AlignmentVerdict) -> Iterable[TestFinding]:
-    """The findings of the alignment test."""
+    """Yield the findings of the alignment test."""
     test = TestName.ALIGNMENT
     yield from (TestFinding(test, FindingKind.NODE, (n,), why) for n, why in verdict.broken.items())
     yield from (TestFinding(test, FindingKind.UNDECIDED, group, why) for group, why in verdict.undecided.items())
@@ -125,7 +125,7 @@ def of_alignment(verdict: AlignmentVerdict) -> Iterable[TestFinding]:
 
 
 def of_replay(verdict: ReplayVerdict) -> Iterable[TestFinding]:
-    """The findings of the replay."""
+    """Yield the findings of the replay."""
     test = TestName.REPLAY
     yield from (TestFinding(test, FindingKind.NODE, (n,), why) for n, why in verdict.broken.items())
     yield from (TestFinding(test, FindingKind.UNDECIDED, group, why) for group, why in verdict.undecided.items())
@@ -133,7 +133,7 @@ def of_replay(verdict: ReplayVerdict) -> Iterable[TestFinding]:
 
 
 def untested(test: TestName, reasons: Mapping[str, str]) -> Iterable[TestFinding]:
-    """Nodes that a test says nothing about; those with the same reason together."""
+    """Yield findings for nodes that a test says nothing about; nodes with an equal reason are in one finding."""
     together: dict[str, list[str]] = {}
     for node, reason in reasons.items():
         together.setdefault(reason, []).append(node)
@@ -142,12 +142,12 @@ def untested(test: TestName, reasons: Mapping[str, str]) -> Iterable[TestFinding
 
 
 def count_of(names: Sequence[str]) -> str:
-    """`1 node`, `5 nodes`."""
+    """Return `1 node`, `5 nodes`."""
     return f"{len(names)} node{'' if len(names) == 1 else 's'}"
 
 
 def in_words(findings: Iterable[TestFinding]) -> str:
-    """How many nodes and links failed; `passed` without any finding."""
+    """Return how many nodes and links failed, in words; `passed` without any finding."""
     counts: dict[FindingKind, int] = defaultdict(int)
     for found in findings:
         counts[found.kind] += len(found.nodes) if found.kind in (FindingKind.NODE, FindingKind.UNTESTED) else 1
@@ -158,7 +158,7 @@ def in_words(findings: Iterable[TestFinding]) -> str:
 
 
 def environment_note(of_job: Mapping[str, bool]) -> str:
-    """Whose variables of NCCL, UCX and gloo the ranks of the tests had on which nodes, as a sentence."""
+    """Return a sentence on whose NCCL, UCX and gloo variables the ranks of the tests had, on which nodes."""
     theirs = [node for node, found in of_job.items() if found]
     others = [node for node, found in of_job.items() if not found]
     if not others:

@@ -1,4 +1,4 @@
-"""Says what the answers of a pair's nodes mean for the pair. Pure."""
+"""Judges a pair by the answers of its nodes. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_FAULT = (
 )
 """Errors of a test that could not run: a taken port, memory that others use, a name that does not resolve."""
 _AFTERMATH = ("connection closed by peer", "connection reset", "broken pipe", "timed out", "timeout", "remote process")
-"""What a rank says when its partner has failed: the partner's own words come first."""
+"""Errors of a rank whose partner has failed: the partner's own error goes first."""
 
 
 def group_result(
@@ -30,14 +30,14 @@ def group_result(
     *,
     cut: bool = False,
 ) -> GroupResult:
-    """The result of one group.
+    """Return the result of one group.
 
     Args:
-        group: Its members.
-        answers: What each member's agent told; a member without an answer ran out of time.
-        gone: Nodes that left the test, each with the reason.
+        group: The members of the group.
+        answers: Member → its agent's answer; a member without an answer ran out of time.
+        gone: Node that left the test → the reason.
         limit_s: How long the group had.
-        cut: The budget left it less time than such a test may need: that it did not end says nothing.
+        cut: The budget left it less time than such a test may need: if it did not end, that is not a failure.
     """
     absent = frozenset(group) & frozenset(gone)
     if why := "; ".join(gone[node] for node in sorted(absent)) or _not_met(group, answers):
@@ -66,9 +66,9 @@ def group_result(
 
 
 def _not_met(group: Group, answers: Mapping[str, Mapping[str, Any]]) -> str:
-    """Why the ranks of a group could not meet, as a sentence; empty if that is not why it failed.
+    """Return why the ranks of a group could not meet, as a sentence; empty if the group failed for another reason.
 
-    Who failed before it tried to meet the others is at fault itself. Who tried may have met a stranger.
+    A rank that failed before it tried to meet the others is at fault itself. A rank that tried may have met a stranger.
     """
     failed = [told for node in group if not {"wrong", "unjoined"} & {*(told := answers.get(node, {}))}]
     said = [f"{node} says {why}" for node in group if (why := answers.get(node, {}).get("unjoined"))]
@@ -76,12 +76,12 @@ def _not_met(group: Group, answers: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def ended_badly(answer: Mapping[str, Any]) -> bool:
-    """Whether the members of a group need not wait any longer for the one that told this."""
+    """Return whether a group need not wait for its other members after this answer."""
     return "error" in answer or "unjoined" in answer
 
 
 def _wrong(counts: Mapping[str, int]) -> list[str]:
-    """`12 wrong numbers in all_gather`, `24 in all_reduce`."""
+    """Return words such as `12 wrong numbers in all_gather` and `24 in all_reduce`."""
     found = [(count, operation) for operation, count in counts.items() if count]
     return [
         f"{count} wrong numbers in {operation}" if n == 0 else f"{count} in {operation}"
@@ -90,7 +90,7 @@ def _wrong(counts: Mapping[str, int]) -> list[str]:
 
 
 def _failed(group: Group, reason: str, limit_s: float, *, cut: bool) -> GroupResult:
-    """A failure; with `cut`, one that only the lack of time shows."""
+    """Return a failure; with `cut`, the result of a test that could not run, since only time was lacking."""
     if cut:
         return GroupResult(group, PairOutcome.NOT_RUN, f"no end within the {limit_s:.0f} s that the budget left")
     return GroupResult(group, PairOutcome.FAILED, reason)

@@ -1,8 +1,8 @@
-"""Says what the tests within the nodes mean for each node. Pure.
+"""Judges each node by the tests within the node. Pure.
 
-A wrong number is the node's own fault, and so is a crash on one device while two others came to a result. A copy is
-slow below half of the median over all GPUs of the run (a link of a GPU that has lost lanes), or below what the site
-asks for. On CPUs nothing is slow: a node's processors are busy with what else runs there.
+A wrong number is the node's own fault, and so is a crash on one device while two others got a result. A copy is slow
+below half of the median over all GPUs of the run (a link of a GPU that has lost lanes), or below the site's minimum. On
+CPUs slowness does not count: a node's processors are busy with other work, too.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _WAYS = {"h2d": "from the host", "d2h": "to the host", "d2d": "to the next GPU"}
 
 @dataclass(frozen=True)
 class InNodeVerdict:
-    """What the ranks within the nodes say.
+    """The verdict on the tests within the nodes.
 
     Attributes:
-        broken: Nodes with a device that computes or copies wrongly or slowly, each with the reason.
-        untested: Nodes whose ranks came to no result, each with the reason.
+        broken: Nodes with a device that computes or copies wrongly or slowly → the reason.
+        untested: Nodes whose ranks have no result → the reason.
     """
 
     broken: dict[str, str] = field(default_factory=dict)
@@ -45,11 +45,11 @@ class InNodeVerdict:
 def judge(
     answers: Mapping[str, Sequence[Mapping[str, Any]]], repeats: int = 5, least: Mapping[str, float] | None = None
 ) -> InNodeVerdict:
-    """Judge what the ranks told.
+    """Judge the answers of the ranks.
 
     Args:
-        answers: Of each node, each rank's `device`, and `wrong` with `gb_per_s`, or `error`, or `late`.
-        repeats: Products that each device computed.
+        answers: Node → for each rank its `device`, and `wrong` with `gb_per_s`, or `error`, or `late`.
+        repeats: How many products each device computed.
         least: The site's own minimum of each way, in GB/s; 0 for none.
     """
     good = sum("wrong" in rank for ranks in answers.values() for rank in ranks)
@@ -84,7 +84,7 @@ def _wrong(rank: Mapping[str, Any], repeats: int) -> list[str]:
 
 
 def _medians(answers: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, float]:
-    """The usual rate of each way, where there are three devices to compare."""
+    """Return the usual rate of each way, if there are three devices to compare."""
     rates: dict[str, list[float]] = defaultdict(list)
     for ranks in answers.values():
         for rank in ranks:
@@ -106,10 +106,10 @@ def _slow(rank: Mapping[str, Any], usual: Mapping[str, float], least: Mapping[st
 
 
 def of_tools(answers: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """What NVIDIA's own tests found: nodes that fail, each with the tool's sentence, and what was not tested.
+    """Return the results of NVIDIA's tests: nodes that fail, with the tool's sentence, and what was not tested.
 
     Args:
-        answers: By node, sentences: `failed`, `notes`, `missing`; empty if a node gave no answer in time.
+        answers: Node → sentences: `failed`, `notes`, `missing`; empty if the node gave no answer in time.
     """
     failed = {node: str(answer["failed"]) for node, answer in answers.items() if answer.get("failed")}
     together: dict[str, list[str]] = defaultdict(list)

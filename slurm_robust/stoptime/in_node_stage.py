@@ -21,13 +21,13 @@ class Orders:
     """How a stage gives orders to the nodes.
 
     Attributes:
-        states: Each node of the run.
-        gone: Nodes that left the test, each with the reason.
-        there: The nodes that have not left.
-        able: Nodes that can run ranks, and why the others cannot.
-        limit: How long a stage may take, at most so long; 0 if the budget leaves too little.
-        order: Give an order to some nodes and wait for their answers; returns its number.
-        progress: Tell the user.
+        states: The state of each node of the run.
+        gone: Node that left the test → the reason.
+        there: Returns the nodes that have not left.
+        able: Returns the nodes that can run ranks, and why the others cannot.
+        limit: Returns how long a stage may take, up to the given time; 0 if the budget leaves too little.
+        order: Gives an order to some nodes, waits for their answers, and returns the order's number.
+        progress: Tells the user a sentence.
     """
 
     budget_s: float
@@ -44,9 +44,9 @@ class InNodeStage:
     """One run of the test within the nodes.
 
     Attributes:
-        findings: What the stages so far have found.
-        notes: What was not tested and blames nobody.
-        ended_early: Why it did not come to its end; empty if it did.
+        findings: The findings of the stages so far.
+        notes: Sentences about tests that were not made, without blame for a node.
+        ended_early: Why the test was not finished; empty if it was.
     """
 
     def __init__(self, orders: Orders, least_gb_per_s: Mapping[str, float] | None = None, *, eud: bool = False) -> None:
@@ -58,11 +58,11 @@ class InNodeStage:
         self.ended_early = ""
 
     def with_gpus(self) -> list[str]:
-        """Nodes whose GPUs can be tested."""
+        """Return nodes whose GPUs can be tested."""
         return [node for node in self._orders.able()[0] if self._orders.states[node].gpus]
 
     async def checks(self) -> None:
-        """The full check of each node; what came to no answer is tried once more, with more time."""
+        """Run the full check of each node; a check without an answer is tried once more, with more time."""
         self._orders.progress(f"in-node: the full check of {count_of(self._orders.there())}")
         limit_s = self._orders.limit(self._orders.budget_s)
         number = await self._orders.order(self._orders.there(), limit_s, {"c": "check"})
@@ -90,7 +90,7 @@ class InNodeStage:
         self.findings += untested(TestName.IN_NODE, reasons)
 
     async def devices(self) -> None:
-        """Known answers, copies and the all-to-all on the devices of each node."""
+        """Test known answers, copies and the all-to-all on the devices of each node."""
         nodes, troubles = self._orders.able()
         limit_s = self._orders.limit(DEVICES_S)
         if not limit_s:
@@ -113,7 +113,7 @@ class InNodeStage:
             self.notes.append(f"no devices were tested on {', '.join(finding.nodes)}: {finding.reason}")
 
     async def tools(self) -> None:
-        """NVIDIA's own tests on nodes with GPUs, with what is left of the budget."""
+        """Run NVIDIA's own tests on nodes with GPUs, in the rest of the budget."""
         nodes = self.with_gpus()
         limit_s = self._orders.limit(node_tools.WITH_EUD_S if self._eud else node_tools.WANTED_S)
         if limit_s < node_tools.LEAST_S:

@@ -1,7 +1,7 @@
 """Reads the NCCL variables that a job's own ranks have on this node. The agent loads it: standard library.
 
-`srobust test --job` is typed in a shell that seldom has them, and with other interfaces the tests would test another
-network than the training used.
+`srobust test --job` is typed in a shell that seldom has these variables, and with other interfaces the tests would test
+another network than the one that the training used.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _MAX_BYTES = 1 << 20
 
 
 def of_ranks(proc: Path, own: Mapping[str, str]) -> dict[str, str] | None:
-    """The variables of the job's first rank on this node; None if none runs that may be read.
+    """Return the variables of the job's first rank on this node; None if there is no rank that may be read.
 
     Args:
         proc: /proc.
-        own: This process's environment, by which it knows its job, step and node.
+        own: This process's environment, which tells its job, step and node.
     """
     found = []
     for folder in proc.iterdir():
@@ -27,14 +27,14 @@ def of_ranks(proc: Path, own: Mapping[str, str]) -> dict[str, str] | None:
             continue
         try:
             if folder.stat().st_uid != os.geteuid():
-                continue  # Whoever else runs here may call his job what he wants.
+                continue  # Other users may give their processes any job's name.
             with (folder / "environ").open("rb") as file:
                 text = file.read(_MAX_BYTES)
         except OSError:
             continue
         environ = _parsed(text)
         if _is_rank(environ, own):
-            # Ranks of torchrun before what started them; then Slurm's order.
+            # Ranks of torchrun come before the process that started them; then Slurm's order.
             found.append(("RANK" not in environ, _number(environ["SLURM_PROCID"]), int(folder.name), environ))
     if not found:
         return None
@@ -43,7 +43,7 @@ def of_ranks(proc: Path, own: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def merged(base: Mapping[str, str], ranks: Mapping[str, str] | None) -> dict[str, str]:
-    """The environment of the tests' ranks: all of `base`, but these variables from the job's ranks if there are any."""
+    """Return the environment of the tests' ranks: `base`, with these variables from the job's ranks, if any."""
     if ranks is None:
         return dict(base)
     return {name: value for name, value in base.items() if not name.startswith(PREFIXES)} | dict(ranks)

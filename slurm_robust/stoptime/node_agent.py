@@ -1,7 +1,7 @@
 """Runs as the test step's task on each node: carries out orders from stdin, and tells results on stdout.
 
-It loads the standard library only, so that it answers within a second where PyTorch or a file system hangs. It ends
-with its stdin, and kills what it started.
+It loads the standard library only, so that it answers within a second even if PyTorch or a file system hangs. It ends
+with its stdin, and kills the processes that it started.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ BEAT_S = 1.0
 _LINE_CHARS = 900
 """Slurm cuts lines at 1,024 bytes."""
 _GRACE_S = 3.0
-"""After a rank server's own limit: then it hangs itself."""
+"""Time after a rank server's own limit; if it has not answered by then, it hangs itself."""
 _TERM_S = 2.0
 _TAKEN_S = 8.0
-"""For an earlier test to end its ranks and its check: two signals of two seconds each."""
+"""Time for an earlier test to end its ranks and its check: two signals of two seconds each."""
 _CHECKS = "gpu,host,network"
 """Groups of the full check that do not compute."""
 _CHILDS = ("check", "tools")
@@ -48,12 +48,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def packed(orders: dict[str, Any]) -> str:
-    """An order as one line: it goes to every node, and the groups of thousands of nodes are long."""
+    """Return an order as one line: it goes to every node, and the groups of thousands of nodes are long."""
     return base64.b64encode(zlib.compress(json.dumps(orders).encode())).decode()
 
 
 def unpacked(line: bytes) -> dict[str, Any] | None:
-    """The order of a line; None for a foreign one."""
+    """Return the order of a line; None for any other line."""
     try:
         found = json.loads(zlib.decompress(base64.b64decode(line, validate=True)))
     except (ValueError, zlib.error):
@@ -66,7 +66,7 @@ def _die_with_parent() -> None:
 
 
 class _Child:
-    """A process of ours in a group of its own, whose lines are read."""
+    """A process of ours in a process group of its own, whose lines are read."""
 
     def __init__(self, argv: list[str], env: dict[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -88,7 +88,7 @@ class _Child:
             os.write(self.process.stdin.fileno(), json.dumps(message).encode() + b"\n")
 
     def end(self) -> None:
-        """End it and its group: by a signal that it may obey, then for good."""
+        """End the process and its group: by SIGTERM, then by SIGKILL."""
         for number, wait_s in ((signal.SIGTERM, _TERM_S), (signal.SIGKILL, _TERM_S)):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
@@ -119,7 +119,7 @@ class NodeAgent:
         self.name = NodeName(cluster(os.environ), self.node)
 
     def tell(self, kind: str, **fields: Any) -> None:
-        """One line to the test's command; long texts are cut."""
+        """Send one line to the test's command; long texts are cut."""
         message = {"t": kind, "node": self.node, **fields}
         text = json.dumps(message)
         if len(text) > _LINE_CHARS:
@@ -145,7 +145,7 @@ class NodeAgent:
         return 0
 
     def _take_name(self) -> bool:
-        """Take the node for this test; a test that has just ended still holds it while it ends its ranks."""
+        """Take the node for this test, after waiting for a test that has just ended and still ends its ranks."""
         hung_up = select.poll()
         hung_up.register(0, 0)  # Orders that come meanwhile stay unread; only the end of the test is of interest.
         for _ in range(round(_TAKEN_S / BEAT_S)):
@@ -197,7 +197,7 @@ class NodeAgent:
         self.stopped = self.stopped or ended
 
     def _begin(self, order: dict[str, Any]) -> None:
-        """Start what an order asks for; nodes that it does not concern say nothing."""
+        """Start what an order asks for; nodes that the order does not concern do not answer."""
         only = order.get("only")
         if only is not None and self.index not in only:
             return
@@ -233,7 +233,7 @@ class NodeAgent:
         self.server.write({"id": order["id"], "kind": kind, "ranks": ranks, "limit_s": order["limit_s"]})
 
     def _own_ranks(self, limit_s: float) -> list[dict[str, Any]]:
-        """A rank for each device of this node, which meet on the loopback."""
+        """Return a rank for each device of this node; these ranks meet on the loopback."""
         devices = [f"cuda:{i}" for i in range(self.gpus)] or ["cpu"]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -242,7 +242,7 @@ class NodeAgent:
         return [{**shared, "rank": rank, "device": device} for rank, device in enumerate(devices)]
 
     def _begin_check(self, order: dict[str, Any]) -> None:
-        # What computes runs in the rank server, where PyTorch is loaded already: to load it for each check takes
+        # Tests that compute run in the rank server, where PyTorch is already loaded: loading it for each check takes
         # seconds of processor time.
         argv = [sys.executable, "-m", "slurm_robust.nodecheck", "--stage", "full", "--json", "--only"]
         argv.append(",".join(self.unknown) if order.get("again") else _CHECKS)
@@ -306,7 +306,7 @@ class NodeAgent:
                 self.order = {}
 
     def _loading_ended(self, code: int) -> None:
-        """Tell that the rank server has ended before it said whether it can work."""
+        """Report that the rank server has ended before it told whether it can work."""
         if self._loaded:
             return
         said = f"; it said: {self._foreign}" if self._foreign else ""
@@ -336,7 +336,7 @@ class NodeAgent:
             self.tell("result", id=order["id"])
 
     def _late(self) -> None:
-        """Something did not keep its own limit: kill it, and have a new rank server."""
+        """Kill a process that did not keep its own limit, and start a new rank server if needed."""
         order, self.order = self.order, {}
         self.tell("result", id=order["id"], late=True)
         child = self.check if order["c"] in _CHILDS else self.server
@@ -350,9 +350,9 @@ class NodeAgent:
 
 
 def cluster(environ: Mapping[str, str]) -> str:
-    """The cluster's name: two clusters on one machine may have nodes of the same name.
+    """Return the cluster's name: two clusters on one machine may have nodes with equal names.
 
-    A step always sees SLURM_WORKING_CLUSTER (`name:host:port:…`), and SLURM_CLUSTER_NAME in some jobs only.
+    A step always has SLURM_WORKING_CLUSTER (`name:host:port:…`), but SLURM_CLUSTER_NAME only in some jobs.
     """
     return environ.get("SLURM_WORKING_CLUSTER", "").partition(":")[0] or environ.get("SLURM_CLUSTER_NAME", "")
 
@@ -362,7 +362,7 @@ def _step() -> str:
 
 
 def _ranks(group: list[Any], index: int, order: dict[str, Any]) -> list[dict[str, Any]]:
-    """The ranks of this node in its group: one for each GPU, one on the CPU if there is none."""
+    """Return the ranks of this node in its group: one for each GPU, one on the CPU if there is no GPU."""
     port, host, members = group
     world = sum(max(1, gpus) for _, gpus in members)
     first, gpus = 0, 0
@@ -376,9 +376,9 @@ def _ranks(group: list[Any], index: int, order: dict[str, Any]) -> list[dict[str
 
 
 def _together(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """One result of the ranks of a node: all wrong numbers, the slowest rank, the first failure.
+    """Return one result of the ranks of a node: all wrong numbers, the slowest rank, the first failure.
 
-    What failed before a rank met the others comes first: that is its own.
+    A failure from before a rank met the others comes first, since it is the rank's own failure.
     """
     found: dict[str, Any] = {}
     failures = [result for result in results if "wrong" not in result]

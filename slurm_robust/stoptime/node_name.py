@@ -1,6 +1,7 @@
 """Holds a name on each node of a test, so that two tests notice each other; it leaves no file behind.
 
-It is an abstract socket's, and anybody may hold any such name: who does not listen, or is another user, is passed over.
+It is the name of an abstract socket, and any user may hold such a name. Holders that do not listen, and holders of
+other users, are ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import struct
 import time
 
 _PLACES = 8
-"""Names that are tried; where strangers hold all of them, the test runs without one."""
+"""How many names are tried; if strangers hold all of them, the test runs without a name."""
 _PEER = struct.Struct("3i")
 _BACKLOG = 64
 _LISTENS_S = 0.05
@@ -20,14 +21,14 @@ _LISTENS_S = 0.05
 
 
 class NodeName:
-    """One node's name, for as long as this lives."""
+    """The name of one node, held while this object lives."""
 
     def __init__(self, cluster: str, node: str) -> None:
         self._names = [f"\0srobust-test.{cluster}.{node}.{place}" for place in range(_PLACES)]
         self._held: socket.socket | None = None
 
     def take(self) -> bool:
-        """Hold it; False if another test of this user, or of root, holds it."""
+        """Take a name; return False if another test of this user, or of root, holds it."""
         for name in self._names:
             held = socket.socket(socket.AF_UNIX)
             try:
@@ -50,7 +51,7 @@ class NodeName:
 
 
 def _of_a_test(name: str) -> bool:
-    """Whether this user, or root, listens there."""
+    """Return whether this user, or root, listens at the name."""
     for pause_s in (_LISTENS_S, 0.0):
         with socket.socket(socket.AF_UNIX) as asking:
             asking.setblocking(False)  # a stranger may let its queue be full

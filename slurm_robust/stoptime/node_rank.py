@@ -14,20 +14,20 @@ CPU_SIZE, CUDA_SIZE = 256, 4096
 """Rows of the matrices: milliseconds on a CPU, every processor of a GPU for some milliseconds."""
 CPU_COPY_BYTES, CUDA_COPY_BYTES = 8 << 20, 256 << 20
 PART_ELEMENTS = 1 << 18
-"""What each rank sends to each other one in the all-to-all, in numbers of four bytes."""
+"""How many numbers of four bytes each rank sends to each other rank in the all-to-all."""
 REPEATS = 5
 _MODULUS = 251
 
 
 def run(spec: dict[str, Any]) -> dict[str, Any]:
-    """Test one device, and its way to the node's other devices.
+    """Test one device, and its connection to the node's other devices.
 
     Args:
         spec: `device`, `rank`, `world` (of this node), `port` on the loopback, `limit_s`.
 
     Returns:
-        `wrong`: how many numbers were not what they must be, by operation. `gb_per_s`: the best of some copies, by
-        way: `memory` within the host's memory, `h2d`, `d2h`, and `d2d` to the next GPU.
+        `wrong`: how many numbers were wrong, by operation. `gb_per_s`: the best of some copies, by way: `memory` within
+        the host's memory, `h2d`, `d2h`, and `d2d` to the next GPU.
     """
     import torch  # noqa: PLC0415 (the rank server has loaded it; nothing else of ours may)
 
@@ -47,7 +47,7 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _products(torch: Any, device: str) -> int:
-    """How many numbers, and sums of rows and columns, are wrong: all are small whole numbers, so each is exact."""
+    """Return how many numbers, and sums of rows and columns, are wrong: small whole numbers, so all are exact."""
     size = CPU_SIZE if device == "cpu" else CUDA_SIZE
     numbers = torch.arange(size * size).view(size, size)
     left, right = numbers % 11 - 5, numbers % 13 - 6
@@ -57,7 +57,7 @@ def _products(torch: Any, device: str) -> int:
     wrong = 0
     for _ in range(REPEATS):
         product = (left @ right).cpu()
-        # A wrong last bit makes a whole number a broken one, which a sum may round away.
+        # A wrong last bit gives a number that is not whole, which a sum may round away.
         wrong += int((product != product.round()).sum())
         product = product.to(torch.int64)
         wrong += int((product.sum(dim=1) != rows).sum() + (product.sum(dim=0) != columns).sum())
@@ -65,7 +65,7 @@ def _products(torch: Any, device: str) -> int:
 
 
 def _ways(torch: Any, device: str, rank: int, world: int) -> list[tuple[str, Any, Any]]:
-    """Name, source and target of each copy; the source has a known pattern."""
+    """Return name, source and target of each copy; the source has a known pattern."""
     on_cpu = device == "cpu"
     size = CPU_COPY_BYTES if on_cpu else CUDA_COPY_BYTES
     pattern = torch.arange(_MODULUS, dtype=torch.uint8).repeat(size // _MODULUS)
@@ -83,13 +83,13 @@ def _ways(torch: Any, device: str, rank: int, world: int) -> list[tuple[str, Any
 
 
 def _copy(torch: Any, device: str, source: Any, target: Any) -> tuple[int, float]:
-    """How many bytes did not arrive, and GB/s of the best copy."""
+    """Return how many bytes did not arrive, and the GB/s of the best copy."""
     best_s = min(timed(torch, device, lambda: target.copy_(source, non_blocking=True)) for _ in range(REPEATS))
     return int((target.cpu() != source.cpu()).sum()), round(source.numel() / best_s / 1e9, 3)
 
 
 def _all_to_all(torch: Any, spec: dict[str, Any]) -> int:
-    """How many numbers are wrong, when each rank sends another part to each other one."""
+    """Return how many numbers are wrong if each rank sends another part to each other rank."""
     import torch.distributed as dist  # noqa: PLC0415 (as torch)
 
     rank, world, device = spec["rank"], spec["world"], spec["device"]
@@ -107,6 +107,6 @@ def _all_to_all(torch: Any, spec: dict[str, Any]) -> int:
 
 
 def _part(torch: Any, source: int, target: int, turn: int, device: str) -> Any:
-    """What one rank sends to another: no other pair and no other turn sends the same."""
+    """Return the numbers that one rank sends to another: they differ for each pair and each turn."""
     numbers = torch.arange(PART_ELEMENTS, device=device, dtype=torch.int32)
     return (numbers * 7 + source * 13 + target * 29 + turn) % _MODULUS

@@ -1,6 +1,6 @@
 """Runs NVIDIA's own tests if a node has them: `nvbandwidth`, `dcgmi diag`, and EUD if it is asked for.
 
-Their JSON is judged purely.
+Pure functions judge their JSON.
 
 Formats: NVIDIA/DCGM, `nvvs/include/NvvsJsonStrings.h`, `testing/TestDiagManagerStrings.h` (releases 2 and 3: `DCGM GPU
 Diagnostic`, results by `gpu_ids` or `gpu_id`), `testing/python3/dcgm_diag_schema.json` (release 4: `DCGM Diagnostic`,
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 _NO_FAULT_OF_THE_GPU = frozenset({0, 1, 3, 5})
-"""DCGM's severities none, monitor, unknown and configuration: no reason to take the node out."""
+"""DCGM's severities none, monitor, unknown and configuration: they are not a reason to take the node out."""
 _NO_FAULT_CATEGORIES = frozenset({3, 4, 7, 8, 16})
 """DCGM's categories of software and of errors within DCGM: the test could not run."""
 _KEPT = 4
@@ -34,11 +34,11 @@ _TERM_S = 3.0
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What one tool found.
+    """The result of one tool.
 
     Attributes:
         failed: Why the node fails, as sentences; empty if it passed.
-        note: What could not be tested, as a sentence; empty if all was.
+        note: What could not be tested, as a sentence; empty if all was tested.
     """
 
     failed: tuple[str, ...] = ()
@@ -46,11 +46,11 @@ class ToolResult:
 
 
 def judge_dcgm(text: str, *, tell_skips: bool = False) -> ToolResult:
-    """Judge what `dcgmi diag -j` printed. A failure counts unless DCGM itself calls it one of software or set-up.
+    """Judge the output of `dcgmi diag -j`. A failure counts unless DCGM itself calls it one of software or set-up.
 
     Args:
-        text: What it printed.
-        tell_skips: Whether a skipped test is a note: of a suite, boards leave out what they have not.
+        text: The output.
+        tell_skips: Whether a skipped test gives a note: in a suite, a board skips tests of parts that it does not have.
     """
     try:
         found = json.loads(text[text.find("{") : text.rfind("}") + 1])
@@ -94,7 +94,7 @@ def _first(warnings: list[Any]) -> str:
 
 
 def _excused(warnings: list[Any]) -> bool:
-    """Return whether each reason has a code, and none speaks of the GPU."""
+    """Return whether each reason has a code, and no reason is about the GPU."""
     coded = [w for w in warnings if isinstance(w, dict) and "error_severity" in w]
     return bool(coded) and all(
         w["error_severity"] in _NO_FAULT_OF_THE_GPU or w.get("error_category") in _NO_FAULT_CATEGORIES for w in coded
@@ -102,9 +102,9 @@ def _excused(warnings: list[Any]) -> bool:
 
 
 def judge_nvbandwidth(text: str) -> ToolResult:
-    """Judge what `nvbandwidth -j` printed: tests that could not run are a note, for their reason is the software's.
+    """Judge the output of `nvbandwidth -j`: tests that could not run only give a note, since software is the reason.
 
-    Where data differ after a copy it prints so before its JSON (`kernels.cu`).
+    If data differ after a copy, it prints a line about it before its JSON (`kernels.cu`).
     """
     differ = next((line for line in text.splitlines() if "invalid value when checking" in line.lower()), "")
     if differ:
@@ -126,14 +126,14 @@ def _line(text: Any) -> str:
 
 @dataclass(frozen=True)
 class _Tool:
-    """One test of NVIDIA's.
+    """One test of NVIDIA.
 
     Attributes:
-        program: Looked for on PATH.
-        words: Its arguments.
-        needs_s: In which it ends on a healthy node of eight GPUs, with a margin; with less left it is not begun.
-        judged: Judges what it printed.
-        folder: Must be there too; empty if the program is enough.
+        program: The program, looked for on PATH.
+        words: The arguments of the program.
+        needs_s: Time in which it ends on a healthy node of eight GPUs, with a margin; with less time it is not begun.
+        judged: The function that judges its output.
+        folder: A folder that must exist, too; empty if the program is enough.
     """
 
     program: str
@@ -163,11 +163,11 @@ WITH_EUD_S = WANTED_S + _TOOLS[EUD].needs_s
 
 
 def _output(argv: list[str], limit_s: float) -> str:
-    """What a tool printed.
+    """Return the output of a tool.
 
     Raises:
-        subprocess.TimeoutExpired: it ran past the limit, and has ended.
-        OSError: it cannot be started.
+        subprocess.TimeoutExpired: the tool ran past the limit, and was ended.
+        OSError: the tool cannot be started.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, errors="replace") as tool:
@@ -184,11 +184,11 @@ def _output(argv: list[str], limit_s: float) -> str:
 
 
 def run(limit_s: float, *, eud: bool = False) -> dict[str, Any]:
-    """Run the tools that are installed, one after the other, each with all the time that is left, if it needs no more.
+    """Run the installed tools, one after the other, each with all the remaining time, if that is enough for it.
 
     Args:
-        limit_s: For all of them together.
-        eud: Whether NVIDIA's Extended Utility Diagnostics are run too.
+        limit_s: The limit for all tools together.
+        eud: Whether NVIDIA's Extended Utility Diagnostics are run, too.
 
     Returns:
         `failed` and `notes`, sentences; `missing`, names of tools that are not installed.
@@ -224,8 +224,8 @@ def run(limit_s: float, *, eud: bool = False) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _settings_kept(name: str, notes: list[str]) -> Iterator[None]:
-    """Put back what a diagnosis leaves changed on the GPUs, also where it is called off; note what cannot be."""
-    # The supervisor reads this module's times, and needs no NVML.
+    """Restore GPU settings that a diagnosis leaves changed, even if it is stopped; note those that stay changed."""
+    # The supervisor reads this module's times without NVML.
     from slurm_robust.nodecheck.nvml import left_behind  # noqa: PLC0415
 
     context: Any = None

@@ -1,4 +1,4 @@
-"""Runs one rank of a pair's test: all-gather and all-reduce with the other nodes, data compared, bandwidth measured.
+"""Runs one rank of a pair's test: all-gather and all-reduce with the other nodes; compares data, measures bandwidth.
 
 It runs in a rank that `rank_server` forked, with the Python of the training. It needs PyTorch and nothing else.
 """
@@ -14,7 +14,7 @@ from slurm_robust.stoptime.rank_tools import join_group, timed
 CPU_ELEMENTS, CUDA_ELEMENTS = 1 << 18, 1 << 24
 """Numbers of four bytes that each rank sends: 1 MiB over gloo, 64 MiB over NCCL, a large gradient bucket."""
 REPEATS = 6
-"""The best one counts: a slow link is slow each time, and what else a processor does is not its fault."""
+"""How often the test is repeated; the best time counts: a slow link is slow each time, a busy processor is not."""
 _MODULUS = 97
 
 
@@ -22,12 +22,12 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     """Take part in one group.
 
     Args:
-        spec: `rank`, `world`, `host` and `port` of the first rank, `device`, `limit_s`; and `shape`, the kinds of
-            parallelism whose steps are made instead.
+        spec: `rank`, `world`, `host` and `port` of the first rank, `device`, `limit_s`; and `shape`: if given, steps of
+            these kinds of parallelism are made instead.
 
     Returns:
-        `wrong`, how many numbers were not what they must be, by operation, and `gb_per_s` by operation: bytes that this
-        rank must receive, divided by the best time.
+        `wrong`: how many numbers were wrong, by operation. `gb_per_s` by operation: bytes that this rank must receive,
+        divided by the best time.
     """
     import torch  # noqa: PLC0415 (the rank server has loaded it; nothing else of ours may)
     import torch.distributed as dist  # noqa: PLC0415 (the same)
@@ -47,14 +47,14 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
         wrong[name], best_s = operation(torch, dist, (rank, world, elements, device))
         received = 4 * elements * (world - 1) * (1 if name == "all_gather" else 2 / world)
         rates[name] = received / best_s / 1e9
-    # The last one to leave keeps the others' connections open until all have compared.
+    # Ranks stay until all have compared: a rank that leaves early would close connections of the others.
     dist.barrier()
     dist.destroy_process_group()
     return {"wrong": wrong, "gb_per_s": rates}
 
 
 def _pattern(torch: Any, rank: int, turn: int, elements: int, device: str) -> Any:
-    """Whole numbers below 2**24 even when summed over a thousand ranks: a sum is exact in whatever order it is made."""
+    """Return whole numbers whose sum over a thousand ranks is below 2**24, and so exact in any order."""
     numbers = torch.arange(elements, device=device, dtype=torch.int32)
     return ((numbers * 7 + rank * 13 + turn) % _MODULUS).float()
 

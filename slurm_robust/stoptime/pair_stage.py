@@ -1,4 +1,4 @@
-"""Runs the rounds of pairs: gives the orders, and waits for the answers; `pairing` says who meets whom."""
+"""Runs the rounds of pairs: gives the orders, and waits for the answers; `pairing` chooses the pairs."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from slurm_robust.stoptime.group_results import ended_badly, group_result
 from slurm_robust.stoptime.pairing import Group, GroupResult
 
 PAIR_GPU_S, PAIR_CPU_S = 30.0, 15.0
-"""For one round of pairs: NCCL takes up to ten seconds to connect many GPUs."""
+"""Time for one round of pairs: NCCL takes up to ten seconds to connect many GPUs."""
 SLOW_SHARE_GPU, SLOW_SHARE_CPU = 0.5, 0.2
-"""Of the round's median, below which a pair is slow. Processors share their time with all else on a node."""
+"""Below this share of the round's median a pair is slow. Processors share their time with other work on a node."""
 MARGIN_S = 6.0
-"""An agent answers so long after its limit at the latest: it kills what hangs first."""
+"""An agent answers at most so long after its limit: it first kills processes that hang."""
 _ALONE_S = 3.0
-"""Ranks whose partner failed may still say what they saw; then their test is ended."""
+"""Ranks whose partner failed may report for so long; then their test is ended."""
 _PORTS = range(20_000, 28_000)
-"""First port of a run, below Linux's range for outgoing connections; each group has the next one."""
+"""Ports of a run, below Linux's range for outgoing connections; each group has the next port."""
 
 
 @dataclass(frozen=True)
 class PairChannel:
-    """How the rounds reach the nodes.
+    """The way in which the rounds reach the nodes.
 
     Attributes:
-        states: Each node of the run.
-        gone: Nodes that left the test, each with the reason.
-        limit: How long a stage may take, at most so long; 0 if the budget leaves too little.
-        order: Give an order with this limit, and return its number.
-        tell: Send something that is no order.
-        until: Wait until something holds, at most so long.
-        over: Whether the step has ended.
-        progress: Tell the user.
+        states: The state of each node of the run.
+        gone: Node that left the test → the reason.
+        limit: Returns how long a stage may take, up to the given time; 0 if the budget leaves too little.
+        order: Gives an order with this limit, and returns its number.
+        tell: Sends a message that is not an order.
+        until: Waits until a condition holds, at most so long.
+        over: Returns whether the step has ended.
+        progress: Tells the user a sentence.
     """
 
     states: Mapping[str, AgentState]
@@ -54,7 +54,7 @@ class PairStage:
     """Has nodes meet in pairs, round by round.
 
     Attributes:
-        cut_after: After how many rounds the budget was used up; None if they came to their end.
+        cut_after: After how many rounds the budget was used up; None if all rounds were made.
     """
 
     def __init__(self, channel: PairChannel) -> None:
@@ -95,7 +95,7 @@ class PairStage:
         return tuple(group_result(group, answers, channel.gone, limit_s, cut=cut) for group in groups)
 
     def _groups_done(self, groups: Sequence[Group], number: int, alone_since: dict[Group, float]) -> bool:
-        """True when nothing more is awaited; ends the test of those whose partner failed or left a moment ago."""
+        """Return whether no answer is awaited any more; also end tests of ranks whose partner just failed or left."""
         done, gone, states = True, self._channel.gone, self._channel.states
         for group in groups:
             waiting = [n for n in group if n not in gone and number not in states[n].answers]
@@ -110,7 +110,7 @@ class PairStage:
         return done
 
     def _shown(self, group: Group, port: int) -> list[Any]:
-        """A group as the agents read it: all members use GPUs, or none does."""
+        """Return a group in the form for agents: all members use GPUs, or none does."""
         states = [self._channel.states[node] for node in group]
         on_gpus = all(state.gpus for state in states)
         return [port, states[0].host, [[state.index, state.gpus if on_gpus else 0] for state in states]]

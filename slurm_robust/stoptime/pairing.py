@@ -1,11 +1,11 @@
-"""Chooses who is tested with whom, and names the node or link that the results point at. Pure.
+"""Chooses which nodes are tested together, and names the node or link that the results point at. Pure.
 
 First all nodes meet a neighbour, then their neighbour on the other side: these are the links of a ring over the nodes.
-Up to five nodes all meet each other. Members of pairs that failed or were slow meet proven nodes (members of a pair
-that passed), each time another one, up to three of them. A node that fails with each is named. Where both members of
-a bad pair pass with others, the pair itself meets again: if it fails again, the link between the two is named. What
-cannot be told is said to be undecided. A healthy node is named only where three links of its own are broken, or two
-where there are no more proven nodes; the sentence then says so.
+Up to five nodes all meet each other. Members of pairs that failed or were slow meet up to three different proven nodes
+(members of a pair that passed). A node that fails with all of them is named. If both members of a bad pair pass with
+other nodes, the pair itself meets again: if the pair fails again, the link between the two is named. All other cases
+are reported as undecided. A healthy node is only named if three links of its own are broken, or two if there are no
+more proven nodes; the sentence then says so.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 MAX_ROUNDS = 8
-"""Two in most cases, three or four where a link must be told from a node, five or six where all of five nodes meet."""
+"""Mostly two; three or four to tell a link from a node, five or six if all of five nodes meet."""
 _ALL_MEET = 5
-"""So many nodes can all meet each other within a few rounds."""
+"""Up to so many nodes can all meet each other within a few rounds."""
 _ENOUGH_PARTNERS = 3
-"""Proven nodes that a node must fail with before it is named, where there are so many."""
+"""A node must fail with so many proven nodes before it is named, if there are so many."""
 _LEAST_PARTNERS = 2
 """With fewer, a broken node looks like a broken link."""
 _LEAST_FOR_MEDIAN = 3
 _TRIES = 2
-"""How often a pair is tried before its link is named, and a node whose test could not run."""
+"""How often a pair is tried before its link is named, and a node if its test could not run."""
 
 
 class PairOutcome(str, enum.Enum):
-    """How the test of one group ended."""
+    """The end of the test of one group."""
 
     PASSED = "passed"
     FAILED = "failed"
     SLOW = "slow"
     NOT_RUN = "not_run"
-    """It could not run: a member left, a GPU was busy, the time was up. It says nothing about anyone."""
+    """The test could not run: a member left, a GPU was busy, the time was up. It does not tell anything about nodes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class GroupResult:
     Attributes:
         gb_per_s: Bandwidth by operation; empty if none was measured.
         absent: Members that cannot take part any more.
-        reason: Why it failed or did not run, as a sentence.
+        reason: Why the test failed or did not run, as a sentence.
     """
 
     members: tuple[str, ...]
@@ -58,7 +58,7 @@ class GroupResult:
 
     @property
     def bad(self) -> bool:
-        """Whether it failed or was slow."""
+        """Whether the group failed or was slow."""
         return self.outcome in (PairOutcome.FAILED, PairOutcome.SLOW)
 
 
@@ -68,13 +68,13 @@ Group = tuple[str, ...]
 
 @dataclass(frozen=True)
 class PairVerdict:
-    """What all rounds together say.
+    """The verdict on all rounds together.
 
     Attributes:
-        broken_nodes: Nodes, each with the reason.
-        broken_links: Pairs of nodes whose link is broken, each with the reason.
-        undecided: Groups of nodes of which one node or link is broken or slow, each with the reason.
-        untested: Nodes that no test says anything about, each with the reason.
+        broken_nodes: Broken node → the reason.
+        broken_links: Pair of nodes whose link is broken → the reason.
+        undecided: Group of nodes in which one node or link is broken or slow → the reason.
+        untested: Node without a test result → the reason.
     """
 
     broken_nodes: dict[str, str] = field(default_factory=dict)
@@ -84,18 +84,18 @@ class PairVerdict:
 
 
 def ordered(nodes: Iterable[str], switches: Sequence[Sequence[str]] = ()) -> tuple[str, ...]:
-    """Nodes with those of the same leaf switch beside each other, else in the order given.
+    """Return the nodes with those of one leaf switch beside each other, otherwise in the order given.
 
     Args:
-        nodes: All nodes; one that is there twice counts once.
-        switches: The nodes of each leaf switch, in the order of topology.conf; nodes of no switch come last.
+        nodes: All nodes; a node that is listed twice counts once.
+        switches: The nodes of each leaf switch, in the order of topology.conf; nodes without a switch come last.
     """
     place = {node: number for number, members in reversed(list(enumerate(switches))) for node in members}
     return tuple(sorted(dict.fromkeys(nodes), key=lambda node: place.get(node, len(switches))))
 
 
 def first_round(nodes: Sequence[str]) -> tuple[Group, ...]:
-    """Neighbours, two by two; the last group has three members where the number is odd. One node alone: no group."""
+    """Return neighbours, two by two; the last group has three members if the number is odd. One node: no group."""
     if len(nodes) < 2:
         return ()
     groups = [tuple(nodes[i : i + 2]) for i in range(0, len(nodes) - 1, 2)]
@@ -105,15 +105,16 @@ def first_round(nodes: Sequence[str]) -> tuple[Group, ...]:
 
 
 def judge_bandwidth(results: Round, share: float, earlier: Sequence[Round] = ()) -> tuple[GroupResult, ...]:
-    """The same results; groups that passed but were slow are marked.
+    """Return the results, in which groups that passed but were slow are marked.
 
-    Slow is a bandwidth below `share` of the median of the round, in any operation. Groups of as many members count (a
-    triple moves its data in another way), and there must be three. A round with fewer is judged by an earlier median.
+    A bandwidth below `share` of the median of the round, in any operation, is slow. The median is over groups of equal
+    size (a triple moves its data in another way), of which there must be three. If a round has fewer, an earlier median
+    is used.
 
     Args:
-        results: One round.
-        share: Part of the median.
-        earlier: The rounds before it, the first one first.
+        results: The results of one round.
+        share: Share of the median.
+        earlier: The earlier rounds, the first one first.
     """
     usual: dict[tuple[str, int], float] = {}
     for done in (*earlier, results):
@@ -122,7 +123,7 @@ def judge_bandwidth(results: Round, share: float, earlier: Sequence[Round] = ())
 
 
 def _medians(results: Round) -> dict[tuple[str, int], float]:
-    """The median by operation and size of the group, where there are three groups."""
+    """Return the median by operation and size of the group, if there are three groups."""
     rates: dict[tuple[str, int], list[float]] = defaultdict(list)
     for result in results:
         for operation, rate in result.gb_per_s.items():
@@ -142,7 +143,7 @@ def _with_speed(result: GroupResult, usual: dict[tuple[str, int], float], share:
 
 
 class _Known:
-    """What the rounds so far say about each node and pair."""
+    """The results of all rounds so far for each node and pair."""
 
     def __init__(self, nodes: Sequence[str], rounds: Sequence[Round]) -> None:
         self.nodes = nodes
@@ -153,7 +154,7 @@ class _Known:
         self.runs: dict[frozenset[str], list[GroupResult]] = defaultdict(list)
         self.bad: dict[frozenset[str], GroupResult] = {}
         self.together: set[frozenset[str]] = set()
-        """Pairs that were in one group, alone or with a third."""
+        """Pairs that were in one group, alone or with a third node."""
         for done in rounds:
             for result in done:
                 self._add(result)
@@ -177,16 +178,16 @@ class _Known:
             self.proven |= members
 
     def _failing_partners(self, node: str) -> int:
-        """With how many proven nodes it failed as a pair: of a triple, only its pairs say who was at fault."""
+        """Return with how many proven nodes it failed as a pair; a triple does not tell which node was at fault."""
         return sum(frozenset((node, other)) in self.runs for other in self.failed_with[node] & self.proven)
 
     def seeking(self) -> list[str]:
-        """Nodes that no group has proven, and that can still be tested."""
+        """Return nodes that no group has proven, and that can still be tested."""
         settled = self.proven | self.broken | self.absent
         return [node for node in self.nodes if node not in settled and len(self.not_run[node]) < _TRIES]
 
     def doubtful_links(self) -> Iterator[frozenset[str]]:
-        """Pairs of proven nodes that were together in a bad group and have no second result yet."""
+        """Yield pairs of proven nodes that were together in a bad group and have no second result yet."""
         for members in self.bad:
             if members & self.absent or not members <= self.proven or self.explained(members):
                 continue
@@ -196,15 +197,15 @@ class _Known:
                     yield key
 
     def results_of(self, pair: frozenset[str]) -> int:
-        """How many groups with both of them have a result; a triple that failed counts for each of its pairs."""
+        """Return how many groups with both nodes have a result; a triple that failed counts for each of its pairs."""
         return sum(len(runs) for members, runs in self.runs.items() if pair <= members)
 
     def explained(self, members: frozenset[str]) -> bool:
-        """True for a triple of which one pair failed again: that pair speaks for itself."""
+        """Return whether it is a triple of which one pair failed again: that pair is the explanation."""
         return len(members) > 2 and any(pair < members for pair in self.bad)
 
     def fast_later(self, members: frozenset[str]) -> bool:
-        """Return whether a group was only slow, and was not when its pairs met again: a busy machine is no fault."""
+        """Return whether a group was only slow, and its pairs were fast later: a busy machine is not a fault."""
         slow = all(run.outcome is not PairOutcome.FAILED for run in self.runs[members])
         tried = all(self.results_of(frozenset(pair)) >= _TRIES for pair in combinations(members, 2))
         return slow and tried and members <= self.proven
@@ -214,13 +215,13 @@ class _Known:
         return frozenset((node, other)) in self.runs
 
     def untried(self, pair: Group) -> bool:
-        """True for two proven nodes that were in no group together, and can be."""
+        """Return whether these are two proven nodes that were in no group together, but can be."""
         both = frozenset(pair)
         return both <= self.proven - self.absent and both not in self.together
 
 
 def next_round(nodes: Sequence[str], rounds: Sequence[Round]) -> tuple[Group, ...]:
-    """The groups of the next round, which share no node; none if nothing more can be learnt.
+    """Return the groups of the next round, which share no node; empty if nothing more can be learnt.
 
     Args:
         nodes: All nodes, in the order of `ordered`.
@@ -249,13 +250,13 @@ def next_round(nodes: Sequence[str], rounds: Sequence[Round]) -> tuple[Group, ..
 
 
 def _links(nodes: Sequence[str]) -> list[Group]:
-    """The links that are to be tried: those of a ring over the nodes, and of a few nodes all others after them."""
+    """Return the links to try: those of a ring over the nodes and, if there are few nodes, all others after them."""
     ring: list[Group] = list(zip(nodes, (*nodes[1:], nodes[0]), strict=True))
     return [*ring, *combinations(nodes, 2)] if len(nodes) <= _ALL_MEET else ring
 
 
 def _seek(nodes: Sequence[str], known: _Known, used: set[str], add: Callable[..., None]) -> None:
-    """Give each node that is not proven a partner: a proven one, else another that is not."""
+    """Give each node that is not proven a partner: a proven node, else another node that is not proven."""
     free = [node for node in nodes if node in known.proven - known.absent]
     waiting = []
     for node in (node for node in known.seeking() if node not in used):
@@ -264,7 +265,7 @@ def _seek(nodes: Sequence[str], known: _Known, used: set[str], add: Callable[...
             add(partner, node)
         else:
             waiting.append(node)
-    # Too few proven nodes: those that are left meet each other in another order, so that some become proven.
+    # Too few nodes are proven: the other nodes meet each other in another order, so that some become proven.
     others = waiting.copy()
     for node in waiting:
         if node not in used:
@@ -276,14 +277,14 @@ def _seek(nodes: Sequence[str], known: _Known, used: set[str], add: Callable[...
 
 
 def _take(node: str, candidates: list[str], used: set[str], known: _Known) -> str:
-    """The first candidate that is free and has not met this node; empty if there is none."""
+    """Return the first candidate that is free and has not met this node; empty if there is none."""
     while candidates and candidates[0] in used:
         del candidates[0]
     return next((other for other in candidates if other not in used and not known.met(node, other)), "")
 
 
 def judge(nodes: Sequence[str], rounds: Sequence[Round]) -> PairVerdict:
-    """What the results of all rounds say, after `judge_bandwidth`."""
+    """Return the verdict on the results of all rounds, after `judge_bandwidth`."""
     known = _Known(nodes, rounds)
     broken = {node: _why_broken(node, known) for node in nodes if node in known.broken}
     links: dict[Group, str] = {}

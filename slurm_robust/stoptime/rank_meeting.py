@@ -1,9 +1,9 @@
 """Lets the ranks of a test meet: only a rank that proves to know the secret of the test takes part.
 
-PyTorch's TCPStore and gloo admit anybody who connects. So the first rank listens itself, at the port that the order
-names, and each side answers the other's challenge. Only then is the store made, and do the members learn its port,
-which the kernel chose. It hears the members' addresses only, and once all have come, nobody else. All keys in it begin
-with a text that follows from the secret. Needs the standard library only.
+PyTorch's TCPStore and gloo admit every process that connects. So the first rank itself listens, at the port that the
+order names, and each side answers the other's challenge. Only then is the store made, and the members are told its
+port, which the kernel chose. The store only accepts connections from the members' addresses, and none once all members
+have come. All keys in it begin with a text that follows from the secret. Needs the standard library only.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _PROOF_BYTES = 32
 _HELLO = struct.Struct(f"<L{_NONCE_BYTES}s")
 """Rank and nonce of a member."""
 _STORE = struct.Struct(f"<L{_NONCE_BYTES}s")
-"""Port of the store, and a text of which its keys are made."""
+"""The port of the store, and a text from which its keys are made."""
 _PROVES_S = 5.0
 """From the connection to the proof."""
 _UNPROVEN = 64
-"""Connections that have proven nothing yet; for one more, the oldest is closed."""
+"""How many connections may be unproven; if there is one more, the oldest is closed."""
 _AGAIN_S = 0.02
 _LOOPBACK = "127.0.0.1"
 
 
 class NotJoinedError(Exception):
-    """This rank and the others could not meet, or somebody could not prove to be one of them."""
+    """This rank and the others could not meet, or a process could not prove to be one of them."""
 
 
 def proof(secret: str, *parts: object) -> bytes:
-    """The proof of who knows the secret, about these parts: as bytes, or as the text that they have."""
+    """Return the proof, for a process that knows the secret, of these parts, as bytes or as text."""
     made = hmac.new(bytes.fromhex(secret), digestmod="sha256")
     for part in parts:
         raw = part if isinstance(part, bytes) else str(part).encode()
@@ -51,16 +51,16 @@ def proof(secret: str, *parts: object) -> bytes:
 
 
 def store(dist: Any, spec: dict[str, Any], host: str, limit_s: float) -> tuple[Any, str]:
-    """A store that the ranks of this test share, and nobody on another node can read, and its `address:port`.
+    """Return a store that the ranks of this test share, unreadable from other nodes, and its `address:port`.
 
     Args:
         dist: `torch.distributed`.
         spec: `rank`, `world`, `port` at which the first rank listens, `secret` in hexadecimal digits.
-        host: Where the first rank is.
-        limit_s: For all ranks to have come.
+        host: The host of the first rank.
+        limit_s: The time within which all ranks have to come.
 
     Raises:
-        NotJoinedError: not all have come and proven themselves.
+        NotJoinedError: not all ranks have come and proven themselves.
     """
     end_s = time.monotonic() + limit_s
     wait = dt.timedelta(seconds=limit_s)
@@ -87,20 +87,21 @@ def store(dist: Any, spec: dict[str, Any], host: str, limit_s: float) -> tuple[A
 
 
 def alone(dist: Any, spec: dict[str, Any], met: tuple[Any, str], ends: Collection[str], end_s: float) -> Any:
-    """The same store, once it hears nobody but its members, and with keys that nobody else has seen.
+    """Return the store, once only its members can reach it, with keys that no other process has seen.
 
-    NCCL's number is to stand in it: who is on a member's node could list the keys so far, and write others beforehand.
+    NCCL's number will be put into the store, and a process on a member's node could list the keys so far, and write
+    keys beforehand.
 
     Args:
         dist: `torch.distributed`.
-        spec: As for `store`.
-        met: What `store` returned.
+        spec: The `spec` of `store`.
+        met: The result of `store`.
         ends: `address:port` of this process's own ends of connections.
-        end_s: Until when all have to have told theirs, on the monotonic clock.
+        end_s: Until when all ranks must have told their ends, on the monotonic clock.
 
     Raises:
-        NotJoinedError: a stranger has connected to it, or changed something in it.
-        RuntimeError: from PyTorch: others said nothing in time.
+        NotJoinedError: a stranger has connected to the store, or changed something in it.
+        RuntimeError: from PyTorch: other ranks did not answer in time.
     """
     rank, secret = spec["rank"], spec["secret"]
     shared, at = met
@@ -131,7 +132,7 @@ class MeetingConnections:
         self._before = set(self._all())
 
     def ends(self) -> tuple[set[str], set[str]]:
-        """`address:port` of its own ends, and those to which it has connected: not those that connected to it."""
+        """Return `address:port` of its own ends, and of the ends to which it has connected (not of incoming ones)."""
         new = [ends for link, ends in self._all().items() if link not in self._before]
         listening = {own for own, other in new if not other}
         ports = {own.rpartition(":")[2] for own in listening}
@@ -139,7 +140,7 @@ class MeetingConnections:
 
     @staticmethod
     def _all() -> dict[str, tuple[str, str]]:
-        """By the kernel's name of each: its own end, and the other one; empty if it listens."""
+        """Return the kernel's name of each connection → its own end, and the other end; empty if it listens."""
         found = {}
         for file in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError):
@@ -157,7 +158,7 @@ class MeetingConnections:
 
 
 def _plain(address: Any) -> str:
-    """`address:port` of IPv4 and IPv6, the same whatever kind of socket shows it."""
+    """Return `address:port` of IPv4 and IPv6, equal for both kinds of sockets."""
     host = str(address[0]).partition("%")[0]
     return f"{host.replace('::ffff:', '')}:{address[1]}"
 
@@ -178,7 +179,7 @@ def _exactly(sock: socket.socket, length: int, end_s: float) -> bytes:
 
 
 class _Door:
-    """Where the first rank listens, until all others have proven themselves.
+    """The socket at which the first rank listens until all others have proven themselves.
 
     Raises:
         OSError: the port is taken.
@@ -194,11 +195,11 @@ class _Door:
         self._news = threading.Condition()
 
     def admit_all(self, opened: Callable[[Collection[str]], tuple[Any, bytes]], end_s: float) -> Any:
-        """Wait for all members, make what they share, and tell them where it is; what `opened` has made.
+        """Wait for all members, make the shared object, tell them where it is, and return it.
 
         Args:
-            opened: Makes it for the members at these addresses.
-            end_s: Until when they may come.
+            opened: Makes the shared object for the members at these addresses.
+            end_s: Until when the members may come.
         """
         threading.Thread(target=self._live, daemon=True).start()
         wanted = self._spec["world"] - 1
@@ -255,7 +256,7 @@ class _Door:
             self._news.notify_all()
 
     def _proven(self, sock: socket.socket, end_s: float) -> int:
-        """Its rank; 0 if it proves nothing."""
+        """Return the rank of the other side; 0 if it does not prove to be a member."""
         rank, theirs = _HELLO.unpack(_exactly(sock, _HELLO.size, end_s))
         mine = os.urandom(_NONCE_BYTES)
         parts = _parts(self._spec, rank, theirs, mine)
@@ -265,7 +266,7 @@ class _Door:
 
 
 def _joined(spec: dict[str, Any], host: str, end_s: float) -> tuple[str, bytes]:
-    """The first rank's address, and what it tells its members."""
+    """Return the first rank's address, and what it tells its members."""
     why = "there was no time"
     while (left_s := end_s - time.monotonic()) > 0:
         try:
@@ -278,7 +279,7 @@ def _joined(spec: dict[str, Any], host: str, end_s: float) -> tuple[str, bytes]:
 
 
 def _told(spec: dict[str, Any], sock: socket.socket, end_s: float) -> bytes:
-    """Prove to be this rank, and wait until all have come. Raises OSError where the other is not the first rank."""
+    """Prove to be this rank, and wait until all have come. Raise OSError if the other side is not the first rank."""
     mine = os.urandom(_NONCE_BYTES)
     sock.sendall(_HELLO.pack(spec["rank"], mine))
     proves_s = min(end_s, time.monotonic() + _PROVES_S)

@@ -1,8 +1,8 @@
 """Forks the ranks of the tests on one node, and loads PyTorch once for all, with the training's Python.
 
-Orders come as JSON lines on stdin, and each gets one JSON line on stdout; a line that comes meanwhile ends it. When
-stdin ends, or the agent that started it dies, it kills its ranks and ends. Only ranks touch CUDA: a process that
-has touched it cannot fork.
+Orders come as JSON lines on stdin, and each gets one JSON line on stdout; a line that comes meanwhile ends the order.
+When stdin ends, or the agent that started the server dies, the server kills its ranks and ends. Only ranks use CUDA: a
+process that has used CUDA cannot fork.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REASON_CHARS = 200
 
 
 def devices(_: dict[str, Any]) -> dict[str, Any]:
-    """How many GPUs there are, and which of them somebody else uses."""
+    """Return how many GPUs there are, and which of them another process uses."""
     import torch  # noqa: PLC0415 (loaded by `main`)
 
     if not torch.cuda.is_available():
@@ -46,7 +46,7 @@ def devices(_: dict[str, Any]) -> dict[str, Any]:
 
 
 def _users() -> str:
-    """The processes that NVIDIA's tool shows on the GPUs; empty if it cannot be asked."""
+    """Return the processes that NVIDIA's tool shows on the GPUs; empty if it cannot be asked."""
     argv = ["nvidia-smi", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         shown = subprocess.run(argv, capture_output=True, text=True, timeout=5, check=True).stdout
@@ -56,7 +56,7 @@ def _users() -> str:
 
 
 def step(spec: dict[str, Any]) -> dict[str, Any]:
-    """The reference step on one device."""
+    """Run the reference step on one device."""
     return reference_step.run(spec["device"], spec["repeats"])
 
 
@@ -69,13 +69,13 @@ WORK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def die_with_parent() -> None:
-    """Have Linux kill this process when its parent dies, however that dies."""
+    """Have Linux kill this process when its parent dies in any way."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class _ForkedRank:
-    """One forked rank, and what it has written so far."""
+    """One forked rank, and its output so far."""
 
     def __init__(self, kind: str, spec: dict[str, Any]) -> None:
         self.output, theirs = os.pipe()
@@ -86,9 +86,10 @@ class _ForkedRank:
         os.close(theirs)
 
     def result(self, *, late: bool) -> dict[str, Any]:
-        """Its result, or why there is none; the process has ended when this returns.
+        """Return its result, or why there is none; the process has ended when this returns.
 
-        A failure while it joined the others is `unjoined`: a stranger may be the reason. `joined` marks a later one.
+        A failure while it joined the others is `unjoined`: a stranger may be the reason. `joined` marks a later
+        failure.
         """
         found = self._end(late=late)
         marks = len(self.text) - len(self.text.lstrip(b"\n"))
@@ -126,12 +127,12 @@ def _be_rank(kind: str, spec: dict[str, Any], output: int) -> None:
             found = {"error": f"{type(error).__name__}: {text}"[:_REASON_CHARS]}
         os.write(output, json.dumps(found).encode())
     finally:
-        # No clean-up of the parent's: its buffers and threads are not this process's.
+        # Do not run the parent's clean-up: its buffers and threads do not belong to this process.
         os._exit(0)
 
 
 def _run(order: dict[str, Any]) -> list[dict[str, Any]]:
-    """All ranks of an order, side by side; exits where stdin ends meanwhile."""
+    """Run all ranks of an order, side by side; exit if stdin ends meanwhile."""
     ranks = [_ForkedRank(order["kind"], spec) for spec in order["ranks"]]
     end_s = time.monotonic() + order["limit_s"]
     late = False
@@ -144,7 +145,7 @@ def _run(order: dict[str, Any]) -> list[dict[str, Any]]:
             late = not ready
             for key, _ in ready:
                 if key.data is None:
-                    # While an order is carried out, only its end comes: by a line, or by the end of stdin.
+                    # While an order is carried out, only its cancellation can come: a line, or the end of stdin.
                     late = True
                     if not os.read(0, 65536):
                         for rank in ranks:

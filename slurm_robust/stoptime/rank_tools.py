@@ -1,4 +1,4 @@
-"""Has what the ranks of the tests share: they join a process group, and time work on a device. Needs PyTorch only."""
+"""Holds code that the ranks of the tests share: joining a process group, and timing work. Needs PyTorch only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from slurm_robust.stoptime.rank_meeting import MeetingConnections, NotJoinedError, alone, proof, store
 
 _MEET_SHARE = 0.8
-"""Of the limit: who does not come leaves time to say so."""
+"""Share of the limit for meeting: if a rank does not come, time is left to report it."""
 _PROOF_BYTES, _END_BYTES = 32, 48
 _PIECE_BYTES = 144
 """Of the ends, with a proof each: a link that spoils most long messages is to fail at the test's numbers, not here."""
@@ -23,11 +23,12 @@ def join_group(dist: Any, spec: dict[str, Any], host: str) -> None:
     Args:
         dist: `torch.distributed`.
         spec: `device`, `rank`, `world`, `port` of the first rank, `secret`, `limit_s`, and `mark`: called when this
-            begins to join, and when all members have proven themselves. What fails between the two is nobody's fault.
-        host: Where the first rank is.
+            rank begins to join, and when all members have proven themselves. A failure in between is not blamed on a
+            node.
+        host: The host of the first rank.
 
     Raises:
-        NotJoinedError: not all ranks have come, or somebody else has.
+        NotJoinedError: not all ranks have come, or a stranger has.
     """
     spec["mark"]()
     limit_s, connections = _MEET_SHARE * spec["limit_s"], MeetingConnections()
@@ -51,10 +52,11 @@ def join_group(dist: Any, spec: dict[str, Any], host: str) -> None:
 
 
 def _prove_each_connection(dist: Any, spec: dict[str, Any], connections: MeetingConnections, at: str) -> None:
-    """Show on each of gloo's connections that its other end is the rank that it says: gloo does not ask.
+    """Check on each of gloo's connections that its other end is the rank that it claims to be: gloo does not check.
 
     A stranger between two ranks could pass their proofs on, if it had changed their addresses in the store. So each
-    rank tells its own ends of connections, signed, and has connected to nothing but those of the others.
+    rank tells its own ends of connections, signed, and checks that it is only connected to ends that the others have
+    told.
     """
     import torch  # noqa: PLC0415 (loaded by the caller)
 
@@ -89,7 +91,7 @@ def _prove_each_connection(dist: Any, spec: dict[str, Any], connections: Meeting
 
 
 def timed(torch: Any, device: str, work: Callable[[], Any]) -> float:
-    """How long the work takes on the device, in seconds; never 0."""
+    """Return how long the work takes on the device, in seconds; never 0."""
     if device != "cpu":
         torch.cuda.synchronize()
     began_s = time.perf_counter()

@@ -1,9 +1,9 @@
 """Runs one rank of the reference replay: a small training with tensor and pipeline parallelism, as one Slurm task.
 
-Each rank has a part of the weights of its pipeline stage. Forward and backward pass through all stages with send and
-receive, and each stage sums over its tensor group. Sums are of whole numbers, which are exact in whatever order they
-are made: replicas on other nodes must come to the same bits, and so must the ranks of a tensor group. It runs with the
-Python of the training. It needs PyTorch and nothing else.
+Each rank has a part of the weights of its pipeline stage. Forward and backward pass go through all stages with send and
+receive, and each stage sums over its tensor group. Only whole numbers are summed, so sums are exact in any order:
+replicas on other nodes must get equal bits, and so must the ranks of a tensor group. It runs with the Python of the
+training, and needs only PyTorch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEPS = 24
 CPU_WIDTH, CUDA_WIDTH = 96, 4096
 _ROWS = 64
 _SCALE = 1024.0
-"""Activations are rounded to this part of one before they are summed: below 2**24 a sum of such is exact."""
+"""Activations are rounded to multiples of 1/1024 before they are summed: sums below 2**24 of these are exact."""
 _LEAST, _MOST = -8.0, 8.0
 _RATE = 0.05
 _DIGEST_BYTES = 16
@@ -31,7 +31,7 @@ _DIGEST_BYTES = 16
 
 @dataclass
 class ReplayRank:
-    """A rank's place, and what it computes with."""
+    """The place of a rank, and the objects that it computes with."""
 
     torch: Any
     dist: Any
@@ -48,14 +48,15 @@ class ReplayRank:
 
     @property
     def stages(self) -> int:
-        """How many there are."""
+        """The number of pipeline stages."""
         return self.world // self.tensor
 
 
 def main() -> None:
-    """Take part: `ROOT TENSOR_SIZE LIMIT_S` are the arguments, the rest stands in Slurm's variables.
+    """Take part in the replay: the arguments are `ROOT TENSOR_SIZE LIMIT_S`, other values are in Slurm's variables.
 
-    The first line of stdin is the secret with which the ranks meet. Each says when it tries to, and when it has.
+    The first line of stdin is the secret with which the ranks meet. Each rank prints when it begins to meet the others,
+    and when it has met them.
     """
     import torch  # noqa: PLC0415 (seconds; and nothing else of ours may load it)
     import torch.distributed as dist  # noqa: PLC0415 (the same)
@@ -83,7 +84,7 @@ def main() -> None:
     if rank == 0:
         whole = hashlib.blake2b(b"".join(everyone), digest_size=_DIGEST_BYTES).hexdigest()
         _tell(f"digest {whole} {' + '.join(sorted(set(kinds)))}")
-    # The last one to leave keeps the others' connections open.
+    # Ranks leave together: a rank that leaves early would close connections of the others.
     dist.barrier()
     dist.destroy_process_group()
 
@@ -102,7 +103,7 @@ def _device(torch: Any) -> str:
 
 
 def _train(own: ReplayRank) -> bytes:
-    """The steps; returns a digest of all products, and of the weights that they led to."""
+    """Make the steps; return a digest of all products, and of the final weights."""
     torch, width = own.torch, CPU_WIDTH if own.device == "cpu" else CUDA_WIDTH
     # Made on the CPU by its own generator, which gives the same bits on every machine.
     noise = torch.Generator().manual_seed(SEED + own.rank)
@@ -136,14 +137,14 @@ def _batch(own: ReplayRank, step: int, width: int) -> Any:
 
 
 def _summed(own: ReplayRank, part: Any) -> Any:
-    """The exact sum over the tensor group of the rounded parts."""
+    """Return the exact sum over the tensor group of the rounded parts."""
     whole = (part.clamp(_LEAST, _MOST) * _SCALE).round()
     own.dist.all_reduce(whole, group=own.group)
     return whole / (_SCALE * own.tensor)
 
 
 def _received(own: ReplayRank, stage: int, otherwise: Any) -> Any:
-    """What the rank of the same place in another stage sends; `otherwise` where there is no such stage."""
+    """Return what the rank of this place in another stage sends; `otherwise` if there is no such stage."""
     if not 0 <= stage < own.stages:
         return otherwise
     found = own.torch.empty_like(otherwise)
@@ -157,7 +158,7 @@ def _send(own: ReplayRank, stage: int, what: Any) -> None:
 
 
 def _same_in_group(own: ReplayRank, whole: Any, step: int) -> None:
-    """End with an error where the ranks of a tensor group have received different sums."""
+    """End with an error if the ranks of a tensor group have received different sums."""
     digests = _gathered(own, _digest(whole), own.group)
     if len(set(digests)) > 1:
         raise SystemExit(f"step {step}: the ranks of tensor group {own.stage} received different sums")

@@ -15,14 +15,14 @@ from typing import Any
 
 SEED = 20251
 CPU_WIDTH, CUDA_WIDTH = 96, 2048
-"""On a GPU the products fill all of its processors; on a CPU they take milliseconds."""
+"""Width of the model: on a GPU the products fill all its processors; on a CPU they take milliseconds."""
 _HEADS = 4
 _ROWS = 64
 _LEARNING_RATE, _DECAY, _SQUARE_DECAY, _EPSILON = 1e-3, 0.9, 0.999, 1e-8
 
 
 def hardware(torch: Any, device: str) -> str:
-    """The class of a device: all of the same text must come to the same bits."""
+    """Return the class of a device: devices with an equal text must get equal bits."""
     library = f"torch {torch.__version__}"
     if device == "cpu":
         return f"{_cpu_model()}, {torch.backends.cpu.get_cpu_capability()}, {library}"
@@ -66,7 +66,7 @@ def _weights(torch: Any, device: str, width: int) -> list[Any]:
 
 
 def _step(torch: Any, device: str, width: int) -> list[Any]:
-    """Products, loss, parameters and gradients of one step of Adam on one block of a transformer."""
+    """Return products, loss, parameters and gradients of one step of Adam on one block of a transformer."""
     weights = _weights(torch, device, width)
     noise = torch.Generator().manual_seed(SEED + 1)
     inputs = torch.randn((2, _ROWS, width), generator=noise).to(device)
@@ -76,7 +76,7 @@ def _step(torch: Any, device: str, width: int) -> list[Any]:
     loss.backward()
     found += [loss, *_adam(torch, weights)]
     if device != "cpu":
-        # The same products in half the bits, which other units of a GPU compute.
+        # The products again with half the bits, which other units of a GPU compute.
         halves = [weight.detach().bfloat16().requires_grad_() for weight in weights]
         loss = (_block(torch, inputs.bfloat16(), halves, found).float() - targets).square().mean()
         loss.backward()
@@ -85,7 +85,7 @@ def _step(torch: Any, device: str, width: int) -> list[Any]:
 
 
 def _block(torch: Any, inputs: Any, weights: list[Any], found: list[Any]) -> Any:
-    """The block's output; each product goes into `found` too, for later rounding can hide a wrong bit."""
+    """Return the block's output; each product is added to `found`, too, since later rounding can hide a wrong bit."""
     joined, out, up, down = weights
     functional = torch.nn.functional
     width = inputs.shape[-1]
@@ -101,7 +101,7 @@ def _block(torch: Any, inputs: Any, weights: list[Any], found: list[Any]) -> Any
 
 
 def _adam(torch: Any, weights: list[Any]) -> Iterable[Any]:
-    """Each parameter after Adam's first step, and its gradient. PyTorch's own optimizer takes a second to load."""
+    """Yield each parameter after Adam's first step, and its gradient; PyTorch's own optimizer loads in a second."""
     with torch.no_grad():
         for weight in weights:
             momentum = weight.grad * (1 - _DECAY)
@@ -112,7 +112,7 @@ def _adam(torch: Any, weights: list[Any]) -> Iterable[Any]:
 
 
 def _digest(tensors: Iterable[Any]) -> str:
-    """A digest of all bits; NaNs count as the bits that they are."""
+    """Return a digest of all bits; NaNs count as the bits that they are."""
     made = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         plain = tensor.detach().cpu().contiguous()

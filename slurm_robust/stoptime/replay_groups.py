@@ -1,13 +1,13 @@
 """Chooses which nodes replay the training together, and names the node that the failing groups share. Pure.
 
 Tensor and pipeline parallelism stay as they are, and each group of `size` nodes is one replica of the model. In the
-first phase a group is a block of neighbours: node x is in group x // size. In the second it is spread: node x is in
-group x mod n, of n groups. Two such groups share one node at most where size <= n, so that one broken node is the only
-one that is in a failing group twice. Each later phase takes the suspects apart: a suspect runs with nodes that never
-failed, and is named when that fails too. Where all groups fail, the program or something shared is at fault, and where
-none fails, the replay does not show the fault: both name nobody.
+first phase a group is a block of neighbours: node x is in group x // size. In the second phase groups are spread: node
+x is in group x mod n, of n groups. If size <= n, a block and a spread group share one node at most, so that a single
+broken node is the only node that is in a failing group twice. Each later phase separates the suspects: a suspect runs
+with nodes that never failed, and is named if this group fails, too. If all groups fail, the program or something shared
+is at fault; if no group fails, the replay does not show the fault: in both cases no node is named.
 
-A group that is short of nodes (the last block, a node that left) waits, and is filled with nodes that passed.
+A group with too few nodes (the last block, or after a node left) waits, and is filled with nodes that passed.
 
 The scheme of the first two phases is ByteRobust's (SOSP 2025).
 """
@@ -19,21 +19,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 MAX_PHASES = 6
-"""Two find one broken node; the others confirm it, and take several suspects apart."""
+"""Two phases find one broken node; further phases confirm it, and separate several suspects."""
 CONFIRMING = 3
-"""The first phase of those after the blocks and the spread groups."""
+"""The first phase after the blocks and the spread groups."""
 _SHARED = "the program fails, or something that all nodes share"
 _SHOWN = 8
 """Names of nodes in a sentence."""
 
 
 class ReplayOutcome(str, enum.Enum):
-    """How the replay of one group ended."""
+    """The end of the replay of one group."""
 
     PASSED = "passed"
     FAILED = "failed"
     NOT_RUN = "not_run"
-    """It could not run: its step did not start, a node left, there were too few nodes. It says nothing about anyone."""
+    """The replay could not run: its step did not start, a node left, or nodes were too few. It tells nothing."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class ReplayGroup:
     """Nodes that run one replica.
 
     Attributes:
-        phase: 1 for blocks, 2 for spread groups, 3 and more for suspects that are taken apart.
-        number: Which group of its phase, from 0.
-        members: The nodes that it is about.
-        fillers: Nodes that passed elsewhere, so that it has enough.
+        phase: 1 for blocks, 2 for spread groups, 3 and more for separated suspects.
+        number: Number of the group within its phase, from 0.
+        members: The nodes that the group tests.
+        fillers: Nodes that passed elsewhere and fill the group up.
     """
 
     phase: int
@@ -54,16 +54,16 @@ class ReplayGroup:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """All nodes that it runs on."""
+        """All nodes that the group runs on."""
         return (*self.members, *self.fillers)
 
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """How a group ended.
+    """The result of a group.
 
     Attributes:
-        reason: Why it failed or did not run, as a sentence.
+        reason: Why the replay failed or did not run, as a sentence.
         absent: Nodes that cannot take part any more.
     """
 
@@ -75,12 +75,12 @@ class ReplayResult:
 
 @dataclass(frozen=True)
 class ReplayVerdict:
-    """What all groups together say.
+    """The verdict on all groups together.
 
     Attributes:
-        broken: Nodes, each with the reason.
-        undecided: Groups of nodes about which the replays leave something open, each with the reason.
-        untested: Nodes that no replay says anything about, each with the reason.
+        broken: Broken node → the reason.
+        undecided: Group of nodes about which the replays leave something open → the reason.
+        untested: Node without a result of a replay → the reason.
     """
 
     broken: dict[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class ReplayVerdict:
 
 
 class _Replayed:
-    """What the results so far say about each node and phase."""
+    """The results so far for each node and phase."""
 
     def __init__(self, nodes: Sequence[str], size: int, results: Iterable[ReplayResult]) -> None:
         self.nodes, self.size = tuple(nodes), size
@@ -109,15 +109,15 @@ class _Replayed:
         self.clean = (self.passed.get(1, set()) | self.passed.get(2, set())) - first_two[0] - first_two[1]
 
     def of(self, phase: int, outcome: ReplayOutcome) -> list[ReplayResult]:
-        """The results of one phase that ended so."""
+        """Return the results of one phase with this outcome."""
         return [r for r in self.results if r.group.phase == phase and r.outcome is outcome]
 
     def goes_on_after(self, phase: int) -> bool:
-        """Whether a phase of all nodes leaves something to be found: some groups passed, and some failed."""
+        """Return whether a phase of all nodes leaves something to be found: some groups passed, and some failed."""
         return bool(self.of(phase, ReplayOutcome.FAILED)) and bool(self.of(phase, ReplayOutcome.PASSED))
 
     def planned(self, phase: int) -> list[ReplayGroup]:
-        """The groups of phase 1 or 2, before they are filled."""
+        """Return the groups of phase 1 or 2, before they are filled."""
         blocks = range(self.blocks)
         if phase == 1:
             parts = [self.nodes[k * self.size : (k + 1) * self.size] for k in blocks]
@@ -129,7 +129,7 @@ class _Replayed:
         ]
 
     def open_suspects(self) -> list[str]:
-        """Suspects that no later phase has cleared or named."""
+        """Return suspects that no later phase has cleared or named."""
         later = [r for r in self.results if r.group.phase >= CONFIRMING]
         settled = {node for r in later if r.outcome is ReplayOutcome.PASSED for node in r.group.members}
         settled |= {node for r in later if self.names(r) for node in r.group.members}
@@ -138,21 +138,22 @@ class _Replayed:
 
     @staticmethod
     def names(result: ReplayResult) -> bool:
-        """Whether a result shows by itself that its one member is broken: alone among nodes that passed, it failed."""
+        """Return whether a result by itself shows a broken member: alone among nodes that passed, it failed."""
         alone = result.group.phase >= CONFIRMING and len(result.group.members) == 1
         return alone and result.outcome is ReplayOutcome.FAILED
 
     def needed(self) -> str:
-        """A node that every group that passed had, and none that failed: with it the program may be at fault."""
+        """Return a node of every group that passed and of no group that failed: the program may need it."""
         passed = [set(r.group.nodes) for r in self.results if r.outcome is ReplayOutcome.PASSED]
         failed = {n for r in self.results if r.outcome is ReplayOutcome.FAILED for n in r.group.nodes}
         return next(iter(sorted(set.intersection(*passed) - failed)), "") if passed else ""
 
     def fillers_of_suspects(self) -> list[str]:
-        """Nodes that a suspect may run with.
+        """Return nodes that a suspect may run with.
 
-        Two nodes that fail now and then can make a healthy third a suspect; so these never failed. Only where one block
-        and one spread group failed, which one broken node explains, those that passed once come after them.
+        Two nodes that fail now and then can make a healthy third node a suspect, so only nodes that never failed are
+        used. If only one block and one spread group failed, which a single broken node explains, nodes that passed once
+        follow.
         """
         here = [node for node in self.nodes if node not in self.absent and node not in self.suspects]
         clean = [node for node in here if node in self.clean]
@@ -166,7 +167,7 @@ class _Replayed:
 def next_groups(
     nodes: Sequence[str], size: int, results: Iterable[ReplayResult], at_once: int = 1 << 16
 ) -> tuple[ReplayGroup, ...]:
-    """The groups that run side by side next, which share no node; none if nothing more can be learnt.
+    """Return the groups that run side by side next, which share no node; empty if nothing more can be learnt.
 
     Args:
         nodes: All nodes, neighbours beside each other.
@@ -187,7 +188,7 @@ def next_groups(
 
 
 def _of_all_nodes(known: _Replayed, phase: int) -> list[ReplayGroup]:
-    """Groups of phase 1 or 2 that can run now; those that are short wait for nodes that passed."""
+    """Return the groups of phase 1 or 2 that can run now; groups with too few nodes wait for nodes that passed."""
     waiting = [g for g in known.planned(phase) if g.members and (phase, g.number) not in known.ended]
     taken: set[str] = set()
     chosen: list[ReplayGroup] = []
@@ -207,10 +208,10 @@ def _of_all_nodes(known: _Replayed, phase: int) -> list[ReplayGroup]:
 
 
 def _fillers(known: _Replayed, group: ReplayGroup, able: set[str], waiting: Sequence[ReplayGroup]) -> tuple[str, ...]:
-    """As many nodes as the group lacks, or all that there are.
+    """Return as many nodes as the group lacks, or all available ones.
 
-    Best are those that no group waits for, and that meet no member in the other phase: there a broken member would
-    make them suspects as well.
+    Preferred are nodes that no other group waits for, and that do not meet a member in the other phase: there a broken
+    member would make them suspects as well.
     """
     place = {node: number for number, node in enumerate(known.nodes)}
     columns = {place[node] % known.blocks for node in group.members}
@@ -221,7 +222,7 @@ def _fillers(known: _Replayed, group: ReplayGroup, able: set[str], waiting: Sequ
 
 
 def _of_suspects(known: _Replayed) -> list[ReplayGroup]:
-    """One suspect a group where the nodes suffice for some, else several: then the next phase takes those apart."""
+    """Return groups with one suspect each if there are enough nodes for some, else groups with several suspects."""
     suspects = known.open_suspects()
     phase = max((r.group.phase for r in known.results), default=0) + 1
     if not suspects or phase > MAX_PHASES:
@@ -232,7 +233,7 @@ def _of_suspects(known: _Replayed) -> list[ReplayGroup]:
     if alone >= min(len(suspects), 2) or count < 2:
         parts = [[suspect] for suspect in suspects[:alone]]
     else:
-        # Every other phase divides them another way: two broken nodes may be in two groups that both fail.
+        # Every second phase divides the suspects in another way: two broken nodes may be in two failing groups.
         share = -(-len(suspects) // count)
         strided = [suspects[k::count] for k in range(count)]
         parts = strided if phase % 2 else [suspects[k : k + share] for k in range(0, share * count, share)]
@@ -246,7 +247,7 @@ def _of_suspects(known: _Replayed) -> list[ReplayGroup]:
 
 
 def judge(nodes: Sequence[str], size: int, results: Iterable[ReplayResult]) -> ReplayVerdict:
-    """What everything that has ended says."""
+    """Return the verdict on all results."""
     known = _Replayed(nodes, size, results)
     untested = _untested(known)
     failed = known.of(1, ReplayOutcome.FAILED)
@@ -276,7 +277,7 @@ def _why_all(phase: int, ran: Sequence[ReplayResult]) -> str:
 
 
 def _broken(known: _Replayed) -> dict[str, str]:
-    """The only suspect, while nothing later speaks for it; of several, those that failed alone among others."""
+    """Return the only suspect, unless later results clear it; of several suspects, those that failed alone."""
     later = [r for r in known.results if r.group.phase >= CONFIRMING and r.outcome is not ReplayOutcome.NOT_RUN]
     found: dict[str, str] = {}
     if len(known.suspects) == 1 and not later:
@@ -307,7 +308,7 @@ def _names(nodes: Sequence[str]) -> str:
 
 
 def _left_open(known: _Replayed, broken: dict[str, str]) -> dict[tuple[str, ...], str]:
-    """Failing groups that no broken node explains: their suspects, or all of them if there are none."""
+    """Return failing groups that no broken node explains: their suspects, or all members if there are none."""
     cleared = {
         node
         for r in known.results

@@ -1,4 +1,4 @@
-"""Reads from what srun said how the step of one group ended. Pure."""
+"""Reads from srun's output how the step of one group ended. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARK = "@srobust-replay "
 """Begins our own lines: `began NODE STEP` from each task. From the reference model `joining` and `joined` of each task,
 and `digest DIGEST HARDWARE`."""
 _TASKS_ENDED = re.compile(r"srun: error: \S+: tasks? [\d,\[\]-]+: ")
-"""`srun: error: n2: tasks 2-3: Exited with exit code 3`; the first such line counts, for Slurm then ends the others."""
+"""Matches `srun: error: n2: tasks 2-3: Exited with exit code 3`; only the first such line counts."""
 _FIRST_TASK = re.compile(r": tasks? \[?(\d+)")
 _LABEL = re.compile(r"\s*(\d+): ")
 _SLURM_LINE = re.compile(r"(?:srun|slurmstepd[\w.-]*|slurmd): ")
@@ -27,13 +27,13 @@ _LINE_CHARS = 240
 
 @dataclass
 class StepOutput:
-    """What the step of a group has said so far.
+    """What is known from the output of a group's step so far.
 
     Attributes:
         began: Nodes on which a task began.
         tasks: The tasks that began, by their numbers.
-        joining, joined: Those of the reference model that tried to meet the others, and that did.
-        step: `12.3`, once a task began.
+        joining, joined: Tasks of the reference model that tried to meet the others, and tasks that met them.
+        step: The step, such as `12.3`, once a task began.
         error: srun's first line about tasks that failed by themselves.
         words: The last line of each task, by its number.
         latest: The task whose line came last.
@@ -41,10 +41,10 @@ class StepOutput:
         cancelled: Slurm ended the step before any task failed.
         node_lost: Slurm says that a node failed.
         taken: A port was in use.
-        no_memory: A task found no memory; a smaller world needs more of it on each rank.
-        not_started: Slurm could not start a task, before any failed by itself.
-        digest: What the reference model computed; empty for a program of the user's.
-        hardware: The class of devices that computed it.
+        no_memory: A task ran out of memory; a smaller world needs more memory on each rank.
+        not_started: Slurm could not start a task, before any task failed by itself.
+        digest: The digest that the reference model computed; empty for a program of the user.
+        hardware: The class of devices that computed the digest.
     """
 
     began: set[str] = field(default_factory=set)
@@ -65,7 +65,7 @@ class StepOutput:
     hardware: str = ""
 
     def take(self, line: str) -> None:
-        """Read one line of its stdout or stderr, as `srun --label` gives it."""
+        """Read one line of the step's stdout or stderr, as `srun --label` prints it."""
         label = _LABEL.match(line)
         text = line[label.end() if label else 0 :].strip()[:_LINE_CHARS]
         self.no_memory = self.no_memory or any(part in text.lower() for part in _NO_MEMORY)
@@ -79,7 +79,7 @@ class StepOutput:
             self.taken = self.taken or any(part in text.lower() for part in _TAKEN)
 
     def last_words(self) -> str:
-        """The last line of the task that failed first, or else of any task; empty if none wrote a line."""
+        """Return the last line of the task that failed first, or else of any task; empty if no task wrote a line."""
         failed = _FIRST_TASK.search(self.error)
         return self.words.get(failed[1] if failed else self.latest, "")
 
@@ -119,15 +119,15 @@ def result_of(
     *,
     cut: bool = False,
 ) -> ReplayResult:
-    """The result of a group.
+    """Return the result of a group.
 
     Args:
         group: The group.
-        output: What its step has said.
-        code: Exit code of its srun; None if it had not ended after `limit_s` and was ended.
-        gone: Nodes that left the test, each with the reason.
-        limit_s: How long it had.
-        cut: The budget left it less time than it may need beside the groups that passed.
+        output: The output of its step.
+        code: Exit code of its srun; None if srun had not ended after `limit_s` and was ended.
+        gone: Node that left the test → the reason.
+        limit_s: How long the group had.
+        cut: The budget left the group less time than it may need, compared with groups that passed.
     """
     absent = frozenset(group.nodes) & frozenset(gone)
     if absent:
@@ -147,7 +147,7 @@ def result_of(
 
 
 def _no_fault(output: StepOutput, missing: Sequence[str], code: int | None, limit_s: float) -> str:
-    """Why a step that did not pass says nothing about its nodes; empty if it does."""
+    """Return why a step that did not pass does not tell anything about its nodes; empty if it does."""
     if output.node_lost:
         return f"Slurm lost a node during the replay: {output.complaint or 'node failure'}"
     if output.not_met:
@@ -169,14 +169,14 @@ def _no_fault(output: StepOutput, missing: Sequence[str], code: int | None, limi
 def compared(
     results: Sequence[ReplayResult], outputs: Sequence[StepOutput], earlier: Sequence[StepOutput]
 ) -> list[ReplayResult]:
-    """The same results; replicas of the reference model that computed other bits than most of their class failed.
+    """Return the results; replicas with other bits than most of their class are marked as failed.
 
-    Where no digest has a majority, all of the class failed: that names nobody.
+    If no digest has a majority, all replicas of the class failed, which does not name a node.
 
     Args:
-        results: Of one wave.
-        outputs: What each of them has said.
-        earlier: What the groups of the waves before have said.
+        results: The results of one wave.
+        outputs: The outputs of these groups.
+        earlier: The outputs of groups of earlier waves.
     """
     classes: dict[str, Counter[str]] = {}
     for output in (*earlier, *outputs):

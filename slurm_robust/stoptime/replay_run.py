@@ -1,8 +1,8 @@
 """Runs the groups of a replay, side by side, each as a Slurm step of its own, and has them judged.
 
 A step is the user's command, or the reference model, on the nodes of one group. Each task begins with a line of ours,
-so that a step that did not start is told from a program that fails. Every srun is ended before this returns; one that
-does not end is killed, and its step is noted, for Slurm to end it. Linux ends the sruns when this process dies.
+so that a step that did not start is told from a program that fails. Every srun is ended before `run` returns; an srun
+that does not end is killed, and its step is noted, for Slurm to end it. Linux ends the sruns when this process dies.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SAME = "same"
 AT_ONCE = 64
 """Steps side by side; the other groups of a phase wait for the next wave."""
 LEAST_WAVE_S = 10.0
-"""With less left no wave is begun: that it does not end would say nothing."""
+"""With less time left, a wave is not begun: if it did not end, that would not tell anything."""
 _HANG_FACTOR, _HANG_LEAST_S = 3.0, 30.0
-"""Where half of the groups have passed, or some of a wave before, the others get so many times the time of the slowest
-of them, and this long at least."""
+"""Once half of the groups have passed, or groups of an earlier wave, the other groups get so many times the time of the
+slowest of these, and at least the second number of seconds."""
 _CUT_FACTOR = 2.0
-"""Where the budget ends them before so many times the slowest's, that says nothing about them."""
+"""If the budget ends groups before so many times the slowest time, that does not tell anything about them."""
 _TERM_S, _KILLED_S = 6.0, 3.0
 _PORTS = range(20_000, 28_000)
 _STREAM_LIMIT = 1 << 20
@@ -42,26 +42,26 @@ _OTHER = "output o error e input i wait W ntasks-per-gpu ntasks-per-socket ntask
 _FLAGS = "pty exclusive overlap kill-on-bad-exit K preserve-env E bcast send-libs"
 _NOT_OURS = frozenset(f"--{name}" if len(name) > 1 else f"-{name}" for name in f"{_SIZED} {_OTHER}".split())
 _NOT_OURS_FLAGS = frozenset(f"--{name}" if len(name) > 1 else f"-{name}" for name in _FLAGS.split())
-"""Options of the user's srun that size, place or connect the whole job's step, or write files: logs, programs on the
-nodes, images of containers. Those are the training's."""
+"""Options of the user's srun that size, place or connect the whole job's step, or write files (logs, programs on the
+nodes, images of containers): they are only for the training."""
 _SIZE_OPTIONS = "GPUS NTASKS NPROCS NNODES JOB_NUM_NODES NTASKS_PER_NODE TASKS_PER_NODE EXCLUSIVE"
 _PLACE_OPTIONS = "HOSTFILE DISTRIBUTION STDOUTMODE STDERRMODE STDINMODE"
 _SIZES = frozenset(f"SLURM_{name}" for name in f"{_SIZE_OPTIONS} {_PLACE_OPTIONS}".split())
-"""Variables of sbatch's options that srun reads as its own."""
+"""Variables of sbatch's options that srun reads as its own options."""
 
 
 @dataclass(frozen=True)
 class ReplaySpec:
-    """What is replayed.
+    """What is replayed, and how.
 
     Attributes:
-        group_nodes: Nodes of one group: as many as one replica of the model needs.
-        tasks: Ranks on each node; 0 for one on each GPU, or one if there are none.
+        group_nodes: How many nodes one group has: as many as one replica of the model needs.
+        tasks: How many ranks run on each node; 0 for one on each GPU, or one if there is no GPU.
         command: The program and its arguments; empty for the reference model.
-        tensor: Ranks of a tensor group of the reference model; 0 for all of a node.
+        tensor: How many ranks a tensor group of the reference model has; 0 for all of a node.
         srun_options: The user's own options of srun, for the job's own command.
-        environment: What srun starts from.
-        folder: Where the ranks run; empty for the current folder.
+        environment: The environment that srun starts from.
+        folder: The folder in which the ranks run; empty for the current folder.
     """
 
     group_nodes: int
@@ -74,12 +74,12 @@ class ReplaySpec:
 
 
 def typed_command(text: str) -> tuple[str, ...]:
-    """The words of a command that a user typed as one text: a shell reads it."""
+    """Return the words of a command that a user typed as one text, for a shell to read."""
     return ("/bin/sh", "-c", text)
 
 
 def by_option(text: str, own: ReplaySpec) -> ReplaySpec:
-    """What `--robust-replay` asks for.
+    """Return the spec that `--robust-replay` asks for.
 
     Args:
         text: A command, `same`, or empty.
@@ -94,18 +94,18 @@ def by_option(text: str, own: ReplaySpec) -> ReplaySpec:
 
 
 def step_environment(base: Mapping[str, str]) -> dict[str, str]:
-    """What srun starts from: nothing that gives a step the size of the whole job, and no supervisor attaches to it."""
+    """Return srun's environment, without sizes of the whole job, and so that no supervisor attaches to the step."""
     return {**{key: value for key, value in base.items() if key not in _SIZES}, "SROBUST_MODE": "off"}
 
 
 @dataclass(frozen=True)
 class ReplayPlace:
-    """Where the steps run.
+    """The place where the steps run.
 
     Attributes:
-        job_id: The job in whose allocation.
-        hosts: The nodes, in Slurm's order, each with a name under which the others reach it.
-        gpus: GPUs of each node.
+        job_id: The job in whose allocation they run.
+        hosts: The nodes, in Slurm's order → the name under which other nodes reach the node.
+        gpus: How many GPUs each node has.
         python: The Python that has PyTorch.
     """
 
@@ -116,7 +116,7 @@ class ReplayPlace:
 
 
 def kept_options(words: Sequence[str]) -> list[str]:
-    """The user's options of srun, without those that size, place or connect the step."""
+    """Return the user's options of srun, without options that size, place or connect the step."""
     kept: list[str] = []
     skip = False
     for word in words:
@@ -133,7 +133,7 @@ def kept_options(words: Sequence[str]) -> list[str]:
 
 
 def variables(group: ReplayGroup, spec: ReplaySpec, place: ReplayPlace, port: int, tasks: int) -> dict[str, str]:
-    """What a rank of this group sees besides. Rank 0 is on the first node in Slurm's order."""
+    """Return further variables of a rank of this group. Rank 0 is on the first node in Slurm's order."""
     first = next(host for node, host in place.hosts.items() if node in group.nodes)
     attempt = f"replay-{group.phase}-{group.number}"
     return {
@@ -152,7 +152,7 @@ def variables(group: ReplayGroup, spec: ReplaySpec, place: ReplayPlace, port: in
 
 
 def argv(group: ReplayGroup, spec: ReplaySpec, place: ReplayPlace, port: int, limit_s: float) -> list[str]:
-    """The command line of a group's step."""
+    """Return the command line of a group's step."""
     tasks = spec.tasks or max(1, place.gpus)
     command = spec.command
     if not command:
@@ -180,7 +180,7 @@ def argv(group: ReplayGroup, spec: ReplaySpec, place: ReplayPlace, port: int, li
         *([f"--chdir={spec.folder}"] if spec.folder else []),
         "--",
         *("/bin/sh", "-c", _TASK, "srobust-replay"),
-        # By env, not by srun: `--export` may be anything, and without SROBUST_REPLAY a program would save.
+        # Set by env, not by srun: `--export` may be anything, and without SROBUST_REPLAY a program would save.
         *(f"{name}={value}" for name, value in variables(group, spec, place, port, tasks).items()),
         *command,
     ]
@@ -199,7 +199,7 @@ class _GroupStep:
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self, words: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start srun; where that cannot be, the step has ended. Its tasks may read a secret of their own from stdin."""
+        """Start srun; if that fails, the step has ended. Its tasks may read a secret from stdin."""
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *words,
@@ -240,7 +240,7 @@ class _GroupStep:
                 self.output.take(line.decode("utf-8", "replace"))
 
     async def end(self) -> bool:
-        """End srun, and with it the step; False if Slurm may still count the step as running."""
+        """End srun, and with it the step; return False if Slurm may still count the step as running."""
         process, watcher = self._process, self._watcher
         if process is None or watcher is None:
             return True
@@ -261,14 +261,14 @@ class _GroupStep:
 
 @dataclass(frozen=True)
 class TestSurroundings:
-    """What the run of the tests gives to the replay.
+    """What the run of the tests provides for the replay.
 
     Attributes:
-        until: Waits until something is true, so many seconds at most, and keeps `gone` up to date.
-        gone: Nodes that left the test, each with the reason.
-        left_s: Seconds that are left of the budget.
-        progress: Takes sentences for the user.
-        over: Whether the tests have ended, with the job.
+        until: Waits until a condition holds, so many seconds at most, and keeps `gone` up to date.
+        gone: Node that left the test → the reason.
+        left_s: Returns the seconds that are left of the budget.
+        progress: Tells the user a sentence.
+        over: Returns whether the tests have ended, with the job.
     """
 
     until: Callable[[Callable[[], bool], float], Awaitable[bool]]
@@ -282,8 +282,8 @@ class ReplayRun:
     """One replay of some nodes.
 
     Attributes:
-        ended_early: Why it did not come to its end, as a sentence; empty if it did.
-        left_steps: `12.3`, steps that srun could not end, so that Slurm must be told to end them.
+        ended_early: Why the replay was not finished, as a sentence; empty if it was.
+        left_steps: Steps such as `12.3` that srun could not end, so that Slurm must be told to end them.
     """
 
     def __init__(self, spec: ReplaySpec, place: ReplayPlace, around: TestSurroundings) -> None:
@@ -294,7 +294,7 @@ class ReplayRun:
         self._passed_s: list[float] = []
 
     async def run(self, nodes: Sequence[str]) -> ReplayVerdict:
-        """All phases; no step of it runs when this returns or raises.
+        """Run all phases; no step of the replay runs when this returns or raises.
 
         Args:
             nodes: The nodes, neighbours beside each other.
@@ -303,7 +303,7 @@ class ReplayRun:
         size = self._spec.group_nodes
         while groups := next_groups(nodes, size, results, AT_ONCE):
             phase = groups[0].phase
-            # Two phases are needed, and a third one is good to have.
+            # Two phases are needed, and a third one is useful.
             limit_s = self._around.left_s() / (4 - min(phase, 3))
             if limit_s < LEAST_WAVE_S:
                 self.ended_early = f"the budget was used up before phase {phase} of the replay had ended"
@@ -341,7 +341,7 @@ class ReplayRun:
         return judged
 
     def _done(self, steps: Sequence[_GroupStep], elapsed_s: float) -> bool:
-        """Whether nothing more is awaited: all ended, or most passed long ago."""
+        """Return whether nothing more is awaited: all groups have ended, or most passed long ago."""
         running = [s for s in steps if not s.ended and not set(s.group.nodes) & set(self._around.gone)]
         passed_s = [step.took_s for step in steps if step.ended and step.code == 0]
         enough = self._passed_s or 2 * len(passed_s) >= len(steps)
@@ -349,6 +349,6 @@ class ReplayRun:
         return not running or bool(enough and elapsed_s > max(_HANG_LEAST_S, _HANG_FACTOR * longest_s))
 
     async def _end(self, steps: Sequence[_GroupStep]) -> None:
-        """End what still runs; what srun could not end is noted."""
+        """End the steps that still run; steps that srun could not end are noted."""
         clean = await asyncio.gather(*(step.end() for step in steps))
         self.left_steps += [s.output.step for s, ended in zip(steps, clean, strict=True) if s.output.step and not ended]

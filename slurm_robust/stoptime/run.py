@@ -35,16 +35,16 @@ from slurm_robust.stoptime.replay_run import ReplayPlace, ReplayRun, ReplaySpec,
 
 LEAST_BUDGET_S = 20.0
 START_S = 30.0
-"""For srun to start the agents, and for an allocation of its own to be had."""
+"""Time for srun to start the agents, and to get an allocation of its own."""
 LOAD_S = 60.0
 """For PyTorch to be loaded, from a slow file system too."""
 GLANCE_S = 10.0
-"""The same, where it only tells whether somebody uses the GPUs."""
+"""Time for a start that only finds out whether another process uses the GPUs."""
 STEP_S = 30.0
 LEAST_STAGE_S = 8.0
-"""With less left of the budget a stage is not begun: that it does not end would say nothing."""
+"""With less of the budget left, a stage is not begun: if it did not end, that would not tell anything."""
 _SILENT_S = 15.0
-"""An agent beats every second; a node that says nothing for so long, while we listen, has left."""
+"""An agent sends a message every second; a node without messages for so long, while we listen, has left."""
 _OF_RANKS = (TestName.PAIRS,)
 """Tests in which NCCL's variables matter."""
 REPEATS = 5
@@ -60,15 +60,15 @@ class TestRunError(Exception):
 
 @dataclass(frozen=True)
 class TestSettings:
-    """How the tests are made.
+    """The settings of the tests.
 
     Attributes:
-        budget_s: For all tests together, seconds.
+        budget_s: The budget of all tests together, seconds.
         switches: Nodes of each switch, as `topology.read` gives them: neighbours meet first.
         least_gb_per_s: Way of a copy (`h2d`, `d2h`, `d2d`) → the least bandwidth of a healthy GPU; 0 for no limit.
-        replay: What the test replay runs.
+        replay: The spec of the test replay.
         eud: Whether NVIDIA's Extended Utility Diagnostics are part of the test within the nodes.
-        layout: Parallel sizes of the job, as far as they are known: alignment makes steps in this shape, too.
+        layout: Parallel sizes of the job, as far as known: the alignment test makes steps in this shape, too.
     """
 
     __test__ = False
@@ -82,18 +82,18 @@ class TestSettings:
 
 
 def least_bandwidths(options: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """The site's least bandwidths, from `nodecheck.options` of its configuration."""
+    """Return the site's least bandwidths, from `nodecheck.options` of its configuration."""
     chosen = options.get("bandwidth", {})
     return {way: float(chosen.get(f"{way}_min_gb_per_s", 0.0)) for way in ("h2d", "d2h", "d2d")}
 
 
 class TestRun:
-    """The tests of some nodes, once.
+    """One run of the tests of some nodes.
 
     Attributes:
         step_ended: The step ended before the tests did.
-        left_step: `12.3`, a step whose agents did not end by themselves, so that Slurm must be told to end it.
-        left_replay: Steps of a replay that must be ended in the same way.
+        left_step: A step such as `12.3` whose agents did not end by themselves, so that Slurm must be told to end it.
+        left_replay: Steps of a replay that Slurm must be told to end, too.
     """
 
     __test__ = False
@@ -135,7 +135,7 @@ class TestRun:
         self._ended_early = ""
 
     async def run(self) -> TestReport:
-        """All tests, one after the other; the step has ended when this returns or raises.
+        """Run all tests, one after the other; the step has ended when this returns or raises.
 
         Raises:
             TestRunError: srun could not start any agent.
@@ -185,7 +185,7 @@ class TestRun:
             listened_s = time.monotonic()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), min(left_s, 1.0))
-            # On a busy machine we are late ourselves, and what the nodes have said meanwhile is still unread.
+            # On a busy machine this process is late itself, and messages of the nodes are still unread.
             late_s = time.monotonic() - listened_s - 1.0
             for node, state in self._states.items():
                 state.heard_s += max(0.0, late_s)
@@ -197,7 +197,7 @@ class TestRun:
         return [node for node in self.nodes if node not in self._gone]
 
     async def _order(self, nodes: Iterable[str], limit_s: float, order: dict[str, Any]) -> int:
-        """Give an order and wait for the answers of these nodes, as long as they are there; returns its number."""
+        """Give an order and wait for the answers of these nodes, while the nodes are there; return its number."""
         asked = list(nodes)
         number = self._send(order, limit_s)
         await self._until(
@@ -212,7 +212,7 @@ class TestRun:
         return self._orders
 
     def _limit(self, wanted_s: float) -> float:
-        """How long a stage may take; 0 if the budget leaves too little."""
+        """Return how long a stage may take; 0 if the budget leaves too little."""
         left_s = self._end_s - time.monotonic()
         return min(wanted_s, left_s) if left_s >= LEAST_STAGE_S else 0.0
 
@@ -225,7 +225,7 @@ class TestRun:
             self._stages.append(StageTime(name, time.monotonic() - began_s))
 
     def _last_words(self) -> str:
-        """What srun said last, and rather an error than a remark."""
+        """Return srun's last lines, preferably errors."""
         lines = self._step.errors
         return "; ".join([line for line in lines if "error" in line][-2:] or lines[-1:])
 
@@ -267,7 +267,7 @@ class TestRun:
         if test is TestName.IN_NODE:
             async with self._stage("full check"):
                 await self._in_node.checks()
-        # What did not load in its time is not waited for again, but takes part where it has loaded meanwhile.
+        # Nodes that did not load in time are not waited for again, but take part if they have loaded meanwhile.
         if not all(s.loaded or s.trouble for n, s in self._states.items() if n not in self._gone):
             async with self._stage("load PyTorch"):
                 own = test is TestName.REPLAY and self._replayed is not None and self._replayed.command
@@ -280,7 +280,7 @@ class TestRun:
         if self._step.ended.is_set():
             errors = self._last_words()
             self._ended_early = f"the step ended during the test {test.value}{': ' + errors if errors else ''}"
-            # What the end of the step looks like on the nodes is no finding of theirs.
+            # Effects of the step's end on the nodes are not findings about the nodes.
             self._findings = [f for f in self._findings if f.test is not test]
         elif not self._ended_early:
             self._progress(f"{test.value}: {in_words(f for f in self._findings if f.test is test)}")
@@ -299,7 +299,7 @@ class TestRun:
         self._ended_early = self._in_node.ended_early
 
     def _able(self) -> tuple[list[str], dict[str, str]]:
-        """Nodes that can run ranks, and why the others cannot."""
+        """Return nodes that can run ranks, and why the others cannot."""
         troubles = {node: state.trouble for node, state in self._states.items() if not state.ready} | self._gone
         return [node for node in self.nodes if node not in troubles], troubles
 

@@ -1,8 +1,8 @@
 """Runs one rank of the alignment test in the job's own shape: tensor, pipeline and expert parallelism.
 
 Each step is made by the ranks of two nodes together, over NCCL or gloo, as a training of that layout makes it. All
-numbers are small and whole, so every sum is exact in whatever order it is made: each rank computes by itself what must
-come out, and compares all bits. It needs PyTorch and nothing else.
+numbers are small and whole, so every sum is exact in any order: each rank computes the right result by itself, and
+compares all bits. It needs only PyTorch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 SEED = 36
 ROWS = 512
 CPU_WIDTH, CUDA_WIDTH = 128, 512
-"""A part of a sum is at most the square of it, so the sum over 64 ranks is below 2**24, where 32 bits are exact."""
+"""A term of a sum is at most the square of the width, so a sum over 64 ranks is below 2**24 and exact in 32 bits."""
 REPEATS = 3
 KINDS = {"tp": "a tensor-parallel step", "pp": "a pipeline-parallel step", "ep": "an expert-parallel step"}
 """Kinds of parallelism that have a step, as layouts name them, in words."""
@@ -22,7 +22,7 @@ KINDS = {"tp": "a tensor-parallel step", "pp": "a pipeline-parallel step", "ep":
 
 @dataclass(frozen=True)
 class ShapeRank:
-    """A rank in its group."""
+    """A rank in its group, with the objects that it computes with."""
 
     torch: Any
     dist: Any
@@ -36,27 +36,27 @@ class ShapeRank:
         return CPU_WIDTH if self.device == "cpu" else CUDA_WIDTH
 
     def noise(self, seed: int, rows: int) -> Any:
-        """Return numbers of -1, 0 and 1, the same bits on every machine."""
+        """Return numbers of -1, 0 and 1, with equal bits on every machine."""
         made = self.torch.Generator().manual_seed(SEED + seed)
         return self.torch.randint(-1, 2, (rows, self.width), generator=made)
 
     def there(self, numbers: Any) -> Any:
-        """Return them on the device, as it multiplies them."""
+        """Return the numbers on the device, in the type in which it multiplies them."""
         return numbers.float().to(self.device)
 
     def product(self, left: Any, right: Any) -> Any:
-        """Return the exact product, by the processor: not by the library that is tested, where that is the device."""
+        """Return the exact product, computed by the processor, so that on a GPU it is not by the tested library."""
         if self.device == "cpu":
             return left @ right
         return (left.double() @ right.double()).long()
 
     def wrong(self, found: Any, wanted: Any) -> int:
-        """Return how many numbers are not what they must be."""
+        """Return how many numbers are wrong."""
         return int((found.cpu() != wanted.float()).sum())
 
 
 def run(own: ShapeRank, kinds: Iterable[str]) -> dict[str, int]:
-    """Make the steps of these kinds with the others of the group; returns how many numbers were wrong in each."""
+    """Make the steps of these kinds with the others of the group; return how many numbers were wrong in each."""
     own.torch.backends.cuda.matmul.allow_tf32 = False
     if own.device == "cpu":
         own.torch.set_num_threads(1)
@@ -65,7 +65,7 @@ def run(own: ShapeRank, kinds: Iterable[str]) -> dict[str, int]:
 
 
 def _tensor(own: ShapeRank, seed: int) -> int:
-    """Split the first matrix by columns and the second one by rows; the parts of the product are summed."""
+    """Split the first matrix by columns and the second by rows, and sum the products; return how many are wrong."""
     inputs = own.noise(seed, ROWS)
     ups, downs = ([own.noise(seed + 2 * rank + way, own.width) for rank in range(own.world)] for way in (1, 2))
     found = own.there(inputs) @ own.there(ups[own.rank]) @ own.there(downs[own.rank])
@@ -104,7 +104,7 @@ def _small(numbers: Any) -> Any:
 
 
 def _through(own: ShapeRank, inputs: Any, weights: Sequence[Any]) -> list[Any]:
-    """Return what each stage must give."""
+    """Return the right result of each stage."""
     found = [inputs]
     for weight in weights:
         found.append(_small(own.product(found[-1], weight)))
@@ -112,7 +112,7 @@ def _through(own: ShapeRank, inputs: Any, weights: Sequence[Any]) -> list[Any]:
 
 
 def _expert(own: ShapeRank, seed: int) -> int:
-    """Send each expert its part of the own tokens, and have them back multiplied."""
+    """Send each expert its part of the own tokens, and get them back multiplied; return how many are wrong."""
     tokens = own.noise(seed + own.rank, ROWS * own.world)
     experts = [own.noise(seed + own.world + rank, own.width) for rank in range(own.world)]
     sent = own.there(tokens)

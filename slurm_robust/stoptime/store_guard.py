@@ -1,7 +1,7 @@
-"""Keeps strangers of the network away from PyTorch's TCPStore, which answers anybody and lists its keys.
+"""Keeps strangers of the network away from PyTorch's TCPStore, which answers everybody and lists its keys.
 
-The kernel drops what comes from other addresses than the members', by a filter at the socket that listens. A stranger
-on a member's own node has such an address, too, so the filter drops everything once all members are connected.
+By a filter at the listening socket, the kernel drops packets from other addresses than the members'. A stranger on a
+member's own node has a member's address, so the filter drops all packets once all members are connected.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _ATTACH_FILTER = 26
 _STEP = struct.Struct("=HBBL")
 _LOAD, _EQUAL, _END = 0x20, 0x15, 0x06
 _PROTOCOL, _SOURCE = 0xFFFFF000, 0xFFF0000C
-"""Of linux/filter.h: the packet's protocol, and the source in its IPv4 header."""
+"""Offsets of linux/filter.h: the packet's protocol, and the source in its IPv4 header."""
 _IPV4 = 0x0800
 _MOST = 200
-"""A step of the filter leaps over 255 others."""
+"""The most addresses: a step of the filter can jump over at most 255 others."""
 _LISTENS = "0A"
 
 
 def admit_only(port: int, members: Collection[str]) -> list[str]:
-    """Have only these addresses reach what this process listens at; others are not filtered where one is IPv6's own.
+    """Have only these addresses reach this process's listening port; no filter if one is a true IPv6 address.
 
     Returns:
         Addresses of strangers who had connected before.
@@ -42,20 +42,20 @@ def admit_only(port: int, members: Collection[str]) -> list[str]:
     steps += [(_END, 0, 0, 0), (_END, 0, 0, 0xFFFFFFFF)]
     with contextlib.suppress(OSError):  # the store is then as open as PyTorch makes it
         _filter(port, steps)
-        # Of IPv6's addresses, only those that are IPv4's in its clothes can be known.
+        # Only IPv6 addresses that stand for IPv4 addresses can be recognised.
         return sorted({end.rpartition(":")[0] for end in _connected(port)} - known)
     return []
 
 
 def close_to_others(port: int, ends: Collection[str]) -> list[str]:
-    """Have nobody else connect to what this process listens at.
+    """Have no further process connect to this process's listening port.
 
     Args:
-        port: Where it listens.
+        port: The port at which it listens.
         ends: `address:port` of the members' ends of their connections to it.
 
     Returns:
-        The ends of others who were connected.
+        The ends of strangers who were connected.
     """
     with contextlib.suppress(OSError):
         _filter(port, [(_END, 0, 0, 0)])
@@ -76,7 +76,7 @@ def _filter(port: int, steps: Sequence[tuple[int, int, int, int]]) -> None:
 
 
 def _connected(port: int) -> list[str]:
-    """`address:port` of who is connected to this port, or was a moment ago."""
+    """Return `address:port` of processes that are connected to this port, or were a moment ago."""
     found = []
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/self/net", table).read_text(encoding="ascii").splitlines()[1:]:
