@@ -1,7 +1,7 @@
-"""What broke, in its own words?
+"""Finds out from a job's output what broke.
 
-`taxonomy` names what can break and who is to blame for it. Rules (`rules/*.yaml`, and the site's) recognise it in a
-line: to add a rule, write YAML, no Python.
+`taxonomy` names what can break and who is to blame for it. Rules (`rules/*.yaml`, and the site's) recognise a failure
+in a line: a new rule needs YAML, but no Python.
 
 * Reading: `large_files` reads logs of any size in one pass. `lines` removes colours and labels from a line, and
   `raised` follows Python's tracebacks through lines of several ranks. `log` makes a page of output files: what was
@@ -10,8 +10,8 @@ line: to add a rule, write YAML, no Python.
   most lines are not searched, and `findings` applies the rules to the lines of each rank.
 * Judging: `root` finds the error that all others follow from. `reported_gpu_faults` blames the node for a CUDA error
   if the node reported a fault of its GPU in the same minute. `signature` says when two failures are the same, and
-  `resembling` finds the same failure among past incidents.
+  `resembling` finds similar failures among past incidents.
 * Showing: `telling` chooses the lines that tell most, and `explain` writes the categories into docs/diagnosis.md.
 
-Pure code: it reads the files that it is given, and nothing else.
+Pure code: it only reads the files that it is given.
 """

@@ -22,7 +22,7 @@ _TITLES = {
 
 
 def as_markdown(book: RuleBook) -> str:
-    """Every category with its meaning, its remedy, and a line that shows it; by whose fault it is."""
+    """Return a table for each kind of blame: every category with its meaning, its remedy, and an example line."""
     lines = []
     for blame, title in _TITLES.items():
         lines += ["", f"## {title}", "", "| category | what happened | what to do | for example |", "|---|---|---|---|"]

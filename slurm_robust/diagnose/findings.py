@@ -1,4 +1,4 @@
-"""Applies the rules to lines: what each of them recognises, and which exceptions only followed from another one."""
+"""Applies the rules to lines: what each line shows, and which exceptions only followed from another one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _MILD = re.compile(
 _LEVEL = re.compile(r"\[[IW][ \d]|[IW]\d{4} |.{0,80}?(?<![=\w])(?:INFO|DEBUG)\b")
 _NOT_MILD = re.compile(r"NCCL WARN|\bXid\b|[Ff]ault nodes are")
 _OURS = re.compile(r"srobust(?: [\w-]+)?(?:\[\d+\])?: ")
-"""Our own lines in a job's output quote what others have printed."""
+"""Matches our own lines in a job's output, which quote what others have printed."""
 _WE_END = re.compile(r"srobust: [\d:]{8} (?:restart|spare|seat|requeue|plain|owner|test|stop)[a-z_ ]*: ")
 _WE_BEGIN = re.compile(r"srobust: [\d:]{8} (?:training at step |.{0,40} for the training step;)")
-"""Between a line of the first kind and one of the second, it is we who end ranks; a job that tells no step prints none
-of the second kind, so what others print after these ends begins again, too."""
+"""Between a line of the first kind and a line of the second kind, we are the ones who end ranks. A job that reports no
+steps prints no line of the second kind, so lines that others print after these ends count again, too."""
 _ENDS = ("srun: ", "slurmstepd")
 _DETAIL = "Last error:"
 """NCCL's sentence before the line that says what failed."""
@@ -41,9 +41,9 @@ _MAX_JOINED = 50_000
 _OTHER_FAILURES = "Failures:"
 _FIRST_FAILURE = "Root Cause (first observed failure)"
 OPENING = (_DETAIL, _OTHER_FAILURES, _FIRST_FAILURE)
-"""What lines say that only tell what the next ones are."""
+"""Texts of lines that only say what the next lines are."""
 READ_ANYWAY = (*MARKS, *OPENING)
-"""Lines with one of these are read even if no rule recognises them."""
+"""Lines with one of these texts are read even if no rule recognises them."""
 _OF_NCCL = re.compile("NCCL", re.IGNORECASE)
 _MESSAGE_LINES = 4
 _CACHE_LINES = 8192
@@ -56,16 +56,16 @@ class LogFinding:
 
     Attributes:
         text: The line, plain.
-        number: Its place among the lines that were given.
-        rank: Who printed it; None if that is not known.
-        in_traceback: It is the last line of a traceback.
-        chained: It is an exception that was raised while another one was handled.
-        followed: The same, and that other one says as much.
-        mild: The line calls itself a warning, or says that it goes on; or what failed is only a clean-up.
-        header: The line only opens a message, and a later line of that message says more.
+        number: The place of the line among the given lines.
+        rank: The rank that printed it; None if not known.
+        in_traceback: The line is the last one of a traceback.
+        chained: The line is an exception that was raised while another exception was handled.
+        followed: The line is chained, and the other exception tells as much as this one.
+        mild: The line calls itself a warning, or says that the program goes on; or only a clean-up failed.
+        header: The line only opens a message, and a later line of that message tells more.
         place: The innermost place of its traceback that is the program's own, `train.py:loss`; empty without one.
         code: The line of code that its traceback shows last; empty without one.
-        cut: It is the last line of a traceback that the log does not have whole.
+        cut: The line is the last one of a traceback that the log does not have whole.
     """
 
     rule: Rule
@@ -83,17 +83,17 @@ class LogFinding:
 
     @property
     def category(self) -> Category:
-        """Return the category of what the line tells."""
+        """The category of the line, by its rule."""
         return self.rule.category
 
     @property
     def blame(self) -> Blame:
-        """Whose fault it is, by this line alone."""
+        """Whose fault the failure is, by this line alone."""
         return self.rule.blame
 
     @property
     def may_open(self) -> bool:
-        """Whether a later line may turn out to say more of the same message."""
+        """Whether a later line may tell more of this line's message."""
         return self.header or self.text.endswith(":") or _OF_NCCL.search(self.text) is not None
 
 
@@ -115,12 +115,12 @@ class Matcher:
         self.match_text = functools.lru_cache(_CACHE_LINES)(self._match_text)
 
     def match(self, line: str) -> Rule | None:
-        """The first rule that recognises this plain line; None for none."""
+        """Return the first rule that recognises this plain line; None if no rule does."""
         rule: Rule | None = self.match_text(unlabelled(line))
         return rule
 
     def _match_text(self, text: str) -> Rule | None:
-        """The same of an unlabelled line."""
+        """Return the first rule that recognises this unlabelled line; None if no rule does."""
         number, by_name = self._exception(text)
         low = masked(text)
         for branch in self._branches.candidates(self._branches.places(low.encode("utf-8", "replace")), low):
@@ -131,7 +131,7 @@ class Matcher:
         return by_name
 
     def places(self, low: bytes) -> set[int]:
-        """For `match_key`; empty if no rule recognises the line, negative numbers if exceptions or tracebacks may.
+        """Return places for `match_key`; empty if no rule matches, negative ones if exceptions or tracebacks may.
 
         Args:
             low: The line in UTF-8, in lower case, with each digit as 0.
@@ -139,9 +139,10 @@ class Matcher:
         return self._branches.places(low)
 
     def match_key(self, key: str, places: Iterable[int]) -> tuple[Rule | None, bool]:
-        """The rule that recognises all lines with this key, which has each digit as 0; and whether they all have one.
+        """Return the rule for all lines with this key (each digit as 0), and whether one rule holds for all of them.
 
-        False if rules may tell these lines apart by their digits. `places` are those of the line with its labels.
+        The second value is False if rules may tell these lines apart by their digits. `places` are those of the line
+        with its labels.
         """
         number, by_name = self._exception(key)
         for branch in self._branches.candidates(places, key.lower()):
@@ -162,7 +163,7 @@ class Matcher:
         rule = self._rules[branch.order]
         if rule in self.slow_rules:
             return False
-        # Watching the clock takes longer than most searches. The package's own patterns are known to be harmless.
+        # A time limit takes longer than most searches. The package's own patterns are known to be harmless.
         timeout_s = None if rule.shipped and len(text) <= _SHORT_CHARS else MATCH_S
         try:
             return compiled(pattern).search(text, timeout=timeout_s) is not None
@@ -171,7 +172,7 @@ class Matcher:
             return False
 
     def of_exception(self, text: str) -> Rule | None:
-        """The rule for a line that ends a traceback, whatever the name of its class."""
+        """Return the rule for a line that ends a traceback, whatever the name of its class."""
         rule: Rule | None = self.match_text(text)
         return rule or self._by_exception.get(ANY_EXCEPTION, (0, None))[1]
 
@@ -183,7 +184,7 @@ class Matcher:
 
 
 def raised_name(text: str) -> str | None:
-    """The last part of the name of the exception that an unlabelled line reports; None if it reports none."""
+    """Return the last part of the name of the exception that an unlabelled line reports; None if there is none."""
     for ending in _ENDINGS:
         if ending in text:
             break
@@ -194,18 +195,18 @@ def raised_name(text: str) -> str | None:
 
 
 def branches_of(book: RuleBook) -> list[PatternBranch]:
-    """The alternatives of all patterns of a book."""
+    """Return the alternatives of all patterns of a book."""
     return [branch for order, rule in enumerate(book.rules) if rule.pattern for branch in branches(order, rule.pattern)]
 
 
 @functools.cache
 def matcher() -> Matcher:
-    """The package's own rules, compiled once."""
+    """Return the package's own rules, compiled once."""
     return Matcher(shipped())
 
 
 def matcher_with(site_files: Iterable[str]) -> Matcher:
-    """The rules of these files, which are tried first, and the package's own.
+    """Return the rules of these files, which are tried first, and the package's own.
 
     Raises:
         RuleError: a file cannot be read or has a mistake.
@@ -217,13 +218,13 @@ def matcher_with(site_files: Iterable[str]) -> Matcher:
 def findings(
     lines: Sequence[str], rank: int | None = None, rules: Matcher | None = None, first: int = 0
 ) -> list[LogFinding]:
-    """What the rules recognise in the lines of one stream, in their order.
+    """Return what the rules recognise in the lines of one stream, in order.
 
     Args:
-        lines: Of one rank, or of a file that several ranks share.
-        rank: Whose lines they are, if they are one rank's.
-        rules: The package's own, unless given.
-        first: The first line's number.
+        lines: The lines of one rank, or of a file that several ranks share.
+        rank: The rank that printed all lines, if there is only one.
+        rules: The rules; None for the package's own.
+        first: The number of the first line.
     """
     reader = FindingsReader(rules or matcher(), rank)
     for number, line in enumerate(lines, first):
@@ -248,7 +249,7 @@ class FindingsReader:
         self._we_end = self._ended = False
 
     def read(self, number: int, raw: str) -> None:
-        """Read a line; a traceback that a logger has put on one line is read as the lines that it was."""
+        """Read a line; a traceback that a logger has put on one line is split into its own lines first."""
         if BEGINS in raw and _LINE_END in raw:
             for part in raw[:_MAX_JOINED].split(_LINE_END):
                 self._read_line(number, plain(part))
@@ -277,7 +278,7 @@ class FindingsReader:
         if rule is None:
             return
         mild = tracebacks.harmless or (not ends and _is_mild(line, text))
-        # What is more telling than the exception that was being handled is no mere consequence of it.
+        # An exception that tells more than the exception that was being handled is not just its consequence.
         chained = ends and tracebacks.handled is not None
         followed = chained and (tracebacks.handled or 0) >= rule.weight
         place, code = (tracebacks.place, tracebacks.code) if ends else ("", "")
@@ -290,7 +291,7 @@ class FindingsReader:
             tracebacks.end(rule.weight)
 
     def finish(self) -> None:
-        """The log has ended: where nothing else says why, a traceback without its last line does as far as it goes."""
+        """Finish after the last line: a cut traceback counts as a finding if nothing else tells why it failed."""
         cut = self._tracebacks.cut
         if cut is None or any(one.rule.weight and not one.mild for one in self.found):
             return
@@ -300,7 +301,7 @@ class FindingsReader:
             self.found.append(LogFinding(rule, text, cut.number, self._rank, place=cut.place, cut=True))
 
     def forget_repeated(self, most: int) -> None:
-        """Keep only the first findings of each kind, `most` of them; the root is among these."""
+        """Keep only the first `most` findings of each kind; the root is among them."""
         if self._message.waits:
             return
         times: dict[tuple[object, ...], int] = {}
@@ -314,11 +315,11 @@ class FindingsReader:
 
 
 class _OpenedMessage:
-    """Which lines only open a message: a later line of it says more."""
+    """Knows which lines only open a message, of which a later line tells more."""
 
     def __init__(self) -> None:
         self.other_failures = False
-        """The lines are of torchelastic's table, before the failure that it saw first."""
+        """Whether the lines are of torchelastic's table, before the failure that it saw first."""
         self._openers: list[int] = []
         self._until = -1
 
@@ -328,7 +329,7 @@ class _OpenedMessage:
         return bool(self._openers)
 
     def reads(self, text: str, number: int, found: Sequence[LogFinding]) -> bool:
-        """Whether this line only says what the next ones are."""
+        """Return whether this line only says what the next lines are."""
         if _DETAIL in text:
             near = range(max(0, len(found) - _MESSAGE_LINES), len(found))
             self._openers = [i for i in near if _OF_NCCL.search(found[i].text)]
@@ -342,7 +343,7 @@ class _OpenedMessage:
         return True
 
     def closes(self, finding: LogFinding, found: list[LogFinding]) -> None:
-        """Mark the findings that only opened the message that this one closes."""
+        """Mark the findings that only opened the message that this finding ends."""
         for i in self._openers:
             if finding.number <= self._until and finding.rule.weight >= found[i].rule.weight:
                 found[i] = replace(found[i], header=True)
@@ -356,7 +357,7 @@ def _is_mild(line: str, text: str) -> bool:
 
 
 def each_rule_once(found: Iterable[LogFinding]) -> list[LogFinding]:
-    """The first finding of each rule, in order: other ranks mostly repeat it."""
+    """Return the first finding of each rule, in order: other ranks mostly repeat it."""
     kept: dict[str, LogFinding] = {}
     for finding in found:
         kept.setdefault(finding.rule.id, finding)

@@ -1,4 +1,4 @@
-"""Finds words that a line must have for a pattern to match it, so that lines without such words are not searched."""
+"""Finds words that a line must have for a pattern to match, so that lines without these words are not searched."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11
 LEAST_CHARS = 3
 """Shorter words are in nearly every line."""
 _WHOLE_ONLY = re.compile(r"\(\?[a-zA-Z]|\(\?\(|\(\?-|\\\d|\\Z")
-"""Flags, named groups and references to groups: a part of such a pattern means something else than the whole."""
+"""Flags, named groups and references to groups: a part of such a pattern has another meaning than the whole."""
 _PLAIN = re.compile(r"[\w :,'/=<>\"@%&;!-]+")
 _KNOWN_RUNS, _RUN_CHARS, _LEAST_RUN = 1 << 18, 40, 2
 _AS_RUNS = bytes(ord(chr(n).lower()) if chr(n).isalpha() and n < 128 else 32 for n in range(256))
-"""Letters in lower case, and blanks for all else: digits, signs, and all that is not ASCII."""
+"""Translates letters to lower case, and all other characters to blanks: digits, signs, and all outside ASCII."""
 _MASK = str.maketrans("123456789", "000000000")
 _REPEATS, _DIGIT = re.compile(r"\{\d*,?\d*\}|\\[dx]"), re.compile(r"\d")
 _EACH_DIGIT = re.compile(r"(?P<repeat>\{\d*,?\d*\})|[1-9]")
 _NEGATED = re.compile(r"\(\?<?!|\[\^|\\[1-9xuUoN]")
-"""What may match where a digit is not that one; and characters by their number."""
+"""Matches parts of patterns that may match any other digit, and characters given by number."""
 
 Words = frozenset[str]
 
@@ -40,13 +40,12 @@ class PatternBranch(NamedTuple):
 
     Attributes:
         order: The rule's place in the book.
-        pattern: What is searched, in any case.
-        words: Of each of these sets, a line that matches has a word, in lower case and with each digit as 0. The first
-            set is the most telling.
-        literal: The pattern is a mere text: a line that has its words matches.
-        digits: It tells digits apart: of two lines that differ in digits only it may match one.
-        of_key: Where it tells digits apart, a pattern that matches each line that it matches, with each digit as 0;
-            empty if none is known.
+        pattern: The pattern to search, in upper or lower case.
+        words: Sets of words, in lower case and with each digit as 0: a line that matches has a word of each set. The
+            first set tells most.
+        literal: The pattern is a plain text: a line that has its words matches.
+        digits: The pattern tells digits apart: of two lines that only differ in digits, it may match one.
+        of_key: If the pattern tells digits apart: a wider pattern for lines with each digit as 0; empty if not known.
     """
 
     order: int
@@ -58,21 +57,20 @@ class PatternBranch(NamedTuple):
 
 
 class BranchIndex:
-    """Finds the alternatives of many patterns that a line may match, by the runs of letters in it.
+    """Finds the alternatives of many patterns that may match a line, by the runs of letters in the line.
 
-    Patterns have dozens of alternatives. To search the few that a line has the words of takes a tenth of the time that
-    searching whole patterns takes. Each word that an alternative asks for is known by its rarest run of letters. What
-    is known of a line's run is remembered: of numbers, ids and paths only few different ones are left, even where no
-    line is like another.
+    Patterns have dozens of alternatives. Searching only the few alternatives whose words a line has takes a tenth of
+    the time of searching whole patterns. Each word of an alternative is looked up by its rarest run of letters. Results
+    for runs are remembered: without numbers, ids and paths, logs have few different runs, even if all lines differ.
     """
 
     def __init__(self, found: Iterable[PatternBranch], also: Iterable[str] = ()) -> None:
-        """The texts `also` are looked for too: the place of the first is -1."""
+        """Index these alternatives. The texts `also` are looked for, too: the place of the first text is -1."""
         self._branches = tuple(dict.fromkeys(found))
-        """Rules in their order, and the alternatives of one as they are written."""
+        """The alternatives, by the order of their rules, and within a rule in the order of its pattern."""
         self._everywhere = tuple(place for place, branch in enumerate(self._branches) if not branch.words)
         self._by_sign: dict[bytes, list[_AskedWord]] = {}
-        """The sign of a word → the word, and the place of a branch that asks for it."""
+        """Rarest run of a word (its sign) → the word, and the place of a branch that asks for it."""
         sign_of = _sign_chooser(self._branches)
         for place, branch in enumerate(self._branches):
             if branch.words:
@@ -86,10 +84,10 @@ class BranchIndex:
         self._runs_at = re.compile(pattern.pattern if pattern is not None else b"(?!)")
         self._seen: set[bytes] = set()
         self._of_run: dict[bytes, tuple[_AskedWord, ...]] = {}
-        """Of the runs that lines had, those that contain a sign → what is asked for there."""
+        """Run that occurred in lines and contains a sign → the words that are asked for there."""
 
     def places(self, low: bytes) -> set[int]:
-        """The branches of which a line has a word, as `candidates` takes them, and the other texts that it has.
+        """Return the places of branches of which a line has a word, for `candidates`, and of the other texts in it.
 
         Args:
             low: The line in UTF-8, as `masked` gives it.
@@ -106,10 +104,10 @@ class BranchIndex:
         return places
 
     def candidates(self, places: Iterable[int], low: str) -> Iterator[PatternBranch]:
-        """The branches that a line has all words of, in the order of their rules.
+        """Yield the branches of which a line has all words, in the order of their rules.
 
         Args:
-            places: What `places` says of the line, or of a longer one that contains it.
+            places: The result of `places` for the line, or for a longer line that contains it.
             low: The line as `masked` gives it.
         """
         for place in sorted(places):
@@ -117,7 +115,7 @@ class BranchIndex:
                 yield self._branches[place]
 
     def _learn(self, runs: Iterable[bytes]) -> list[_AskedWord]:
-        """Look closely at new runs; returns what is asked for in those that are too long to be remembered."""
+        """Look up new runs; return the words that are asked for in runs that are too long to be remembered."""
         if len(self._seen) >= _KNOWN_RUNS:
             self._seen.clear()
             self._of_run.clear()
@@ -142,10 +140,10 @@ class BranchIndex:
 
 
 def _sign_chooser(branches: Iterable[PatternBranch]) -> Callable[[str], tuple[int, int, bytes]]:
-    """Says of a word how common its sign is, and last that sign itself, which is in each line with the word.
+    """Return a function that gives a word's sort key: how common its sign is, and last the sign itself.
 
-    It is the run of letters that is in fewest words of all rules: what rules often ask for is common in logs too. Of a
-    word without any, it is the word itself, which has to be looked for in each line.
+    The sign is the run of letters of the word that is in fewest words of all rules, since words that many rules ask for
+    are common in logs, too. If a word has no run, the sign is the word itself, which must be looked for in each line.
     """
     words = b" ".join({word.encode() for branch in branches for some in branch.words for word in some})
     commonness = functools.cache(words.count)
@@ -162,12 +160,12 @@ def _sign_chooser(branches: Iterable[PatternBranch]) -> Callable[[str], tuple[in
 
 
 def masked(text: str) -> str:
-    """A text in lower case, with each digit as 0."""
+    """Return a text in lower case, with each digit as 0."""
     return text.lower().translate(_MASK)
 
 
 def has_words(branch: PatternBranch, low: str) -> bool:
-    """Whether a line has the words that the branch asks for; `low` is the line as `masked` gives it."""
+    """Return whether a line has the words of the branch; `low` is the line as `masked` gives it."""
     for words in branch.words:  # loops, not `all` and `any`: this is the innermost one
         for word in words:
             if word in low:
@@ -179,13 +177,13 @@ def has_words(branch: PatternBranch, low: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def compiled(pattern: str) -> Any:
-    """The pattern, compiled when a line first has its words: most never are."""
+    """Return the pattern, compiled when a line first has its words: most patterns never are."""
     return regex.compile(pattern, regex.IGNORECASE)
 
 
 @functools.lru_cache(maxsize=4096)
 def branches(order: int, pattern: str) -> tuple[PatternBranch, ...]:
-    """The alternatives of a pattern; the pattern itself where it cannot be parted."""
+    """Return the alternatives of a pattern; the pattern itself if it cannot be split."""
     parts = [] if _WHOLE_ONLY.search(pattern) else _alternatives(pattern)
     found = [_branch(order, part) for part in parts]
     return tuple(found if len(found) > 1 and all(branch.words for branch in found) else [_branch(order, pattern)])
@@ -204,12 +202,12 @@ def _as_zero(match: re.Match[str]) -> str:
 
 
 def hints(pattern: str) -> Words:
-    """Words in lower case, one of which is in every line that the pattern matches; empty if none are known."""
+    """Return words in lower case, one of which is in every line that the pattern matches; empty if not known."""
     return next(iter(_required(pattern) or ()), frozenset())
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """The parts of a pattern between the `|` that stand in no group and no set."""
+    """Return the parts of a pattern between the `|` outside groups and sets."""
     parts, start, depth, in_set, at = [], 0, 0, False, 0
     while at < len(pattern):
         char = pattern[at]
@@ -230,7 +228,7 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def _required(pattern: str) -> tuple[Words, ...] | None:
-    """Of each of these sets a line that matches has a word, the most telling set first; None for no known pattern."""
+    """Return sets of words: a line that matches has a word of each; best set first. None for a wrong pattern."""
     try:
         found = _of_sequence(list(parser.parse(pattern)))
     except (re.error, RecursionError, OverflowError):
@@ -265,5 +263,5 @@ def _of_item(operation: Any, argument: Any) -> list[Words]:
 
 
 def _telling(words: Words) -> tuple[int, int]:
-    """The set whose shortest word is longest tells most."""
+    """Return a key of a set of words: the set whose shortest word is longest tells most."""
     return min(map(len, words)), -len(words)

@@ -1,6 +1,6 @@
-"""Logs of any size: one pass in bounded memory, in which the rules read only lines that may mean something.
+"""Reads logs of any size: one pass in bounded memory, in which the rules read only lines that may mean something.
 
-A log repeats itself: whether a line may mean something is decided once for all lines that differ in digits only.
+A log repeats itself, so whether a line may mean something is decided once for all lines that only differ in digits.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from slurm_robust.diagnose.log.prefix import strip_escapes
 from slurm_robust.diagnose.raised import BEGINS
 
 _KEYS, _KEY_BYTES = 1 << 16, 400
-"""So many kinds of lines are remembered at a time, and none that is longer."""
+"""So many kinds of lines are remembered at a time, and only lines up to this length."""
 _RULES_READ = 4000
 _LINE_BYTES = 50_000
 _IN_TRACEBACK = 300
-"""So many lines after the beginning of a traceback are read: those of other ranks stand between its own."""
+"""So many lines after the beginning of a traceback are read: lines of other ranks may stand in between."""
 _FINDINGS = 2000
 _OF_EACH_KIND = 4
 _ENDS = 4000
-"""Of the lines that were read, so many of the beginning and of the end are kept for who looks beyond the findings."""
+"""So many of the first and of the last lines that were read are kept, for use beside the findings."""
 _OFTEN = 8
-"""So many lines with one key are read: the first ones decide, and those within a traceback are read anyway."""
+"""So many lines with one key are read: the first lines decide, and lines within a traceback are always read."""
 _PLACES = (b'File "', b"frame #")
 _MARKS = tuple(mark.encode() for mark in READ_ANYWAY)
 
 
 @dataclass
 class ScannedLog:
-    """What rules have found in large files.
+    """The findings of rules in large files.
 
     Attributes:
-        found: The first findings of each kind. Each is numbered by the place of its line in `lines`.
+        found: The first findings of each kind, with the place of the line in `lines` as number.
         lines: File, line number and text: of all findings, and of the first and last lines that may mean something.
-        read: Each file that was read to its end, and how many lines it has.
-        problems: A sentence for each file that was not.
+        read: File that was read to its end → how many lines it has.
+        problems: A sentence for each file that was not read to its end.
     """
 
     found: list[LogFinding] = field(default_factory=list)
@@ -51,12 +51,12 @@ class ScannedLog:
 
 
 class _Key:
-    """What is known of the lines that differ in digits only.
+    """The knowledge about lines that only differ in digits.
 
     Attributes:
-        quiet: No rule can match one of them.
-        left: After so many more lines they are taken for quiet; -1 if each has to be read, because digits may matter.
-        place: They show a place of a stack.
+        quiet: No rule can match one of these lines.
+        left: After so many more lines they count as quiet; -1 if each has to be read, because digits may matter.
+        place: The lines show a place of a stack.
     """
 
     __slots__ = ("left", "place", "quiet")
@@ -77,14 +77,14 @@ class _Scan:
         self._reader = FindingsReader(matcher)
         self._matcher = matcher
         self._enough: set[str] = set()
-        """Rules of which a finding is known that no later one goes before, but for those within tracebacks."""
+        """Rules with a finding that no later finding can outweigh, except findings within tracebacks."""
         self._keys: dict[bytes, _Key] = {}
         self._number = 0
         """Of the first line of a chunk, in all files."""
         self._place_at = -2
         """The last line outside of tracebacks that shows a place."""
         self._until = -1
-        """Lines up to this number are read, whatever is in them."""
+        """All lines up to this number are read."""
         self._first: list[_LogLine] = []
         self._last: deque[_LogLine] = deque(maxlen=_ENDS)
         self._of_findings: dict[int, _LogLine] = {}
@@ -163,7 +163,7 @@ class _Scan:
             known.quiet = not known.left
 
     def _shows_place(self, line: _LogLine, known: _Key) -> bool:
-        """Whether the line is a place of a stack that is no traceback, or the code there: it says nothing."""
+        """Return whether the line is a place of a stack outside tracebacks, or the code there, and so tells nothing."""
         if known.place or (line.number == self._place_at + 1 and is_code(unlabelled(line.text))):
             self._place_at = line.number
             return True
@@ -186,7 +186,7 @@ class _Scan:
 
 
 class _LogLine(NamedTuple):
-    """A line that may mean something: its place among all lines, and where it stands."""
+    """A line that may mean something: its number among all lines, and its file and line number."""
 
     number: int
     path: str

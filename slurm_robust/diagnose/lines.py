@@ -1,4 +1,4 @@
-"""Makes lines of a log readable for rules: without colours, and without the labels of launchers and loggers."""
+"""Makes lines of a log readable for rules: removes colours, and the labels of launchers and loggers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLLECTOR = r"[\w./-]{1,60} +\| |[0-9a-f]{8} (?:\[rank=\d+\] )?\|\| |std(?:err|
 _LABELS = re.compile(
     rf"^\s*(?:(?:\d{{1,6}}: |(?:{_RANK}|{_ACTOR}):? ?|{_TIME}[:,]? ?|{_DATE}|{_HOST}|{_LOGGER}|{_COLLECTOR}))+"
 )
-"""Of srun, torchrun, mpirun, Ray, loggers, and what collects the output of containers."""
+"""Matches labels of srun, torchrun, mpirun, Ray, loggers, and collectors of containers' output."""
 _CLOCK = re.compile(rf"{_TIME}|\d\d:\d\d:\d\d(?:[.,]\d+)?")
 _FRAME = re.compile(r'^[\s>]*File "(?P<file>[^"]*)", line \d+(?:, in (?P<function>\S+))?|^frame #\d|^\s+at \S+\(')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python\d|^<|/torch/|frozen ")
@@ -32,7 +32,7 @@ _CARETS = re.compile(r"^\s*[\^~]{2,}\s*$")
 
 
 def plain(line: str) -> str:
-    """A line without colours and control characters, cut to `MAX_CHARS`."""
+    """Return a line without colours and control characters, cut to `MAX_CHARS`."""
     line = line[:MAX_CHARS]
     if "\x1b" in line:
         line = _COLOURS.sub("", line)
@@ -40,17 +40,17 @@ def plain(line: str) -> str:
 
 
 def unlabelled(line: str) -> str:
-    """A plain line without the labels before it: `[rank3]: KeyError: 'x'` becomes `KeyError: 'x'`."""
+    """Return a plain line without the labels before it: `[rank3]: KeyError: 'x'` becomes `KeyError: 'x'`."""
     return _LABELS.sub("", line, count=1)
 
 
 def speaker_of(label: str) -> str:
-    """Who prints lines with this label: the label without its time."""
+    """Return who prints lines with this label: the label without its time."""
     return _CLOCK.sub("", label).strip() if ":" in label else label
 
 
 def place_of(text: str) -> str | None:
-    """Where a stack stood, if this unlabelled line shows that: `train.py:loss`, empty within a library; else None.
+    """Return the place of a stack that this unlabelled line shows: `train.py:loss`, empty in a library; else None.
 
     The next line, if it is indented, shows the code there.
     """
@@ -63,17 +63,17 @@ def place_of(text: str) -> str | None:
 
 
 def is_code(text: str) -> bool:
-    """Whether an unlabelled line after a place is the code there: it names errors that never happened."""
+    """Return whether an unlabelled line after a place is the code there: it may name errors that did not happen."""
     return text.startswith("    ") or is_carets(text)
 
 
 def is_carets(text: str) -> bool:
-    """Whether an unlabelled line only points at the code above it."""
+    """Return whether an unlabelled line only points at the code above it."""
     return _CARETS.match(text) is not None
 
 
 def without_values(text: str) -> str:
-    """What a message has in common with the same one elsewhere: addresses, paths and numbers are replaced."""
+    """Return a message with addresses, paths and numbers replaced, so that equal messages become equal texts."""
     for pattern, instead in _VALUES:
         text = pattern.sub(instead, text)
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""Follows Python's tracebacks through the lines of a log in which several ranks and loggers may speak in turn."""
+"""Follows Python's tracebacks through the lines of a log in which several ranks and loggers may print in turn."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _REPORTS = ("Exception ignored in", "Error in atexit._run_exitfuncs", "Error in 
 CHAINED = re.compile("|".join(_CHAINS))
 _HARMLESS = re.compile("|".join(map(re.escape, _REPORTS)))
 MARKS = (BEGINS, 'File "', "frame #", *_CHAINS, *_REPORTS)
-"""One of these is in each line that begins a traceback, belongs to it, or tells how it stands to others."""
+"""Each line that begins a traceback, belongs to it, or connects it with another has one of these texts."""
 _NAMED = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Failure|Expired|Iteration|Timeout)(?::|\(|\s*$)"
 )
 _AFTER_CODE = re.compile(r"^(?:(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*(?::\s|\s*$)|[A-Z]\w+:\s)")
 """Directly after a traceback's last place, any name of a class is the exception's."""
 _TELLING = re.compile(r'File "[^"]*?\b(multiprocessing/\w+\.py)"')
-"""Libraries in which a usual exception means something else than elsewhere."""
+"""Matches libraries in which a usual exception has another meaning than elsewhere."""
 _RAISES = re.compile(r"^\s*raise (?:\w+\.)*(\w+)\(?")
 _ASSERTS = re.compile(r"^\s*assert[\s(]")
 _OF_DEVICE = re.compile(
     r"\.(?:item|all|any|cpu|tolist|synchronize)\(|\b(?:isnan|isfinite|isinf|allclose|equal|dist|cuda)\b"
 )
-"""Code that may wait for a device, and raise what failed there."""
+"""Matches code that may wait for a device, and raise an error of the device."""
 _BOX = ("│", "╭", "╰", "└")
 """Rich and loguru draw code and values in boxes."""
 _DIGITS = re.compile(r"\d")
@@ -36,7 +36,7 @@ _SPEAKERS = 4096
 
 @dataclass
 class _Traceback:
-    """What one speaker is in the middle of."""
+    """The state of one speaker."""
 
     open: bool = False
     prefix: str = ""
@@ -56,11 +56,11 @@ class CutTraceback(NamedTuple):
     """A traceback of which the last line is missing.
 
     Attributes:
-        line: The last one that is there.
-        number: Its number.
+        line: Its last line in the log.
+        number: The number of that line.
         place: The innermost place that is the program's own; empty without one.
-        raises: The class that the code at its end raises, if the program asserts something there `AssertionError`; if
-            it shows none `Exception`.
+        raises: The class that the code at its end raises: `AssertionError` if the program asserts something there,
+            `Exception` if not known.
     """
 
     line: str
@@ -70,10 +70,10 @@ class CutTraceback(NamedTuple):
 
 
 class Tracebacks:
-    """Reads lines in their order; after each, says how the last one stands to its speaker's traceback.
+    """Reads lines in their order, and relates each line to its speaker's traceback.
 
     Attributes:
-        ends: It is the last line of a traceback: the exception.
+        ends: Whether the last read line ends a traceback: it is the exception.
     """
 
     def __init__(self) -> None:
@@ -82,12 +82,12 @@ class Tracebacks:
         self.ends = False
 
     def read(self, text: str, line: str, number: int = 0) -> str | None:
-        """The message in a line, None if it belongs to a traceback and says nothing by itself.
+        """Return the message in a line; None if it belongs to a traceback and tells nothing by itself.
 
         Args:
-            text: The line without the labels that launchers put before.
+            text: The line without launchers' labels.
             line: The plain line.
-            number: Its number, for `cut`.
+            number: The number of the line, for `cut`.
         """
         now = self._speaker(line[: len(line) - len(text)])
         self.ends = False
@@ -112,7 +112,7 @@ class Tracebacks:
 
     @property
     def cut(self) -> CutTraceback | None:
-        """The first traceback that is still open after the last line of all; None if all have ended."""
+        """The first traceback that is still open after the very last line; None if all have ended."""
         return min((t.cut for t in self._of.values() if t.open and t.cut and not t.harmless), default=None, key=_number)
 
     @property
@@ -136,11 +136,11 @@ class Tracebacks:
         return self._now.harmless and self._now.open
 
     def with_place(self, text: str) -> str:
-        """The exception as rules see it: behind the library where it was raised, if it means something else there."""
+        """Return the exception as rules see it: after the library that raised it, if it has another meaning there."""
         return f"{self._now.library}: {text}" if self._now.library else text
 
     def end(self, weight: int) -> None:
-        """The traceback has ended with an exception of this weight."""
+        """Note that the traceback has ended with an exception of this weight."""
         now = self._now
         now.last_weight = weight if now.last_weight is None or not now.chained else max(weight, now.last_weight)
         now.open = now.chained = now.harmless = False
@@ -157,7 +157,7 @@ class Tracebacks:
 
 
 def _raised_by(code: str, now: _Traceback) -> str:
-    """The class that a line of code most likely raises; `Exception` where nobody knows."""
+    """Return the class that a line of code most likely raises; `Exception` if not known."""
     if (raises := _RAISES.match(code)) is not None:
         return raises[1]
     asserts = now.own and _ASSERTS.match(code) is not None and _OF_DEVICE.search(code) is None
@@ -165,7 +165,7 @@ def _raised_by(code: str, now: _Traceback) -> str:
 
 
 def _shows_place(text: str, now: _Traceback) -> bool:
-    """Whether the line is a place of a stack, or the code there."""
+    """Return whether the line is a place of a stack, or the code there."""
     if (place := place_of(text)) is not None:
         telling = _TELLING.search(text)
         now.after_place, now.place, now.library = True, place or now.place, telling[1] if telling else ""
@@ -179,7 +179,7 @@ def _shows_place(text: str, now: _Traceback) -> bool:
 
 
 def _joins(text: str, now: _Traceback) -> bool:
-    """Whether the line tells how the next traceback stands to the last one."""
+    """Return whether the line connects the next traceback with the last one."""
     if "xception" not in text and "Error in" not in text:
         return False
     chained, harmless = CHAINED.search(text) is not None, _HARMLESS.search(text) is not None

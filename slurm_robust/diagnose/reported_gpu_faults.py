@@ -19,16 +19,16 @@ _XID = re.compile(r"\bxid\b(?:\s*\([^()]*\))?[\s:#=-]{0,3}(\d{1,3})\b", re.IGNOR
 
 
 def with_node_fault(diagnosis: Diagnosis, node: str, at_s: float, signals: Iterable[Signal]) -> tuple[Diagnosis, str]:
-    """The diagnosis, with the node to blame where its GPU complained too, and why; empty if nothing changes.
+    """Return the diagnosis with blame for the node if its GPU reported a fault, too, and why; empty if unchanged.
 
-    The category stays: the line says no more than it says. XIDs that a wrong program causes as well (13, 31, 43, …)
-    change nothing.
+    The category is not changed, since the line itself tells no more. XIDs that a wrong program may also cause (13, 31,
+    43, …) do not change anything.
 
     Args:
-        diagnosis: By the log alone.
-        node: Where the rank ran that printed the root; empty if it is not known, and then nothing changes.
-        at_s: When that was, in seconds since the epoch.
-        signals: What nodes reported.
+        diagnosis: The diagnosis by the log alone.
+        node: The node of the rank that printed the root; empty if not known: then nothing is changed.
+        at_s: When the root was printed, in seconds since the epoch.
+        signals: The reports of nodes.
     """
     if diagnosis.category.name != _CUDA_ERROR or diagnosis.blame is Blame.NODE or not node:
         return diagnosis, ""
@@ -42,18 +42,18 @@ def with_node_fault(diagnosis: Diagnosis, node: str, at_s: float, signals: Itera
 
 
 def fault_beside(node: str, at_s: float, signals: Iterable[Signal]) -> Signal | None:
-    """The XID that this node reported nearest to this time, within a minute; None for none that tells anything."""
+    """Return the XID that this node reported nearest to this time, within a minute; None if none tells anything."""
     near = [s for s in signals if s.node == node and abs(s.at_s - at_s) <= WITHIN_S and _of_machine(s)]
     return min(near, key=lambda s: abs(s.at_s - at_s), default=None)
 
 
 def blames_node(signal: Signal) -> bool:
-    """Whether this is a node's fault that may explain a failure: not one on which the node's service does nothing."""
+    """Return whether this is a node's fault that may explain a failure, and not just a note."""
     return signal.kind is SignalKind.NODE_FAULT and signal.evidence.get("urgency") != NOTE
 
 
 def _of_machine(signal: Signal) -> bool:
-    """Whether a node's fault names an XID that no program causes by itself, or the loss of a GPU."""
+    """Return whether a node's fault names an XID that no program causes by itself, or the loss of a GPU."""
     if not blames_node(signal):
         return False
     if urgency := signal.evidence.get("urgency"):

@@ -1,4 +1,4 @@
-"""Finds past incidents that were the same failure, or much like it: by signature, else by category and words."""
+"""Finds past incidents with an equal or similar failure: by signature, else by category and words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_robust.diagnose.signature import masked, template
 
 MOST = 5
 _ALIKE = 0.6
-"""Share of words that two messages of one category have in common."""
+"""The share of words that two messages of one category must have in common to be alike."""
 _LEAST_CHARS = 16
 """A shorter message may stand in any text by chance."""
 _WORD = re.compile(r"[A-Za-z_][\w.]{2,}")
@@ -21,17 +21,17 @@ TEXT = "its text has the same message"
 
 @dataclass(frozen=True)
 class PastIncident:
-    """An incident as it is compared and shown.
+    """An incident in the form in which it is compared and shown.
 
     Attributes:
-        incident: Its id.
+        incident: The id of the incident.
         at_s: When it was opened, seconds since the epoch.
         nodes: The suspects, or the nodes that were left.
-        done: What was decided, in words; empty if nothing was.
-        outcome: How it ended, in words; empty while it is open.
-        helped: Whether training came further after what was done; None if nothing was done, or nobody knows.
+        done: What was decided, in words; empty if nothing was decided.
+        outcome: How the incident ended, in words; empty while it is open.
+        helped: Whether training came further after the action; None if there was no action, or if not known.
         cause: Its diagnosis: `category`, `blame`, `signature`, `line`, `place`; empty if it was not kept.
-        text: What else says why it failed: the verdict, notes.
+        text: Other texts on why it failed: the verdict, notes.
     """
 
     incident: str
@@ -47,7 +47,7 @@ class PastIncident:
 
 @dataclass(frozen=True)
 class Resemblance:
-    """A past incident, and in what it resembles the failure."""
+    """A past incident, and how it resembles the failure."""
 
     past: PastIncident
     why: str
@@ -56,16 +56,16 @@ class Resemblance:
 def resembling(
     signature: str, category: str, line: str, past: Iterable[PastIncident], most: int = MOST
 ) -> list[Resemblance]:
-    """Past incidents that resemble a failure: those of the same signature first, then the newest.
+    """Return past incidents that resemble a failure: those with its signature first, then the newest.
 
-    An incident without a kept cause is compared by its text. A failure without a signature resembles nothing.
+    An incident without a kept cause is compared by its text. For a failure without a signature the result is empty.
 
     Args:
-        signature: Of the failure's root.
-        category: Its name.
+        signature: The signature of the failure's root.
+        category: The name of its category.
         line: The root line.
-        past: Each incident may be given more than once (by the journal, by its folder); the first one counts.
-        most: No more than so many.
+        past: The past incidents; of an incident that comes twice (from the journal, from its folder) the first counts.
+        most: The most incidents to return.
     """
     if not signature:
         return []

@@ -1,4 +1,4 @@
-"""Finds the one of many errors that the others follow from."""
+"""Finds the one of many errors from which the others follow."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _HOST = re.compile(r"^\s*(?:\d+: )?([\w.-]+):\d+:\d+ \[|\d\d:\d\d:\d\d ([\w.-]+)
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What broke.
+    """A diagnosis: what broke.
 
     Attributes:
-        root: The line that shows it; None if no line does.
-        category: Of the root.
-        blame: Whose fault it is.
-        followed: What only followed from it, each rule once, in order.
+        root: The line that shows the failure; None if no line does.
+        category: The category of the root.
+        blame: Whose fault the failure is.
+        followed: Errors that only followed from the root, each rule once, in order.
         also: Other errors that may be roots of their own.
-        why: Which lines beside the root decide about it, as a sentence; empty if none do.
+        why: A sentence on other lines that decided which line is the root; empty if none did.
     """
 
     root: LogFinding | None
@@ -53,10 +53,10 @@ class Diagnosis:
 
 
 def diagnose(found: Sequence[LogFinding]) -> Diagnosis:
-    """Find the root among the findings of a job, which stand in the order of time where it is known.
+    """Find the root among the findings of a job, which are in order of time if it is known.
 
-    Consequences count only where nothing else is there. Of the rest, a machine's own complaint goes before a specific
-    error, and that before a general one. Of equals, the first counts.
+    Consequences only count if there is nothing else. Otherwise a machine's own complaint goes before a specific error,
+    and a specific error before a general one. Of equal errors, the first counts.
     """
     if not found:
         unknown = shipped().categories[UNKNOWN]
@@ -74,14 +74,14 @@ def diagnose(found: Sequence[LogFinding]) -> Diagnosis:
 
 
 def without_root(diagnosis: Diagnosis) -> Diagnosis:
-    """Return the same where its root is a mere warning that ended nothing: it is only another thing that was said."""
+    """Return the diagnosis without its root, which is only a warning that ended nothing."""
     unknown, root = shipped().categories[UNKNOWN], diagnosis.root
     also = (root, *diagnosis.also) if root is not None else diagnosis.also
     return Diagnosis(None, unknown, unknown.blame, diagnosis.followed, also)
 
 
 def _warned(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, str]:
-    """Instead of an exception that finds no GPU, the driver's own words, which stood in a mere warning before it."""
+    """Return, in place of an exception that finds no GPU, an earlier warning of the driver with the reason."""
     if _FINDS_NO_GPU.search(root.text) is None and _ASSERTS_GPU.search(root.code) is None:
         return root, ""
     told = [f for f in found if f.category.name in _OF_DRIVER and f.mild and f.number < root.number]
@@ -91,7 +91,7 @@ def _warned(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, 
 
 
 def _plugin(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, str]:
-    """Instead of a network that NCCL does not find, its plugin's words, where it is there and could not start."""
+    """Return, in place of a network that NCCL does not find, its plugin's error, if the plugin could not start."""
     if root.rule.id != _NO_NETWORK:
         return root, ""
     told = next((one for one in found if one.rule.id == _NOT_STARTED), None)
@@ -101,7 +101,7 @@ def _plugin(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, 
 
 
 def _behind(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, str]:
-    """Of watchdogs that waited in vain, that of the rank that enqueued fewest operations: others waited for it."""
+    """Return, of watchdogs that timed out, that of the rank with the fewest operations: others waited for it."""
     if root.category.name != _WAITED:
         return root, ""
     last: dict[str, dict[int, tuple[int, LogFinding]]] = {}
@@ -123,7 +123,7 @@ def _behind(root: LogFinding, found: Sequence[LogFinding]) -> tuple[LogFinding, 
 
 
 def _of_several_nodes(root: LogFinding, found: Sequence[LogFinding]) -> tuple[Blame, str]:
-    """The root's blame; ports that fail on several nodes at once hang on something that these nodes share."""
+    """Return the root's blame; ports that fail on several nodes at once have a cause that these nodes share."""
     if _PORT.search(root.text) is None or root.blame is not Blame.EITHER:
         return root.blame, ""
     told = (_HOST.search(f.text) for f in found if f.category is root.category and _PORT.search(f.text))
@@ -134,7 +134,7 @@ def _of_several_nodes(root: LogFinding, found: Sequence[LogFinding]) -> tuple[Bl
 
 
 def _raised(root: LogFinding, found: Sequence[LogFinding]) -> LogFinding:
-    """An exception instead of a mere line about the program: scripts complain of much that ends nothing."""
+    """Return an exception in place of a line about the program: scripts complain of much that ends nothing."""
     if root.in_traceback or root.blame is not Blame.PROGRAM or any(f.category is root.category for f in _raises(found)):
         return root
     return min((f for f in _raises(found) if f.rule.weight >= root.rule.weight), key=_rank, default=root)

@@ -1,4 +1,4 @@
-"""Reads rules: the package's own, and those that a site adds. A wrong rule is named with its file and line."""
+"""Reads rules: the package's own, and those that a site adds. A wrong rule is reported with its file and line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).with_name("rules")
 CATEGORIES = "categories.yaml"
 ANY_EXCEPTION = "any"
 MATCH_S = 0.05
-"""Of one rule on one line: a pattern of a site's may backtrack for ever."""
+"""The time limit of one rule on one line: a site's pattern may backtrack for ever."""
 SPECIFIC_WEIGHT = 15
 MOST_WEIGHT = 100
 _LINE_KEY = "\0line"
@@ -34,13 +34,13 @@ class RuleError(ValueError):
 
 @dataclass(frozen=True)
 class Rule:
-    """What recognises a category in a line.
+    """A rule that recognises a category in a line.
 
     Attributes:
-        pattern: Searched in the line. Empty for a rule of exceptions.
+        pattern: The pattern to search in the line; empty for a rule of exceptions.
         exceptions: Python exceptions, by the last part of their names; `any` for all.
-        blame, weight, remedy: The category's, unless the rule has its own.
-        place: Its file and line.
+        blame, weight, remedy: Those of the category, unless the rule has its own.
+        place: The file and line of the rule.
     """
 
     id: str
@@ -57,12 +57,12 @@ class Rule:
 
     @property
     def vague(self) -> bool:
-        """Whether its lines say too little to know the cause by them."""
+        """Whether its lines tell too little to know the cause."""
         return self.weight < SPECIFIC_WEIGHT
 
     @functools.cached_property
     def shipped(self) -> bool:
-        """Whether it is one of the package's own."""
+        """Whether the rule is one of the package's own."""
         return self.place.startswith(f"{FOLDER}/")
 
 
@@ -76,12 +76,12 @@ class RuleBook:
 
 @functools.cache
 def shipped() -> RuleBook:
-    """The package's own rules."""
+    """Return the package's own rules."""
     return read([])
 
 
 def read(site_files: Iterable[Path]) -> RuleBook:
-    """The site's rules, which are tried first, and the package's own.
+    """Return the site's rules, which are tried first, and the package's own.
 
     Raises:
         RuleError: a file cannot be read or has a mistake.

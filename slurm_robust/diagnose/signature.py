@@ -1,7 +1,7 @@
-"""Says when two failures are the same: same exception and message, same place of the program, same category.
+"""Says when two failures are equal: by exception and message, place of the program, and category.
 
-The class of an exception alone is no signature: two `RuntimeError`s have nothing in common. What a device, a machine or
-an outage causes shows wherever the program happens to be: there the place is left out.
+The class of an exception alone is not a signature: two `RuntimeError`s need not have anything in common. Failures that
+a device, a machine or an outage causes may show at any place of the program, so their place is left out.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _IP_ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}\b")
 
 
 def template(line: str) -> str:
-    """What a message has in common with the same one elsewhere: no labels, numbers, addresses or paths."""
+    """Return a message without labels, numbers, addresses and paths, so that equal messages become equal texts."""
     return masked(unlabelled(line))[:MAX_CHARS]
 
 
 def masked(text: str) -> str:
-    """A text of any length, with its numbers, addresses and paths replaced as in a template."""
+    """Return a text of any length, with its numbers, addresses and paths replaced as in a template."""
     return without_values(_IP_ADDRESS.sub("#", text))
 
 
 def signature(finding: LogFinding) -> str:
-    """The same for the same failure on another rank, node or attempt."""
+    """Return a text that is equal for equal failures on other ranks, nodes or attempts."""
     own = finding.blame is Blame.PROGRAM or finding.rule.vague  # a line that says little is known by its place
     where = f" at {finding.place}" if finding.place and own else ""
     return f"{finding.category.name}: {template(finding.text)}{where}"

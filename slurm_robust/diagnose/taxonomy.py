@@ -16,22 +16,22 @@ class Blame(str, Enum):
     PROGRAM = "program"
     """Of code, data, configuration or credentials."""
     EITHER = "either"
-    """A broken machine and a wrong program both cause it, or nobody knows."""
+    """A broken machine and a wrong program may both cause it, or the cause is not known."""
     NOBODY = "nobody"
-    """Somebody wanted it: cancelled, preempted, out of time."""
+    """Somebody wanted it: the job was cancelled, preempted, or out of time."""
 
 
 class AboutNode(str, Enum):
-    """Which node a message is about, where it is about one."""
+    """Which node a message is about, if it is about a node."""
 
     OWN = "own"
-    """The node of the rank that printed it."""
+    """The node of the rank that printed the message."""
     PEER = "peer"
     """A peer of that rank, or the link to it."""
 
 
 class Urgency(str, Enum):
-    """Whether the same failure comes again if nothing is done."""
+    """Whether the failure comes again if nothing is done."""
 
     NOW = "now"
     SOON = "soon"
@@ -43,10 +43,10 @@ class Category:
     """A kind of failure.
 
     Attributes:
-        weight: 30 a machine complains of itself, 20 a specific error, 10 a general one, 0 a consequence.
-        meaning: What happened, a sentence.
-        remedy: What to do about it, for people.
-        order: Its place in the list: of two at the same moment, the earlier one counts.
+        weight: 30: a machine complains of itself, 20: a specific error, 10: a general error, 0: a consequence.
+        meaning: What happened, as a sentence.
+        remedy: What people can do about it.
+        order: Its place in the list: of two errors at one moment, the one with the earlier category counts.
     """
 
     name: str
@@ -59,5 +59,5 @@ class Category:
 
     @property
     def consequence(self) -> bool:
-        """It only follows from another failure, and is the root only where nothing else is known."""
+        """Whether it only follows from another failure, so that it is the root only if nothing else is known."""
         return self.weight == 0

@@ -1,4 +1,4 @@
-"""Chooses the lines of a log that tell most, when there is room for few; the log compressor chooses."""
+"""Chooses the lines of a log that tell most, if there is room for few; the log compressor chooses them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OF_EXCEPTIONS = (b"error", b"exception", b"interrupt", b"failure", b"expired", 
 
 
 def telling_lines(lines: Sequence[str], book: RuleBook, matcher: Matcher, most: int = MOST) -> list[int]:
-    """The places of the most telling lines of one file, the best first: what rules know, tracebacks, and other news.
+    """Return the places of the lines of one file that tell most, best first: known to rules, tracebacks, news.
 
-    Of lines that differ in numbers only, the first one counts; what healthy steps print does not.
+    If lines only differ in numbers, the first one counts; lines that healthy steps print do not count.
     """
     text = "\n".join(line.replace("\r", " ").replace("\n", " ") for line in lines)
     page = compress([LogFile(Path("lines"), data=text.encode("utf-8", "replace"))], interest_of(book, matcher))
@@ -28,7 +28,7 @@ def telling_lines(lines: Sequence[str], book: RuleBook, matcher: Matcher, most: 
 
 
 def interest_of(book: RuleBook, matcher: Matcher) -> Interest:
-    """What must not be lost: each line that a rule matches, by that rule's name."""
+    """Return the lines that must not be lost: each line that a rule matches, by that rule's name."""
     words = {word.encode() for rule in book.rules if rule.pattern for word in hints(rule.pattern)}
 
     def accepts(line: str) -> str:

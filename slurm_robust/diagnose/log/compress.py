@@ -1,8 +1,8 @@
 """Compresses a job's output files into a page: one pass, in bounded memory.
 
-A line costs one look into a dictionary by its key (`lines`); only the first line with a key is looked at closely, and
-what counts steps, may belong to a traceback or has to be asked for. Memory stays below `MEMORY_BYTES` above what the
-interpreter takes, whatever the files contain.
+Most lines cost one look into a dictionary by their key (`lines`). Only the first line with a key is read closely, and
+lines that count steps, may belong to a traceback or have to be asked for one by one. For any files, memory stays below
+`MEMORY_BYTES` above the interpreter's own.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ MEMORY_BYTES = 200 << 20
 _NEWS_BYTES, _INTERESTING_BYTES, _TRACEBACK_BYTES, _SHAPE_BYTES = 24 << 20, 40 << 20, 16 << 20, 32 << 20
 _SHAPE_OVERHEAD_BYTES, _SLICE_BYTES = 1000, 200
 _LOOK_BACK = 50
-"""So many lines above a line without a time are searched for one."""
+"""So many lines above a line without a time are searched for a time."""
 
 
 def compress(
     files: Iterable[LogFile | Path], interesting: Interest | None = None, step_pattern: re.Pattern[str] | None = None
 ) -> Page:
-    """Read output files, one after the other, and say on a page what is news in them.
+    """Read output files, one after the other, and return a page with the news in them.
 
     Args:
         files: Rotated files in the order in which they were written.
-        interesting: What must not be lost; by default, lines with one of `USUAL_WORDS`.
-        step_pattern: The training's own progress lines, with a group `step`; by default the usual ones are known.
+        interesting: Lines that must not be lost; by default, lines with one of `USUAL_WORDS`.
+        step_pattern: A pattern of the training's own progress lines, with a group `step`; by default usual lines are
+            known.
 
-    What cannot be read is said in `Page.sources`; nothing is raised for it.
+    Files that cannot be read are named in `Page.sources`, and raise no error.
     """
     compressor = LogCompressor(interesting or Interest(), step_pattern)
     for file in files:
@@ -102,7 +103,7 @@ class LogCompressor:
         self._sources.append(SourceSummary(str(file.path), reader.size_bytes, lines, reader.problem))
 
     def _begin_stream(self) -> None:
-        """What is known of the files before does not hold for this one."""
+        """Drop what is known of the files before: this file does not continue them."""
         self._tracebacks.close_all()
         self._time, self._has_times = None, False
         self._labels = "task" if self._file.labelled else ""
@@ -129,7 +130,7 @@ class LogCompressor:
         self._end_chunk()
 
     def _end_chunk(self) -> None:
-        """Say where the lines stand that were the last of their tallies."""
+        """Note the places of the lines that were the last of their tallies."""
         for tally in sorted((t for t in self._touched if t.count > 1), key=lambda t: t.index):
             tally.last = self._place(tally.index)
             if tally.lines.counts_steps:
@@ -180,7 +181,7 @@ class LogCompressor:
         return shape
 
     def _read_carefully(self, shape: LineShape, key: bytes, line: bytes, index: int) -> None:
-        """The long way: parts, steps, tracebacks, and lines that have to be asked for one by one."""
+        """Read a line the slow way: parts, steps, tracebacks, and lines that have to be asked for one by one."""
         if shape.parts:
             for start, end in shape.parts:
                 part = line[start:end]
@@ -209,7 +210,7 @@ class LogCompressor:
         self._read_carefully(shape, key, part, index)
 
     def _note_step(self, shape: LineShape, name: str, line: bytes, index: int) -> None:
-        """A step goes on where a template's number grows; a smaller number is a counter that starts anew."""
+        """Note a step: a step goes on if a template's number grows; a smaller number is a counter that restarts."""
         assert shape.step is not None
         lines = self._lines_of(shape, name, line)
         number = int(line[shape.step[0] : shape.step[1]] or 0)
@@ -219,7 +220,7 @@ class LogCompressor:
         lines.step, lines.counts_steps = number, True
 
     def _in_traceback(self, shape: LineShape, line: bytes, index: int) -> bool:
-        """Whether this line was taken into a traceback."""
+        """Return whether this line was taken into a traceback."""
         text = decoded(line, shape.prefix)
         if shape.kind is None:
             shape.kind = kind_of(text) if shape.step is None or shape.opens else LineKind.OTHER
@@ -250,7 +251,7 @@ class LogCompressor:
         return found
 
     def _tally(self, shape: LineShape, name: str, line: bytes, index: int, *, inside: bool = False) -> LineTally:
-        """The tally of a line; where it can be, it is remembered for lines with the same key and label."""
+        """Return the tally of a line; if possible, it is remembered for lines with an equal key and label."""
         place = self._place(index)
         if shape.kind is LineKind.BLANK:
             blank = LineTally(_BLANK_LINES, NOBODY, place)
@@ -269,7 +270,7 @@ class LogCompressor:
         return Place(len(self._sources), line, offset, self._time_at(index))
 
     def _time_at(self, index: int) -> float | None:
-        """When a line was printed: by its own time, or the nearest one above it."""
+        """Return when a line was printed: by its own time, or the nearest time above it."""
         if not self._has_times:
             return None
         keys, lines = self._chunk.keys, self._chunk.lines
@@ -288,13 +289,13 @@ class LogCompressor:
         return decoded(line, read_prefix(line, self._labels))
 
     def _forget_shapes(self) -> None:
-        """They hold tallies; what is still printed is learnt again."""
+        """Forget shapes, which hold tallies; lines that are still printed are learnt again."""
         self._shapes.clear()
         self._shape_bytes = 0
         self._sweeps = self._news.sweeps + self._interesting.sweeps
 
     def page(self) -> Page:
-        """What the files read so far say."""
+        """Return the page of the files that were read so far."""
         self._tracebacks.close_all()
         entries, routine, routine_lines = [], 0, 0
         for lines in (*self._interesting, *self._news):
@@ -343,11 +344,11 @@ class LogCompressor:
         )
 
     def _order(self, place: Place) -> tuple[float, int, int]:
-        """One file is in order, whatever its clocks say."""
+        """Return a sort key: the lines of one file are in order, whatever its clocks say."""
         return place.order if len(self._sources) > 1 else (0.0, 0, place.offset_bytes)
 
     def _timed(self, place: Place) -> Place:
-        """Lines above the first time of a file get that."""
+        """Return the place with a time: lines above the first time of a file get that time."""
         return place if place.at_s is not None else replace(place, at_s=self._first_times[place.source])
 
     def _timed_all(self, speakers: Iterable[SpeakerLines]) -> tuple[SpeakerLines, ...]:

@@ -1,4 +1,4 @@
-"""Says which lines must never be lost, even routine ones: as the caller asks, in words, by a predicate, or both."""
+"""Says which lines must never be lost, even routine ones: by the caller's words, a predicate, or both."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ USUAL_WORDS = (
 
 @dataclass(frozen=True)
 class Interest:
-    """What the caller wants to see.
+    """The caller's choice of lines.
 
-    A line is interesting if it contains one of the words (where there are any) and the predicate accepts it (where
-    there is one). Of each template and speaker the first interesting line and their number are on the page.
+    A line is interesting if it contains one of the words (if there are any) and the predicate accepts it (if there is
+    one). The page shows the first interesting line of each template and speaker, and how many there were.
 
     Attributes:
-        words: In any case unless `ignore_case` is False, looked for in the raw line. Digits in them are told apart.
+        words: Looked for in the raw line, in upper or lower case unless `ignore_case` is False. Their digits matter.
         accepts: Gets the decoded line without colours and rank labels (long lines: each piece). Returns a falsy value
             to refuse it; a true one, best the name of a rule, to accept. Lines of one template with different names are
-            entries of their own. What it raises ends the whole reading.
+            entries of their own. An exception that it raises ends the whole reading.
         digits_matter: The predicate may tell lines apart by their digits, so that it is asked for each line that
             contains a word (without words, for each line: a microsecond a line and more). False: it is asked once for
             all lines that differ in digits only.
@@ -55,15 +55,15 @@ class Interest:
 
 
 _RARE = 4
-"""So many templates with the same word, or of the same name, are each worth keeping for ever."""
+"""So many templates with one word, or of one name, are each worth keeping for ever."""
 _NAMES = 4096
 
 
 class LineFilter:
-    """Asks an `Interest` as rarely as it can: lines with one key contain the same words, but for their digits."""
+    """Asks an `Interest` as rarely as possible: lines with one key contain equal words, except for digits."""
 
     def __init__(self, interest: Interest) -> None:
-        """Raises ValueError where a word is empty or contains the end of a line: it would match all or nothing."""
+        """Prepare the words. Raise ValueError if a word is empty or has a line's end: it would match all or nothing."""
         if any(not word or set(word) & set(b"\r\n\0") for word in interest.words):
             raise ValueError("a word to look for is empty or contains a line's end or NUL: give words of one line")
         self._interest = interest
@@ -75,7 +75,7 @@ class LineFilter:
         """How many templates had a word, or a name."""
 
     def of_key(self, key: bytes) -> bool | None:
-        """Whether all lines with this key are candidates (True), none is (False), or each has to be asked (None)."""
+        """Return whether all lines with this key are candidates, or none is; None if each has to be asked."""
         key = key.lower() if self._interest.ignore_case else key
         if self._plain is not None and self._plain.search(key):
             return True
@@ -84,13 +84,13 @@ class LineFilter:
         return self._plain is None and self._masked is None and self._interest.accepts is not None
 
     def each_line(self, candidate: bool | None, key: bytes) -> bool:
-        """Whether lines with this key, of which `of_key` said `candidate`, may differ in what `name` says of them."""
+        """Return whether `name` may differ between lines with this key, for which `of_key` gave `candidate`."""
         if candidate is False or b"0" not in key:
             return False
         return candidate is None or (self._interest.accepts is not None and self._interest.digits_matter)
 
     def name(self, candidate: bool | None, line: bytes, text: str) -> str:
-        """What accepted this line, empty if nothing did; `text` is the line as the predicate gets it."""
+        """Return what accepted this line, empty if nothing did; `text` is the line for the predicate."""
         if candidate is None:
             line = line.lower() if self._interest.ignore_case else line
             candidate = self._digits is not None and self._digits.search(line) is not None
@@ -102,9 +102,9 @@ class LineFilter:
         return (str(answer) or "accepted") if answer else ""
 
     def is_rare(self, line: bytes, name: str) -> bool:
-        """Whether a new template is one of the first with one of its words, or of its name. Call it once for each.
+        """Return whether a new template is one of the first with a word, or of its name. Call it once for each.
 
-        Millions of lines with one word must not push out the only one with another.
+        Millions of lines with one word must not push out the only line with another word.
         """
         line = line.lower() if self._interest.ignore_case else line
         causes: list[bytes | str] = [name] if self._interest.accepts is not None else []
@@ -120,17 +120,17 @@ class LineFilter:
 
 
 def any_of(words: Iterable[bytes]) -> re.Pattern[bytes] | None:
-    """A pattern that finds any of these words, of those with one beginning the shortest; None for no words.
+    """Return a pattern that finds any of these words, the shortest of those with one beginning; None for no words.
 
-    Words with one beginning share it in the pattern: for hundreds of words that is ten times as fast as looking for one
-    after the other, or as an alternation of whole words.
+    Words with a common beginning share it in the pattern: for hundreds of words that is ten times as fast as searching
+    for each word, or for an alternation of whole words.
     """
     tree = _tree(words)
     return re.compile(_pattern(tree)) if tree else None
 
 
 def longest_at(words: Iterable[bytes]) -> re.Pattern[bytes] | None:
-    """A pattern whose group 1 is, at each place of a line, the longest of these words there; None for no words."""
+    """Return a pattern whose group 1 is, at each place of a line, the longest of these words; None for no words."""
     tree = _tree(words)
     return re.compile(b"(?=(" + _pattern(tree, longest=True) + b"))") if tree else None
 

@@ -1,4 +1,4 @@
-"""Holds what is known of all lines with one key, and how many lines, glued together, are one line of a file."""
+"""Keeps the results for all lines with one key, and splits lines that were printed without a newline in between."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GLUED = re.compile(
     rb"(?=\[rank\d{1,7}\]:|Traceback \(most recent call last\):|srun: error: |slurmstepd: error: )"
     rb"|(?<=\])[ \t]{1,8}(?=Traceback \(most recent call last\):)"
 )
-"""Where another line begins that was written after one without an end, such as a progress bar."""
+"""Matches the begin of a line that was printed after one without an end, such as a progress bar."""
 
 
 @dataclass(eq=False, slots=True)
@@ -24,12 +24,12 @@ class LineShape:
     """What is known of all lines with one key.
 
     Attributes:
-        careful: A line of it takes the long way.
-        start, end: Where the digits stand that tell the speaker.
-        tallies, speakers: Those digits → the tally, and who they are.
-        parts: Where the lines begin and end of which it consists; empty if it is one.
-        candidate: As `LineFilter.of_key` said.
-        step: Where the step's number stands, in the raw line.
+        careful: Its lines are read the slow way.
+        start, end: Place of the digits that tell the speaker.
+        tallies, speakers: These digits → the tally, and the speaker.
+        parts: Begin and end of each line of which it consists; empty if it is a single line.
+        candidate: The result of `LineFilter.of_key`.
+        step: Place of the step's number in the raw line.
     """
 
     prefix: Prefix
@@ -50,7 +50,7 @@ class LineShape:
 
 
 def glued_parts(line: bytes, prefix: Prefix) -> tuple[tuple[int, int], ...]:
-    """Where the lines begin and end of which this one consists; empty if it is one."""
+    """Return begin and end of each line of which this line consists; empty if it is a single line."""
     if not _may_be_glued(line):
         return ()
     cuts = [found.end() for found in _GLUED.finditer(line, prefix.text_at + 1)]
@@ -58,12 +58,12 @@ def glued_parts(line: bytes, prefix: Prefix) -> tuple[tuple[int, int], ...]:
 
 
 def _may_be_glued(line: bytes) -> bool:
-    """A quick look before the pattern."""
+    """Return whether a line may consist of several: a quick check before the pattern."""
     return b"Traceback (most" in line or b"[rank" in line or b"srun: error: " in line or b"slurmstepd: error: " in line
 
 
 def decoded(line: bytes, prefix: Prefix) -> str:
-    """The text of a line, without labels and colours."""
+    """Return the text of a line, without labels and colours."""
     text = line[prefix.text_at :]
     if b"\x1b" in text or not text.isascii() or not text.decode("ascii").isprintable():
         text = strip_escapes(text)

@@ -1,8 +1,8 @@
-"""Reads a file as logical lines, many at once, each beside its *key*: the same bytes with every digit as 0.
+"""Reads a file as logical lines, many at once, each with its *key*: the line's bytes with every digit as 0.
 
-Equal keys are equal lines but for their digits, and a key has its line's length: what is found out about one line
-(where its label stands, where its step number) holds for all lines with that key. Both come from one pass of C code
-over a whole chunk, so that nearly all lines of a log cost one look into a dictionary.
+Lines with equal keys only differ in digits, and a key has its line's length: results for one line (the places of its
+label and of its step number) hold for all lines with that key. Lines and keys come from one pass of C code over a whole
+chunk, so that nearly all lines of a log cost one look into a dictionary.
 
 A carriage return ends a line as a newline does. NUL bytes are left out (holes of a truncated file; every second byte of
 UTF-16). A line longer than `LINE_BYTES` is read in pieces that overlap.
@@ -29,7 +29,7 @@ _OPENED_BY_SHELL = ("/dev/fd", "/proc/self/fd")
 LINE_BYTES = 4096
 """Longer lines are cut into pieces."""
 OVERLAP_BYTES = 256
-"""The end of a piece is also the beginning of the next: what is not longer is whole in one of them."""
+"""How far pieces overlap: a text that is not longer than this is whole in one of the pieces."""
 
 _AS_LINES = bytes.maketrans(b"\r", b"\n")
 _AS_KEYS = bytes.maketrans(b"\r123456789", b"\n000000000")
@@ -43,10 +43,10 @@ class LogFile:
 
     Attributes:
         path: A regular file, perhaps compressed by gzip.
-        speaker: Who prints into it, where that is one rank; labels of its lines come first.
+        speaker: Who prints into it, if that is one rank; labels of its lines go before it.
         labelled: Its lines begin with a label of `srun --label`; None to tell by its first lines.
-        continues: It goes on where the file before it was rotated away: the same speakers, steps and tracebacks.
-        data: Its content, where that was read already; the file is not opened then.
+        continues: It continues the file before, which was rotated: speakers, steps and tracebacks go on.
+        data: Its content, if it was already read; then the file is not opened.
     """
 
     path: Path
@@ -57,7 +57,7 @@ class LogFile:
 
 
 def key_of(line: bytes) -> bytes:
-    """The line with every digit as 0."""
+    """Return the line with every digit as 0."""
     return line.translate(_AS_KEY)
 
 
@@ -66,8 +66,8 @@ class Chunk:
     """Some whole lines of a file.
 
     Attributes:
-        data: As they stand in the file.
-        offset_bytes: Where that begins.
+        data: The bytes of these lines in the file.
+        offset_bytes: The offset of the data in the file.
         line: Number of the first line, from 1.
         lines: The logical lines, without their ends.
         keys: The key of each.
@@ -89,7 +89,7 @@ class Chunk:
             del self.lines[-1], self.keys[-1]
 
     def place(self, index: int) -> tuple[int, int]:
-        """Line number and offset in the file of a logical line, by its index. Quick where the indices ascend."""
+        """Return line number and offset in the file of a logical line, by its index; quick for ascending indices."""
         if not self._starts:
             raw = self.data.translate(_AS_LINES).split(b"\n") if b"\0" in self.data else self.lines
             self._starts = list(accumulate((len(line) + 1 for line in raw), initial=0))
@@ -101,12 +101,12 @@ class Chunk:
 
 
 class LogReader:
-    """Reads one file to the end that it has when it is opened: a file that grows faster is not read for ever.
+    """Reads one file up to the end that it has when it is opened: a file that grows faster would never end.
 
     Attributes:
-        problem: Why it was not read, or not to its end. Known when `chunks` has ended.
-        size_bytes: How much was read (decompressed).
-        year: Of its last change: for times that name none.
+        problem: Why the file was not read, or not to its end. Known when `chunks` has ended.
+        size_bytes: How many bytes were read (decompressed).
+        year: The year of its last change, for times without a year.
     """
 
     def __init__(self, path: Path, data: bytes | None = None) -> None:
@@ -117,7 +117,7 @@ class LogReader:
         self.year = 1970
 
     def chunks(self) -> Iterator[Chunk]:
-        """All lines, in order. Nothing is raised: what cannot be read ends the file, and `problem` says so."""
+        """Yield all lines, in order. No error is raised: a read error ends the file, and `problem` tells it."""
         if self._data is not None:
             yield from self._cut(io.BytesIO(self._data), len(self._data))
             return
@@ -160,7 +160,7 @@ class LogReader:
 
 
 def pieces(line: bytes) -> Iterator[tuple[int, int]]:
-    """Where the pieces of a long line begin and end; one piece where it is no longer than `LINE_BYTES`."""
+    """Yield begin and end of the pieces of a long line; one piece if it is no longer than `LINE_BYTES`."""
     start = 0
     while len(line) - start > LINE_BYTES:
         yield start, start + LINE_BYTES
@@ -172,7 +172,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     """Return the first bytes of a regular file, or of a pipe that the shell has opened (`<(zcat …)`, `/dev/stdin`).
 
     Raises:
-        OSError: it cannot be read, or is another kind of file: one may be waited for without end.
+        OSError: the file cannot be read, or is of another kind: reading it might wait for ever.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 
 class Speaker(NamedTuple):
-    """Who printed a line, as far as its label or its file shows.
+    """Who printed a line, as far as its label or its file tells.
 
     Attributes:
         rank: The global rank; None if it is not known.
         task: Slurm's task, from the label of `srun --label`. Without torchrun it is the rank.
-        local: The rank within its node, from a label of torchrun's.
-        host: The node, from a label such as `node1: `, or what the caller said of the file.
+        local: The rank within its node, from a label of torchrun.
+        host: The node, from a label such as `node1: `, or from the caller.
     """
 
     rank: int | None = None
@@ -23,7 +23,7 @@ class Speaker(NamedTuple):
 
     @property
     def label(self) -> str:
-        """For people: `rank 3`, `task 1 local 0`, `node7`; empty if nobody is named."""
+        """A name for people: `rank 3`, `task 1 local 0`, `node7`; empty if it is not known."""
         if self.rank is not None:
             return f"rank {self.rank}"
         parts = [f"task {self.task}" if self.task is not None else self.host]
@@ -38,14 +38,14 @@ OTHERS = Speaker(host="others")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a line stands.
+    """The place of a line.
 
     Attributes:
         source: The file's number in `Page.sources`.
         line: Counted from 1, by newlines: redrawn progress bars share the number of their line.
-        offset_bytes: Of the line's first byte in the (decompressed) file.
+        offset_bytes: Offset of the line's first byte in the (decompressed) file.
         at_s: When it was printed, in seconds since the epoch (a time without a zone is taken as UTC), by its own time
-            or the nearest one above it; None if none was seen.
+            or the nearest time above it; None if no time was seen.
     """
 
     source: int
@@ -75,15 +75,15 @@ class PageEntry:
 
     Attributes:
         template: The line with numbers, addresses, paths and ids masked.
-        line: The first one, decoded, without colours and rank labels, at most `lines.LINE_BYTES` long.
-        last_line: The last one, where the template counts steps; else empty.
-        name: What the caller's predicate returned for it, as text; `"word"` where a word was in it; empty if nothing
-            of the caller's accepted it.
-        speakers: Who printed it, the first one first.
-        count: How many lines, of all speakers.
-        routine: Healthy steps printed it again and again: it is no news.
-        steps: It counts the training's steps.
-        in_traceback: Its first line belongs to a traceback.
+        line: The first line, decoded, without colours and rank labels, at most `lines.LINE_BYTES` long.
+        last_line: The last line, if the template counts steps; else empty.
+        name: The result of the caller's predicate, as text; `"word"` if it has one of the words; empty if the caller's
+            choice did not accept it.
+        speakers: Who printed it, the first speaker first.
+        count: How many lines all speakers printed.
+        routine: Healthy steps printed it again and again, so it is not news.
+        steps: Whether it counts the training's steps.
+        in_traceback: Whether its first line belongs to a traceback.
     """
 
     template: str
@@ -109,9 +109,9 @@ class PageTraceback:
     """One traceback, however many ranks printed it.
 
     Attributes:
-        lines: Whole, but for a gap in the middle of very long ones, which a line of its own says.
-        speakers: Who printed it; equal but for numbers and addresses.
-        whole: It ended as tracebacks do; False if its rank fell silent, or others' lines tore it apart.
+        lines: All lines; if there are very many, a line in the middle says how many are left out.
+        speakers: Who printed it, with any numbers and addresses.
+        whole: Whether it ended as tracebacks do; False if its rank fell silent, or if lines of others tore it apart.
     """
 
     lines: tuple[str, ...]
@@ -135,12 +135,12 @@ class PageTraceback:
 
 @dataclass(frozen=True, slots=True)
 class SourceSummary:
-    """What was read of one file.
+    """A file, and how much of it was read.
 
     Attributes:
-        size_bytes: How much was read (decompressed).
+        size_bytes: How many bytes were read (decompressed).
         lines: Logical lines: a redrawn progress bar is one each time.
-        problem: Why it was not read, or not to its end; empty if all went well.
+        problem: Why the file was not read, or not to its end; empty if all was read.
     """
 
     path: str
@@ -151,16 +151,16 @@ class SourceSummary:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a job's output files say.
+    """A summary of a job's output files.
 
     Attributes:
-        entries: News and whatever was accepted as interesting, in order of time; of the routine, only step counters.
+        entries: News, lines that were accepted as interesting, and routine step counters, in order of time.
         tracebacks: In order of time.
         steps: How often a step counter went on.
         routine_templates: How many templates were left out because healthy steps print them.
-        routine_lines: How many lines those were.
+        routine_lines: How many lines these templates had.
         dropped_lines: Lines whose template was forgotten for lack of memory, though it was news.
-        dropped_interesting: Those of them that were accepted as interesting.
+        dropped_interesting: Dropped lines that were accepted as interesting.
         dropped_tracebacks: Tracebacks that were forgotten for lack of memory.
     """
 

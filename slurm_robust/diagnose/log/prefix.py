@@ -1,6 +1,6 @@
-"""Reads from a line's start whose line it is and when it was printed: labels of srun, torchrun and PyTorch, and times.
+"""Reads from a line's start who printed it and when: labels of srun, torchrun and PyTorch, and times.
 
-All works on bytes, and says where in the line something stands: that holds for all lines with the same key.
+All functions work on bytes, and return places in the line, which hold for all lines with an equal key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RANK_INSIDE = re.compile(
     rb"|\[rank(?P<c>\d{1,7})\]:"
 )
 _INSIDE_BYTES = 200
-"""Labels and times further inside are about something else."""
+"""Labels and times further inside a line are about something else."""
 
 _TIME = re.compile(
     rb"(?P<y>\d{4})[-/](?P<m>\d\d)[-/](?P<d>\d\d)[T _](?P<c>\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?P<z>Z|[+-]\d\d:?\d\d)?"
@@ -39,16 +39,16 @@ _TIME = re.compile(
 _YEAR = re.compile(rb"\b((?:19[7-9]|20\d)\d)[-/]\d\d[-/]\d\d[T _]\d\d:\d\d:\d\d")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _ENOUGH = 8
-"""So many lines tell whether a file's lines are labelled."""
+"""So many lines tell whether the lines of a file are labelled."""
 
 
 class Prefix(NamedTuple):
-    """Where a line's labels stand.
+    """The places of a line's labels.
 
     Attributes:
-        text_at: Where the text begins, after all labels.
-        start: Where the digits begin that tell the speaker.
-        end: Where they end; equal to `start` where the line names nobody.
+        text_at: The place at which the text begins, after all labels.
+        start: The begin of the digits that tell the speaker.
+        end: The end of these digits; equal to `start` if the line names no speaker.
     """
 
     text_at: int
@@ -57,12 +57,12 @@ class Prefix(NamedTuple):
 
 
 def strip_escapes(line: bytes) -> bytes:
-    """The line without colours, cursor movements and control characters."""
+    """Return the line without colours, cursor movements and control characters."""
     return _ESCAPES.sub(b"", line)
 
 
 def labels_of(lines: Sequence[bytes]) -> str:
-    """`task` or `host` where nearly all of these lines begin with such a label; else empty.
+    """Return `task` or `host` if nearly all of these lines begin with such a label; else empty.
 
     A number and a colon at the beginning of some lines may be anything.
     """
@@ -76,7 +76,7 @@ def labels_of(lines: Sequence[bytes]) -> str:
 
 
 def read_prefix(line: bytes, labels: str = "") -> Prefix:
-    """Where the labels of a line stand; `labels` is what `labels_of` said of its file."""
+    """Return the places of a line's labels; `labels` is the result of `labels_of` for its file."""
     at = start = end = 0
     outer = _TASK.match(line) if labels == "task" else _HOST.match(line) if labels == "host" else None
     if outer is not None:
@@ -86,7 +86,7 @@ def read_prefix(line: bytes, labels: str = "") -> Prefix:
         at = label.end()
         group = label.lastgroup or ""
         sure = sure or group != "local"
-        # A local rank needs its task or node beside it; a rank says all.
+        # A local rank needs its task or node, too; a global rank is enough alone.
         start, end = (start if group == "local" and end else label.start(group)), label.end(group)
     inside = _RANK_INSIDE.search(line, at, at + _INSIDE_BYTES)
     if inside is not None and not sure:
@@ -95,7 +95,7 @@ def read_prefix(line: bytes, labels: str = "") -> Prefix:
 
 
 def read_speaker(line: bytes, prefix: Prefix, labels: str = "", default: Speaker = NOBODY) -> Speaker:
-    """Who printed this line; `default` where it names nobody."""
+    """Return who printed this line; `default` if the line does not name a speaker."""
     if prefix.start == prefix.end:
         return default
     outer = _TASK.match(line) if labels == "task" else _HOST.match(line) if labels == "host" else None
@@ -117,18 +117,18 @@ def read_speaker(line: bytes, prefix: Prefix, labels: str = "", default: Speaker
 
 
 def has_time(line: bytes) -> bool:
-    """Whether a line shows when it was printed."""
+    """Return whether a line shows when it was printed."""
     return _TIME.search(line, 0, _INSIDE_BYTES) is not None
 
 
 def read_year(data: bytes) -> int | None:
-    """The year of the first time in these lines that names one."""
+    """Return the year of the first time in these lines that has a year; None if there is none."""
     found = _YEAR.search(data)
     return int(found[1]) if found is not None else None
 
 
 def read_time(line: bytes, year: int) -> float | None:
-    """When a line was printed, in seconds since the epoch, or None; `year` is for times that name none."""
+    """Return when a line was printed, in seconds since the epoch, or None; `year` is for times without a year."""
     found = _TIME.search(line, 0, _INSIDE_BYTES)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Writes a page as text within a limit: the most telling entries are kept, and shown in order of time."""
+"""Writes a page as text within a limit: the entries that tell most are kept, and shown in order of time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Block:
 
 
 def render(page: Page, max_bytes: int = DEFAULT_BYTES) -> str:
-    """The page as text, never longer than `max_bytes` of UTF-8. Secrets in the log stay: it is for who may read it."""
+    """Return the page as text of at most `max_bytes` of UTF-8. Secrets stay: it is for people who may read the log."""
     head = _head(page)
     blocks = sorted(_blocks(page), key=lambda block: (-block.score, block.place.order))
     left = max_bytes - len(head.encode()) - _FOOTER_BYTES
@@ -53,12 +53,12 @@ def render(page: Page, max_bytes: int = DEFAULT_BYTES) -> str:
     kept.sort(key=lambda block: (0.0, 0, block.place.offset_bytes) if one_file else block.place.order)
     body = [block.text for block in kept]
     foot = f"({len(blocks) - len(kept)} of {len(blocks)} entries are left out)" if len(kept) < len(blocks) else ""
-    # The page is for a terminal, a mail or a chat: what a log holds must not act there.
+    # The page is for a terminal, a mail or a chat: text of a log must not take effect there.
     return _cut(printable("\n".join(part for part in (head, *body, foot) if part), keep="\n\t"), max_bytes)
 
 
 def telling_places(page: Page, most: int) -> list[Place]:
-    """Where the most telling entries stand, the best first; of a traceback, its exception."""
+    """Return the places of the entries that tell most, the best first; for a traceback, of its exception."""
     exceptions = {trace.exception: _traceback_score(trace) for trace in page.tracebacks}
     known = {entry.line for entry in page.entries}
     last_step = max((e.last.order for e in page.entries if e.steps and e.routine), default=None)
@@ -102,7 +102,7 @@ def _blocks(page: Page) -> Iterable[_Block]:
 
 
 def _traceback_score(trace: PageTraceback) -> float:
-    """Rare ones tell more than those that all ranks print, but for the very first."""
+    """Return a score: rare tracebacks tell more than those that all ranks print, except the very first."""
     return 100.0 + (5.0 if trace.whole else 0.0) + 10.0 / min(trace.count, 100)
 
 
@@ -137,20 +137,20 @@ def _traceback_text(trace: PageTraceback) -> str:
 
 
 def _when(place: Place) -> str:
-    """The time, where it is known, and the line's number."""
+    """Return the time, if it is known, and the line's number."""
     at = "" if place.at_s is None else strftime("%m-%d %H:%M:%S ", gmtime(place.at_s))
     return f"{at}line {place.line}" if place.source == 0 else f"{at}file {place.source + 1} line {place.line}"
 
 
 def _who(speakers: tuple[SpeakerLines, ...]) -> str:
-    """`, rank 3`, or of many speakers the first ones and their number."""
+    """Return `, rank 3`; for many speakers the first ones, and how many more there are."""
     names = [s.speaker.label for s in speakers if s.speaker.label]
     more = f" and {len(names) - _RANKS} more" if len(names) > _RANKS else ""
     return f", {', '.join(names[:_RANKS])}{more}" if names else ""
 
 
 def _cut(text: str, max_bytes: int) -> str:
-    """At most so many bytes of UTF-8, with an ellipsis where something is missing."""
+    """Return at most so many bytes of UTF-8 of the text, with an ellipsis if it is cut."""
     data = text.encode()
     if len(data) <= max_bytes:
         return text

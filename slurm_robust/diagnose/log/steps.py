@@ -1,26 +1,26 @@
-"""Finds the lines that count the training's steps, which tell what was printed while steps went on."""
+"""Finds the lines that count the training's steps, which show what was printed while steps went on."""
 
 from __future__ import annotations
 
 import re
 
 _WORDS = (b"iteration", b"step", b"iter", b"batch", b"epoch")
-"""What stands before the number in progress lines of Megatron-LM, Lightning, torchtitan, DeepSpeed, Hugging Face."""
+"""Words before the number in progress lines of Megatron-LM, Lightning, torchtitan, DeepSpeed, Hugging Face."""
 _AFTER = re.compile(r"['\"]?[\s:=#\[(]{1,4}(?P<step>\d+)\b(?!\.\d|\s*m?s\b)")
 """No time: `per step: 1.93 s`."""
 _BAR = re.compile(r"\|\s*(?P<step>\d+)/\d+\s*\[")
 """Of tqdm."""
 
 _OFTEN = 5
-"""What was printed in so many different steps is routine..."""
+"""A line that was printed in at least so many different steps is routine..."""
 _EARLY = 0.5
-"""...if it began within this part of the steps: what began later is a change."""
+"""...if it began within this first part of the steps: a line that began later is a change."""
 
 
 def step_span(line: bytes, own: re.Pattern[str] | None = None) -> tuple[int, int] | None:
-    """Where a line's step number stands; None for lines that count nothing. `own` is the site's pattern, with `step`.
+    """Return the place of a line's step number; None if there is none. `own` is the site's pattern, with `step`.
 
-    The digits of a number that is too long for any counter of steps are no number.
+    A number that is too long for any counter of steps does not count.
     """
     text = line.decode("latin-1") if own is not None else ""  # a character a byte, so that places are the same
     found = own.search(text) if own is not None else _usual(line)
@@ -29,7 +29,7 @@ def step_span(line: bytes, own: re.Pattern[str] | None = None) -> tuple[int, int
 
 
 def _usual(line: bytes) -> re.Match[str] | None:
-    """The clearest of the usual shapes: a word that counts, or a bar."""
+    """Return the clearest of the usual shapes: a word that counts, or a bar."""
     lower = line.lower()
     for word in _WORDS:
         at = lower.find(word)
@@ -43,12 +43,12 @@ def _usual(line: bytes) -> re.Match[str] | None:
 
 
 def is_routine(ticks: int, first_tick: int, begin: int, end: int) -> bool:
-    """Whether healthy steps print a line.
+    """Return whether healthy steps print a line.
 
     Args:
-        ticks: In how many different steps it was printed.
-        first_tick: The first of them.
+        ticks: In how many different steps the line was printed.
+        first_tick: The first of these steps.
         begin: The first step of the file.
-        end: Its last one.
+        end: The last step of the file.
     """
     return ticks >= _OFTEN and first_tick - begin <= _EARLY * (end - begin)

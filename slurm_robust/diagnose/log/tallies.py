@@ -1,7 +1,7 @@
 """Counts how often each template was printed, and by whom, within a budget of memory.
 
-What came first is kept for ever (half of the budget), and of the rest what came last or often: causes stand at the
-beginning of a disaster, and its end shows what became of it.
+The first templates are kept for ever (half of the budget), and of the rest those that came last or often: the cause of
+a disaster is at its beginning, and its end shows the outcome.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from slurm_robust.diagnose.log.page import OTHERS, Place, Speaker
 
 _TALLY_BYTES = 700
-"""What a tally and its two places take, about; measured by the tests of the whole."""
+"""The approximate size of a tally and its two places; measured by the tests of the whole."""
 _TEMPLATE_BYTES = 900
 
 
@@ -21,11 +21,11 @@ class LineTally:
     """One template's lines of one speaker. Its fields are changed in place: this is the innermost loop.
 
     Attributes:
-        lines: The template that it belongs to.
-        count: How many lines.
-        first, last: The first and, at the end of a chunk, the last of them.
-        index: Of the last one in the present chunk.
-        moment: When it was last touched: it differs in each step and each chunk.
+        lines: The template to which the tally belongs.
+        count: How many lines there were.
+        first, last: The place of the first line and, at the end of a chunk, of the last line.
+        index: Index of the last line in the present chunk.
+        moment: When the tally was last touched: it differs in each step and each chunk.
         chunk: Number of the chunk in which it was last touched.
         tick: The last step in which it was printed.
         ticks: In how many steps it was printed.
@@ -46,11 +46,11 @@ class TemplateLines:
     """All lines of one template and one name.
 
     Attributes:
-        line: The first one, decoded.
-        last_line: The last one, where it counts steps.
-        pinned: It is never forgotten.
+        line: The first line, decoded.
+        last_line: The last line, if the template counts steps.
+        pinned: Whether it is kept for ever.
         first_tick: The step in which it was first printed.
-        step: The last step that it counted, -1 where it counts none.
+        step: The last step that it counted, -1 if it does not count steps.
     """
 
     template: str
@@ -73,12 +73,12 @@ class TemplateLines:
 
     @property
     def ticks(self) -> int:
-        """In how many steps some speaker printed it."""
+        """The largest number of steps in which one speaker printed it."""
         return max((tally.ticks for tally in self.tallies.values()), default=0)
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of the memory, about."""
+        """Its approximate size in memory."""
         text = sys.getsizeof(self.line) + sys.getsizeof(self.template)
         return text + _TEMPLATE_BYTES + _TALLY_BYTES * len(self.tallies)
 
@@ -88,7 +88,7 @@ class TallyTable:
 
     Attributes:
         dropped_lines: Lines of templates that were forgotten.
-        sweeps: How often templates were forgotten: who holds tallies must let them go then.
+        sweeps: How often templates were forgotten: holders of tallies must then drop them.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -103,11 +103,11 @@ class TallyTable:
         return iter(self._templates.values())
 
     def find(self, template: str, name: str) -> TemplateLines | None:
-        """The lines of a template so far."""
+        """Return the lines of a template so far; None if it is not known."""
         return self._templates.get((template, name))
 
     def add(self, template: str, name: str, line: str, tick: int, *, rare: bool = False) -> TemplateLines:
-        """A new template, with its first line. A rare one is kept for ever, up to a quarter of the budget."""
+        """Add a new template, with its first line. A rare one is kept for ever, up to a quarter of the budget."""
         lines = TemplateLines(template, name, line, self._size_bytes < self._budget_bytes // 2, tick)
         if rare and not lines.pinned and self._rare_bytes < self._budget_bytes // 4:
             self._rare_bytes += lines.size_bytes
@@ -119,7 +119,7 @@ class TallyTable:
         return lines
 
     def tally(self, lines: TemplateLines, speaker: Speaker, first: Place) -> LineTally:
-        """The tally of a speaker; without memory for one more, that of all others together."""
+        """Return the tally of a speaker; if there is no memory for one more, that of all others together."""
         found = lines.tallies.get(speaker)
         if found is not None:
             return found
@@ -132,7 +132,7 @@ class TallyTable:
         return lines.tallies[speaker]
 
     def _sweep(self, newest: TemplateLines) -> None:
-        """Forget the half of what is not pinned that was printed least often, of that the oldest."""
+        """Forget half of the templates that are not pinned: those printed least often, and of these the oldest."""
         loose = [item for item in self._templates.values() if not item.pinned and item is not newest]
         age = {id(item): number for number, item in enumerate(loose)}
         loose.sort(key=lambda item: (min(item.count, 4), age[id(item)]))

@@ -1,4 +1,4 @@
-"""Takes out of a line what differs each time: numbers, addresses, ids, folders, progress bars.
+"""Replaces the parts of a line that differ each time: numbers, addresses, ids, folders, progress bars.
 
 drain3 does this too, with a tree of tokens that are compared one by one. Its last release is of July 2022.
 """
@@ -21,7 +21,7 @@ _CACHED_TOKENS, _CACHED_CHARS = 1 << 14, 64
 
 
 def template_of(line: str) -> str:
-    """The line with its variable parts as `<n>`, `<hex>`, `<id>`, `<path>/` and `<bar>`, and blanks as one space.
+    """Return the line with its variable parts as `<n>`, `<hex>`, `<id>`, `<path>/` and `<bar>`, and single spaces.
 
     The last part of a path stays: two source files are two templates. Lines that differ only in digits have the same
     template.

@@ -1,6 +1,6 @@
 """Puts tracebacks together from the lines of one speaker; each is kept once however many ranks print it.
 
-Python's tracebacks with their chains and groups, the frames of C++ that follow them, and what faulthandler prints.
+It knows Python's tracebacks with their chains and groups, frames of C++ that follow them, and faulthandler's output.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import xxhash
 from slurm_robust.diagnose.log.page import OTHERS, PageTraceback, Place, Speaker, SpeakerLines
 
 _HEAD_LINES, _TAIL_LINES = 80, 160
-"""Kept of a very long one: its beginning and its end."""
+"""How many lines of a very long traceback are kept: of its beginning and of its end."""
 _LINE_CHARS = 1000
 _FOREIGN_LINES = 30
-"""So many lines of others between its own: it is torn apart."""
+"""If more lines of others than this are between its own lines, it counts as torn apart."""
 _BLANKS = 2
 _OPEN_BYTES = 8 << 20
 _SPEAKER_BYTES = 700
@@ -38,7 +38,7 @@ _TAIL = re.compile(
 
 
 class LineKind(Enum):
-    """What a line can be in a traceback."""
+    """The kinds of lines in a traceback."""
 
     HEADER = auto()
     NESTED = auto()
@@ -52,7 +52,7 @@ class LineKind(Enum):
 
 
 def kind_of(text: str) -> LineKind:
-    """What a decoded line without its label is."""
+    """Return the kind of a decoded line without its label."""
     if not text.strip():
         return LineKind.BLANK
     if text.rstrip().endswith(_HEADER):
@@ -68,7 +68,7 @@ def kind_of(text: str) -> LineKind:
 
 
 def may_open(line: bytes) -> bool:
-    """Whether a raw line may begin a traceback: a quick look before `kind_of`."""
+    """Return whether a raw line may begin a traceback: a quick check before `kind_of`."""
     return (
         b"(most recent call last)" in line
         or b"Fatal Python error" in line
@@ -84,19 +84,19 @@ class OpenTraceback:
         self.first = first
         self.size_bytes = 0
         self.idle = False
-        """Nothing came since the last chunk."""
+        """Whether no line has come since the last chunk."""
         self._head: list[str] = []
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._count = 0
         self._digest = xxhash.xxh3_128()
         self._depth = 0
-        """Headers without their exception: more than one where ranks without labels print at the same time."""
+        """How many headers have no exception yet: more than one if ranks without labels print at the same time."""
         self._chained = False
         self._blanks = self._foreign = 0
 
     @property
     def whole(self) -> bool:
-        """It ended as tracebacks do."""
+        """Whether it ended as tracebacks do."""
         return self._depth == 0 and not self._chained
 
     @property
@@ -106,17 +106,17 @@ class OpenTraceback:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Its lines, with a line that tells of those left out."""
+        """Its lines, with a line that says how many are left out."""
         left_out = self._count - len(self._head) - len(self._tail)
         return (*self._head, *([f"... {left_out} lines are left out ..."] if left_out else []), *self._tail)
 
     @property
     def torn(self) -> bool:
-        """Too many lines of others are between its own."""
+        """Whether too many lines of others are between its own lines."""
         return self._foreign > _FOREIGN_LINES
 
     def takes(self, kind: LineKind) -> bool | None:
-        """Whether a line of this kind is its own; None if it is not, and shows that the traceback has ended."""
+        """Return whether a line of this kind is its own; None if the line shows that the traceback has ended."""
         if kind is LineKind.HEADER:
             return True if self._depth or self._chained or not self._count else None
         if self._depth:
@@ -128,11 +128,11 @@ class OpenTraceback:
         return False if self._chained else None
 
     def foreign(self) -> None:
-        """A line of somebody else stands between its own."""
+        """Count a line of another speaker between its own lines."""
         self._foreign += 1
 
     def add(self, kind: LineKind, text: str, template: str) -> None:
-        """Take a line that it `takes`."""
+        """Take a line for which `takes` is true."""
         self.idle = False
         self._blanks = self._blanks + 1 if kind is LineKind.BLANK else 0
         if kind is LineKind.BLANK:
@@ -161,7 +161,7 @@ class _StoredTraceback:
     speakers: dict[Speaker, tuple[int, Place, Place]] = field(default_factory=dict)
 
     def count(self, speaker: Speaker, place: Place, room: bool) -> int:
-        """One more of the same; returns how many bytes that took. Without room, new speakers are the others."""
+        """Count one more equal traceback; return how many bytes that took. Without room, new speakers are `OTHERS`."""
         speaker = speaker if room or speaker in self.speakers else OTHERS
         grown = 0 if speaker in self.speakers else _SPEAKER_BYTES
         times, first, _ = self.speakers.get(speaker, (0, place, place))
@@ -174,8 +174,8 @@ class TracebackStore:
     """All tracebacks, within a budget of memory: the first ones for ever, and the last ones.
 
     Attributes:
-        open: Those that have not ended, by their speaker, of the present file.
-        dropped: How many were forgotten.
+        open: Speaker → its traceback in the present file that has not ended.
+        dropped: How many tracebacks were forgotten.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -188,7 +188,7 @@ class TracebackStore:
         self.dropped = 0
 
     def feed(self, speaker: Speaker, kind: LineKind, text: str, template: str) -> bool:
-        """Give a line to the open traceback of its speaker; True if it was taken."""
+        """Give a line to the open traceback of its speaker; return whether it was taken."""
         found = self.open.get(speaker)
         if found is None:
             return False
@@ -212,7 +212,7 @@ class TracebackStore:
         self.feed(speaker, kind, text, template)
 
     def close(self, speaker: Speaker) -> None:
-        """Keep the open traceback of a speaker as it is."""
+        """Close the open traceback of a speaker and keep it as it is."""
         done = self.open.pop(speaker, None)
         if done is None:
             return
@@ -237,14 +237,14 @@ class TracebackStore:
             self.dropped += sum(times for times, _, _ in oldest.speakers.values())
 
     def close_idle(self) -> None:
-        """Close those that got no line since the last call: their rank fell silent."""
+        """Close tracebacks that got no line since the last call: their rank fell silent."""
         for speaker in [speaker for speaker, trace in self.open.items() if trace.idle]:
             self.close(speaker)
         for trace in self.open.values():
             trace.idle = True
 
     def close_all(self) -> None:
-        """The file has ended."""
+        """Close all tracebacks at the end of the file."""
         for speaker in list(self.open):
             self.close(speaker)
 
