@@ -20,18 +20,18 @@ _NOT_KNOWN = frozenset({"runtime", "unknown"})
 
 
 def wanted(diagnosis: Diagnosis) -> bool:
-    """Whether rules know nothing: only then a model may be asked."""
+    """Return whether rules do not know the failure: only then a model may be asked."""
     return diagnosis.root is None or diagnosis.category.name in _NOT_KNOWN
 
 
 def ask_for_hint(
     where: Endpoint, llm: LlmConfig, page: LogPage, categories: Mapping[str, Category], similar: Sequence[str] = ()
 ) -> tuple[Hint, list[HintSample]]:
-    """The hint, and the samples that agree with it.
+    """Return the hint, and the samples that agree with it.
 
-    A request that fails ends the asking: the next one would cost the same time. An answer that cannot be used counts as
-    one that does not agree. Takes `llm.timeout_s` at most, however many samples there are. `similar` are texts of past
-    incidents that looked alike.
+    A request that fails ends the asking: the next request would cost as much time. An unusable answer counts as one
+    that does not agree. The asking takes `llm.timeout_s` at most, with any number of samples. `similar` are texts of
+    past incidents that looked alike.
     """
     if not page.lines:
         return Hint(reason="the log has no line to ask about"), []

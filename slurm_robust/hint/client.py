@@ -1,7 +1,7 @@
-"""Asks an OpenAI-compatible endpoint one question, in bounded time and memory. The only module here with a connection.
+"""Asks an OpenAI-compatible endpoint one question, in bounded time and memory. Only this module opens a connection.
 
-It connects to the configured host alone: no redirect is followed and no proxy is used. Whatever goes wrong is a
-`HintError` with a sentence. The key comes from a file that is the user's own and that nobody else can read.
+It only connects to the configured host: no redirect is followed and no proxy is used. Every error is a `HintError` with
+a sentence. The key comes from a file that belongs to the user and that nobody else can read.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class _Completion(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where to ask, and with what.
+    """The address of the endpoint, and the key for it.
 
     Attributes:
-        path: Of the completions, behind the configured base.
-        key: Sent as a bearer token; empty for none.
+        path: The path of the completions, after the configured base.
+        key: The key, sent as a bearer token; empty for none.
     """
 
     secure: bool
@@ -59,15 +59,15 @@ class Endpoint:
 
     @property
     def name(self) -> str:
-        """`host:port`, as people read it."""
+        """The endpoint for people: `host:port`."""
         return f"{self.host}:{self.port}"
 
 
 def endpoint(url: str, model: str, key_file: str = "") -> Endpoint:
-    """The endpoint of the configuration.
+    """Return the endpoint of the configuration.
 
     Raises:
-        HintError: it cannot be used; says which key of the configuration is wrong, and why.
+        HintError: the endpoint cannot be used; the message says which key of the configuration is wrong, and why.
     """
     try:
         parts = urlsplit(url)
@@ -91,7 +91,7 @@ def endpoint(url: str, model: str, key_file: str = "") -> Endpoint:
 
 
 def read_key(path: Path) -> str:
-    """The key in a file of the user's own.
+    """Return the key in a file that belongs to the user.
 
     Raises:
         HintError: the file cannot be read, is another user's, or others may read or write it.
@@ -106,13 +106,13 @@ def read_key(path: Path) -> str:
 
 
 def ask(where: Endpoint, body: bytes, timeout_s: float) -> str:
-    """Send one question; the text of the answer.
+    """Send one question; return the text of the answer.
 
     Raises:
-        HintError: no answer came within the time, or something else than one.
+        HintError: no answer, or an unusable one, came within the time.
     """
     exchange = _Exchange(where, body, time.monotonic() + timeout_s)
-    # Looking up a name, and headers that drip in, know no deadline: another thread waits for them, and is given up.
+    # Name lookups and slow headers have no deadline: another thread waits for them, and is given up in the end.
     thread = threading.Thread(target=exchange.run, name="hint", daemon=True)
     thread.start()
     thread.join(timeout_s)
@@ -143,7 +143,7 @@ class _Exchange:
         self._connection: http.client.HTTPConnection | None = None
 
     def run(self) -> None:
-        """Ask; what came of it stands in the attributes."""
+        """Ask; the result is in the attributes."""
         where = self._where
         try:
             self._ask()
@@ -155,7 +155,7 @@ class _Exchange:
                 self._connection.close()
 
     def give_up(self) -> None:
-        """End the connection, so that the thread ends too and nothing more is sent."""
+        """End the connection, so that the thread ends, too, and nothing more is sent."""
         self._given_up.set()
         opened = self._connection.sock if self._connection is not None else None
         try:

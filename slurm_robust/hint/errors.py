@@ -1,5 +1,5 @@
-"""Says why there is no hint, or no rule: one exception, with a sentence for people."""
+"""Defines the only exception of this folder: it says why there is no hint, or no rule, with a sentence for people."""
 
 
 class HintError(Exception):
-    """What was asked for cannot be had; the message says why."""
+    """The hint or rule cannot be had; the message says why."""

@@ -1,6 +1,6 @@
 """Takes out of log lines what should not leave the machine: secrets, names of people and machines, addresses, paths.
 
-Pure. What is recognised by its shape is replaced where it stands; a user's or host's name that was recognised once is
+Pure. Texts that are recognised by their shape are replaced; a user's or host's name that was recognised once is
 replaced in all lines. A secret without any recognisable shape (a password of common words, alone on a line) stays.
 """
 
@@ -30,14 +30,14 @@ _KNOWN_TOKEN = re.compile(
 )
 _RUN = re.compile(r"(?<!\w)[A-Za-z0-9_+=-]{24,}")
 _LONG_CHARS = 32
-"""Names that are so long have `_` or `-` between their words."""
+"""Names of at least this length have `_` or `-` between their words."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]{40,}={0,2}")
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _BLOCK_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]+-----")
 _BLOCK_END = re.compile(r"-----END [A-Z0-9 ]+-----")
 _BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|$)")
 _BLOCK_LINES = 100
-"""A key in PEM has about 50 lines; what never ends is no such block."""
+"""A key in PEM has about 50 lines; a longer block is not a key."""
 _BASE64_LINE = re.compile(r"\s*[A-Za-z0-9+/]{4,76}={0,2}\s*$")
 
 _URL = re.compile(r"\b([A-Za-z][\w+.-]{1,15}://)(?:[^\s/@\"']*@)?([^\s/?#\"':]+|\[[0-9a-fA-F:]+\])(:\d+)?([^\s\"']*)")
@@ -84,11 +84,11 @@ _COMMON = frozenset(
 
 
 def mask_lines(lines: Sequence[str], names: Iterable[str] = ()) -> list[str]:
-    """The lines with what is private replaced by `<secret>`, `<host>`, `<path>` and their like.
+    """Return the lines with private parts replaced by `<secret>`, `<host>`, `<path>` and the like.
 
     Args:
-        lines: They follow each other, without gaps: a key may go over several lines.
-        names: Further names to replace wherever they stand: of this machine, of its user.
+        lines: Consecutive lines, without gaps: a key may go over several lines.
+        names: Further names to replace at any place: of this machine, of its user.
     """
     found = {name for name in names if _is_name(name)}
     for line in lines:
@@ -99,17 +99,17 @@ def mask_lines(lines: Sequence[str], names: Iterable[str] = ()) -> list[str]:
 
 
 def mask(line: str, names: Iterable[str] = ()) -> str:
-    """One line, as `mask_lines` masks it."""
+    """Return one line, masked as by `mask_lines`."""
     return mask_lines([line], names)[0]
 
 
 def clean(text: str, most_chars: int) -> str:
-    """Text from outside as people may see it: masked, on one line, without control characters, and cut."""
+    """Return text from outside in a form for people: masked, on one line, without control characters, and cut."""
     return shortened(mask(one_line(text[: 8 * most_chars])), most_chars)
 
 
 def one_line(text: str) -> str:
-    """Text without line ends and without anything that changes how a terminal shows it."""
+    """Return the text without line ends, and without anything that changes how a terminal shows it."""
     return " ".join(printable(text, " ").split())
 
 
@@ -147,7 +147,7 @@ def _is_name(name: str) -> bool:
 
 
 def _without_names(line: str, names: set[str]) -> str:
-    """The line with `<name>` for these names (lower case), whole words or parts such as `ann_run`, `n1.lan`."""
+    """Return the line with `<name>` for these names (lower case), as words or in parts such as `ann_run`, `n1.lan`."""
 
     def replaced(found: re.Match[str]) -> str:
         word = found[0]
@@ -163,7 +163,7 @@ def _without_names(line: str, names: set[str]) -> str:
 
 
 def _in_blocks(lines: Sequence[str]) -> set[int]:
-    """The places of lines inside a key or certificate; also of one whose first line is not here."""
+    """Return the places of lines inside a key or certificate, even if its first line is missing."""
     inside: set[int] = set()
     begun: int | None = None
     for place, line in enumerate(lines):
@@ -181,7 +181,7 @@ def _in_blocks(lines: Sequence[str]) -> set[int]:
 
 
 def _random(run: str, least_digits: int) -> str:
-    """`<secret>` for a run of characters that is no word or identifier; else the run itself."""
+    """Return `<secret>` for a run of characters that is not a word or identifier; else the run itself."""
     digits = sum(char.isdigit() for char in run)
     if not digits or digits == len(run):
         return run

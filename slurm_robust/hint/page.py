@@ -1,6 +1,6 @@
-"""Chooses the lines of a log that a question has room for: the most telling ones, those around them, and the last ones.
+"""Chooses the lines of a log for which a question has room: the most telling lines, lines around them, the last lines.
 
-Pure. The page holds masked lines alone; which lines of the log they are is kept beside them.
+Pure. The page shows masked lines only; their numbers and plain texts in the log are kept beside them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from slurm_robust.diagnose.lines import plain
 from slurm_robust.hint.masking import mask_lines
 
 AROUND = 8
-"""Lines before and after a telling one."""
+"""How many lines before and after a telling line are taken."""
 MAX_TELLING = 24
-"""Of each file; what a page of many files has room for is less."""
+"""How many telling lines of each file are kept; a page of many files has room for fewer."""
 LAST_LINES = 200
 """Of each file; fewer fit."""
 KEY_LINES = 60
-"""Read before a window, so that a key that begins there is seen; they are not shown."""
+"""How many lines before a window are read, but not shown, to notice a key that begins there."""
 MAX_LINE_CHARS = 500
 MAX_KEPT_LINES = 5_000
 _PER_LINE_BYTES = 8
@@ -32,8 +32,8 @@ class PageLine:
     """A line of the page.
 
     Attributes:
-        number: Its place among the lines of all files.
-        text: Masked, and cut.
+        number: The line's place among the lines of all files.
+        text: The line, masked and cut.
         original: The plain line, which never leaves the machine.
     """
 
@@ -44,13 +44,13 @@ class PageLine:
 
 @dataclass(frozen=True)
 class LogPage:
-    """Lines in the order of the log; a gap is where numbers do not follow each other."""
+    """Lines in the order of the log; there is a gap if the numbers of two lines are not consecutive."""
 
     lines: tuple[PageLine, ...]
 
 
 class PageLines:
-    """The lines of the log from which a page may be made; of each file only those near telling ones and the end."""
+    """The lines from which a page may be made: of each file, those near telling lines and the end."""
 
     def __init__(self) -> None:
         self._lines: dict[int, str] = {}
@@ -58,7 +58,7 @@ class PageLines:
         self._telling: list[list[int]] = []
 
     def add(self, lines: Sequence[str], telling: Sequence[int], first: int) -> None:
-        """Keep what a page may need of one file, whose first line has the number `first`.
+        """Keep the lines of one file that a page may need; the file's first line has the number `first`.
 
         `telling` has the places of its most telling lines among `lines`, the best first.
         """
@@ -72,7 +72,7 @@ class PageLines:
         self._last_of_files.append(first + len(lines) - 1)
 
     def page(self, names: Iterable[str], limit_bytes: int) -> LogPage:
-        """The most telling lines that fit, then those around them, then the ends of the files."""
+        """Return the most telling lines that fit, then lines around them, then the ends of the files."""
         masked = self._masked(names)
         chosen: set[int] = set()
         used = 0
@@ -87,7 +87,7 @@ class PageLines:
         return LogPage(tuple(PageLine(n, masked[n], self._lines[n]) for n in sorted(chosen)))
 
     def _by_worth(self) -> Iterator[int]:
-        # The best of each file come before the second best of any.
+        # The best line of each file comes before the second best of any file.
         telling = [number for best in zip_longest(*self._telling) for number in best if number is not None]
         yield from telling
         for number in telling:
@@ -97,7 +97,7 @@ class PageLines:
 
     def _masked(self, names: Iterable[str]) -> dict[int, str]:
         numbers = sorted(self._lines)
-        # A gap must not join what stands before and after it.
+        # Lines before and after a gap must not be joined.
         texts: list[str] = []
         places: dict[int, int] = {}
         for number in numbers:

@@ -1,7 +1,7 @@
 """Writes the question to a language model, as the body of a request to `/chat/completions`. Pure.
 
-Text of the log is data. Each of its lines stands behind a number and a bar, so that no line can end the block, and the
-instructions say that nothing in the block is one. What an answer may do is bounded in `vote`, not here.
+Text of the log is data. Each line comes after a number and a bar, so that no line can end the block, and the
+instructions say that nothing in the block is an instruction. `vote`, and not this module, bounds what an answer may do.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Categories:
 
 
 def answerable(categories: Mapping[str, Category]) -> tuple[str, ...]:
-    """The categories that an answer may name: no consequences, and none that says nothing; and `unknown`."""
+    """Return the categories that an answer may name: no consequences, none without a meaning; and `unknown`."""
     return (*(c.name for c in categories.values() if not c.consequence and c.name not in _NO_ANSWER), ABSTAIN)
 
 
 def schema(categories: Mapping[str, Category]) -> dict[str, Any]:
-    """The JSON schema of an answer."""
+    """Return the JSON schema of an answer."""
     texts = {name: {"type": "string"} for name in ("cause", "pattern", "another")}
     properties = {
         "category": {"type": "string", "enum": list(answerable(categories))}, "line": {"type": "integer"}, **texts
@@ -55,9 +55,9 @@ def schema(categories: Mapping[str, Category]) -> dict[str, Any]:
 
 
 def question(page: LogPage, categories: Mapping[str, Category], similar: Sequence[str] = ()) -> list[dict[str, str]]:
-    """The messages: what to do, and the page as data.
+    """Return the messages: what to do, and the page as data.
 
-    `similar` are texts of past incidents that looked alike, with what they turned out to be; the best first.
+    `similar` are texts of past incidents that looked alike, with their causes; the best first.
     """
     listed = (f"- {name}: {categories[name].meaning}" for name in answerable(categories))
     parts = ["The log:", numbered(page)]
@@ -71,7 +71,7 @@ def question(page: LogPage, categories: Mapping[str, Category], similar: Sequenc
 
 
 def numbered(page: LogPage) -> str:
-    """The page's lines behind their numbers from 1, and `…` where lines were left out."""
+    """Return the page's lines after their numbers from 1, with `…` for lines that were left out."""
     shown = []
     before = None
     for place, line in enumerate(page.lines, 1):
@@ -83,7 +83,7 @@ def numbered(page: LogPage) -> str:
 
 
 def request_body(model: str, messages: Sequence[Mapping[str, str]], answer_schema: Mapping[str, Any]) -> bytes:
-    """The body of the request, as every OpenAI-compatible endpoint reads it."""
+    """Return the body of the request, as every OpenAI-compatible endpoint reads it."""
     form = {"type": "json_schema", "json_schema": {"name": "hint", "strict": True, "schema": answer_schema}}
     body = {"model": model, "messages": list(messages), "stream": False, "temperature": 1, "response_format": form}
     return json.dumps(body).encode()

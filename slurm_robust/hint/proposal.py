@@ -1,7 +1,7 @@
-"""Rules that a hint proposes: kept in a review folder, one file each, until a person accepts one.
+"""Keeps rules that a hint proposes in a review folder, one file each, until a person accepts one.
 
-Each file is a file of rules, with what is known about the proposal beside them: a person may read, correct and check
-it as any other. It is taken over only if it recognises its own examples and no other rule's.
+Each file is a file of rules, with facts about the proposal: a person may read, correct and check it like any other file
+of rules. A rule is only accepted if it recognises its own examples and no other rule's examples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slurm_robust.wire import whole_file
 
 MAX_LISTED = 500
 MAX_KINDS = 3
-"""Different lines of one log (numbers and paths aside) that a rule may match: ranks and launchers repeat an error."""
+"""A rule may match so many different lines of one log (numbers and paths aside), since ranks repeat an error."""
 MAX_FILE_BYTES = 64 << 10
 _ID = re.compile(r"[a-z0-9_-]{1,80}")
 _MAX_SHOWN_CHARS = 300
@@ -38,12 +38,12 @@ _MAX_SHOWN_CHARS = 300
 
 @dataclass(frozen=True)
 class RuleProposal:
-    """A rule that waits for a person.
+    """A proposed rule that waits for a person.
 
     Attributes:
-        cause: What the model said that it is, a sentence.
-        confidence: Of the hint that it came from.
-        source: Which model proposed it.
+        cause: The cause, as a sentence of the model.
+        confidence: The confidence of the hint that it came from.
+        source: The model that proposed it.
     """
 
     id: str
@@ -56,12 +56,12 @@ class RuleProposal:
 
 
 def propose(hint: Hint, agreed: Iterable[HintSample], page: LogPage, book: RuleBook | None = None) -> RuleProposal:
-    """The first rule among the agreeing samples that recognises its own lines and no other rule's example.
+    """Return the first proposed rule that recognises its own lines and no other rule's example.
 
-    Nor may it match many different lines of the page that the hint was made from: it would take all of them over.
+    The rule must not match many different lines of the hint's page: it would take over all these lines.
 
     Raises:
-        HintError: there is none; says why not.
+        HintError: there is no such rule; the message says why not.
     """
     book = book or shipped()
     objection = "no answer has a pattern, a line of the log that it matches, and another one"
@@ -84,10 +84,10 @@ def propose(hint: Hint, agreed: Iterable[HintSample], page: LogPage, book: RuleB
 
 
 def save(folder: Path, proposal: RuleProposal) -> Path:
-    """Write a proposal into the review folder; the same one again changes nothing.
+    """Write a proposal into the review folder; writing an equal proposal again changes nothing.
 
     Raises:
-        HintError: it cannot be written.
+        HintError: the proposal cannot be written.
     """
     entry = {
         "id": proposal.id, "category": proposal.category, "pattern": proposal.pattern, "source": proposal.source,
@@ -104,7 +104,7 @@ def save(folder: Path, proposal: RuleProposal) -> Path:
 
 
 def proposals(folder: Path) -> tuple[list[RuleProposal], list[str]]:
-    """What waits in the review folder, and a sentence for each file that is no proposal."""
+    """Return the proposals in the review folder, and a sentence for each file that is not a proposal."""
     found, problems = [], []
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".yaml")
@@ -123,10 +123,10 @@ def proposals(folder: Path) -> tuple[list[RuleProposal], list[str]]:
 
 
 def accept(folder: Path, wanted: str, rules_file: Path) -> None:
-    """Add a proposal to the site's file of rules, and take it out of the review folder.
+    """Add a proposal to the site's file of rules, and remove it from the review folder.
 
     Raises:
-        HintError: there is no such proposal, it is not right, or the file cannot take it; nothing was changed.
+        HintError: there is no such proposal, it is wrong, or the file cannot take it; nothing was changed.
     """
     path = folder / f"{wanted}.yaml"
     if not _ID.fullmatch(wanted) or not path.is_file():
@@ -184,7 +184,7 @@ def _rule(proposal: RuleProposal, book: RuleBook) -> Rule:
 
 
 def _objection_to_pattern(pattern: str) -> str:
-    """Why this pattern can be no rule's; empty if it can."""
+    """Return why this pattern cannot be a rule's; empty if it can."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a pattern that means something else in a later version
@@ -198,7 +198,7 @@ def _objection_to_pattern(pattern: str) -> str:
 
 
 def _objection(rule: Rule, book: RuleBook, lines: Sequence[str]) -> str:
-    """Why this rule is not right: it misses a line of its own, or matches another rule's; empty if it is."""
+    """Return why this rule is wrong: it misses a line of its own, or matches another rule's; empty if it is right."""
     matcher = Matcher(RuleBook((rule,), book.categories))
     for line in lines:
         missed = matcher.match(line) is None
@@ -214,14 +214,14 @@ def _objection(rule: Rule, book: RuleBook, lines: Sequence[str]) -> str:
 
 
 def _too_broad(rule: Rule, book: RuleBook, page: LogPage) -> str:
-    """Why this rule would recognise ordinary lines of the log; empty if it does not."""
+    """Return why this rule would recognise ordinary lines of the log; empty if it would not."""
     matcher = Matcher(RuleBook((rule,), book.categories))
     kinds = {template(line.original) for line in page.lines if matcher.match(line.original) is not None}
     return f"it matches {len(kinds)} different lines of this log" if len(kinds) > MAX_KINDS else ""
 
 
 def _append(path: Path, entry: dict[str, Any], wanted: str) -> None:
-    """Add a rule behind the others, whose text and comments stay as they are.
+    """Add a rule after the others, whose text and comments are not changed.
 
     Raises:
         HintError: the file is not written in a way that a rule can be added to.
@@ -247,7 +247,7 @@ def _append(path: Path, entry: dict[str, Any], wanted: str) -> None:
 
 
 def _indent(text: str) -> int:
-    """The column of the rules' dashes in a file of rules."""
+    """Return the column of the rules' dashes in a file of rules."""
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     pairs = node.value if isinstance(node, yaml.MappingNode) else []
     for name, value in pairs:
@@ -261,5 +261,5 @@ def _yaml(value: Any) -> str:
 
 
 def _replace(path: Path, text: str, mode: int, check: Callable[[Path], None] | None = None) -> None:
-    """Write a file whole or not at all; `check` may still refuse what was written."""
+    """Write a file as a whole or not at all; `check` may still refuse the new file."""
     whole_file.write(path, text.encode(), mode=mode, check=(lambda new: check(Path(new))) if check else None)

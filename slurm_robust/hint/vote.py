@@ -1,7 +1,7 @@
 """Checks a model's answers, and makes one hint of several samples: the category that most of them name. Pure.
 
-An answer is untrusted: the log it was made from may have been written to mislead. It can name a category that exists
-and a line of the page, and say a sentence. Nothing else of it is used, but for a rule that a person may accept.
+An answer is untrusted: the log behind it may have been written to mislead. It can name an existing category and a line
+of the page, and give a sentence. Nothing else of it is used, except a rule that a person may accept.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class HintSample:
     """One answer, checked.
 
     Attributes:
-        line: The line of the page that shows it; None if the answer names none.
-        pattern, another: Of a rule that recognises it, unchecked; empty for none.
+        line: The line of the page that shows the failure; None if the answer names none.
+        pattern, another: A pattern and a second example for a rule, unchecked; empty for none.
     """
 
     category: str
@@ -49,18 +49,18 @@ class HintSample:
 
 @dataclass(frozen=True)
 class Hint:
-    """What a model takes for the root. For people: nothing acts on it.
+    """What a model takes for the root. It is for people: the software does not act on it.
 
     Attributes:
-        category: None if there is no hint; then `reason` says why.
-        cause: A sentence.
-        line: The line that shows it.
-        confidence: The share of all samples asked for that agree.
-        agreeing: How many those are.
-        samples: How many were asked for.
-        reason: Why there is none, or why it rests on fewer samples; empty otherwise.
+        category: The category; None if there is no hint: then `reason` says why.
+        cause: The cause, as a sentence.
+        line: The line that shows the failure.
+        confidence: The share of all requested samples that agree.
+        agreeing: How many samples agree.
+        samples: How many samples were requested.
+        reason: Why there is no hint, or why it rests on fewer samples; else empty.
         asked: Host and port that were asked; empty for none.
-        model: Which model.
+        model: The model that was asked.
     """
 
     category: Category | None = None
@@ -75,10 +75,10 @@ class Hint:
 
 
 def read_answer(text: str, page: LogPage, categories: Mapping[str, Category]) -> HintSample:
-    """One answer, checked against what the question allowed.
+    """Return one answer, checked against what the question allowed.
 
     Raises:
-        HintError: it is no such answer; says why.
+        HintError: the answer is not allowed; the message says why.
     """
     try:
         answer = msgspec.json.decode(text.encode("utf-8", "replace"), type=_HintAnswer)
@@ -98,7 +98,7 @@ def read_answer(text: str, page: LogPage, categories: Mapping[str, Category]) ->
 
 
 def vote(samples: Sequence[HintSample], asked: int, categories: Mapping[str, Category]) -> Hint:
-    """The hint of these samples; `asked` were asked for, and those that failed agree with none."""
+    """Return the hint of these samples; `asked` samples were requested, and failed ones do not agree."""
     counts = Counter(sample.category for sample in samples).most_common(2)
     if not counts:
         return Hint(samples=asked, reason="no answer could be used")
