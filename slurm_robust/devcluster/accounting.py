@@ -1,7 +1,7 @@
 """Starts a cluster's own accounting: a real slurmdbd on a real MariaDB, both private to the cluster.
 
-MariaDB listens on no port: only on a socket in a folder that nobody but the cluster's user can enter, so it needs no
-accounts. Its files are small, and nothing waits for the disk: they end with the cluster.
+MariaDB does not listen on a port, but on a socket in a folder that only the cluster's user can enter, so it needs no
+accounts. Its files are small and end with the cluster, so nothing waits for the disk.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ COMMANDS = ("slurmdbd", "mariadbd")
 _SYSTEM_TABLES = tuple(
     f"/usr/share/{folder}/{name}_system_tables.sql" for folder in ("mariadb", "mysql") for name in ("mariadb", "mysql")
 )
-"""Where Debian's package has MariaDB's own tables as SQL, in its versions."""
+"""Paths of MariaDB's own tables as SQL, in the versions of Debian's package."""
 
 
 def environment(layout: ClusterPaths) -> dict[str, str]:
-    """What slurmdbd needs to find MariaDB's socket."""
+    """Return the variables with which slurmdbd finds MariaDB's socket."""
     return {"MYSQL_UNIX_PORT": str(layout.database / "socket")}
 
 
@@ -48,7 +48,7 @@ def _options(layout: ClusterPaths) -> list[str]:
         "--innodb-doublewrite=OFF",
         "--innodb-use-native-aio=OFF",
     ]
-    # As root, MariaDB starts only where it is told to.
+    # As root, MariaDB only starts with this option.
     return [*options, "--user=root"] if os.geteuid() == 0 else options
 
 
@@ -56,7 +56,7 @@ def prepare(layout: ClusterPaths, *, timeout_s: float = 30) -> None:
     """Make MariaDB's folder with its own tables; slurmdbd makes the rest.
 
     Raises:
-        DevClusterError: MariaDB does not do it, or its tables are not where Debian has them.
+        DevClusterError: MariaDB fails, or its tables are not at Debian's places.
     """
     source = next((path for path in map(Path, _SYSTEM_TABLES) if path.exists()), None)
     if source is None:
@@ -80,6 +80,6 @@ def prepare(layout: ClusterPaths, *, timeout_s: float = 30) -> None:
 
 
 def mariadbd(layout: ClusterPaths) -> tuple[str, ...]:
-    """The database's command line."""
+    """Return the database's command line."""
     sockets = (f"--socket={layout.database}/socket", f"--pid-file={layout.run}/mariadbd.pid")
     return (*_options(layout), *sockets)

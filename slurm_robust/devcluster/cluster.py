@@ -35,10 +35,10 @@ class DevCluster:
 
     @classmethod
     def up(cls, spec: Spec, *, timeout_s: float = 30) -> DevCluster:
-        """Start a cluster; returns when every node is ready for jobs. Where it fails, nothing is left behind.
+        """Start a cluster; return when every node is ready for jobs. If the start fails, leave nothing behind.
 
         Raises:
-            DevClusterError: it is not up after `timeout_s`; with the end of the log that shows why.
+            DevClusterError: the cluster is not up after `timeout_s`; the message has the end of the log that shows why.
         """
         spec.check()
         for name in ("slurmctld", "slurmd", "srun", *(accounting.COMMANDS if spec.accounting else ())):
@@ -69,16 +69,16 @@ class DevCluster:
 
     @classmethod
     def attach(cls, directory: str | os.PathLike[str]) -> DevCluster:
-        """The cluster of a folder.
+        """Return the cluster of a folder.
 
         Raises:
-            DevClusterError: there is none.
+            DevClusterError: there is no cluster.
         """
         found = record.read(Path(directory).resolve())
         return cls(found.directory)
 
     def _claim(self, spec: Spec, port: int) -> Settings:
-        """Make the folder ours; before this has succeeded we must not end or remove anything in it."""
+        """Claim the folder for this cluster; before this has succeeded we must not end or remove anything in it."""
         name = f"dev{secrets.token_hex(4)}"
         auth, proctrack, notices = daemons.choose(spec, name)
         settings = Settings(name, pwd.getpwuid(os.geteuid()).pw_name, auth, proctrack, port, machine.slurm_version())
@@ -110,7 +110,7 @@ class DevCluster:
 
     @property
     def layout(self) -> ClusterPaths:
-        """The paths of its files."""
+        """The paths of the cluster's files."""
         return ClusterPaths(self.directory)
 
     @property
@@ -151,12 +151,12 @@ class DevCluster:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the cluster's environment, with its output captured as text.
 
-        As in `CommandOptions`, but `env` is added to the cluster's environment, and without `cwd` the command runs in
-        the cluster's common `work` folder, where every user may write.
+        The options are those of `CommandOptions`, but `env` is added to the cluster's environment, and without `cwd`
+        the command runs in the cluster's common `work` folder, where every user may write.
 
         Raises:
-            CommandError: it failed, and `check` is set.
-            subprocess.TimeoutExpired: it took too long.
+            CommandError: the command failed, and `check` is set.
+            subprocess.TimeoutExpired: the command took too long.
         """
         options = CommandOptions(self.env | dict(env or {}), cwd or self.layout.work, timeout_s, user, check, input)
         return run(args, options)
@@ -164,15 +164,15 @@ class DevCluster:
     def wait_ready(self, nodes: Iterable[str] | None = None, *, timeout_s: float = 30) -> None:
         """Wait until slurmctld answers and nodes are up and respond; a drained node counts as up.
 
-        Without `nodes` these are all whose slurmd runs.
+        Without `nodes`, wait for all nodes whose slurmd runs.
 
         Raises:
-            DevClusterError: they are not ready in this time, or a daemon has ended; with the end of its log.
+            DevClusterError: the nodes are not ready in this time, or a daemon has ended; with the end of its log.
         """
         daemons.wait_ready(self.directory, None if nodes is None else set(nodes), timeout_s)
 
     def slurmd_pid(self, node: str) -> int | None:
-        """Pid of a node's slurmd, or None if it does not run."""
+        """Return the pid of a node's slurmd, or None if it does not run."""
         return self._pid(f"slurmd.{node}")
 
     @property
@@ -195,13 +195,13 @@ class DevCluster:
         return found.pid if found else None
 
     def processes(self, job_id: int | None = None, node: str | None = None) -> list[int]:
-        """Pids of jobs' processes, found by their environment; of one job, of one node, or all."""
+        """Return the pids of jobs' processes, found by their environment: of one job, of one node, or all."""
         return sorted(found.pid for found in members.jobs(self.record, job_id, node))
 
     def kill_slurmd(self, node: str, processes: bool = True) -> None:
-        """A node loses power: SIGKILL for its slurmd, its slurmstepds and its jobs' processes.
+        """Let a node lose power: SIGKILL for its slurmd, its slurmstepds and its jobs' processes.
 
-        With `processes` False its slurmd alone, as when only that crashes.
+        With `processes` False kill its slurmd alone, as if only slurmd crashed.
 
         Raises:
             DevClusterError: no such node, or a process did not end.
@@ -222,11 +222,11 @@ class DevCluster:
             raise DevClusterError(f"{node}: still there after SIGKILL: {[p.pid for p in left]}")
 
     def freeze_slurmd(self, node: str, *, tasks: bool = False) -> None:
-        """Stop a node's slurmd and slurmstepds, as if the node no longer answered; with `tasks` its jobs too."""
+        """Stop a node's slurmd and slurmstepds, as if the node no longer answered; with `tasks` its jobs, too."""
         self._signal_node(node, signal.SIGSTOP, tasks=tasks)
 
     def thaw_slurmd(self, node: str, *, tasks: bool = False) -> None:
-        """Let a frozen node continue; with `tasks` its jobs too."""
+        """Let a frozen node continue; with `tasks` its jobs, too."""
         self._signal_node(node, signal.SIGCONT, tasks=tasks)
 
     def _signal_node(self, node: str, number: int, *, tasks: bool) -> None:
@@ -237,14 +237,14 @@ class DevCluster:
             raise DevClusterError(f"{node}: its slurmd does not run")
         slurmd.signal(number)
         done: set[ClusterProcess] = set()
-        # What a process starts before its own signal comes is found when everything is looked for again.
+        # Processes that were started before their parent got its signal are found by looking again.
         while new := {*members.stepds(now, node), *(members.jobs(now, node=node) if tasks else ())} - done:
             for found in new:
                 found.signal(number)
             done |= new
 
     def start_slurmd(self, node: str, *, booted: bool = False) -> None:
-        """Start a node again, `booted`: after a reboot, as Slurm sees it; `wait_ready` waits until it is up."""
+        """Start a node again; with `booted` Slurm sees a reboot. `wait_ready` waits until the node is up."""
         self._known(node)
         daemons.start(self.record, [daemons.slurmd(self.record, node, booted=booted)])
         if self.spec.nodewatch and self._pid(f"nodewatch.{node}") is None:
@@ -254,7 +254,7 @@ class DevCluster:
         """Start a node's nodewatch, and wait until it has written its file of findings.
 
         Raises:
-            DevClusterError: it runs already, or ended at once; with the end of its log.
+            DevClusterError: nodewatch already runs, or ended at once; with the end of its log.
         """
         self._known(node)
         daemons.start_nodewatch(self.record, (node,))
@@ -265,7 +265,7 @@ class DevCluster:
         daemons.kill(self.record, f"nodewatch.{node}", sig, timeout_s=timeout_s)
 
     def findings(self, node: str) -> Path:
-        """The folder with a node's `findings.jsonl`, as `node_findings.read` takes it."""
+        """Return the folder with a node's `findings.jsonl`, as `node_findings.read` takes it."""
         self._known(node)
         return self.layout.cache(node)
 
@@ -274,11 +274,11 @@ class DevCluster:
         daemons.kill(self.record, "slurmctld", signal.SIGKILL)
 
     def start_slurmctld(self) -> None:
-        """Start slurmctld again, from the state it saved; `wait_ready` waits until it answers."""
+        """Start slurmctld again, from the state that it saved; `wait_ready` waits until it answers."""
         daemons.start(self.record, [daemons.slurmctld(self.record)])
 
     def kill_slurmdbd(self) -> None:
-        """Send SIGKILL to slurmdbd: slurmctld keeps what happens, and sends it when there is one again."""
+        """Send SIGKILL to slurmdbd: slurmctld keeps its records, and sends them when slurmdbd runs again."""
         daemons.kill(self.record, "slurmdbd", signal.SIGKILL)
 
     def start_slurmdbd(self) -> None:
@@ -286,7 +286,7 @@ class DevCluster:
         daemons.start_slurmdbd(self.record)
 
     def start_daemon(self) -> None:
-        """Start srobustd, and wait until it has its state folder; its log is `log/srobustd.log`.
+        """Start srobustd, and wait until its state folder has files; its log is `log/srobustd.log`.
 
         Raises:
             DevClusterError: it runs already, or ended at once; with the end of its log.
@@ -298,12 +298,12 @@ class DevCluster:
         daemons.kill(self.record, "srobustd", sig, timeout_s=timeout_s)
 
     def kmsg(self, node: str) -> Path:
-        """A node's scripted kernel log, which its checks read instead of /dev/kmsg."""
+        """Return the path of a node's scripted kernel log, which its checks read instead of /dev/kmsg."""
         self._known(node)
         return self.layout.kmsg(node)
 
     def add_kmsg(self, node: str, text: str) -> None:
-        """Add to a node's kernel log: one message a line, as /dev/kmsg would show it now."""
+        """Add lines to a node's kernel log: each line is a message, as /dev/kmsg would show it now."""
         files.append_kmsg(self.kmsg(node), text)
 
     def _known(self, node: str) -> None:
@@ -311,11 +311,11 @@ class DevCluster:
             raise DevClusterError(f"{node}: no such node; there are {conf.folded(self.spec.nodes)}")
 
     def down(self, *, keep: bool = False) -> None:
-        """End what the cluster and its jobs started, and remove its folder; may be called repeatedly.
+        """End everything that the cluster and its jobs started, and remove its folder; may be called repeatedly.
 
         `keep` leaves the folder with logs and configuration.
 
         Raises:
-            DevClusterError: something did not end or could not be removed; says what.
+            DevClusterError: a process did not end, or a file could not be removed; the message says which.
         """
         daemons.down(self.directory, keep=keep)

@@ -1,4 +1,4 @@
-"""Writes the text of a devcluster's files: slurm.conf and those beside it, robust.yaml, prolog and epilog."""
+"""Writes the text of a devcluster's files: slurm.conf and the files beside it, robust.yaml, prolog and epilog."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class Settings:
 
 
 def node_names(count: int) -> tuple[str, ...]:
-    """`n1` … `nN`."""
+    """Return the names `n1` … `nN`."""
     return tuple(f"n{index}" for index in range(1, count + 1))
 
 
 def folded(count: int) -> str:
-    """The same, as Slurm writes it."""
+    """Return the names as Slurm folds them."""
     return f"n[1-{count}]" if count > 1 else "n1"
 
 
 def slurm_conf(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
-    """The whole slurm.conf."""
+    """Return the whole slurm.conf."""
     root, last = layout.root, settings.ctld_port + spec.nodes
     ports = f"[{settings.ctld_port + 1}-{last}]" if spec.nodes > 1 else str(last)
     lines = {
@@ -133,7 +133,7 @@ def _accounting(spec: Spec, settings: Settings, layout: ClusterPaths) -> dict[st
 
 
 def slurmdbd_conf(settings: Settings, layout: ClusterPaths) -> str:
-    """The whole slurmdbd.conf; without a password, as its MariaDB asks for none."""
+    """Return the whole slurmdbd.conf; without a password, since its MariaDB asks for none."""
     lines = {
         "AuthType": f"auth/{settings.auth}",
         "DbdHost": "localhost",
@@ -154,7 +154,7 @@ def slurmdbd_conf(settings: Settings, layout: ClusterPaths) -> str:
 
 
 def gres_conf(spec: Spec, layout: ClusterPaths) -> str:
-    """Which devices are the nodes' GPUs; all nodes share them, as jobs of different nodes do not interfere."""
+    """Return gres.conf, with the devices that are GPUs; all nodes share them, since jobs do not interfere."""
     if not spec.gpus_per_node:
         return ""
     files = f"gpu[0-{spec.gpus_per_node - 1}]" if spec.gpus_per_node > 1 else "gpu0"
@@ -162,14 +162,14 @@ def gres_conf(spec: Spec, layout: ClusterPaths) -> str:
 
 
 def cgroup_conf(settings: Settings, layout: ClusterPaths) -> str:
-    """Which cgroups: the cluster's own, or none, which newer versions of Slurm need in writing."""
+    """Return cgroup.conf: the cluster's own cgroups, or none, which newer versions of Slurm need in writing."""
     if settings.proctrack != "cgroup":
         return "CgroupPlugin=disabled\n" if settings.version >= (24, 5) else ""
     return f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={layout.cgroup}\n"
 
 
 def robust_yaml(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
-    """The site's configuration of this cluster."""
+    """Return the site's configuration of this cluster."""
     base: dict[str, Any] = {
         "mode": spec.mode,
         "slurm": {"conf": str(layout.slurm_conf)},
@@ -188,7 +188,7 @@ def robust_yaml(spec: Spec, settings: Settings, layout: ClusterPaths) -> str:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` over `base`, at every depth; neither is changed."""
+    """Return `over` merged over `base`, at every depth; neither is changed."""
     result = dict(base)
     for key, value in over.items():
         old = result.get(key)
@@ -197,9 +197,9 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def task_prolog(layout: ClusterPaths) -> str:
-    """`etc/taskprolog`: a TMPDIR for the tasks of steps that have none of their own.
+    """Return `etc/taskprolog`: a TMPDIR for the tasks of steps that have no TMPDIR of their own.
 
-    A killed rank removes nothing, and the files that Python's multiprocessing leaves in TMPDIR do not name their owner.
+    A killed rank does not remove its files, and files of Python's multiprocessing in TMPDIR do not name their owner.
     Batch scripts keep their TMPDIR: the wrapper in them meets processes outside of the job there.
     """
     return f"""#!/bin/sh
@@ -212,24 +212,25 @@ esac
 
 
 def env_file(values: Mapping[str, str]) -> str:
-    """`etc/env`, the settings of prolog and epilog: one `KEY=value` a line, without quoting."""
+    """Return `etc/env`, the settings of prolog and epilog: `KEY=value` in each line, without quoting."""
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
 def script(
     which: str, exports: Mapping[str, str], candidates: list[Path], settings: Path, *, log: Path, sleep_s: float = 0
 ) -> str:
-    """`etc/prolog` or `etc/epilog`: slurmd passes no PATH, so all is set here; does nothing without a script.
+    """Return `etc/prolog` or `etc/epilog`, which runs the project's script, if there is one.
 
-    `candidates` are paths of the project's script, best first, searched when it runs. That script reads `settings`
-    (`env_file`) and ignores variables; its output is added to `<log>.<node>.log`, too.
+    slurmd does not pass a PATH, so all variables are set here. `candidates` are paths of the project's script, best
+    first, searched at run time. That script reads `settings` (`env_file`) and ignores variables; its output is also
+    added to `<log>.<node>.log`.
     """
     lines = ["#!/bin/sh", f"# Written by `srobust devcluster up`: finds the project's {which} and runs it."]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in exports.items()]
     if sleep_s:
         lines.append(f"sleep {sleep_s:g}")
     for path in map(str, candidates):
-        # slurmd logs a script's output only where it failed: the file contains all of it.
+        # slurmd only logs a script's output if the script failed: the file contains all output.
         words = f"out=$({shlex.quote(path)} {shlex.quote(str(settings))} 2>&1); code=$?"
         lines += [
             f"if [ -x {shlex.quote(path)} ]; then",

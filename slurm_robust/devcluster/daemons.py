@@ -24,13 +24,13 @@ _POLL_S = 0.05
 
 
 def environment(paths: ClusterPaths) -> dict[str, str]:
-    """Our environment without the variables of any other Slurm or site, and with those of this cluster."""
+    """Return our environment without variables of any other Slurm or site, and with those of this cluster."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(_FOREIGN)}
     return kept | files.exports(paths)
 
 
 def choose(spec: Spec, name: str) -> tuple[str, str, list[str]]:
-    """Authentication, process tracking, and notices about what is missing."""
+    """Return authentication, process tracking, and notices about what is missing."""
     notices = []
     # Only starting munged shows whether it runs.
     auth: str = spec.auth or ("munge" if shutil.which("munged", path=machine.search_path()) else "none")
@@ -54,35 +54,35 @@ def _role(now: ClusterRecord, name: str, argv: tuple[str, ...], log: str, cwd: P
 
 
 def mariadbd(now: ClusterRecord) -> Command:
-    """The accounting's database."""
+    """Return the command of the accounting's database."""
     return _role(now, "mariadbd", accounting.mariadbd(now.layout), "mariadbd.out", now.layout.database)
 
 
 def slurmdbd(now: ClusterRecord) -> Command:
-    """The accounting."""
+    """Return the command of the accounting's slurmdbd."""
     role = _role(now, "slurmdbd", (machine.command("slurmdbd"), "-D"), "slurmdbd.out", now.layout.run)
     return replace(role, env={**role.env, **accounting.environment(now.layout)})
 
 
 def slurmctld(now: ClusterRecord) -> Command:
-    """The controller."""
+    """Return the command of the controller."""
     return _role(now, "slurmctld", (machine.command("slurmctld"), "-D"), "slurmctld.out", now.layout.run)
 
 
 def slurmd(now: ClusterRecord, node: str, *, booted: bool = False) -> Command:
-    """A node; `booted`: it says that it has just booted."""
+    """Return the command of a node's slurmd; with `booted` it says that the node has just booted."""
     argv = (machine.command("slurmd"), "-D", "-N", node, *(("-b",) if booted else ()))
     return _role(now, f"slurmd.{node}", argv, f"slurmd.{node}.out", now.layout.spool(node))
 
 
 def srobustd(now: ClusterRecord) -> Command:
-    """The project's own daemon."""
+    """Return the command of the project's own daemon."""
     argv = (sys.executable, "-m", "slurm_robust.cli.main", "daemon", "--config", str(now.layout.robust_yaml))
     return _role(now, "srobustd", argv, "srobustd.log", now.layout.run)
 
 
 def nodewatch(now: ClusterRecord, node: str) -> Command:
-    """The service that watches a node."""
+    """Return the command of the service that watches a node."""
     # The name is no variable: with SLURMD_NODENAME it would be taken for a process of a job.
     argv = (sys.executable, "-m", "slurm_robust.cli.main", "nodewatch", "--json", "--node", node)
     return _role(now, f"nodewatch.{node}", argv, f"nodewatch.{node}.out", now.layout.run)
@@ -92,7 +92,7 @@ def start(now: ClusterRecord, roles: list[Command]) -> None:
     """Start daemons and add them to the record.
 
     Raises:
-        DevClusterError: one of them runs already.
+        DevClusterError: one of the daemons already runs.
     """
     with record.changed(now.directory) as table:
         for role in roles:
@@ -114,10 +114,10 @@ def start_slurm(now: ClusterRecord, *, timeout_s: float = 10) -> None:
 
 
 def start_accounting(now: ClusterRecord, *, timeout_s: float = 15) -> None:
-    """Start MariaDB, then slurmdbd; returns when slurmdbd has made its tables and listens.
+    """Start MariaDB, then slurmdbd; return when slurmdbd has made its tables and listens.
 
     Raises:
-        DevClusterError: one of them ended, or is not ready in this time; with the end of its log.
+        DevClusterError: one of the two ended, or is not ready in this time; with the end of its log.
     """
     start(now, [mariadbd(now)])
     _await(now, "mariadbd", (now.layout.database / "socket").exists, timeout_s)
@@ -125,10 +125,10 @@ def start_accounting(now: ClusterRecord, *, timeout_s: float = 15) -> None:
 
 
 def start_slurmdbd(now: ClusterRecord, *, timeout_s: float = 15) -> None:
-    """Start slurmdbd; returns when it listens.
+    """Start slurmdbd; return when it listens.
 
     Raises:
-        DevClusterError: it runs already, ended, or does not listen in this time; with the end of its log.
+        DevClusterError: slurmdbd already runs, ended, or does not listen in this time; with the end of its log.
     """
     start(now, [slurmdbd(now)])
     _await(now, "slurmdbd", lambda: machine.listens(now.settings.dbd_port), timeout_s)
@@ -145,10 +145,10 @@ def _await(now: ClusterRecord, name: str, ready: Callable[[], bool], timeout_s: 
 
 
 def start_nodewatch(now: ClusterRecord, nodes: tuple[str, ...], *, timeout_s: float = 20) -> None:
-    """Start the service on these nodes; returns when each has written its file of findings.
+    """Start the service on these nodes; return when each has written its file of findings.
 
     Raises:
-        DevClusterError: one runs already, has ended, or wrote nothing in this time.
+        DevClusterError: one service already runs, has ended, or wrote nothing in this time.
     """
     before = {node: _written_ns(now, node) for node in nodes}
     start(now, [nodewatch(now, node) for node in nodes])
@@ -170,7 +170,7 @@ def _written_ns(now: ClusterRecord, node: str) -> int:
 
 
 def start_munged(now: ClusterRecord, *, timeout_s: float = 5) -> str:
-    """Start the cluster's own munged; returns why it does not run, empty if it does."""
+    """Start the cluster's own munged; return why it does not run, or an empty text if it does."""
     layout = now.layout
     argv = (
         machine.command("munged"),
@@ -196,7 +196,7 @@ def start_munged(now: ClusterRecord, *, timeout_s: float = 5) -> str:
 
 
 def start_srobustd(now: ClusterRecord, *, timeout_s: float = 10) -> None:
-    """As `DevCluster.start_daemon`; returns after this time even if it is not up."""
+    """Start srobustd as for `DevCluster.start_daemon`; return after this time even if it is not up."""
     start(now, [srobustd(now)])
     state = Path(config.load(now.layout.robust_yaml).daemon.state_dir)
     deadline_s = time.monotonic() + timeout_s
@@ -210,7 +210,7 @@ def kill(now: ClusterRecord, name: str, number: int, *, timeout_s: float = 10) -
     """Signal a daemon and wait until it has ended.
 
     Raises:
-        DevClusterError: it does not run, or does not end.
+        DevClusterError: the daemon does not run, or does not end.
     """
     found = now.live().get(name)
     if found is None:
@@ -224,7 +224,7 @@ def kill(now: ClusterRecord, name: str, number: int, *, timeout_s: float = 10) -
 
 
 def wait_ready(directory: Path, nodes: set[str] | None, timeout_s: float) -> None:
-    """As `DevCluster.wait_ready`."""
+    """Wait as for `DevCluster.wait_ready`."""
     deadline_s = time.monotonic() + timeout_s
     awaited = "slurmctld"
     while True:
@@ -249,8 +249,8 @@ def wait_ready(directory: Path, nodes: set[str] | None, timeout_s: float) -> Non
 
 
 def node_states(now: ClusterRecord, timeout_s: float) -> dict[str, str]:
-    """Slurm's state of each node; empty if slurmctld does not answer."""
-    # Slurm's commands try again only after a second where nobody listens.
+    """Return Slurm's state of each node; empty if slurmctld does not answer."""
+    # If no process listens, Slurm's commands only try again after a second.
     if not machine.listens(now.settings.ctld_port):
         return {}
     sinfo = ["sinfo", "-h", "-N", "-o", "%N %T"]
@@ -263,7 +263,7 @@ def node_states(now: ClusterRecord, timeout_s: float) -> dict[str, str]:
 
 
 def down(directory: Path, *, keep: bool) -> None:
-    """As `DevCluster.down`."""
+    """End the cluster as for `DevCluster.down`."""
     now = record.read(directory) if ClusterPaths(directory).record.exists() else None
     if now is None and not directory.is_dir():
         return
@@ -271,7 +271,7 @@ def down(directory: Path, *, keep: bool) -> None:
         raise DevClusterError(f"{directory}: not a devcluster's folder; nothing in it was changed")
 
     def find() -> set[process.ClusterProcess]:
-        # Where somebody removed the record, what still runs has our mark in its environment.
+        # If somebody removed the record, remaining processes have our mark in their environment.
         return members.marked(directory) if now is None else members.everything(now)
 
     remains: list[str] = []

@@ -20,10 +20,10 @@ MAX_PATH = 70
 
 
 def make_directory(spec: Spec) -> Path:
-    """The empty folder of a new cluster.
+    """Return the empty folder of a new cluster.
 
     Raises:
-        DevClusterError: it is not empty, cannot be made, or its path is too long for a socket.
+        DevClusterError: the folder is not empty, cannot be made, or its path is too long for a socket.
     """
     try:
         if spec.directory is None:
@@ -105,7 +105,7 @@ def write(spec: Spec, settings: Settings, layout: ClusterPaths) -> None:
 
 
 def write_slurm_conf(spec: Spec, settings: Settings, layout: ClusterPaths) -> None:
-    """Write slurm.conf, and slurmdbd.conf where there is accounting."""
+    """Write slurm.conf, and slurmdbd.conf if there is accounting."""
     _write(layout.slurm_conf, conf.slurm_conf(spec, settings, layout))
     if spec.accounting:
         _write(layout.slurmdbd_conf, conf.slurmdbd_conf(settings, layout), mode=0o600)
@@ -117,7 +117,7 @@ def _write(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def exports(layout: ClusterPaths) -> dict[str, str]:
-    """The variables with which a shell, a prolog or a daemon uses this cluster."""
+    """Return the variables with which a shell, a prolog or a daemon uses this cluster."""
     values = {
         "SLURM_CONF": str(layout.slurm_conf),
         "SROBUST_CONFIG": str(layout.robust_yaml),
@@ -132,8 +132,8 @@ def exports(layout: ClusterPaths) -> dict[str, str]:
 def append_kmsg(path: Path, text: str, *, priority: int = 4) -> None:
     """Add records to a scripted kernel log, as /dev/kmsg shows them: `priority,number,microseconds,-;text`.
 
-    Each line is a message; one that already has the whole form is written unchanged. Priorities are 3 error, 4 warning
-    (what NVIDIA's driver uses for an XID), 6 information.
+    Each line is a message; a line that already has the whole form is written unchanged. Priorities are 3 error, 4
+    warning (which NVIDIA's driver uses for an XID), 6 information.
     """
     number = len(path.read_text(encoding="utf-8").splitlines()) if path.exists() else 0
     with path.open("a", encoding="utf-8") as log:
@@ -145,12 +145,12 @@ def append_kmsg(path: Path, text: str, *, priority: int = 4) -> None:
 
 
 def cgroup_top(settings: Settings) -> Path:
-    """The cluster's own cgroup, above those that Slurm makes."""
+    """Return the cluster's own cgroup, above the cgroups that Slurm makes."""
     return machine.FREEZER / f"srobust-{settings.name}"
 
 
 def is_left_over(directory: Path) -> bool:
-    """Whether a folder without a record contains only what a devcluster makes, and belongs to us."""
+    """Return whether a folder without a record contains only files of a devcluster, and belongs to us."""
     layout = ClusterPaths(directory)
     own = {
         "etc", "spool", "dev", "kmsg", "cache", "log", "run", "state", "munge", "work", "tmp", "cgroup", "robust.yaml",
@@ -183,7 +183,7 @@ def remove(directory: Path, settings: Settings | None, *, timeout_s: float = 5) 
     """Remove cgroups and the folder.
 
     Returns:
-        What could not be removed.
+        The paths that could not be removed.
     """
     left = []
     if (group := _cgroup_of(directory, settings)) is not None:
@@ -194,7 +194,7 @@ def remove(directory: Path, settings: Settings | None, *, timeout_s: float = 5) 
                 left.append(str(group))
                 break
             time.sleep(0.02)
-    # The record is removed last: where we are killed before, `down` still knows the folder.
+    # The record is removed last: if we are killed before, `down` still knows the folder.
     keep = ClusterPaths(directory).record.name
     for entry in list(directory.iterdir()) if directory.is_dir() else []:
         if entry.is_dir() and not entry.is_symlink():

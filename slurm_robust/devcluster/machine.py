@@ -1,4 +1,4 @@
-"""Finds what this machine offers a devcluster: commands, ports, munge, cgroups."""
+"""Finds what this machine offers for a devcluster: commands, ports, munge, cgroups."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ _PACKAGES = {
 
 
 def search_path() -> str:
-    """PATH for everything in a devcluster: this interpreter's commands first, and the sbin folders."""
+    """Return PATH for everything in a devcluster: this interpreter's commands first, and the sbin folders."""
     first = [str(Path(sys.executable).parent)]
     parts = [*first, *os.environ.get("PATH", "/usr/bin:/bin").split(":"), *SBIN]
     return ":".join(dict.fromkeys(part for part in parts if part))
 
 
 def python_path() -> str | None:
-    """PYTHONPATH with which others import this very package; None if it is installed."""
+    """Return the PYTHONPATH with which other processes import this package; None if it is installed."""
     home = Path(slurm_robust.__file__).resolve().parent.parent
     return None if home.name in ("site-packages", "dist-packages") else str(home)
 
 
 def command(name: str) -> str:
-    """Path of a command.
+    """Return the path of a command.
 
     Raises:
-        DevClusterError: it is not installed; says how to install it.
+        DevClusterError: the command is not installed; the message says how to install it.
     """
     found = shutil.which(name, path=search_path())
     if found is None:
@@ -60,21 +60,21 @@ def command(name: str) -> str:
 
 
 def installed() -> bool:
-    """Whether Slurm's daemons are installed."""
+    """Return whether Slurm's daemons are installed."""
     return all(shutil.which(name, path=search_path()) for name in ("slurmctld", "slurmd", "srun"))
 
 
 def slurm_version() -> tuple[int, int]:
-    """Slurm's major version, `(22, 5)` for 22.05.8; `(0, 0)` where slurmctld prints something else."""
+    """Return Slurm's major version, `(22, 5)` for 22.05.8; `(0, 0)` if slurmctld prints anything else."""
     done = subprocess.run([command("slurmctld"), "-V"], capture_output=True, text=True, check=False, timeout=10)
     found = re.search(r"(\d+)\.(\d+)", done.stdout)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def cgroup_works(name: str) -> bool:
-    """Whether proctrack/cgroup can work: makes a freezer cgroup, moves a process into it, removes it.
+    """Return whether proctrack/cgroup can work: make a freezer cgroup, move a process into it, remove it.
 
-    Only cgroup v1 counts: with v2 Slurm 22.05 needs systemd and one slurmd a machine.
+    Only cgroup v1 counts: with v2 Slurm 22.05 needs systemd and a single slurmd on the machine.
     """
     group = FREEZER / f"{name}-trial"
     try:
@@ -105,7 +105,7 @@ def remove_cgroups(top: Path) -> bool:
 
 @contextlib.contextmanager
 def port_block() -> Iterator[int]:
-    """A block of free ports, reserved against other devclusters until the daemons have bound them.
+    """Yield a block of free ports, reserved against other devclusters until the daemons have bound them.
 
     Blocks begin at fixed multiples; a socket in the kernel's abstract namespace is the lock of each: it is exclusive
     across users, has the scope of the ports themselves (the network namespace), and ends with its process, so no
@@ -132,7 +132,7 @@ def port_block() -> Iterator[int]:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody listens on a TCP port; read from /proc, since listeners log a connection as an error."""
+    """Return whether a process listens on a TCP port; reads /proc, since listeners log a connection as an error."""
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             if re.search(rf":{port:04X} [0-9A-F]+:0000 0A ", Path(f"/proc/net/{table}").read_text(encoding="ascii")):

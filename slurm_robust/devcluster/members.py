@@ -15,7 +15,7 @@ MARK = "SROBUST_DEVCLUSTER_MEMBER"
 
 
 def stepds(record: ClusterRecord, node: str | None = None) -> list[ClusterProcess]:
-    """The slurmstepds of a node, or of all: they keep their slurmd's working directory."""
+    """Return the slurmstepds of a node, or of all nodes: they keep their slurmd's working directory."""
     spool = record.layout.spool("n1").parent
     found = []
     for pid in process.every_pid():
@@ -29,10 +29,10 @@ def stepds(record: ClusterRecord, node: str | None = None) -> list[ClusterProces
 
 
 def jobs(record: ClusterRecord, job_id: int | None = None, node: str | None = None) -> list[ClusterProcess]:
-    """Jobs' processes on a node, or on all: batch scripts, ranks, prologs, and what those started.
+    """Return jobs' processes on a node, or on all: batch scripts, ranks, prologs, and their children.
 
-    Found by their environment: the cluster's slurm.conf or name, and SLURMD_NODENAME, which only processes that slurmd
-    started have (a shell that uses the cluster has none).
+    They are found by their environment: the cluster's slurm.conf or name, and SLURMD_NODENAME, which only processes
+    that slurmd started have (a shell that uses the cluster does not).
     """
     found = []
     for pid in process.every_pid():
@@ -50,7 +50,7 @@ def jobs(record: ClusterRecord, job_id: int | None = None, node: str | None = No
 
 
 def of_node(record: ClusterRecord, node: str) -> set[ClusterProcess]:
-    """Everything that ends when a node loses power, its slurmd included."""
+    """Return all processes that end when a node loses power, its slurmd included."""
     roots = {*stepds(record, node), *jobs(record, node=node)}
     live = record.live()
     roots |= {live[role] for role in (f"slurmd.{node}", f"nodewatch.{node}") if role in live}
@@ -58,13 +58,13 @@ def of_node(record: ClusterRecord, node: str) -> set[ClusterProcess]:
 
 
 def everything(record: ClusterRecord) -> set[ClusterProcess]:
-    """Everything that belongs to the cluster."""
+    """Return all processes that belong to the cluster."""
     roots = {*record.live().values(), *_marked(record.directory), *stepds(record), *jobs(record), *_grouped(record)}
     return _with_descendants(roots)
 
 
 def marked(directory: Path) -> set[ClusterProcess]:
-    """Processes with the mark of a folder's cluster, and what they started."""
+    """Return processes with the mark of a folder's cluster, and their children."""
     return _with_descendants(set(_marked(directory)))
 
 
@@ -73,7 +73,7 @@ def _marked(directory: Path) -> list[ClusterProcess]:
 
 
 def _grouped(record: ClusterRecord) -> list[ClusterProcess]:
-    """Processes in the cluster's cgroups, whatever their environment; thawed, so that they can be ended."""
+    """Return processes in the cluster's cgroups, with any environment; thawed, so that they can be ended."""
     if record.settings.proctrack != "cgroup":
         return []
     pids: set[int] = set()

@@ -1,6 +1,6 @@
 """Starts processes of a devcluster that outlive us, and finds them again without confusing them with others.
 
-A command (`run`) is waited for; its output becomes part of the error where it fails.
+A command (`run`) is waited for; if it fails, its output becomes part of the error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ for item in json.load(sys.stdin):
 
 @dataclass(frozen=True)
 class ClusterProcess:
-    """One process, distinguished from a later one with the same pid by its start.
+    """One process, distinguished by its start from a later process with the same pid.
 
     Attributes:
         start_ticks: Field 22 of /proc/PID/stat: clock ticks since boot.
@@ -62,7 +62,7 @@ class ClusterProcess:
         return stat is not None and stat.start_ticks == self.start_ticks and stat.state not in "ZX"
 
     def signal(self, number: int) -> bool:
-        """Send a signal to this very process; False if it has ended or we may not signal it."""
+        """Send a signal to exactly this process; return False if it has ended or we may not signal it."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except OSError:
@@ -90,7 +90,7 @@ class StatFields:
 
 
 def read_stat(pid: int) -> StatFields | None:
-    """A process's stat, or None if there is none."""
+    """Return a process's stat, or None if there is no such process."""
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -102,13 +102,13 @@ def read_stat(pid: int) -> StatFields | None:
 
 
 def identify(pid: int) -> ClusterProcess | None:
-    """The process that has this pid now, or None."""
+    """Return the process that has this pid now, or None."""
     stat = read_stat(pid)
     return None if stat is None else ClusterProcess(pid, stat.start_ticks)
 
 
 def environ(pid: int) -> dict[str, str]:
-    """A process's environment as it was at its start; empty if it cannot be read."""
+    """Return a process's environment as it was at its start; empty if it cannot be read."""
     try:
         raw = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -118,7 +118,7 @@ def environ(pid: int) -> dict[str, str]:
 
 
 def working_directory(pid: int) -> str:
-    """A process's working directory; empty if it cannot be read."""
+    """Return a process's working directory; empty if it cannot be read."""
     try:
         return str((PROC / str(pid) / "cwd").readlink())
     except OSError:
@@ -126,13 +126,13 @@ def working_directory(pid: int) -> str:
 
 
 def every_pid() -> Iterator[int]:
-    """The pids of this machine without our own and our ancestors': those are never part of a cluster."""
+    """Return the pids of this machine without our own and our ancestors', which are never part of a cluster."""
     ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     return (pid for pid in psutil.pids() if pid not in ours)
 
 
 def descendants(roots: Iterable[int]) -> set[int]:
-    """All processes below `roots`, without them."""
+    """Return all processes below `roots`, without the roots."""
     children: dict[int, list[int]] = {}
     for pid in every_pid():
         if stat := read_stat(pid):
@@ -162,7 +162,7 @@ def launch(commands: list[Command]) -> list[ClusterProcess]:
     """Start daemons that outlive us, each in its own session.
 
     Raises:
-        DevClusterError: they could not be forked.
+        DevClusterError: the daemons could not be forked.
     """
     if not commands:
         return []
@@ -170,7 +170,7 @@ def launch(commands: list[Command]) -> list[ClusterProcess]:
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _LAUNCHER],
         input=json.dumps(items),
-        # Where we are killed now, the launcher itself is found by the mark in its environment, as its children are.
+        # If we are killed now, the launcher itself is found by the mark in its environment, as its children are.
         env=dict(commands[0].env),
         capture_output=True,
         text=True,
@@ -192,7 +192,7 @@ def end(
     SIGTERM may take `grace_s` before SIGKILL; 0 kills at once.
 
     Returns:
-        Those that still live (uninterruptible, or we may not signal them).
+        Processes that still live (uninterruptible, or we may not signal them).
     """
     began_s = time.monotonic()
     asked: set[ClusterProcess] = set()
@@ -225,13 +225,13 @@ class CommandError(subprocess.CalledProcessError):
 
 @dataclass(frozen=True)
 class CommandOptions:
-    """How a command runs.
+    """The options of a command.
 
     Attributes:
-        env: Its whole environment.
-        timeout_s: After this it is killed.
-        user: Account to run it as; only root can name another.
-        check: Raise where it does not exit 0.
+        env: The whole environment of the command.
+        timeout_s: The command is killed after so many seconds.
+        user: The account that runs the command; only root can name another account.
+        check: Whether to raise if the command does not exit with 0.
         stdin: Text for its stdin; None for no input.
     """
 
@@ -247,9 +247,9 @@ def run(args: Sequence[str | os.PathLike[str]], options: CommandOptions) -> subp
     """Run a command, with its output captured as text.
 
     Raises:
-        CommandError: it failed, and `check` is set.
+        CommandError: the command failed, and `check` is set.
         DevClusterError: there is no such account.
-        subprocess.TimeoutExpired: it took too long.
+        subprocess.TimeoutExpired: the command took too long.
     """
     values, user = dict(options.env), options.user
     more: dict[str, Any] = {"stdin": subprocess.DEVNULL} if options.stdin is None else {"input": options.stdin}

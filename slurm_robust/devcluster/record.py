@@ -1,4 +1,4 @@
-"""Keeps in `cluster.json` what a devcluster is and which processes it started."""
+"""Keeps in `cluster.json` the facts of a devcluster and the processes that it started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ClusterRecord:
     Attributes:
         processes: role → process; roles are `munged`, `slurmctld`, `slurmd.NODE`, `srobustd`.
         notices: Sentences about what is missing here and why.
-        boot_id: Of the boot in which the processes were started: after a reboot none of them exists.
+        boot_id: Id of the boot in which the processes were started: after a reboot none of them exists.
     """
 
     directory: Path
@@ -37,18 +37,18 @@ class ClusterRecord:
 
     @property
     def layout(self) -> ClusterPaths:
-        """The paths of its files."""
+        """The paths of the cluster's files."""
         return ClusterPaths(self.directory)
 
     def live(self) -> dict[str, ClusterProcess]:
-        """The processes that still run."""
+        """Return the processes that still run."""
         if self.boot_id != boot_id():
             return {}
         return {role: process for role, process in self.processes.items() if process.alive}
 
 
 def boot_id() -> str:
-    """Changes with every boot of this machine."""
+    """Return an id that changes with every boot of this machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -60,7 +60,7 @@ def create(record: ClusterRecord) -> None:
     """
     whole = record.directory / f".{record.settings.name}.new"
     try:
-        # The link appears with the whole content or not at all: where we are killed here, no half record is left.
+        # The link appears with the whole content or not at all: if we are killed here, no half record is left.
         whole.write_text(_encode(record), encoding="utf-8")
         os.link(whole, record.layout.record)
     except FileExistsError:
@@ -70,7 +70,7 @@ def create(record: ClusterRecord) -> None:
 
 
 def taken(directory: Path) -> str:
-    """The error text where a cluster has the directory already."""
+    """Return the error text for a directory that already has a cluster."""
     return (
         f"{directory}: a devcluster is there already, running or left by an `up` that was interrupted; "
         f"end it with: srobust devcluster down --dir {directory}"
@@ -84,10 +84,10 @@ def change_settings(directory: Path, settings: Settings, notice: str) -> None:
 
 
 def read(directory: Path) -> ClusterRecord:
-    """The record of a directory.
+    """Return the record of a directory.
 
     Raises:
-        DevClusterError: there is none, or this version does not understand it.
+        DevClusterError: there is no record, or this version does not understand it.
     """
     path = ClusterPaths(directory).record
     try:
@@ -106,7 +106,7 @@ def read(directory: Path) -> ClusterRecord:
 
 @contextlib.contextmanager
 def changed(directory: Path) -> Iterator[dict[str, ClusterProcess]]:
-    """The table of processes, to be changed in place; written back when the block ends, one writer at a time."""
+    """Yield the table of processes, to be changed in place; it is written back at the end, one writer at a time."""
     with _rewritten(directory) as (record, put):
         try:
             yield record.processes

@@ -27,10 +27,10 @@ class Spec:
         directory: Folder for everything; None makes a new one under the temporary directory.
         mode: `observe` or `act`, as in robust.yaml.
         standby: Nodes of the standby pool, as in robust.yaml.
-        daemon: Start `srobustd` too.
+        daemon: Start `srobustd`, too.
         nodewatch: Start a `srobust nodewatch` for each node, which follows the node's scripted kernel log.
-        auth: None means munge where munged can run, `none` elsewhere.
-        proctrack: None means cgroup where a trial shows that it works, linuxproc elsewhere.
+        auth: None means munge if munged can run, else `none`.
+        proctrack: None means cgroup if a trial shows that it works, else linuxproc.
         prolog: Install the project's prolog and epilog (without them the nodes run nothing of ours).
         slurm_conf_extra: Lines for slurm.conf; a key in them replaces the devcluster's own line.
         robust_yaml: Merged, at every depth, over the robust.yaml that the devcluster writes.
@@ -63,7 +63,7 @@ class Spec:
         """Refuse a specification that cannot work.
 
         Raises:
-            DevClusterError: names the field and what it may be.
+            DevClusterError: the message names the field and its allowed values.
         """
         if not 1 <= self.nodes <= MAX_NODES:
             raise DevClusterError(f"nodes: {self.nodes} is not between 1 and {MAX_NODES}")
@@ -84,7 +84,7 @@ class ClusterPaths:
     """The paths of one devcluster, named to Slurm in slurm.conf.
 
     Attributes:
-        record: What runs here: `cluster.json`.
+        record: The file with the running processes: `cluster.json`.
         lock: Held while the record changes.
         etc: slurm.conf and the files beside it.
         slurm_conf: The value of `SLURM_CONF`.
@@ -97,7 +97,7 @@ class ClusterPaths:
         work: Working directory of commands and jobs; every user may write here.
         tmp: TMPDIR of jobs' tasks: files that killed ranks leave are removed with the cluster.
         cgroup: The mount point in cgroup.conf.
-        slurmdbd_conf: Of the accounting; readable to its owner alone, or slurmdbd refuses it.
+        slurmdbd_conf: slurmdbd.conf; readable to its owner alone, or slurmdbd refuses it.
         database: MariaDB's folder and socket, closed to all other users.
     """
 
@@ -120,17 +120,17 @@ class ClusterPaths:
         self.database = root / "database"
 
     def spool(self, node: str) -> Path:
-        """A slurmd's spool and working directory; its slurmstepds inherit it, and are recognised by it."""
+        """Return a slurmd's spool and working directory; its slurmstepds inherit it, and are recognised by it."""
         return self.root / "spool" / node
 
     def gpu(self, index: int) -> Path:
-        """A fake GPU."""
+        """Return the path of a fake GPU."""
         return self.root / "dev" / f"gpu{index}"
 
     def kmsg(self, node: str) -> Path:
-        """A node's scripted kernel log."""
+        """Return the path of a node's scripted kernel log."""
         return self.root / "kmsg" / node
 
     def cache(self, node: str) -> Path:
-        """Where a node's checks keep their verdicts."""
+        """Return the folder in which a node's checks keep their verdicts."""
         return self.root / "cache" / node
