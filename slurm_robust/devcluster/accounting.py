@@ -29,7 +29,7 @@ def _options(layout: ClusterPaths) -> list[str]:
     folder = layout.database
     options = [
         machine.command("mariadbd"),
-        "--no-defaults",  # the machine's own MariaDB, where there is one, is another
+        "--no-defaults",  # the options of a MariaDB of the machine itself do not apply
         f"--datadir={folder}/data",
         f"--tmpdir={folder}/tmp",
         "--skip-grant-tables",

@@ -50,7 +50,7 @@ class DevCluster:
                 settings = cluster._claim(spec, port)
             except BaseException:
                 with contextlib.suppress(OSError):
-                    directory.rmdir()  # only where it is empty: another cluster may use it by now
+                    directory.rmdir()  # only if it is empty: another cluster may use it by now
                 raise
             try:
                 cluster._prepare(cluster.spec, settings)

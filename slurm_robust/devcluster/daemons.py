@@ -83,7 +83,7 @@ def srobustd(now: ClusterRecord) -> Command:
 
 def nodewatch(now: ClusterRecord, node: str) -> Command:
     """Return the command of the service that watches a node."""
-    # The name is no variable: with SLURMD_NODENAME it would be taken for a process of a job.
+    # The name is not passed as a variable: with SLURMD_NODENAME, the process would count as a job's.
     argv = (sys.executable, "-m", "slurm_robust.cli.main", "nodewatch", "--json", "--node", node)
     return _role(now, f"nodewatch.{node}", argv, f"nodewatch.{node}.out", now.layout.run)
 

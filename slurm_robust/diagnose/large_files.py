@@ -80,7 +80,7 @@ class _Scan:
         """Rules with a finding that no later finding can outweigh, except findings within tracebacks."""
         self._keys: dict[bytes, _Key] = {}
         self._number = 0
-        """Of the first line of a chunk, in all files."""
+        """The number of the first line of a chunk, counted over all files."""
         self._place_at = -2
         """The last line outside of tracebacks that shows a place."""
         self._until = -1

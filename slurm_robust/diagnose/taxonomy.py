@@ -10,11 +10,11 @@ class Blame(str, Enum):
     """Whose fault it is, as far as a message shows."""
 
     NODE = "node"
-    """That machine's."""
+    """The machine on which the failing rank ran is at fault."""
     SHARED = "shared"
-    """Of something that several nodes share: storage, a name service, the fabric, a remote service."""
+    """Something that several nodes share is at fault: storage, a name service, the fabric, a remote service."""
     PROGRAM = "program"
-    """Of code, data, configuration or credentials."""
+    """Code, data, configuration or credentials are at fault."""
     EITHER = "either"
     """A broken machine and a wrong program may both cause it, or the cause is not known."""
     NOBODY = "nobody"
@@ -22,7 +22,7 @@ class Blame(str, Enum):
 
 
 class AboutNode(str, Enum):
-    """Which node a message is about, if it is about a node."""
+    """The node that a message is about, if it is about a node."""
 
     OWN = "own"
     """The node of the rank that printed the message."""

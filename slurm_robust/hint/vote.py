@@ -49,7 +49,7 @@ class HintSample:
 
 @dataclass(frozen=True)
 class Hint:
-    """What a model takes for the root. It is for people: the software does not act on it.
+    """The failure that a model takes for the root. It is for people: the software does not act on it.
 
     Attributes:
         category: The category; None if there is no hint: then `reason` says why.

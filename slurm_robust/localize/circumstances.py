@@ -38,7 +38,7 @@ class CircumstancesError(ValueError):
 
 @dataclass(frozen=True)
 class SavedRound:
-    """One capture, as it was judged.
+    """A capture, as it was judged.
 
     Attributes:
         number: Number of the round, which the archives carry.

@@ -20,8 +20,9 @@ class DeadMount:
     """A mount point that does not answer on a node.
 
     Attributes:
-        answers_on: Nodes on which the mount point answers, if they are more than the nodes on which it is silent: then
-            the silent nodes are at fault. Else empty: then the server of the file system or the network is at fault.
+        answers_on: Nodes on which the mount point answers, if it is silent on a single node or on fewer nodes than
+            these: then the silent nodes are at fault. Else empty: then the file system's server or the network is at
+            fault.
     """
 
     mount: str

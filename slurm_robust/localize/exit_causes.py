@@ -22,7 +22,7 @@ from slurm_robust.localize.stacks.process_tree import rank_frames, shuts_down
 
 
 class Cause(enum.Enum):
-    """Why a rank ended, roots before victims."""
+    """The reasons why a rank may end, roots before victims."""
 
     LAUNCH = "Slurm could not start it"
     HARDWARE = "its machine complains of itself"
@@ -346,10 +346,10 @@ def _cause(finding: LogFinding) -> Cause:
         return _BY_CATEGORY[category.name]
     if category.consequence:
         return Cause.ENDED_FROM_OUTSIDE
-    # Also by its category: an error of the storage's may come from a local disk, but an outage evicts nobody.
+    # Also by its category: an error of storage may come from a local disk, but no node is evicted for an outage.
     if blame is not Blame.NODE and Blame.SHARED in (category.blame, blame):
         return Cause.SHARED
-    # A line that says little stops no job, nor does what was only half read: the next attempt may read it whole, or be
+    # A vague line does not stop a job, and neither does half-read data: the next attempt may read all data, or be
     # given an older checkpoint.
     vague = finding.rule.vague
     half_read = category.name in _HALF_READ and not _DOES_NOT_FIT.search(finding.text)

@@ -36,24 +36,24 @@ from slurm_robust.localize.votes.recorder_with_stacks import (
 
 Vote = Callable[[Evidence], Verdict | None]
 VOTES: tuple[Vote, ...] = (
-    judge_lost_all,  # all ranks of a node are gone, and nobody saw how: their node
+    judge_lost_all,  # all ranks of a node are gone without a known end: their node
     judge_exits,  # ranks ended: the rank that died first, its node, or the program's own error
-    judge_progress,  # a step was completed: nobody
+    judge_progress,  # a step was completed: no suspect
     judge_stops_with_recorder,  # processes that a signal or a freezer stopped: their nodes
     judge_recorder,  # PyTorch's flight recorder: ranks that all others wait for
     judge_ras_with_stacks,  # NCCL's RAS service: ranks that do not answer, or launched less than their peers
     judge_outside,  # stacks: the few ranks outside the collective that all others wait in
     judge_silence,  # nodes that do not answer, or that Slurm calls down
     judge_faults,  # nodes that report a fault of their own while nothing moves
-    judge_lost_peers,  # ranks died of a lost peer only: nobody
+    judge_lost_peers,  # ranks only died of a lost peer: no suspect
     judge_never_started,  # ranks that have no process yet, while all others wait in the start-up
     judge_endless_work,  # ranks that compute at one place for long, while all others wait in a collective
     judge_alone,  # the only rank of a job, in D state
     judge_left_behind,  # the flight recorder: ranks left in what their peers completed: a device, or a link
-    judge_recorder_undecided,  # the flight recorder, where it names nobody: why
-    judge_ras_undecided,  # NCCL's RAS service, where it names nobody: why
+    judge_recorder_undecided,  # the flight recorder, if it names no rank: why
+    judge_ras_undecided,  # NCCL's RAS service, if it names no rank: why
     judge_groups,  # all wait: the parallel group in which the waiting ends
-    judge_waiting,  # stacks, where they name nobody: why
+    judge_waiting,  # stacks, if they name no rank: why
 )
 """The votes in order of the strength of their observations, and what each vote names."""
 _NOTHING_KNOWN = Verdict(Conclusion.UNDETERMINED, "no evidence was captured", missing=("stacks of the ranks",))

@@ -153,7 +153,7 @@ class AgentStep:
             stderr=asyncio.subprocess.PIPE,
             env=environment(dict(os.environ)),
             limit=_STREAM_LIMIT,
-            # Its own session: Ctrl-C is for us, who end the step in order.
+            # A session of its own: Ctrl-C is for this process, which ends the step in order.
             start_new_session=True,
             # Killed outright we cannot do that, and an srun that still waits for its nodes reads no stdin.
             preexec_fn=ending_with_parent(),

@@ -15,7 +15,7 @@ from slurm_robust.stoptime.replay_groups import ReplayVerdict
 
 
 class FindingKind(str, enum.Enum):
-    """What a finding says about its nodes."""
+    """The meaning of a finding for its nodes."""
 
     NODE = "node"
     """The node fails."""
@@ -41,7 +41,7 @@ class TestFinding:
 
 @dataclass(frozen=True)
 class StageTime:
-    """How long one stage took."""
+    """The time that one stage took."""
 
     name: str
     took_s: float

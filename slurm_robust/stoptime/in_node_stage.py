@@ -18,7 +18,7 @@ AGAIN_DEADLINE_S = 30.0
 
 @dataclass(frozen=True)
 class Orders:
-    """How a stage gives orders to the nodes.
+    """The functions and facts with which a stage gives orders to the nodes.
 
     Attributes:
         states: The state of each node of the run.

@@ -149,7 +149,7 @@ _TOOLS = {
     "nvbandwidth": _Tool("nvbandwidth", ("-j", "-t", *_COPIES), 30.0, judge_nvbandwidth),
     # NVIDIA: about two minutes.
     "dcgmi diag -r 2": _Tool("dcgmi", ("diag", "-r", "2", "-j"), 150.0, judge_dcgm),
-    # NVIDIA names no time; its level 3, of which this is one part, takes about fifteen minutes without it.
+    # NVIDIA does not name a time; its level 3 takes about fifteen minutes without this part.
     "dcgmi diag -r eud": _Tool(
         "dcgmi", ("diag", "-r", "eud", "-j"), 1800.0, partial(judge_dcgm, tell_skips=True), _EUD_FOLDER
     ),
@@ -204,7 +204,7 @@ def run(limit_s: float, *, eud: bool = False) -> dict[str, Any]:
             continue
         left_s = end_s - time.monotonic()
         if left_s < tool.needs_s:
-            # In tens, so that nodes of which one is a second slower share one sentence.
+            # In tens, so that nodes that differ by a second share one sentence.
             found["notes"].append(
                 f"{name} was not begun: it needs {tool.needs_s:.0f} s, about {max(0, left_s) // 10 * 10:.0f} s were "
                 "left of the budget"
@@ -246,5 +246,5 @@ def _settings_kept(name: str, notes: list[str]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that `finally` is run where the test is called off
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that `finally` is run if the test is called off
     os.write(1, json.dumps(run(float(sys.argv[1]), eud="--eud" in sys.argv)).encode())

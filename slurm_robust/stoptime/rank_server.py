@@ -160,7 +160,7 @@ def _run(order: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _say(message: dict[str, Any]) -> None:
-    # A line of its own, also where the training's Python has begun one.
+    # On a line of its own, even if the training's Python has begun a line.
     os.write(1, b"\n" + json.dumps(message).encode() + b"\n")
 
 

@@ -27,7 +27,7 @@ _LINE_CHARS = 240
 
 @dataclass
 class StepOutput:
-    """What is known from the output of a group's step so far.
+    """The facts from the output of a group's step so far.
 
     Attributes:
         began: Nodes on which a task began.
@@ -85,7 +85,7 @@ class StepOutput:
 
     @property
     def not_met(self) -> bool:
-        """All tasks tried to meet, and some did not: a stranger may be the reason, and no node."""
+        """Whether all tasks tried to meet, and some did not: then a stranger, and no node, may be the reason."""
         return bool(self.joining - self.joined) and self.tasks <= self.joining
 
     def _take_own(self, words: Sequence[str], task: str) -> None:

@@ -52,7 +52,7 @@ _SIZES = frozenset(f"SLURM_{name}" for name in f"{_SIZE_OPTIONS} {_PLACE_OPTIONS
 
 @dataclass(frozen=True)
 class ReplaySpec:
-    """What is replayed, and how.
+    """The specification of a replay.
 
     Attributes:
         group_nodes: How many nodes one group has: as many as one replica of the model needs.
@@ -236,7 +236,7 @@ class _GroupStep:
                 continue
             if not line:
                 return
-            if not self.ended:  # what it says while it is ended is no result
+            if not self.ended:  # output while it is being ended is not a result
                 self.output.take(line.decode("utf-8", "replace"))
 
     async def end(self) -> bool:
@@ -261,7 +261,7 @@ class _GroupStep:
 
 @dataclass(frozen=True)
 class TestSurroundings:
-    """What the run of the tests provides for the replay.
+    """The functions and facts that the run of the tests provides for the replay.
 
     Attributes:
         until: Waits until a condition holds, so many seconds at most, and keeps `gone` up to date.
@@ -332,7 +332,7 @@ class ReplayRun:
             await self._end(steps)
         outputs = [step.output for step in steps]
         self._passed_s += [step.took_s for step in steps if step.code == 0]
-        # A hang shows beside groups that passed long before; without any, all fail, which names nobody.
+        # A hang only shows beside groups that passed long before; if none passed, all fail, which names no node.
         cut = bool(self._passed_s) and took_s < max(_HANG_LEAST_S, _CUT_FACTOR * max(self._passed_s, default=0.0))
         gone = self._around.gone
         results = [result_of(step.group, step.output, step.code, gone, took_s, cut=cut) for step in steps]

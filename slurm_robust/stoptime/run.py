@@ -348,7 +348,7 @@ class TestRun:
         verdict = alignment.judge(found, errors)
         self._findings += of_alignment(verdict)
         self._findings += untested(TestName.ALIGNMENT, troubles)
-        # Who has come to wrong bits alone needs no partner to be found by.
+        # A node that gets wrong bits alone is found without a partner.
         sound = [node for node in nodes if node not in troubles and node not in verdict.broken]
         if self._shape and len(sound) > 1 and not self._step.ended.is_set():
             rounds = await self._rounds(sound, self._shape)

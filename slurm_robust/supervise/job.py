@@ -102,7 +102,7 @@ class SupervisedJob:
 
     @property
     def restart_count(self) -> int:
-        """How often Slurm had requeued the job before this run."""
+        """The number of times that Slurm had requeued the job before this run."""
         return self.info.restart_count
 
     @property

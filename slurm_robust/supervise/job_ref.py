@@ -20,7 +20,7 @@ class JobIds(NamedTuple):
 
     @property
     def address(self) -> str:
-        """As `model.JobRef.address`."""
+        """The job's name for Slurm's commands, as in `model.JobRef.address`."""
         return str(self.job_id) if self.array_job_id is None else f"{self.array_job_id}_{self.array_task_id}"
 
 

@@ -143,7 +143,7 @@ class Session:
 
     @property
     def why_idle(self) -> str:
-        """Why plans are not carried out, as the story says it; empty if they are."""
+        """The reason why plans are not carried out, as the story says it; empty if they are."""
         if self.acting:
             return ""
         return BESIDE if self.lock is not None and self.lock.accompanied else "observe mode"

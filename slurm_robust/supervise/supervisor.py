@@ -134,7 +134,7 @@ class Supervisor:
         first = channel is not None and (early is not None or not channel.running_attempt) and channel.ended is None
         if channel is not None and first and (why := self._store.launch_refusal()):
             if early is not None:
-                # The launcher only knows what the job's folder remembers, and the folder may have been another one each
+                # The launcher only knows the memory in the job's folder, and the folder may have been another one each
                 # time.
                 channel.kill()
                 await channel.wait_ended(_KILLED_S)
@@ -146,7 +146,7 @@ class Supervisor:
             # The supervisor before this one was killed while it waited for the requeue.
             return await self._await_requeue(channel)
         if channel is not None:
-            # A fault between the start of the job and that of its agents is news; what is older was there before it.
+            # A fault between the start of the job and the start of its agents is news; older faults are not the job's.
             session.agents.look_back(max(0.0, session.clock.now_s() - job.attempt.start_at_s))
         await session.agents.start(session.allocation.nodes, self.attempt.name)
         await job.write_claim(resume_step=self.attempt.resume_point.step)
@@ -190,7 +190,7 @@ class Supervisor:
         await self._observer.poll(attempt)
         if session.launcher_gone or (session.channel is None and await self._attached_end.reached(attempt)):
             await self._attached_end.report(attempt)
-            return 0  # nobody takes an exit code any more
+            return 0  # no process takes an exit code any more
         self._store.paused(attempt.pauses)
         self._training_report.poll(calm=self._log.current is None)
         await self._resumption.poll()

@@ -21,7 +21,7 @@ _GLUED = re.compile(
 
 @dataclass(eq=False, slots=True)
 class LineShape:
-    """What is known of all lines with one key.
+    """The facts about all lines with one key.
 
     Attributes:
         careful: Its lines are read the slow way.

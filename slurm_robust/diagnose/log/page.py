@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Speaker(NamedTuple):
-    """Who printed a line, as far as its label or its file tells.
+    """The process that printed a line, as far as its label or its file tells.
 
     Attributes:
         rank: The global rank; None if it is not known.

@@ -66,7 +66,7 @@ class TemplateLines:
 
     @property
     def count(self) -> int:
-        """How many lines, of all speakers."""
+        """The number of lines of all speakers."""
         if len(self.tallies) == 1:
             return next(iter(self.tallies.values())).count
         return sum(tally.count for tally in self.tallies.values())

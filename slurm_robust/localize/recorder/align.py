@@ -53,7 +53,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Alignment:
-    """What all dumps together show.
+    """The result of comparing all dumps.
 
     Attributes:
         holds: Operations that wait for ranks.
@@ -86,7 +86,7 @@ class _Found:
 
 
 class _Board:
-    """Which operations each member of each group has enqueued and completed."""
+    """The operations that each member of each group has enqueued and completed."""
 
     def __init__(self, dumps: Mapping[int, RankDump]) -> None:
         self.dumps = dumps

@@ -89,7 +89,7 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one end recorded of one direction between two ranks: only completed operations.
+    """The completed operations that one end recorded of one direction between two ranks.
 
     Attributes:
         completed: How many operations were completed, as far back as the recorder reaches.
@@ -106,7 +106,7 @@ Channel = tuple[str, int, bool]
 
 @dataclass(frozen=True)
 class RankDump:
-    """What one rank's recorder holds.
+    """The content of one rank's recorder.
 
     Attributes:
         groups: The groups to which the rank belongs, by name.

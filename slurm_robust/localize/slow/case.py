@@ -24,7 +24,7 @@ _LOCKSTEP_STEPS = 1.5
 
 @dataclass(frozen=True)
 class Case:
-    """What is judged: usable ranks and steps, and which rank is compared with which.
+    """The judged data: usable ranks and steps, and which rank is compared with which.
 
     Attributes:
         table: One row for each usable step, one column for each usable rank: the rank's own work, seconds; NaN for

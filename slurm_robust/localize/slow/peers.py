@@ -19,7 +19,7 @@ from slurm_robust.localize.slow.robust_statistics import Places
 
 @dataclass(frozen=True)
 class Peers:
-    """For each rank, by its place in the table, the number of each group in which it is compared.
+    """The numbers of the groups in which each rank is compared, by the rank's place in the table.
 
     Attributes:
         role: Group of ranks with the same work on other data.

@@ -30,7 +30,7 @@ from slurm_robust.localize.stacks.process_tree import (
 
 @dataclass(frozen=True)
 class Patience:
-    """How many captures in a row, and over which time, a rank must stand still."""
+    """The number of captures in a row, and their time span, over which a rank must stand still."""
 
     captures: int
     span_s: float

@@ -33,7 +33,7 @@ class Kind(str, enum.Enum):
 
 
 class WaitsOn(str, enum.Enum):
-    """What a thread waits for."""
+    """The kind of thing that a thread waits for."""
 
     LOCK = "a lock or queue"
     """A Python lock, condition, event or queue, seen in the frames."""

@@ -37,7 +37,7 @@ IO_BYTES = 16384
 
 
 class Motion(str, enum.Enum):
-    """What two captures of one rank or process show."""
+    """The motion that two captures of one rank or process show."""
 
     STILL = "still"
     UNSURE = "unsure"
@@ -46,7 +46,7 @@ class Motion(str, enum.Enum):
 
 @dataclass(frozen=True)
 class RankMotion:
-    """How a rank moved between two captures, and what showed it.
+    """The motion of a rank between two captures, and the observation that showed it.
 
     Attributes:
         busy: The rank used CPU time although its stack stood still: native work, or an endless loop. With more than
@@ -219,7 +219,7 @@ def traffic_bytes_per_s(before: RankCapture, after: RankCapture, elapsed_s: floa
 
 @dataclass(frozen=True)
 class Stillness:
-    """How long a rank has stood still, counted back from the last capture.
+    """The time for which a rank has stood still, counted back from the last capture.
 
     Attributes:
         captures: How many captures in a row show it at the same place; 1 does not say anything about motion.

@@ -139,7 +139,7 @@ def with_stacks(recorded: Verdict, stacks: Verdict | None, evidence: Evidence) -
 
 
 def _graded(found: Verdict, evidence: Evidence, ground: Ground, *, twice: bool) -> Verdict:
-    """The verdict with its grade: the recorder's own, or a weaker one if a suspect may be at work."""
+    """Return the verdict with its grade: the recorder's own, or a weaker one if a suspect may be at work."""
     seen = {r.rank: r for r in evidence.captures[-1].ranks} if evidence.captures else {}
     grounds = [ground, *(_why_absent(seen[r], evidence, ground) for s in found.suspects for r in s.ranks if r in seen)]
     return replace(found, grade=weakest(grounds), corroborated=found.corroborated or twice)

@@ -33,7 +33,7 @@ class MixedGroup:
 
     group: ParallelGroup
     entered: tuple[tuple[str, tuple[int, ...]], ...]
-    """Which operation, and by whom; the most common first."""
+    """Each operation and the ranks in it; the most common operation first."""
 
 
 class WaitGraph:

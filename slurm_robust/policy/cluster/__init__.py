@@ -1,4 +1,4 @@
-"""Recovery, repair and standby of nodes: which nodes a recovery may use, and what its next step is. Pure.
+"""Decides for the daemon about the nodes of the whole site: recoveries, repairs, drains and standby pools. Pure.
 
 * Recovery, in the order of a claim: `recovery_plan` accepts or refuses it and lists every action, with the nodes that
   `node_states` offers. `recovery_step` picks the next action from what Slurm shows (`recovery_view`). `stage_times`

@@ -77,7 +77,7 @@ class TakenOut:
 
 @dataclass(frozen=True)
 class ClaimedSuspects:
-    """What a job's claim wants to have taken out of service.
+    """The nodes that a job's claim asks to take out of service.
 
     Attributes:
         nodes: The suspects.

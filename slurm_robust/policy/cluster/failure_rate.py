@@ -1,7 +1,7 @@
 """Computes how often something fails, and how sure that is: rates of rare events with exact intervals. Pure.
 
 Failures are counted over an exposure (node-days, hours). Their number is taken as Poisson, which is exact for failures
-that do not cause one another and close to a binomial where few of the nodes fail in a day.
+that do not cause one another, and close to a binomial if few of the nodes fail in a day.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class SeenFault(NamedTuple):
 
     @property
     def at_s(self) -> float:
-        """When the fault was, by the node's clock; by the daemon's if the node's clock is ahead."""
+        """The time of the fault, by the node's clock; by the daemon's if the node's clock is ahead."""
         return min(float(self.marker.at_s), self.seen_s)
 
 
@@ -109,7 +109,7 @@ def our_drains(nodes: Mapping[str, Node]) -> dict[str, float]:
 
 
 def near(name: str, faults: Mapping[str, SeenFault], others: Mapping[str, float]) -> frozenset[str]:
-    """Return nodes with a fault within a minute of that of node `name`; `others`: times of faults without markers."""
+    """Return nodes with a fault within a minute of the fault of node `name`; `others`: faults without markers."""
     times = {**others, **{other: fault.at_s for other, fault in faults.items()}}
     at_s = faults[name].at_s
     return frozenset(other for other, other_s in times.items() if abs(other_s - at_s) <= STORM_S) - {name}
@@ -207,7 +207,7 @@ class JobThere:
 
 @dataclass(frozen=True)
 class FaultStep:
-    """What to do now about one node; `wait`: why nothing more is done yet, empty if the node may be drained."""
+    """The next step for one node; `wait`: why nothing more is done yet, empty if the node may be drained."""
 
     bring_back: tuple[Job, ...] = ()
     wait: str = ""

@@ -37,7 +37,7 @@ def line_of(node: Node) -> NodeLine:
 
 @dataclass(frozen=True)
 class Difference:
-    """How a listing differs from the picture.
+    """The difference between a listing and the picture.
 
     Attributes:
         changed: The nodes that have changed, as they are now.
@@ -106,7 +106,7 @@ def _picture(nodes: Mapping[str, Node]) -> NodePicture:
     for name, node in nodes.items():
         lines.setdefault(line_of(node), set()).add(name)
         partitions.setdefault(node.partitions, set()).add(name)
-    # Nodes that share a line are alike in what is asked here.
+    # Nodes with an equal line are alike in all facts that are used here.
     by_line = {line: frozenset(names) for line, names in lines.items()}
     alike = [(nodes[next(iter(names))], names) for names in by_line.values()]
 

@@ -39,7 +39,7 @@ _ELSE = frozenset(("DRAIN", "NOT_RESPONDING", "REBOOT_ISSUED", "POWERING_DOWN", 
 
 
 class NodeState(str, enum.Enum):
-    """What a node is to the daemon; the members are in the order in which they are shown."""
+    """The state of a node for the daemon; the members are in the order in which they are shown."""
 
     ACTIVE = "active"
     """A job runs on it."""
@@ -222,7 +222,7 @@ def candidates(job: Job, lost: Sequence[str], cluster: Cluster, config: Config, 
 
 @dataclass(frozen=True)
 class Pool:
-    """What a standby pool should be.
+    """The planned state of a standby pool.
 
     Attributes:
         nodes: The whole new list of members, sorted; empty if the pool holds no node.
@@ -239,7 +239,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class PoolRules:
-    """What the site chose for pools, and what is known now.
+    """The site's choices for pools, and the present facts that a plan needs.
 
     Attributes:
         seat_prefix: The names of seats' reservations begin so.

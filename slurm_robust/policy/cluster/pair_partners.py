@@ -80,7 +80,7 @@ def _ready(node: Node, pools: frozenset[str], unchecked: frozenset[str], known: 
 
 @dataclass(frozen=True)
 class PairsDue:
-    """What the members of one pool still need beside their full check.
+    """The tests that members of one pool still need beside their full check.
 
     Attributes:
         unmet: Members that still have to be tested with another node.

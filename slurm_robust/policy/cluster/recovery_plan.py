@@ -80,7 +80,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why nothing is done; `cap` is set if one of the site's caps on seats is the reason."""
+    """The reason why nothing is done; `cap` is set if it is one of the site's caps on seats."""
 
     reason: str
     cap: bool = False
@@ -190,7 +190,7 @@ def check_caps(usage: Usage, config: Config) -> Refusal | None:
 
 @dataclass(frozen=True)
 class RecoveryRequest:
-    """What a recovery is asked to do.
+    """The request for a recovery.
 
     Attributes:
         kind: `claim`, `node_lost` or `node_fault`.

@@ -84,7 +84,7 @@ class GiveUp:
 class Finish:
     """The recovery has ended and left nothing behind: `running`, `ended`, `came_back`, `went_on` or `aborted`.
 
-    `unplanned` is True if the job runs, and not where it should.
+    `unplanned` is True if the job runs, but not on its planned nodes.
     """
 
     outcome: str
@@ -324,7 +324,7 @@ def _while_pending(r: Recovery, view: View, job: Job) -> Step:
         return wrong
     if r.kind != OWNER and (step := _drain_lost(r, view) or _set_suspects_aside(r, view) or _close(r, view)):
         return step
-    # Where jobs share nodes, a closed seat holds nothing free, and would keep its own job out.
+    # If jobs share nodes, a closed seat does not keep anything free, and would keep its own job out.
     shared = not suffices(r, view) and view.occupied.intersection(r.seat_nodes)
     if r.kind != OWNER and (step := _take_away(r, view) if shared else _seat(r, view)):
         return step

@@ -20,7 +20,7 @@ CLOSED_S = 30.0
 
 @dataclass(frozen=True)
 class View:
-    """What Slurm shows now of a job's recovery, and since when.
+    """The state of a job's recovery that Slurm shows now, and since when.
 
     Attributes:
         job: The job; None if Slurm does not know it (any more).

@@ -72,7 +72,7 @@ class RepairTry:
 
     @property
     def evidence(self) -> str:
-        """Why the node was drained at first."""
+        """The evidence for which the node was first drained."""
         return untagged(self.drained_as).removeprefix(REASON_PREFIX).partition(TRIED)[0].strip()
 
     def tells(self, config: RepairConfig) -> str:
@@ -98,7 +98,7 @@ class RepairTry:
 
 @dataclass(frozen=True)
 class Site:
-    """What decides whether a repair may begin, apart from the node itself.
+    """The facts beside the node itself that decide whether a repair may begin.
 
     Attributes:
         available: Remedies that can be carried out here.
@@ -115,7 +115,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Prospect:
-    """What may be done for a drained node of ours: a remedy, or the reason why there is none.
+    """The prospect of a drained node of ours: a remedy, or the reason why there is none.
 
     Attributes:
         hopeless: Waiting does not change the reason: a person has to look.
@@ -226,7 +226,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is known now for the next step of one try.
+    """The present facts for the next step of one try.
 
     Attributes:
         reserved: The quarantine's reservation exists, for long enough.

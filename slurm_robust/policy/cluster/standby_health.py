@@ -18,7 +18,7 @@ AHEAD_S = 60.0
 
 @dataclass(frozen=True)
 class StandbyCheck:
-    """What is known about a member's full check.
+    """The state of a member's full check.
 
     Attributes:
         job_id: The job of the check that is under way; None if no check is.

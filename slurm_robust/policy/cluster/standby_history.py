@@ -20,7 +20,7 @@ DAY_S = 86400.0
 
 @dataclass(frozen=True)
 class SizeSuggestion:
-    """What the past of a class suggests.
+    """The pool size that the past of a class suggests.
 
     Attributes:
         machines: How many nodes the class has.

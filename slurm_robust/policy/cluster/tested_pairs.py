@@ -43,7 +43,7 @@ class PairResult(str, enum.Enum):
 
 
 class PairReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a job that tests two nodes tells the daemon.
+    """The report of a job that tests two nodes to the daemon.
 
     Attributes:
         failed: Nodes that fail by themselves → the evidence.
@@ -311,7 +311,7 @@ def _decided(suspect: CheckedSuspect, past: _Past, tests: Sequence[PairTest]) ->
     if past.proven_by:
         failed = past.together[0].reason if past.together else suspect.accused
         return BackToService(f"passed its full check and its test with {past.proven_by}", failed_test=failed)
-    # Of a node that got here by its company, only what it did here counts: there it is tested anew.
+    # For a node that came here as a partner, only tests of this quarantine count: it is tested anew here.
     elsewhere = [t for t in tests if suspect.node not in t.nodes]
     if witnesses := broken_by_company(suspect.node, [*elsewhere, *past.tests]):
         names = " and with ".join(witnesses)

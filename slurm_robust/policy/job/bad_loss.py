@@ -23,7 +23,7 @@ class BadLoss:
 
     @property
     def why_not(self) -> str:
-        """Why training does not go back; empty if it does."""
+        """The reason why training does not go back; empty if it does."""
         if not self.limit:
             return "checkpoint.rollbacks is 0"
         if self.healthy_step < 0:

@@ -49,7 +49,7 @@ class PendingCode:
 
 @dataclass(frozen=True)
 class CodeState:
-    """What a training remembers of its versions.
+    """The memory of a training about its versions.
 
     Attributes:
         in_force: The version that runs, 0 if the code is not kept in versions.

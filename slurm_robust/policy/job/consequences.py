@@ -25,7 +25,7 @@ PATIENT_PHASES = ("evaluate", "checkpoint", "idle")
 
 @dataclass(frozen=True)
 class Consequence:
-    """What may be done about evidence of a grade, and when, as a row of a table."""
+    """A row of a table: what may be done about evidence of a grade, and when."""
 
     what: str
     when: str

@@ -15,7 +15,7 @@ _MAX_LEFT = 200
 
 
 class Symptom(str, enum.Enum):
-    """What an incident looks like if no evidence names a node."""
+    """The appearance of an incident if no evidence names a node."""
 
     HANG = "hang"
     """All ranks wait, or do not move, and no evidence tells for which rank."""
@@ -53,7 +53,7 @@ def joined_names(tests: Iterable[TestName]) -> str:
 
 @dataclass(frozen=True)
 class TestOutcome:
-    """What tests of a job's nodes have found, as far as a decision depends on it.
+    """The results of tests of a job's nodes, as far as a decision depends on them.
 
     Attributes:
         tests: The tests that were carried out.
@@ -112,7 +112,7 @@ class ClimbedRung:
 
 @dataclass(frozen=True)
 class LadderMemory:
-    """What a training remembers of its ladder, over restarts and requeues.
+    """The memory of a training about its ladder, over restarts and requeues.
 
     Attributes:
         climbed: The rungs of this climb, oldest first.

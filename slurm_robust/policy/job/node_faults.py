@@ -103,7 +103,7 @@ class StormFault:
 
 @dataclass(frozen=True)
 class FaultMemory:
-    """What is remembered of a training's faulty nodes, over its attempts, its requeues and restarts of its supervisor.
+    """The memory of a training's faulty nodes, over its attempts, its requeues and restarts of its supervisor.
 
     Attributes:
         moves: Nodes that the training left for faults of their own, oldest first.
@@ -147,7 +147,7 @@ def _thinned(faults: Sequence[StormFault]) -> list[StormFault]:
 
 @dataclass(frozen=True)
 class FaultyNodes:
-    """Which nodes a job should leave, each with the reason, and when.
+    """The nodes that a job should leave, each with the reason, and when.
 
     Attributes:
         leave_now: Nodes to leave at once.

@@ -46,7 +46,7 @@ class LadderRow:
 TABLE: Mapping[Symptom, LadderRow] = {
     Symptom.HANG: LadderRow(((TestName.IN_NODE, TestName.PAIRS),), apart_first=True),
     Symptom.CRASH: LadderRow(((TestName.IN_NODE, TestName.PAIRS),)),
-    # A requeue without a node named is no answer to a loss: training goes back, as often as the site allows.
+    # A requeue without a named node does not help a bad loss: training goes back, as often as the site allows.
     Symptom.BAD_LOSS: LadderRow(
         ((TestName.ALIGNMENT,), (TestName.IN_NODE,)), then=(Rung.REATTEMPT, Rung.OTHER_CODE, Rung.REPLAY)
     ),

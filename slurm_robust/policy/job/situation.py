@@ -18,7 +18,7 @@ NODE_REPORT = "node: node_fault"
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What Slurm allows for this job.
+    """The actions and names that Slurm allows for this job.
 
     Attributes:
         requeueable: Slurm would requeue the job: it is a batch job with the Requeue flag.
@@ -149,10 +149,10 @@ class Situation:
 
     @property
     def climb(self) -> LadderMemory:
-        """What counts now of the ladder's memory: nothing of an old climb, if the training has settled."""
+        """The part of the ladder's memory that counts now: nothing of an old climb, if the training has settled."""
         return self.ladder.at(self.now_s, self.ladder_options.settled_s)
 
     @property
     def restarts_tried(self) -> int:
-        """How many restarts in place there were since the last new step, without those for unrelated failures."""
+        """The number of restarts in place since the last new step, without those for unrelated failures."""
         return max(0, self.restarts_in_place - repeats.unrelated_before(self.failure, self.earlier_failures))

@@ -80,7 +80,7 @@ class KernelWatch:
         self._since_s = clock.since_boot_s() - look_back_s
         self._fd = -1
         self._live = False
-        """All that was written before the log was opened is read."""
+        """Whether all lines from before the log was opened have been read."""
         self._rest = b""
         """The line of a log file that is still being written."""
         self._waiting: list[_Line] = []

@@ -214,7 +214,7 @@ class KernelRecords(NamedTuple):
 
 
 class PortTraffic(NamedTuple):
-    """How many bytes all RDMA ports of a node have moved in the last seconds; sent if the number has changed."""
+    """The number of bytes that all RDMA ports of a node have moved in the last seconds; sent if it has changed."""
 
     node: str
     seconds: float

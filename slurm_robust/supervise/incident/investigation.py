@@ -252,7 +252,7 @@ class Investigation:
         ]
         since_s = attempt.last_sign_s - _FAULT_BEFORE_S
         told = [s for s in attempt.signals if s.kind is not SignalKind.NODE_FAULT or s.at_s >= since_s]
-        # srun ends by itself once it knows the end of every task: who is not reported then has finished.
+        # srun ends by itself once it knows the end of every task: a rank without a report has then finished.
         over = self._session.srun_exit_code is not None or self._session.attached_srun_gone
         unreported = {} if over else unreported_ranks(attempt)
         return Evidence(

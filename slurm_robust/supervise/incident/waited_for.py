@@ -96,7 +96,7 @@ def _silence_s(
     silence = Silence.of(0.0, attempt.pause_kind, attempt.pauses, settings)
     strong_s, own_s = patience_s(Grade.STRONG, silence), attempt.own_limit_s(settings)
     at_rest = resting_s(since, others) >= SURE.span_s
-    if math.isinf(strong_s):  # an announced pause of which no one knows how long it lasts; at rest nobody works at it
+    if math.isinf(strong_s):  # an announced pause of unknown length; if all rest, no rank works at it
         strong_s = settings.strong_patience_s if at_rest else settings.action_limit_s
     if own_s is None or silence.kind in PATIENT_PHASES:
         return strong_s

@@ -82,7 +82,7 @@ def environment(
         env["SROBUST_RESUME_PATH"] = str(start.path) if start.path is not None else ""
         env["SROBUST_RESUME_STEP"] = str(start.step)
         env[SKIP_VARIABLE] = start.skipped
-    # Nobody can make a file of this name first: PyTorch follows a link, and fails where it cannot make its pipe. The
+    # Nobody else can make a file of this name first: PyTorch follows links, and fails if it cannot make its pipe. The
     # pipes have no folder of our own: it would have to be there on each node, and in each rank's container.
     stem = str(dumps / f"{attempt}-{os.urandom(8).hex()}-rank-")
     wanted = {
@@ -93,7 +93,7 @@ def environment(
         "TORCH_INCLUDE_STACK_TRACE": "0",
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": f"/tmp/srobust-{attempt}-{os.urandom(8).hex()}-",  # noqa: S108
     }
-    # PyTorch renamed these. New versions warn on every rank where an old name is set; old ones know only the old names.
+    # PyTorch renamed these. New versions warn on every rank if an old name is set; old versions only know old names.
     if not only_new_names(command, base):
         wanted["TORCH_NCCL_TRACE_BUFFER_SIZE"] = _FLIGHT_RECORDER_EVENTS
         wanted["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = stem

@@ -61,7 +61,7 @@ class SupervisorLock:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_at(fd, self._at(place)):
                     return fd
-                os.close(fd)  # removed by somebody who tidied up between the two steps
+                os.close(fd)  # another process removed the file between the two steps
             except BlockingIOError:
                 os.close(fd)
                 if self._clock.monotonic_s() >= deadline:

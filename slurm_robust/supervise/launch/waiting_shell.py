@@ -139,7 +139,7 @@ def _poll_in_python(seconds: float, argv: Sequence[str]) -> int:
             messages = _FAILED % last
         if messages and failed <= 1:
             with contextlib.suppress(OSError):
-                # Not through sys.stderr: where that is closed, Python would exit with a code of its own.
+                # Not through sys.stderr: if it is closed, Python would exit with a code of its own.
                 os.write(2, f"{messages}\n".encode())
         if last.startswith(EXIT):
             return int(last.removeprefix(EXIT))

@@ -160,7 +160,7 @@ class AttemptStart:
         return StartedOver(self.started_over, reached, text)
 
     def resumes(self) -> bool | None:
-        """Whether a restart in place would keep all that a requeue keeps; None if it is not known."""
+        """Return whether a restart in place would keep all that a requeue keeps; None if it is not known."""
         known, session = self._store.lineage.in_place, self._session
         if known is not None:
             return known
@@ -168,7 +168,7 @@ class AttemptStart:
         return True if loads or (session.command is not None and resumes_by_itself(session.command.command)) else None
 
     def at_stake(self) -> bool:
-        """Whether the training has made any progress yet that could be lost."""
+        """Return whether the training has made any progress yet that could be lost."""
         attempt = self._attempt
         reached = max(self._store.lineage.reached, attempt.step)
         if reached < 0:

@@ -19,7 +19,7 @@ _QUANTILE = 0.99
 
 
 class SilenceLevel(enum.IntEnum):
-    """How long the silence has lasted."""
+    """A level of how long the silence has lasted."""
 
     QUIET = 0
     SUSPECT = 1

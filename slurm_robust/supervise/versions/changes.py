@@ -37,7 +37,7 @@ class CodeChanges:
 
     @property
     def text(self) -> str:
-        """In a few words: `2 files changed, 1 added (+10 -3 lines)`."""
+        """A summary in a few words: `2 files changed, 1 added (+10 -3 lines)`."""
         counts = ((len(self.changed), "changed"), (len(self.added), "added"), (len(self.removed), "removed"))
         words = [f"{n} file{'s' if n > 1 else ''} {what}" for n, what in counts if n]
         if not words:

@@ -43,7 +43,7 @@ class SelectionError(Exception):
 
 @dataclass
 class Selection:
-    """What a snapshot does with the entries of a folder. Paths are relative to it.
+    """The entries of a folder, by what a snapshot does with them. Paths are relative to the folder.
 
     Attributes:
         files: Regular files that belong to the version → their size in bytes.

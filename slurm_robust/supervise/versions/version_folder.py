@@ -138,7 +138,7 @@ class VersionFolder:
         target = self._next()
         try:
             return self._fill(target, found, origin, limits)
-        except BaseException as error:  # also where Ctrl-C ends it
+        except BaseException as error:  # also if Ctrl-C ends it
             self.remove(int(target.name))
             if isinstance(error, OSError):
                 raise SnapshotError(str(error)) from None

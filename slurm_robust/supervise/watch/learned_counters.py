@@ -112,7 +112,7 @@ class _Candidate:
 
 @dataclass
 class _Kind:
-    """Lines that are alike but for their numbers."""
+    """Lines that only differ in their numbers."""
 
     candidates: dict[int, _Candidate] = field(default_factory=dict)
     learned: int | None = None

@@ -48,7 +48,7 @@ class EpochLines:
         """The epoch of the last line that only shows an epoch."""
         self._table = False
         self._columns = 0
-        """How many columns the table of comma-separated values has whose header was printed; 0 without one."""
+        """The number of columns of the comma-separated table whose header was printed; 0 without a table."""
         self._bars: dict[str, FullBar] = {}
         """The last full bar of each total."""
         self._last_bar = ""

@@ -88,7 +88,7 @@ class Shape:
         """The compiled pattern, with `<step>`, `<total>`, `<epoch>` and `<start>` replaced by what they stand for."""
         pattern = _GROUP.sub(lambda match: _GROUPS[match[0]], self.pattern)
         for word in sorted(self.words, key=len):
-            # Where a pattern begins with its word, the word is searched first: `re` is fast with such a beginning only.
+            # If a pattern begins with its word, the word is searched first: `re` is only fast with such a beginning.
             begins = r"\b" + re.escape(word)
             if pattern.startswith(begins):
                 pattern = f"{re.escape(word)}(?<={begins}){pattern.removeprefix(begins)}"
