@@ -38,7 +38,7 @@ class DeadMount:
 
 
 def dead_mounts(views: Iterable[MountView]) -> tuple[DeadMount, ...]:
-    """Return each silent mount point, with its node; empty if no other node has been asked about it."""
+    """Return each silent mount point, with each node on which it is silent, if another node was asked about it."""
     known = {view.node: view for view in views}
     found = []
     for mount in sorted({mount for view in known.values() for mount in view.silent}):

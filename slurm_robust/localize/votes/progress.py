@@ -17,7 +17,7 @@ LAGGING_STEPS = 2
 
 
 def judge_progress(evidence: Evidence) -> Verdict | None:
-    """Return a verdict without a culprit if a rank made a step, or changed its phase, since the last capture."""
+    """Return a verdict without a culprit if a rank made a step or changed its phase between the last captures."""
     if len(evidence.captures) < 2:
         return None
     before, after = evidence.captures[-2:]

@@ -9,7 +9,7 @@ from slurm_robust.policy.cluster.node_states import drained_by_us
 from slurm_robust.slurm.client import Job, Node
 
 BEFORE_S, AFTER_S = 120.0, 10.0
-"""How long before and after the requeue of a job its node's drain may be to be the cause; in Slurm's seconds."""
+"""A drain is the cause of a job's requeue if it is at most this long before or after it; in Slurm's seconds."""
 
 
 def launch_failed(job: Job) -> bool:

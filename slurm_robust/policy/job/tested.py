@@ -13,7 +13,7 @@ from slurm_robust.policy.job.situation import Situation
 
 
 def choices(s: Situation) -> Iterator[dict[str, str]]:
-    """Yield sets of nodes to leave, each node with its reason: first with one node of each failed link, then none."""
+    """Yield sets of nodes to leave, each with its reason: first with one node of each failed link, then without."""
     here = set(s.allocation_nodes)
     failed = {node: why for outcome in s.tested for node, why in outcome.failed.items() if node in here}
     links = {
