@@ -95,7 +95,7 @@ _now_s = functools.partial(time.clock_gettime, time.CLOCK_REALTIME)
 
 
 class StepTiming(NamedTuple):
-    """How long a step took, seconds; NaN where unknown. `total_s` is from the end of the step before."""
+    """The seconds that a step took; NaN if unknown. `total_s` counts from the end of the step before."""
 
     step: int
     total_s: float
@@ -104,10 +104,10 @@ class StepTiming(NamedTuple):
 
 
 class ProgressRecord(NamedTuple):
-    """What a process has reported.
+    """The report of a process.
 
-    `…_monotonic_s` are CLOCK_MONOTONIC of its machine, `…_at_s` seconds since the epoch; 0.0 if it has not happened.
-    `step` is -1 before the first; `loss` and `grad_norm` are the last given, None if never given.
+    `…_monotonic_s` are CLOCK_MONOTONIC of its machine, `…_at_s` seconds since the epoch; 0.0 if the event has not
+    happened. `step` is -1 before the first; `loss` and `grad_norm` are the last given, None if never given.
     `phase_timeout_s` is None if it was not announced. `marks` gives each mark's seconds since the epoch.
     """
 
@@ -226,7 +226,7 @@ def _memfd() -> int:
 
 
 def _enable() -> _Page | None:
-    """Make the page at the first call; None, from then on, where it cannot be made."""
+    """Make the page at the first call. Return None, also from then on, if the page cannot be made."""
     global _page, _off  # noqa: PLW0603 (one page a process)
     if _off:
         return None
@@ -241,7 +241,7 @@ def _enable() -> _Page | None:
 
 
 def step(n: int, loss: float | None = None, grad_norm: float | None = None) -> None:
-    """Report that training step `n` is complete, with its loss and gradient norm where the loop has them as numbers.
+    """Report that training step `n` is complete, with its loss and gradient norm if the loop has them as numbers.
 
     This ends `startup`, `idle` and any phase set by `set_phase`, but not the phase of an open `with phase(…)` block.
     """
@@ -301,7 +301,7 @@ def timing(compute_s: float | None = None, communication_s: float | None = None)
 
 
 def set_phase(name: str, timeout_s: float | None = None) -> None:
-    """Report what the program does from now on, one of PHASES, and how long that may take where it is known."""
+    """Report what the program does from now on, one of PHASES, and how long that may take, if known."""
     page = _page or _enable()
     if page is None:
         return
@@ -315,7 +315,7 @@ def set_phase(name: str, timeout_s: float | None = None) -> None:
 
 
 class phase:  # noqa: N801 (used as `with phase(…)`, like a function)
-    """`with phase("evaluate", timeout_s=900): …`: that phase inside the block, and the one before after it.
+    """`with phase("evaluate", timeout_s=900): …`: sets that phase in the block, then restores the one before.
 
     An announced limit replaces the supervisor's own for this phase. An unknown name changes nothing.
     """

@@ -1,4 +1,4 @@
-"""Which file holds the site's configuration? A launch asks before it loads what reads the file."""
+"""Which file holds the site's configuration? A launch asks this before it loads the modules that read the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the site chose for the daemon's HTTP side: a section of `config`."""
+"""The site's choices for the daemon's HTTP side: a section of `config`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     job_labels: bool = False
     """Whether metrics name single jobs and their users."""
     token_file: str = ""
-    """Who shows the token in this file is answered; empty for none."""
+    """The file with the token that a client has to show; empty if no token is needed."""
     user_header: str = ""
     """The header in which a proxy names its user (`X-Remote-User`), believed from `trusted_proxies` alone."""
     allowed_users: tuple[str, ...] = ()
-    """Whom the proxy may name; empty for everyone that it names."""
+    """The users that the proxy may name; empty to allow every user."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of the proxies."""
     hosts: tuple[str, ...] = ()
     """Names under which it may be asked, besides addresses and `localhost`."""
     hide: tuple[Literal["jobs", "users"], ...] = ()
-    """Whose names are shown to nobody."""
+    """Whose names the pages hide from everyone."""
     report_every_h: Annotated[float, msgspec.Meta(ge=0)] = 1.0
-    """How often the report's pages are made; 0: never."""
+    """The hours between two makings of the report's pages; 0: never."""
 
     def __post_init__(self) -> None:
         if self.user_header and not self.trusted_proxies:

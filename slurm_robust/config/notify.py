@@ -14,17 +14,17 @@ _TIME = "([01][0-9]|2[0-3]):[0-5][0-9]"
 
 
 class NotifySection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """As the sections of `config`: an unknown key is an error."""
+    """A section in which an unknown key is an error, as in the sections of `config`."""
 
 
 class NotifyTarget(NotifySection, frozen=True):
-    """One place where people are told what happened."""
+    """One place to which messages about events are sent."""
 
     name: Annotated[str, msgspec.Meta(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
     kind: Literal["slack", "webhook", "email"]
     url: Annotated[str, msgspec.Meta(pattern="^($|https?://[^/@ ]+(/[^ ]*)?$)")] = ""
     url_file: str = ""
-    """A file with the URL, where that is a secret: root's own, readable by nobody else."""
+    """A file with the URL, if the URL is a secret: it must belong to root, and be readable by no other user."""
     token_file: str = ""
     """A file with a token that a webhook gets as `Authorization: Bearer`; the same."""
     ca_file: str = ""
@@ -53,11 +53,11 @@ class NotifyTarget(NotifySection, frozen=True):
     quiet_hours: Annotated[str, msgspec.Meta(pattern=f"^($|{_TIME}-{_TIME}$)")] = ""
     time_zone: str = "UTC"
     quiet_severity: Literal["info", "warning", "critical", "none"] = "critical"
-    """From here on it is told in quiet hours, too."""
+    """The lowest severity that is also told in quiet hours."""
     per_hour: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
 
     def __post_init__(self) -> None:
-        """What each kind needs."""
+        """Refuse a target that lacks what its kind needs."""
         if self.kind == "email" and not self.to:
             raise ValueError(f"target {self.name}: email needs `to`")
         if self.kind != "email" and bool(self.url) == bool(self.url_file):
@@ -65,7 +65,7 @@ class NotifyTarget(NotifySection, frozen=True):
 
 
 class NotifyConfig(NotifySection, frozen=True):
-    """Who is told of what happened."""
+    """The people to tell of events, and how."""
 
     user: Annotated[str, msgspec.Meta(pattern="^[a-z_][a-z0-9_-]*$")] = "nobody"
     """The account that the process with the messages runs as."""
@@ -73,7 +73,7 @@ class NotifyConfig(NotifySection, frozen=True):
     targets: Annotated[tuple[NotifyTarget, ...], msgspec.Meta(max_length=16)] = ()
 
     def __post_init__(self) -> None:
-        """Names are unique: what is remembered of a target goes by its name."""
+        """Refuse two targets of one name: what is remembered of a target is stored under its name."""
         names = [target.name for target in self.targets]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two targets are called {twice[0]}")

@@ -1,4 +1,4 @@
-"""What the site chose for repairs of drained nodes: a section of `config`."""
+"""The site's choices for repairs of drained nodes: a section of `config`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RepairConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     command: tuple[str, ...] = ()
     """The site's own command on the daemon's machine, which carries each remedy out instead of us."""
     max_tries: Annotated[int, msgspec.Meta(ge=1)] = 2
-    """On one node within `window_days`; after them a person has to look."""
+    """The number of repairs of one node within `window_days`; after them a person has to look."""
     window_days: _Positive = 7.0
     max_at_once: Annotated[int, msgspec.Meta(ge=1)] = 1
     """Nodes under repair at the same time."""
@@ -27,4 +27,4 @@ class RepairConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     timeout_s: _Positive = 1800.0
     """A reboot or the command that takes longer has failed."""
     stop_services: tuple[str, ...] = ("srobust-nodewatch", "nvidia-persistenced", "nvidia-dcgm")
-    """systemd units that hold the GPUs: stopped before a GPU reset where they run, and started again after it."""
+    """systemd units that hold the GPUs. Those that run are stopped before a GPU reset and started again after it."""

@@ -1,4 +1,4 @@
-"""What the site chose for its reports: a section of `config`."""
+"""The site's choices for its reports: a section of `config`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import msgspec
 
 
 class ReportConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the cluster's past is told."""
+    """The settings of reports about the cluster's past."""
 
     job_types: dict[str, str] = {}
     """Type of job → regular expression, searched in the job's name in lower case; the first that matches counts."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no regular expression, under the name of its type."""
+        """Refuse a text that is not a regular expression, and name its type of job."""
         for name, text in self.job_types.items():
             try:
                 re.compile(text)

@@ -47,7 +47,7 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class SlurmConfig(_Section, frozen=True):
-    """How to talk to Slurm."""
+    """How the package talks to Slurm."""
 
     backend: Literal["commands", "pyslurm"] = "commands"
     timeout_s: Positive = 10.0
@@ -74,13 +74,13 @@ class StandbyConfig(_Section, frozen=True):
 
 
 class QuarantineConfig(_Section, frozen=True):
-    """What happens to a claimed suspect."""
+    """The settings for nodes that a job's claim names as suspects."""
 
     claims: Literal["quarantine", "drain"] = "quarantine"
     max_per_user_hour: Count = 3
-    """So many nodes may be taken out of service within an hour by the claims of one user's jobs."""
+    """The number of nodes that the claims of one user's jobs may take out of service within an hour."""
     claim_limit_s: Positive = 900.0
-    """A quarantine that rests on claims alone ends after this, whatever it still waits for."""
+    """The longest time of a quarantine that rests on claims alone, even if it still waits for something."""
     recheck_timeout_s: Positive = 600.0
     soak_h: NonNegative = 0.0
     """A suspect that passed is checked and tested again and again for so long, while no job waits for nodes."""
@@ -97,7 +97,7 @@ class OwnJobsConfig(_Section, frozen=True):
     """Slurm's account that they run under; empty: the default one of the daemon's user."""
     qos: str = ""
     partition: str = ""
-    """Used for nodes that are in it; others, or all where it is empty, are checked in their first partition."""
+    """Nodes in this partition are checked in it; other nodes, or all if it is empty, in their first partition."""
 
     def partition_for(self, partitions: Sequence[str]) -> str:
         """Return the partition for a job on a node of these; empty if it has none."""
@@ -117,11 +117,11 @@ class NodetestConfig(_Section, frozen=True):
     python: str = ""
     """The Python on the nodes that has PyTorch; empty means srobust's own."""
     budget_s: Annotated[float, msgspec.Meta(ge=20)] = 120.0
-    """For all tests of two nodes together."""
+    """The time limit of all tests of two nodes together."""
     eud: bool = False
     """NVIDIA's Extended Utility Diagnostics too, where installed and where `budget_s` leaves them 1,800 s."""
     proof_wait_h: NonNegative = 4.0
-    """How long a node stays in quarantine for a test that it needs."""
+    """How long a node stays in quarantine to wait for a test that it needs."""
 
 
 class LemonsConfig(_Section, frozen=True):
@@ -155,17 +155,18 @@ class DaemonConfig(_Section, frozen=True):
 
     state_dir: str = "/var/lib/slurm_robust"
     idle_interval_s: Positive = 1.0
-    """Between two calls to Slurm while nothing is under way."""
+    """The time between two calls to Slurm while nothing is under way."""
     claim_interval_s: Positive = 0.25
-    """Between two readings of the jobs while a claim is expected, if a reading takes at most a twentieth of this."""
+    """The time between two readings of the jobs while a claim is expected, if a reading takes at most a twentieth of
+    this."""
     retention_days: Positive = 365.0
     protect: Literal["supervised", "all"] = "supervised"
-    """Jobs that are brought back after a node failure: those of `srobust run`, or every requeueable one."""
+    """The jobs to bring back after a node failure: those of `srobust run`, or every job that may be requeued."""
     http: HttpConfig = HttpConfig()
 
 
 class CheckpointConfig(_Section, frozen=True):
-    """Where training resumes."""
+    """The choice of the checkpoint from which a training resumes."""
 
     demote_after_failed_starts: Annotated[int, msgspec.Meta(ge=1)] = 2
     rollbacks: Annotated[int, msgspec.Meta(ge=0)] = 2
@@ -179,24 +180,24 @@ class LlmConfig(_Section, frozen=True):
     model: str = ""
     """The model's name, as the endpoint calls it."""
     key_file: str = ""
-    """The user's own file with the key, readable by nobody else; empty: no key is sent. `~` is the user's home."""
+    """The user's own file with the key, readable by no other user; empty: no key is sent. `~` is the user's home."""
     samples: Annotated[int, msgspec.Meta(ge=1, le=20)] = 5
-    """How often the same question is asked; the share that agrees is the confidence."""
+    """The number of times that the same question is asked; the share of equal answers is the confidence."""
     timeout_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 120.0
-    """For all samples together."""
+    """The time limit of all samples together."""
     page_bytes: Annotated[int, msgspec.Meta(ge=500, le=200_000)] = 12_000
-    """Of the masked log, at most."""
+    """The most bytes of the masked log that are sent."""
     review_dir: str = "~/.local/state/slurm_robust/review"
-    """Where proposed rules wait for a person."""
+    """The folder in which proposed rules wait for a person."""
 
 
 class LadderConfig(_Section, frozen=True):
-    """What is tried, one rung after the other, where no evidence names a node."""
+    """The tests and restarts to try, one after the other, if no evidence names a node."""
 
     tests: tuple[Literal["in-node", "pairs", "alignment"], ...] = ("in-node", "pairs", "alignment")
-    """What may be tested; none switches the ladder off."""
+    """The tests that may run; an empty list switches the ladder off."""
     budget_s: Positive = 120.0
-    """For the tests of one rung."""
+    """The time limit of the tests of one rung."""
     replay_budget_s: Positive = 600.0
     tests_per_day: Count = 6
     settled_s: NonNegative = 3600.0
@@ -205,7 +206,7 @@ class LadderConfig(_Section, frozen=True):
 
 
 class DiagnoseConfig(_Section, frozen=True):
-    """What broke, by a job's logs."""
+    """How to find the cause of a failure in a job's logs."""
 
     rules: tuple[str, ...] = ()
     """Files with rules of the site's own, which are tried before the package's."""
@@ -219,23 +220,23 @@ class NodecheckConfig(_Section, frozen=True):
     disable: tuple[str, ...] = ()
     """Names of checks that are switched off."""
     deadline_s: Positive = 5.0
-    """For each check, unless it sets its own."""
+    """The time limit of each check that does not set its own."""
     kmsg: str = "/dev/kmsg"
     """Kernel log; `%n` stands for the node's name."""
     root: str = "/"
     """The folder that has /proc and /sys; another one for tests and drills. `%n` as above."""
     cache_dir: str = "/run/slurm_robust"
-    """Where verdicts and baselines are kept between runs. `%n` as above."""
+    """The folder that keeps verdicts and baselines between runs. `%n` as above."""
     fresh_s: NonNegative = 600.0
-    """How long a prolog reuses the verdict that the node is fit; 0: each prolog runs all of its checks."""
+    """The time for which a prolog reuses the verdict that the node is fit; 0: each prolog runs all of its checks."""
     permit_timeout_s: Positive = 3.0
-    """How long the prolog may take to read its drain permit and to drain."""
+    """The time that the prolog may take to read its drain permit and to drain."""
     without_daemon: Literal["report", "drain"] = "report"
-    """On a site without srobustd: report an unfit node, or drain it within the bounds of `breaker`."""
+    """Without srobustd on the site: whether to report an unfit node, or drain it within the bounds of `breaker`."""
     nvml_library: str = ""
     """The libnvidia-ml.so.1 to load; empty takes the loader's. `%n` as above."""
     gpu_profiles: dict[str, dict[str, Any]] = {}
-    """What the site expects of a GPU model: `{product name: {key: value}}`."""
+    """The site's expectations of each GPU model: `{product name: {key: value}}`."""
     options: dict[str, dict[str, Any]] = {}
     """Thresholds of single checks: `{check: {option: value}}`."""
 
@@ -347,7 +348,7 @@ def old_keys(explicit: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
 
 
 def _rename(raw: Any, text: str, name: str) -> dict[str, str]:
-    """Give old keys their new names, in place; the old names of those that were there, by the new ones.
+    """Give old keys their new names, in place. Return the old names of the keys that were renamed, by their new names.
 
     Raises:
         ConfigError: a key is there under both names.

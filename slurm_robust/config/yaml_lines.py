@@ -1,4 +1,4 @@
-"""On which line of a YAML text stands a value? Errors and warnings about a configuration say so."""
+"""On which line of a YAML text stands a value? Errors and warnings about a configuration name the line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import yaml
 
 
 def line_of(text: str, keys: Sequence[str]) -> int:
-    """The line (from 1) of the value at `keys`; the nearest parent's where the value is not found."""
+    """Return the line (from 1) of the value at `keys`; the line of the nearest parent if the value is not found."""
     node: yaml.Node | None = yaml.compose(text)
     line = node.start_mark.line + 1 if node is not None else 1
     for key in keys:

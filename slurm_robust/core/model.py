@@ -15,20 +15,20 @@ from typing import Any
 from slurm_robust.core.mode import Mode as Mode  # noqa: PLC0414 (users of the six nouns find it among them)
 
 EXIT_REQUEUE_WANTED = 75
-"""`srobust run`: a requeue was wanted and nobody came (sysexits' EX_TEMPFAIL)."""
+"""The exit code of `srobust run` if it wanted a requeue and nothing requeued the job (sysexits' EX_TEMPFAIL)."""
 EXIT_STOPPED_FOR_GOOD = 93
 """`srobust run`: three attempts without a new step; requeueing again would loop."""
 EXIT_USAGE = 64
 """`srobust run`: wrong arguments (sysexits' EX_USAGE)."""
 
 BESIDE = "several sruns of the job run at once"
-"""Why nothing is done in a job whose supervisors would take each other's nodes for spares."""
+"""The reason for doing nothing in a job whose supervisors would take each other's nodes for spares."""
 REASON_PREFIX = "srobust:"
-"""Every drain reason of ours begins with this; any other reason belongs to a person."""
+"""The beginning of every drain reason that this package writes; any other reason was written by a person."""
 
 
 def job_tag(job_id: int) -> str:
-    """At the end of a drain reason: the job (Slurm's raw id) that the node's prolog refused to start."""
+    """Return the end of a drain reason: the job (Slurm's raw id) that the node's prolog refused to start."""
     return f"[job {job_id}]"
 
 
@@ -50,9 +50,9 @@ class JobRef:
 
     @property
     def address(self) -> str:
-        """What Slurm's commands take to mean this job and no sibling.
+        """The name by which Slurm's commands find exactly this job.
 
-        One task of an array carries the array's own id as its job id, so the bare id would mean all of them.
+        One task of an array carries the array's own id as its job id, so the bare id would mean all tasks.
         """
         if self.array_job_id is not None and self.array_task_id is not None:
             return f"{self.array_job_id}_{self.array_task_id}"
@@ -60,7 +60,7 @@ class JobRef:
 
     @classmethod
     def parse(cls, text: str, job_id: int | None = None) -> JobRef:
-        """Read `12`, `12_3` or `12+1`; `job_id` gives an array task's raw id where it is known.
+        """Read `12`, `12_3` or `12+1`; `job_id` gives an array task's raw id if it is known.
 
         Raises:
             ValueError: the text does not have one of these forms.
@@ -94,12 +94,12 @@ class Attempt:
 
     @property
     def key(self) -> str:
-        """One word, fit for file names and database keys."""
+        """The attempt as one word, fit for file names and database keys."""
         return f"{self.cluster}.{self.job}.r{self.restart_count}.{self.start_at_s}"
 
 
 class SignalKind(str, enum.Enum):
-    """What was observed."""
+    """The kind of observation that a signal reports."""
 
     SILENCE = "silence"
     RANK_EXITED = "rank_exited"
@@ -143,9 +143,10 @@ TIME_KEYS = (
 
 
 class Grade(str, enum.Enum):
-    """How sure the evidence behind a verdict is. `localize` gives it, and `policy` alone turns it into a consequence.
+    """The certainty of the evidence behind a verdict.
 
-    What each grade is given for: `localize.grades.Ground`. What may be done, and when: `policy.job.consequences`.
+    `localize` gives the grade: `localize.grades.Ground` lists the reasons for each grade. `policy` alone turns a grade
+    into a consequence: `policy.job.consequences` says what may be done, and when.
     """
 
     CERTAIN = "certain"
@@ -164,7 +165,7 @@ class Conclusion(str, enum.Enum):
 
     @classmethod
     def of(cls, text: str) -> Conclusion:
-        """The conclusion of that name; a text that names none is undetermined."""
+        """Return the conclusion of that name; undetermined if the text names no conclusion."""
         return next((known for known in cls if known.value == text), cls.UNDETERMINED)
 
 
@@ -201,14 +202,14 @@ class StackClass:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Who is at fault, and why, in words.
+    """The answer to who is at fault, and why, in words.
 
     Attributes:
         reason: One short sentence: node, fault, evidence.
-        detail: What else is known of it, in words.
+        detail: What else is known of the fault, in words.
         corroborated: The evidence was seen often and long enough to be relied on, as far as its grade goes.
-        missing: Evidence that was looked for and not there.
-        grade: How sure the evidence is; only once it is corroborated, something may be done about it.
+        missing: Evidence that was looked for and not found.
+        grade: How sure the evidence is; something may be done about a verdict only once it is corroborated.
     """
 
     conclusion: Conclusion
@@ -222,10 +223,10 @@ class Verdict:
 
 
 class FailureCause(str, enum.Enum):
-    """What can cause a failure that looks like this."""
+    """What can cause a failure that looks like this: only a node, or something else as well."""
 
     NODE = "node"
-    """Only a node: it fell silent, reported a fault, stopped a process."""
+    """Only a node can cause it: the node fell silent, reported a fault or stopped a process."""
     EITHER = "either"
     """A crash by a signal, a hang: node or program."""
     WORDS = "words"
@@ -240,13 +241,13 @@ class FailureCause(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure as it is compared with others of its lineage.
+    """A failure in the form in which failures of a lineage are compared.
 
     Attributes:
         signature: The same text for the same failure: an error message without its numbers and paths, a signal, the
             place of a hang.
-        nodes: Where it showed: the suspects' nodes, or those of the ranks that died first.
-        category: What the line that shows it was recognised as, by the rules of `diagnose`; empty without such a line.
+        nodes: Where the failure showed: the suspects' nodes, or the nodes of the ranks that died first.
+        category: The category that the rules of `diagnose` give to the line that shows the failure; empty for none.
     """
 
     signature: str
@@ -280,13 +281,13 @@ class Road(str, enum.Enum):
     OWNER_REQUEUE = "owner_requeue"
     PLAIN_REQUEUE = "plain_requeue"
     TEST = "test"
-    """The attempt is ended, its nodes are tested, and the incident is decided again with what the tests have found."""
+    """The supervisor ends the attempt, tests its nodes, and decides the incident again with the test results."""
     STOP = "stop"
     ALERT_ONLY = "alert_only"
 
 
 def road_words(road: str) -> str:
-    """Return a road for people: `requeue into a seat`, `alert only`; one that nobody knows as it is, without `_`."""
+    """Return a road in words: `requeue into a seat`, `alert only`; an unknown road by its name, with spaces for `_`."""
     return "requeue into a seat" if road == Road.SEAT.value else road.replace("_", " ")
 
 
@@ -350,7 +351,7 @@ class ActionKind(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Action:
-    """One step that Slurm carries out; idempotent, done only when Slurm, read again, shows it."""
+    """One idempotent step that Slurm carries out; it is done only when Slurm, read again, shows its result."""
 
     kind: ActionKind
     target: str
@@ -362,22 +363,22 @@ class Action:
 class Incident:
     """One fault of one attempt: what was seen, who is at fault, what was decided, how it ended.
 
-    Wrapper, journal, JSON and report share this value; `incident.json` is exactly its fields.
+    Wrapper, journal, JSON and report share this value; `incident.json` has exactly these fields.
 
     Attributes:
         id: The incident's name, unique within its job.
         job: The job's address (`JobRef.address`).
-        attempt: Name of the launch, or `Attempt.key` where the step was not launched by us.
-        opened_at_s: When it was suspected, seconds since the epoch.
-        signals: What was seen, in order of time.
+        attempt: Name of the launch, or `Attempt.key` if this package did not launch the step.
+        opened_at_s: When the fault was suspected, seconds since the epoch.
+        signals: The observations, in order of time.
         times: The scoreboard: seconds since the epoch by the keys of `TIME_KEYS`.
-        verdict: Who is at fault; None before it was judged.
-        plan: What was decided; None before that.
-        outcome: How it ended, as a sentence; empty while it is open.
-        notes: Sentences worth knowing beside all this.
+        verdict: Who is at fault; None before the incident was judged.
+        plan: What was decided; None before the decision.
+        outcome: How the incident ended, as a sentence; empty while the incident is open.
+        notes: Other sentences worth knowing.
         tree: The merged stacks of the last capture, as text.
         cause: What broke, in the job's own words, as `localize.failure.words_of` reads it: `category`, `blame`,
-            `signature`, `line`, `place`, `rank`, `node`, `meaning`, `remedy`. Empty if no line says it.
+            `signature`, `line`, `place`, `rank`, `node`, `meaning`, `remedy`. Empty if no line names a cause.
     """
 
     id: str

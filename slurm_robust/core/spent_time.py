@@ -26,18 +26,18 @@ CLOCKS_S = 5.0
 
 
 class Spent(str, enum.Enum):
-    """What a second of a training went into. Every second of it belongs to exactly one."""
+    """The categories that a training's time is divided into. Each second belongs to exactly one of them."""
 
     PRODUCTIVE = "productive"
     """Steps that were not lost, at the pace that the training usually has."""
     QUEUE = "queue"
     """Waiting in Slurm's queue, before the first attempt or for a requeue that no failure explains."""
     START = "start"
-    """From Slurm's start of an attempt that no failure explains to its first step."""
+    """From Slurm's start of an attempt to the attempt's first step, if the attempt does not follow a failure."""
     DETECTION = "detection"
     """From the last sign of progress before a failure to the suspicion."""
     DIAGNOSIS = "diagnosis"
-    """From the suspicion to the decision, tests of nodes included; where nothing is done, until a person ends it."""
+    """From the suspicion to the decision, tests of nodes included; without a plan, until a person ends the attempt."""
     RESTART = "restart"
     """From the decision to the first step of the next attempt, queueing included."""
     RECOMPUTATION = "recomputation"
@@ -45,9 +45,9 @@ class Spent(str, enum.Enum):
     CHECKPOINT = "checkpoint"
     """Steps stand still for a save or a load of a checkpoint while the training runs."""
     SLOW = "slow"
-    """What steps took beyond the usual pace of the training."""
+    """Time that steps took beyond the usual pace of the training."""
     UNKNOWN = "unknown"
-    """Nobody saw what the training did: it reports no steps, or was not watched."""
+    """Time of which nothing is known: the training reports no steps, or was not watched."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Span:
     """A stretch of a training's time.
 
     Attributes:
-        shares: Seconds of it by what they went into; they sum to its length.
-        doubt: Why nobody knows what it went into, as a sentence; empty if somebody does.
+        shares: Seconds by category; the sum is the length of the span.
+        doubt: A sentence that says why it is unknown what the time went into; empty if it is known.
     """
 
     begin_at_s: float
@@ -71,7 +71,7 @@ class Span:
 
 
 def spent(spans: Iterable[Span]) -> dict[Spent, float]:
-    """Seconds by what they went into, every category; the sum is the wall time of the spans."""
+    """Return the seconds of each category, all categories included; the sum is the wall time of the spans."""
     totals = dict.fromkeys(Spent, 0.0)
     for span in spans:
         for what, seconds in span.shares.items():
@@ -87,7 +87,10 @@ def ettr(spans: Iterable[Span]) -> float | None:
 
 
 def within(spans: Iterable[Span], from_s: float, to_s: float) -> tuple[Span, ...]:
-    """What of the spans lies in this window; of a span that is cut, each share is cut in proportion."""
+    """Return the parts of the spans that lie in this window.
+
+    If a span is cut, each of its shares is cut in proportion.
+    """
     found = []
     for span in spans:
         begin_at_s, end_at_s = max(span.begin_at_s, from_s), min(span.end_at_s, to_s)
@@ -113,7 +116,7 @@ class RunningSteps(NamedTuple):
 
 
 class Timeline:
-    """What the time goes into from each mark to the next one, and stretches of which nothing is known."""
+    """The category of the time after each mark until the next mark, and the stretches of which nothing is known."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[float, Spent, str]] = []
@@ -126,11 +129,11 @@ class Timeline:
         return max((at_s for at_s, _, _ in self._marks), default=0.0)
 
     def mark(self, at_s: float, what: Spent, doubt: str = "") -> None:
-        """From here on; of marks at one time, the last one counts."""
+        """Put the time from `at_s` on into this category. Of several marks at one time, the last one counts."""
         self._marks.append((at_s, what, doubt))
 
     def doubt(self, from_s: float, to_s: float, why: str) -> None:
-        """Nobody knows what this stretch went into, whatever the marks say."""
+        """Note that it is unknown what this stretch went into, even if marks say something else."""
         self._doubts.append((from_s, to_s, why))
 
     def run(self, run: RunningSteps) -> None:
@@ -138,7 +141,7 @@ class Timeline:
         self._runs.append(run)
 
     def spans(self, from_s: float, to_s: float) -> list[Span]:
-        """From here to there, without a gap."""
+        """Return the spans from `from_s` to `to_s`, without a gap."""
         marks = sorted(self._marks, key=lambda m: m[0])
         edges = {from_s, to_s, *(t for m in marks for t in m[:1]), *(t for d in self._doubts for t in d[:2])}
         edges |= {t for run in self._runs for t in (run.begin_at_s, run.end_at_s)}

@@ -1,8 +1,10 @@
-"""Builds, cuts and cleans text, and says how long something took. Standard library only, nothing of the package.
+"""Builds, cuts and cleans text, and says how long something took.
 
-A reason begins with one short sentence: which node, which fault, on what evidence. What else is known of it stands
-beside it (`Suspect.detail`, `Verdict.detail`), and is shown where there is room. Nothing is cut on the way: only who
-writes into a field with a limit cuts, with `shortened`.
+Standard library only, and no other module of the package.
+
+A reason begins with one short sentence: which node, which fault, on what evidence. Further knowledge stands in a field
+of its own (`Suspect.detail`, `Verdict.detail`), and is shown if there is room. Text is cut only when it is written into
+a field with a limit, by `shortened`.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ def printable(text: str, bad: str = "?", keep: str = "") -> str:
 
 
 def shortened(text: str, limit_chars: int) -> str:
-    """The text where it fits; else its beginning, up to the last whole word that fits, and an ellipsis.
+    """Return the text if it fits; else its beginning, up to the last whole word that fits, and an ellipsis.
 
-    A single word longer than the limit is cut in its middle: there is no better place.
+    A single word that is longer than the limit is cut in its middle.
     """
     if len(text) <= limit_chars:
         return text
@@ -43,7 +45,7 @@ def shortened(text: str, limit_chars: int) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """The short sentence that a reason begins with, without its full stop; the whole text where it is one."""
+    """Return the short sentence that a reason begins with, without its full stop; the whole text if it is one."""
     return _END.split(text, maxsplit=1)[0]
 
 

@@ -21,22 +21,22 @@ from slurm_robust.core.spent_time import spent as spent  # noqa: PLC0414
 from slurm_robust.core.spent_time import within as within  # noqa: PLC0414
 
 LONG_START_S = 3600.0
-"""A training that runs, and has never made a step, is starting for so long at most; then nobody knows what it does."""
+"""The longest time for which a running training without a step counts as starting; after that, it counts as unknown."""
 _ENDING_S = 10.0
-"""An attempt takes so long from its last step to its end; a longer silence is one that nobody watched."""
+"""The time that an attempt takes from its last step to its end; a longer silence counts as not watched."""
 
 
 @dataclass(frozen=True)
 class TrainingAttempt:
-    """One attempt of a training, as it was seen: a run of a job, with all restarts within it.
+    """The observations of one attempt of a training: a run of a job, with all restarts within it.
 
     Attributes:
-        lineage: The training.
+        lineage: The name of the training.
         job: Its address in Slurm.
         restart: SLURM_RESTART_COUNT.
-        nodes: How many.
-        gpus: On all nodes together; 0 if unknown.
-        eligible_at_s: Since when it could have started.
+        nodes: The number of nodes.
+        gpus: The number of GPUs on all nodes together; 0 if unknown.
+        eligible_at_s: Since when Slurm could have started it.
         start_at_s: When Slurm started it; 0 while it waits.
         first_step_at_s: When it completed its first step.
         first_new_step_at_s: When it completed its first step that no earlier attempt had made.
@@ -44,11 +44,11 @@ class TrainingAttempt:
         seen_at_s: When it was last seen alive.
         end_at_s: When it ended; None while it runs.
         resume_step: Step of the checkpoint that it started from; -1 for none.
-        last_step: The highest step that it has reached; -1 where it has reported none.
+        last_step: The highest step that it has reached; -1 if it has reported none.
         checkpoint_s: Seconds after the first step in which steps stood still for a checkpoint.
         slow_s: Seconds that steps took beyond the usual pace.
         step_s: Seconds that a step usually takes it; 0 if unknown.
-        report_every_s: How often it reports its last step; 0 if it does so at changes of its state only.
+        report_every_s: How often it reports its last step; 0 if it reports only at changes of its state.
         restarts_within: When each restart within it completed its first step, and its first step that had not been made
             before (None: not yet).
         unwatched: Stretches in which launches came and went while no daemon read: begin and end.
@@ -77,7 +77,7 @@ class TrainingAttempt:
 
     @property
     def silence_s(self) -> float:
-        """For how long after its last step nothing need be wrong: no report was due, or the next step."""
+        """The time after the last step in which silence is normal: no report was due yet, or the next step was not."""
         return 2 * self.report_every_s + 3 * self.step_s if self.report_every_s > 0 else math.inf
 
 
@@ -87,12 +87,14 @@ LEFT_ALONE = frozenset({"observed", "alerted"})
 
 @dataclass(frozen=True)
 class Stop:
-    """One incident of a training, by its stamps. One after which steps just went on costs nothing of its own.
+    """One incident of a training, by its stamps.
+
+    A stop after which the training just went on making steps costs no time of its own.
 
     Attributes:
         times: Seconds since the epoch: keys of `model.TIME_KEYS`, and `accepted`.
-        opened_at_s: When it was written down; stands in for stamps that are missing.
-        left_alone: Nothing was done about it: it waits for a person until its attempt ends.
+        opened_at_s: When the incident was written down; used instead of stamps that are missing.
+        left_alone: Nothing was done about the incident: it waits for a person until its attempt ends.
     """
 
     times: Mapping[str, float]
@@ -105,15 +107,15 @@ class Stop:
 
     @property
     def noticed_at_s(self) -> float | None:
-        """When it was noticed; tells in which attempt it happened."""
+        """When the incident was noticed; tells in which attempt it happened."""
         return self.at_s("suspected", "decided", "fault", "accepted") or _time(self.opened_at_s)
 
 
 def divided(attempts: Sequence[TrainingAttempt], stops: Sequence[Stop], now_s: float) -> tuple[Span, ...]:
     """Divide the time of one training, from its first attempt's eligibility to its end (or now).
 
-    Spans follow each other without a gap. Any times are accepted: what contradicts itself becomes `UNKNOWN`, with a
-    sentence in `Span.doubt`, and is neither smoothed nor dropped.
+    Spans follow each other without a gap. Any times are accepted: a stretch with contradicting times becomes `UNKNOWN`,
+    with a sentence in `Span.doubt`.
     """
     runs = _runs(attempts, now_s)
     if not runs:
@@ -140,9 +142,9 @@ def divided(attempts: Sequence[TrainingAttempt], stops: Sequence[Stop], now_s: f
 
 
 class _Run(NamedTuple):
-    """An attempt with times that can be true: eligible ≤ start ≤ end ≤ the next one's start.
+    """An attempt with times that can be true: eligible ≤ start ≤ end ≤ start of the next attempt.
 
-    `real_end_s` is later than `end_s` where the next one began before.
+    `real_end_s` is later than `end_s` if the next attempt began before this one ended.
     """
 
     of: TrainingAttempt
@@ -155,7 +157,7 @@ class _Run(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """What came before an attempt."""
+    """The history before an attempt."""
 
     failed: bool
     steps: bool
@@ -186,7 +188,7 @@ def _run(attempt: TrainingAttempt, now_s: float) -> _Run | None:
 
 
 def _runs(attempts: Sequence[TrainingAttempt], now_s: float) -> list[_Run]:
-    """In order of time."""
+    """Return the attempts with times that can be true, in order of time."""
     found = sorted((run for a in attempts if (run := _run(a, now_s)) is not None), key=lambda r: (r.start_s, r.end_s))
     for number, after in enumerate(found[1:]):
         run = found[number]
@@ -269,7 +271,7 @@ def _lay_restarts(timeline: Timeline, run: _Run) -> list[float]:
 def _stamped(
     timeline: Timeline, stamps: Sequence[float | None], from_s: float, to_s: float, why: str
 ) -> list[float | None]:
-    """These stamps where they follow each other in this time; around one that does not, nothing is known."""
+    """Return the stamps that follow each other in this time; mark the time around any other stamp as unknown."""
     found, before_s, wrong = list[float | None](), from_s, False
     for at_s in stamps:
         good = _time(at_s)
@@ -287,13 +289,14 @@ def _stamped(
 
 
 class _Around(NamedTuple):
-    """Where a stop stands in its attempt.
+    """The position of a stop in its attempt.
 
     Attributes:
         first_s: The attempt's first step.
-        sign_s: A sign of progress: of the attempt's last stop its last step, of others the last one before the next.
-        final: It is the attempt's last stop.
-        until_s: Its end, or the start of the next attempt.
+        sign_s: The last sign of progress: for the attempt's last stop its last step, for others the last one before the
+            next stop.
+        final: The stop is the attempt's last one.
+        until_s: The attempt's end, or the start of the next attempt.
         following: The next attempt.
         again: A restart within the attempt, after this stop, tells of its own steps.
     """

@@ -28,14 +28,14 @@ _ANY = {k: field_text.marker(k) for k in (BLIND, FULL)}
 
 
 class BlindMarker(NamedTuple):
-    """Since when a node cannot check its GPUs (whole seconds since the epoch), and why; or which places are full."""
+    """The seconds since the epoch since when a node cannot check its GPUs, and why; or which places are full."""
 
     at_s: int
     reason: str
 
 
 def parse(extra: str, kind: str = BLIND) -> BlindMarker | None:
-    """Return the last marker of this kind in this text; None if there is none that can be read. Never raises."""
+    """Return the last marker of this kind in this text; None if no marker of this kind can be read. Never raises."""
     found = _MARKER[kind].findall(extra)
     return BlindMarker(int(found[-1][0]), field_text.sentence(found[-1][1], MAX_REASON_CHARS)) if found else None
 

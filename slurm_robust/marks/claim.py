@@ -38,11 +38,11 @@ class ClaimError(ValueError):
 
 @dataclass(frozen=True)
 class Claim:
-    """What a supervised job reports of itself.
+    """The report of a supervised job about itself.
 
     Attributes:
         state: `watching` (supervised, nothing wanted), `wants` (a requeue, without `evict`), `done`.
-        lineage: Names the training across requeues; the same in every attempt.
+        lineage: The name of the training across requeues: equal in every attempt.
         restart: SLURM_RESTART_COUNT of the attempt that wrote it; a claim of another attempt is stale.
         incident: Name of the open incident, or of the last one.
         fruitless: Attempts in a row, this lineage, that died before a new step.
@@ -50,30 +50,30 @@ class Claim:
         conclusion: The verdict's conclusion (`culprit`, `undetermined`, …).
         confidence: Of the verdict, 0–1.
         why: The plan's reason.
-        step: Highest step reached, -1 where unknown.
+        step: Highest step reached, -1 if unknown.
         resume_step: Step of the checkpoint that the attempt started from, -1 for none.
         at_s: When this was written, seconds since the epoch.
         suspected_at_s: The job suspects a fault since then, and may ask soon; 0 as soon as training progresses.
         times: Stamps of the incident, keys of `model.TIME_KEYS`.
-        road: The plan for this incident (`model.Road` value), where the job asks for nothing: it acts by itself, or
+        road: The plan for this incident (`model.Road` value), if the job asks for nothing because it acts by itself or
             only observes. Empty if there is no such plan. Daemons that do not know the key ignore it.
         mode: Whether that plan is carried out: `act` or `observe` (`model.Mode` value).
-        suspects: Nodes that the verdict names, where the plan evicts others or none.
+        suspects: Nodes that the verdict names, if the plan evicts other nodes or no node.
         failed: Launches of the job that ended badly without a new step, in the hour that began at `failed_since_s`.
-        failed_since_s: See there; seconds since the epoch.
-        progress: How the training gets on in this attempt, where that is known: seconds since the epoch of its first
-            step (`first`), of its first step that had not been made before (`new`) and of its last one (`last`), that
-            one's number (`step`), seconds that its steps stood still for checkpoints (`ckpt`) and took beyond their
+        failed_since_s: The beginning of the hour of `failed`, seconds since the epoch.
+        progress: How the training gets on in this attempt, if that is known: seconds since the epoch of its first step
+            (`first`), of its first step that had not been made before (`new`) and of its last one (`last`), the number
+            of its last step (`step`), seconds that its steps stood still for checkpoints (`ckpt`) and took beyond their
             usual pace (`slow`), seconds of a usual step (`pace`), GPUs of the job (`gpus`), seconds between two reports
-            (`every`). The first field to be left out where the Comment is too short.
+            (`every`). This field is left out first if the Comment is too short.
         grade: How sure the evidence against `evict` is (`certain`, `strong`, `weak`, `none`). Empty if it is not known;
             claims of older versions have none, and daemons of older versions ignore it.
-        asked: The attempt that asked for a requeue and had no answer; -1 for none. Its incident, `evict`, `grade` and
+        asked: The attempt that asked for a requeue and got no answer; -1 for none. Its incident, `evict`, `grade` and
             `why` are repeated, for a daemon that was away. Daemons that do not know the key ignore it.
         own_mode: The mode in which the job's supervisor began, and which it keeps: `act` or `observe`. Empty in claims
             of older versions; daemons of older versions ignore it.
-        still_since_s: The stacks of a job that tells no progress stand still since then; 0 if they do not.
-        still: Where its ranks stand.
+        still_since_s: Since when the stacks of a job that reports no progress stand still; 0 if they move.
+        still: The place in the code where the ranks stand.
         acts_at_s: When a job in mode `act` does something about what it suspects, if nothing changes; 0 if that is not
             known. Daemons of older versions ignore it.
     """
@@ -237,10 +237,10 @@ def _parse(kind: type[Any], comment: str) -> Any:
 
 
 def parse(comment: str) -> Claim | None:
-    """Read the claim out of a job's comment; None if there is none.
+    """Read the claim out of a job's comment; None if the comment has no claim.
 
     Raises:
-        ClaimError: there is one, and it is malformed, oversized or of a protocol version not supported here.
+        ClaimError: the claim is malformed, oversized or of a protocol version not supported here.
     """
     claim: Claim | None = _parse(Claim, comment)
     if claim is None:
@@ -256,14 +256,14 @@ def parse_answer(admin_comment: str) -> ClaimAnswer | None:
     """Read the daemon's answer; None if there is none.
 
     Raises:
-        ClaimError: as `parse`.
+        ClaimError: the answer is malformed, oversized or of a protocol version not supported here.
     """
     answer: ClaimAnswer | None = _parse(ClaimAnswer, admin_comment)
     return answer
 
 
 def answer_to(admin_comment: str, incident: str) -> ClaimAnswer | None:
-    """The daemon's answer to this incident; None if it has not answered, also where the text is somebody else's."""
+    """Return the daemon's answer to this incident; None if there is no answer yet, or if the text cannot be read."""
     try:
         answer = parse_answer(admin_comment)
     except ClaimError:
@@ -285,8 +285,8 @@ def _render(value: Claim | ClaimAnswer) -> str:
 def render(value: Claim | ClaimAnswer, own_text: str = "") -> str:
     """Write the claim (or answer) behind the user's own text, in at most 1,024 bytes.
 
-    Where it is too long, `progress` is left out, then `still`, then `why` is shortened, then `times` and `suspects` are
-    left out; the user's text is never cut.
+    If the text is too long, `progress` is left out, then `still`, then `why` is shortened, then `times` and `suspects`
+    are left out; the user's text is never cut.
 
     Raises:
         ClaimError: the user's own text leaves too little space.

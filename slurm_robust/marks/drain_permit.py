@@ -35,10 +35,10 @@ class DrainPermit(NamedTuple):
 
 
 def parse(comment: str, now_s: float) -> DrainPermit | None:
-    """The permit in this comment; None if there is none that is valid now.
+    """Return the permit in this comment; None if no permit is valid now.
 
-    The last of several markers counts. One that is malformed, expired, or reaches further ahead than `MAX_PERMIT_S` is
-    no permit.
+    The last of several markers counts. A marker that is malformed, expired, or reaches further ahead than
+    `MAX_PERMIT_S` does not permit anything.
     """
     markers = _MARKER.findall(comment)
     until, most = markers[-1] if markers else ("", "")
@@ -53,7 +53,7 @@ def of_daemon(comment: str) -> bool:
 
 
 def render_permit(until_s: float | None, comment: str = "", most: int | None = None) -> str:
-    """The comment with this permit in place of every marker in it; with a refusal where `until_s` is None.
+    """Return the comment with this permit in place of every marker in it; with a refusal if `until_s` is None.
 
     An admin's own text in `comment` stays. `most` is the permit's bound.
     """

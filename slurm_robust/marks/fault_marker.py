@@ -19,7 +19,7 @@ from slurm_robust.marks import field_text
 from slurm_robust.marks.node_findings import about_gpus
 
 MAX_AGE_S = 3600.0
-"""An older marker is not acted on: whoever ran on the node then has ended, or goes on in spite of it."""
+"""The age beyond which a marker is ignored: jobs of that time have ended, or go on in spite of the fault."""
 CLOCKS_DIFFER_S = 60.0
 """A node's clock may differ from the daemon's, or from its own at boot, by this much."""
 MAX_SENTENCE_CHARS = 160
@@ -58,7 +58,7 @@ class FaultMarker(NamedTuple):
 
 
 def parse(extra: str) -> FaultMarker | None:
-    """The last marker in this text; None if there is none that can be read. Never raises."""
+    """Return the last marker in this text; None if no marker can be read. Never raises."""
     found = _MARKER.findall(extra)
     if not found:
         return None
@@ -92,10 +92,10 @@ def render(marker: FaultMarker, extra: str = "") -> str:
 
 
 def joined(new: FaultMarker, old: FaultMarker | None) -> FaultMarker:
-    """One marker for two faults of a node: the newer one's words, the GPUs of both, and a remedy that both name.
+    """Return one marker for two faults of a node: the newer words, the GPUs of both, and a remedy that both name.
 
-    Of two of which only one spares jobs, that one adds nothing. Of two of which one is about GPUs only, the other one
-    gives the kind: it concerns jobs without GPUs, too.
+    If only one of the two faults spares jobs, that fault is dropped. If only one is about GPUs, the other one gives the
+    kind: it concerns jobs without GPUs, too.
     """
     if old is None:
         return new

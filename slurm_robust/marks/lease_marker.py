@@ -1,8 +1,8 @@
 """Reads and writes the lease: which daemon of the cluster acts, as a marker in one node's `Comment`.
 
 `[[srobust-lease v=1 of=ctl1 id=9f3c21d04ab77e10]]`: the daemon on that host, with that journal. A daemon that stands by
-adds `asked=TEXT`, and the one that acts removes it again: so everyone sees that it lives, and nobody's clock matters.
-Without a second daemon the marker is written once. Standard library only; nothing here acts.
+adds `asked=TEXT`, and the one that acts removes it again: so all daemons see that it lives, without comparing clocks.
+If there is no second daemon, the marker is written only once. Standard library only; nothing here acts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LeaseMarker(NamedTuple):
 
 
 def parse(comment: str) -> LeaseMarker | None:
-    """Return the last marker in this text; None if there is none that can be read. Never raises."""
+    """Return the last marker in this text; None if no marker can be read. Never raises."""
     found = _MARKER.findall(comment)
     return LeaseMarker(*found[-1]) if found else None
 

@@ -2,7 +2,8 @@
 
 `findings.jsonl` in `nodecheck.cache_dir` holds the last findings of this boot: a header line, then a line each. Root
 writes it whole and renames it into place, so that a reader sees either the old or the new one. It is readable by all,
-and believed only if nobody but root could have written it. Agents read it: Python 3.8 and the standard library only.
+and is believed only if no user but root could have written it. Agents read it: Python 3.8 and the standard library
+only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_BYTES = 256 << 10
 MAX_TEXT_CHARS = 400
 NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE = "now", "if_repeated", "at_next_checkpoint", "note"
 URGENCIES = (NOW, IF_REPEATED, AT_NEXT_CHECKPOINT, NOTE)
-"""What a job does about it: leave the node at once; when it comes again soon; after its next checkpoint; nothing."""
+"""The actions of a job: leave the node at once; if the fault repeats soon; after the next checkpoint; do nothing."""
 _MAX_WORD_CHARS = 64
 _MAX_GPUS = 64
 
@@ -35,14 +36,14 @@ class NodeFinding(NamedTuple):
     """One finding.
 
     Attributes:
-        seq: Its number; numbers rise by one, also across restarts of the service within a boot.
+        seq: The finding's number; numbers rise by one, also across restarts of the service within a boot.
         at_s: When it was seen, seconds since the epoch.
         source: Where it was seen: `kmsg`, `nvml`, `link`, `rdma`, `poll`.
-        kind: The kind of fault, by the name of the check or kernel message that judges it.
+        kind: The kind of fault: the name of the check or kernel message that judges it.
         urgency: One of `URGENCIES`.
         text: A sentence for people.
-        gpus: Numbers of the GPUs that are affected, by their device files `/dev/nvidiaN`; empty for any of the node,
-            or where no GPU is.
+        gpus: Numbers of the GPUs that are affected, by their device files `/dev/nvidiaN`; empty if any GPU may be
+            affected, or none is.
         port: The network device and port that is affected, `mlx5_0/1`; empty for none.
         code: The XID or SXID; None if there is none.
     """

@@ -15,10 +15,10 @@ from slurm_robust.core.text import shortened
 
 
 class Remedy(str, enum.Enum):
-    """What is done to a node; the later does whatever the earlier does."""
+    """What to do to a node. A later value includes what the earlier value does."""
 
     GPU_RESET = "gpu_reset"
-    """All GPUs of the node are reset, with the switches between them."""
+    """A reset of all GPUs of the node, and of the switches between them."""
     REBOOT = "reboot"
     """The node is rebooted."""
 
@@ -47,7 +47,7 @@ def tagged(text: str, remedy: Remedy | None, limit_chars: int) -> str:
 
 
 def named(word: str) -> Remedy | None:
-    """The remedy of this name; None if there is none that is known."""
+    """Return the remedy of this name; None if the name is not known."""
     return next((known for known in Remedy if known.value == word), None)
 
 

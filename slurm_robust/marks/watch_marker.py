@@ -1,9 +1,9 @@
-"""Reads and writes the watch marker: a node's word in `Extra` in which mode, and of which build, its node watch is.
+"""Reads and writes the watch marker: it says in a node's `Extra` which mode and build the node watch has.
 
 `[[srobust-watch mode=act]] [[srobust-watch-build 3fa2c1d0]]`. The node watch writes it once, also in observe mode, and
 again when its mode or build changes; the daemon only reads it, to show in `srobust status` where it differs from its
-own. It has no time in it: Slurm lists nodes that are alike together, and a time of their own would make all of them
-differ. Standard library only.
+own. The marker has no time in it: Slurm lists equal nodes together, and a time would make all of them differ. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _ANY = field_text.marker("watch")
 
 
 def parse(extra: str) -> str:
-    """Return the mode that the last marker in this text names; empty if there is none. Never raises."""
+    """Return the mode that the last marker in this text names; empty if no marker names a mode. Never raises."""
     found = _MARKER.findall(extra)
     return found[-1] if found else ""
 
 
 def parse_build(extra: str) -> str:
-    """Return the build that the last marker in this text names; empty if there is none. Never raises."""
+    """Return the build that the last marker in this text names; empty if no marker names a build. Never raises."""
     found = _BUILD.findall(extra)
     return found[-1] if found else ""
 

@@ -24,7 +24,7 @@ EVENTS: dict[str, tuple[str, str]] = {
     OVER: ("info", "what was told as `daemon_error`, `hang` or `not_resumed` is over"),
     "test": ("info", "`srobust notify test` was typed"),
 }
-"""Event → how severe it is, and what it means."""
+"""Event → its severity and its meaning."""
 
 
 def rank(severity: str) -> int:
@@ -33,13 +33,13 @@ def rank(severity: str) -> int:
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """One thing that happened.
+    """One event that people may be told of.
 
     Attributes:
-        key: Alerts with the same key say the same: the second one is a repetition.
-        happened: A sentence.
-        done: What the daemon has done about it, a sentence.
-        command: What a person may type.
+        key: Alerts with the same key say the same thing: the second one is a repetition.
+        happened: What happened, as a sentence.
+        done: What the daemon has done about the event, as a sentence.
+        command: The command that a person may type.
     """
 
     at_s: float
@@ -58,13 +58,13 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """One message as the outlet gets it.
+    """One message in the form that the outlet gets.
 
     Attributes:
-        id: The same for every try to deliver it.
-        count: How many alerts it tells of.
-        lines: Its text below the subject.
-        alerts: The first of them, whole.
+        id: The message's name, the same for every try to deliver it.
+        count: The number of alerts in the message.
+        lines: The text below the subject.
+        alerts: The first of its alerts, whole.
     """
 
     id: str
@@ -79,11 +79,11 @@ class Letter(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """What came of a try.
+    """The result of one try to deliver a message.
 
     Attributes:
-        final: Another try of the same message would give the same.
-        retry_after_s: What the other side asks for; 0 for nothing.
+        final: Another try of the same message would fail in the same way.
+        retry_after_s: The pause that the other side asks for; 0 if it asks for none.
         message: What the other side said, or why it was not reached.
     """
 

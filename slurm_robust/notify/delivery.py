@@ -1,7 +1,7 @@
 """Hands one message to a target: a Slack webhook, a site's own webhook, or the local mail program.
 
-Certificates are checked, redirects are not followed, and what the other side answers is cut. No secret gets into what
-is reported: every secret text is taken out of it.
+Certificates are checked, redirects are not followed, and the answer of the other side is cut. Every secret text is
+removed from reports.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slurm_robust.wire import secret_file
 TIMEOUT_S = 20.0
 MAIL_TIMEOUT_S = 60.0
 LAST_S = 2.0
-"""For the mail program to end after its SIGKILL."""
+"""The time that the mail program has to end after its SIGKILL."""
 SECRET_BYTES = 4096
 ANSWER_BYTES = 2048
 SAID_CHARS = 200
@@ -55,7 +55,7 @@ class Address:
 
     @classmethod
     def of(cls, target: NotifyTarget, sendmail: tuple[str, ...]) -> Address:
-        """Read what the target needs; a problem is kept, and told at every try."""
+        """Read the target's secrets and files; keep a problem, so that it is told at every try."""
         try:
             url = target.url or (secret_file.read(target.url_file, SECRET_BYTES) if target.url_file else "")
             token = secret_file.read(target.token_file, SECRET_BYTES) if target.token_file else ""
@@ -104,7 +104,7 @@ async def deliver(
 
 
 def slack_body(letter: Letter) -> dict[str, Any]:
-    """What Slack's incoming webhooks take; nothing in it is markup, a mention or a preview."""
+    """Return the object that Slack's incoming webhooks take; nothing in it is markup, a mention or a preview."""
     text = "\n".join((letter.subject, *letter.lines))
     for mark, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(mark, name)
@@ -175,7 +175,7 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float:
 
 
 def mail_of(letter: Letter, target: NotifyTarget) -> EmailMessage:
-    """As the local mail program takes it; an answer of a robot to it is not asked for."""
+    """Return the message for the local mail program, marked so that robots do not answer it."""
     mail, host = EmailMessage(), socket.gethostname()
     mail["From"] = target.sender or f"srobust@{host}"
     mail["To"] = ", ".join(target.to)
@@ -188,9 +188,9 @@ def mail_of(letter: Letter, target: NotifyTarget) -> EmailMessage:
 
 
 async def rehearse(session: aiohttp.ClientSession) -> None:
-    """Do once what loads modules only when it is first done: `nobody` may not be able to read them.
+    """Do once everything that loads modules when first done: `nobody` may not be able to read the modules later.
 
-    Nothing leaves this machine: nobody listens there, and the mail goes to a program that ignores it.
+    Nothing leaves this machine: no server listens on that port, and the mail goes to a program that ignores it.
     """
     alert = Alert(0.0, "stop", "", "")
     letter = Letter("", "", "", "info", 0.0, "ä", (), alerts=(alert,))

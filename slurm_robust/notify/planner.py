@@ -1,8 +1,9 @@
-"""What is a target told now? Pure: the time is given to it, and nothing is sent here.
+"""Decides what a target is told now. Pure: the time is an argument, and nothing is sent here.
 
-A target gets one message at a time, in the order in which things happened. What repeats is said once, and then that it
-still goes on. What had to wait (for quiet hours to end, for the rate, for a target that did not answer) is said in one
-summary. Memory is bounded: what is beyond it is only counted, and the next message says so.
+A target gets one message at a time, in the order in which things happened. A repeated alert is sent once, then a
+message that it still goes on. Alerts that had to wait (for the end of quiet hours, for the rate, for a target that did
+not answer) are sent in one summary. Memory is bounded: further alerts are only counted, and the next message tells
+their number.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from slurm_robust.notify.wording import finished, lasting, letter, over
 
 HOUR_S, DAY_S = 3600.0, 86400.0
 GATHER_S = 60.0
-"""What waited longer than this is told together."""
+"""The waiting time beyond which alerts are sent together in one message."""
 FORGET_S = HOUR_S
-"""What has not come again for so long is new when it comes."""
+"""The time without a repetition after which an alert counts as new."""
 LASTS_S = {"hang": 7 * DAY_S, "not_resumed": 7 * DAY_S}
-"""By event: what is told once, may last longer, and is told to be over."""
+"""Event → how long it may last. Such an event is told once, and its end is told, too."""
 STILL_S, STILL_MAX_S = 1800.0, 6 * HOUR_S
-"""When it is first said that something still goes on; then after twice the time, up to the longest."""
+"""When it is first said that something still goes on; then after twice the time each, up to the longest time."""
 RETRY_S, RETRY_MAX_S, RETRY_AFTER_MAX_S = 10.0, 1800.0, 6 * HOUR_S
 MAX_WAITING, MAX_KEYS = 200, 500
 RESERVED_PART = 5
-"""One in so many messages of an hour is kept for what is critical."""
+"""One in so many messages of an hour is kept for critical alerts."""
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What a target wants.
+    """The rules by which a target is told something.
 
     Attributes:
-        quiet_severity: From here on it is told in quiet hours, too; empty for nothing.
+        quiet_severity: The lowest severity that is told in quiet hours; empty: none is.
     """
 
     target: str
@@ -76,11 +77,11 @@ class Flight(msgspec.Struct):
 
 
 class TargetState(msgspec.Struct):
-    """All that is remembered of a target; the daemon keeps it in its journal.
+    """The memory of one target, which the daemon keeps in its journal.
 
     Attributes:
-        waiting: What it is still to be told, oldest first.
-        uncounted: By event, what it will only be told the number of.
+        waiting: The alerts that the target is still to be told, oldest first.
+        uncounted: By event, the number of alerts that the target will only be told as a number.
     """
 
     waiting: list[Alert] = []
@@ -97,7 +98,7 @@ class TargetState(msgspec.Struct):
 
     @property
     def due(self) -> int:
-        """How many alerts the target has not been told."""
+        """The number of alerts that the target has not been told."""
         flight = sum(self.flight.covers.values()) if self.flight else 0
         return len(self.waiting) + sum(self.uncounted.values()) + flight
 
@@ -135,14 +136,14 @@ def remind(state: TargetState, now_s: float) -> None:
 
 
 def ended(state: TargetState, keys: Sequence[str], now_s: float) -> None:
-    """Say once that what was told under these keys is over; nothing of what was not told."""
+    """Say once that the alerts told under these keys are over; alerts that were not told are not mentioned."""
     known = [state.repetitions.pop(key).alert for key in keys if key in state.repetitions]
     if known:
         _queue(state, finished(known, now_s))
 
 
 def over_by(state: TargetState, alert: Alert) -> None:
-    """Queue an alert that says that what was told under its key is over; only where that was told."""
+    """Queue this alert, which says that the alert told under its key is over; do nothing if no such alert was told."""
     if state.repetitions.pop(alert.key, None) is not None:
         _queue(state, alert)
 
@@ -178,7 +179,7 @@ def next_letter(state: TargetState, rules: Rules, now_s: float, *, quiet: bool =
 
 
 def answered(state: TargetState, delivery: Delivery, now_s: float) -> float | None:
-    """What came of the try. Returns after how many seconds it is tried again; None if it is not."""
+    """Note the result of a try. Return the seconds after which the message is tried again; None if it is not."""
     flight = state.flight
     if flight is None or flight.letter.id != delivery.id:
         return None
@@ -208,7 +209,7 @@ def answered(state: TargetState, delivery: Delivery, now_s: float) -> float | No
 
 
 def clock_set_back(state: TargetState, now_s: float) -> None:
-    """Nothing that is remembered lies in the future."""
+    """Move remembered times that lie in the future to now, after the clock was set back."""
     state.sent_at_s = [min(at_s, now_s) for at_s in state.sent_at_s]
     state.waiting = [msgspec.structs.replace(n, at_s=min(n.at_s, now_s)) for n in state.waiting]
     for known in state.repetitions.values():

@@ -1,4 +1,4 @@
-"""When does a target sleep? `22:00-07:00` in a time zone. Arithmetic on the time that is given to it."""
+"""Tells whether a target sleeps: `22:00-07:00` in a time zone. The time is an argument."""
 
 from __future__ import annotations
 

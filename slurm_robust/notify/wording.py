@@ -1,6 +1,7 @@
-"""Writes a message: what happened, to which node or job, what was done, what to type. Pure; plain text.
+"""Writes a message: what happened, to which node or job, what was done, what to type.
 
-The outlet escapes it for where it goes. Texts from outside are cut and made printable here.
+Pure; plain text. The outlet escapes the text for each kind of target. Texts from outside are cut and made printable
+here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SENTENCE_CHARS, FIELD_CHARS = 500, 200
 
 
 def plain(text: str, limit: int) -> str:
-    """One line of characters that every terminal, chat and mail program shows as they are."""
+    """Return the text as one line of characters that every terminal, chat and mail program shows unchanged."""
     # Characters that turn the direction of writing, and all others that are not seen, are not printable.
     return shortened(printable(text, " ").strip(), limit)
 
@@ -36,20 +37,20 @@ def lasted(seconds: float) -> str:
 
 
 def lasting(alert: Alert, times: int, lasted_s: float, now_s: float) -> Alert:
-    """It still goes on."""
+    """Return the alert that an event still goes on."""
     text = f"Still, {times} times, for {lasted(lasted_s)}: {alert.happened}"
     return msgspec.structs.replace(alert, at_s=now_s, happened=text)
 
 
 def over(alert: Alert, untold: int, last_at_s: float) -> Alert:
-    """It has not come again for a while."""
+    """Return the alert that an event has not come again for a while."""
     times = "once more" if untold == 1 else f"{untold} more times"
     text = f"It came {times}, last at {clock(last_at_s)}: {alert.happened}"
     return msgspec.structs.replace(alert, happened=text)
 
 
 def finished(alerts: Sequence[Alert], now_s: float) -> Alert:
-    """What kept the daemon from its work is over."""
+    """Return the alert that the obstacle to the daemon's work is over."""
     first = alerts[0]
     text = f"It is over: {'; and '.join(alert.happened for alert in alerts)}"
     return Alert(now_s, "over", f"over {first.key}", text, command="srobust status")
@@ -58,7 +59,7 @@ def finished(alerts: Sequence[Alert], now_s: float) -> Alert:
 def letter(
     name: str, place: tuple[str, str], alerts: Sequence[Alert], beyond: Mapping[str, int], now_s: float
 ) -> Letter:
-    """One message of these alerts, and of those `beyond` them that were only counted; `place`: target and cluster."""
+    """Return one message of these alerts, and of those `beyond` that were only counted; `place`: target and cluster."""
     target, cluster = place
     count = len(alerts) + sum(beyond.values())
     severities = [n.severity for n in alerts] + [EVENTS[event][0] for event in beyond]
@@ -80,7 +81,7 @@ def trial(target: str, cluster: str, now_s: float) -> Letter:
 
 
 def _listed(alerts: Sequence[Alert]) -> list[Alert]:
-    """Those that a summary names: the most severe, in the order in which they came."""
+    """Return the alerts that a summary names: the most severe, in the order in which they came."""
     severest = sorted(range(len(alerts)), key=lambda i: (-rank(alerts[i].severity), i))[:MAX_LISTED]
     return [alerts[i] for i in sorted(severest)]
 

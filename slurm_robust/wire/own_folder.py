@@ -17,7 +17,7 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _OTHERS = 0o022
 _MORE_NAMES = 3
 _MOST_LINKS = 40
-"""As the kernel follows."""
+"""The kernel's own limit of links to follow."""
 _ELOOP = 40  # of errno, which costs a module
 
 
@@ -26,16 +26,18 @@ class NotOursError(OSError):
 
 
 def open_folder(path: str, *, inside: int | None = None, make: int = 0) -> int:
-    """Return a descriptor of a folder of our own. One that others may write (umask 002) is closed to them first.
+    """Return a descriptor of a folder of our own.
+
+    If others may write the folder (umask 002), that permission is removed first.
 
     Args:
         path: The folder.
         inside: Descriptor of the folder that `path` is relative to.
-        make: With these permissions it is made if there is none; 0 for not at all.
+        make: The permissions with which a missing folder is made; 0 to make no folder.
 
     Raises:
-        NotOursError: it is a link, no folder, or somebody else's.
-        OSError: there is none, or it cannot be made.
+        NotOursError: the path is a link, not a folder, or belongs to another user.
+        OSError: the folder does not exist, or cannot be made.
     """
     if make:
         try:
@@ -64,10 +66,10 @@ def open_folder(path: str, *, inside: int | None = None, make: int = 0) -> int:
 
 
 def _open_to(found: os.stat_result, where: int | str) -> int:
-    """The bits by which others may write it. A group with the user's own number, as umask 002 is meant for, is nobody.
+    """Return the permission bits by which others may write the file or folder.
 
-    So what an older version of ours has left with that umask is still read. Where there is an access list, the group's
-    bits are those of all whom it names (acl(5)).
+    A group with the user's own number, as umask 002 is meant for, does not count as others, so that folders of older
+    versions can still be read. With an access list, the group's bits are those of all users whom it names (acl(5)).
     """
     if found.st_gid in (0, os.geteuid()) and not (found.st_mode & 0o020 and _has_access_list(where)):
         return found.st_mode & 0o002
@@ -82,7 +84,7 @@ def _has_access_list(where: int | str) -> bool:
 
 
 def _check(fd: int, path: str) -> os.stat_result:
-    """Raise NotOursError where it is not our own, or stays open to others."""
+    """Raise NotOursError if the folder belongs to another user, or stays open to others."""
     found = os.fstat(fd)
     if found.st_uid != os.geteuid():
         raise NotOursError(1, f"it belongs to uid {found.st_uid}", path)
@@ -101,9 +103,9 @@ def open_file(name: str, flags: int, *, inside: int, mode: int = 0o644) -> int:
     """Return a descriptor of a plain file in a folder of our own.
 
     Raises:
-        NotOursError: it is a link, no plain file, somebody else's, or has another name elsewhere; or it is only to be
-            read, and others may have written it.
-        OSError: there is none, or the disk refuses.
+        NotOursError: the file is a link, not plain, another user's, or has a second name; or others may have written a
+            file to be read.
+        OSError: the file does not exist, or the disk refuses.
     """
     try:
         fd = os.open(name, flags | _FILE, mode, dir_fd=inside)
@@ -126,9 +128,9 @@ def open_file(name: str, flags: int, *, inside: int, mode: int = 0o644) -> int:
 
 
 def fresh(path: str, flags: int) -> int:
-    """Open a file that did not exist before, as the `opener` of `open`: no link or pipe that was put there is used.
+    """Open a file that did not exist before, as the `opener` of `open`: a link or pipe in its place is not used.
 
-    What is left of an earlier try is removed.
+    The rest of an earlier try is removed.
     """
     try:
         os.unlink(path)
@@ -138,17 +140,17 @@ def fresh(path: str, flags: int) -> int:
 
 
 def names(path: str) -> list[str]:
-    """Return where a folder may be that is wanted at `path`, in the order in which they are looked at."""
+    """Return the paths at which the folder wanted at `path` may be, in the order in which they are looked at."""
     return [path, *(f"{path}.{n}" for n in range(1, _MORE_NAMES + 1))]
 
 
 def first_own(path: str, *, make: int = 0) -> tuple[int, str]:
-    """Return a descriptor of the folder that is wanted at `path`, and where it is: there, beside it, or below our home.
+    """Return a descriptor of the folder wanted at `path`, and its place: there, beside that path, or below our home.
 
-    A later run finds the same one: the first of `names` that is our own, also where a name before it is free again.
+    A later run finds the same folder: the first of `names` that is our own, even if an earlier name is free again.
 
     Raises:
-        OSError: there is none, and none can be made.
+        OSError: no folder exists, and none can be made.
     """
     free = []
     for name in names(path):
@@ -212,7 +214,7 @@ def replaceable_at(path: str) -> str:
 
 
 def at_home(path: str) -> str:
-    """Return the place below our home for a folder whose place is taken. Raises OSError where no home is known."""
+    """Return the place below our home for a folder whose place is taken. Raises OSError if no home is known."""
     home = os.path.expanduser("~")
     if not os.path.isabs(home):
         raise FileNotFoundError(2, "no home folder is known", path)

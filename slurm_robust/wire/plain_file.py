@@ -13,14 +13,14 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def open_plain(path: str | os.PathLike[str], inside: int | None = None) -> int:
-    """Return a descriptor of the file. It is looked at after it was opened: nobody can exchange it in between.
+    """Return a descriptor of the file. The checks look at the open file, so that it cannot be exchanged in between.
 
     Args:
         path: The file. Links on the way to its folder are followed.
         inside: Descriptor of the folder that `path` is relative to; None for the working folder.
 
     Raises:
-        OSError: It cannot be opened, is a link, or is no plain file.
+        OSError: The file cannot be opened, is a link, or is not a plain file.
     """
     try:
         fd = os.open(path, _FLAGS, dir_fd=inside)

@@ -13,19 +13,19 @@ from typing import Any, Callable, ClassVar
 
 MAX_DEPTH = 1000
 MAX_KEY_SIZE = 10_000
-"""Of a dictionary's key or a set's member, as `written_size` counts."""
+"""The largest key of a dictionary or member of a set, as `written_size` counts."""
 
 
 def written_size(value: Any, most: int, skip: str | None = None) -> int:
-    """Return about how many characters a value has once it is written out, with what is shared as often as it stands.
+    """Return about how many characters a value has once it is written out, repeating shared parts.
 
     Args:
-        value: Of any kind; what is inside dictionaries, lists, tuples and sets counts.
+        value: A value of any kind; the contents of dictionaries, lists, tuples and sets count.
         most: The most that is allowed.
         skip: A key whose values do not count; None for none.
 
     Raises:
-        ValueError: it has more than `most`, contains itself, or is nested too deep.
+        ValueError: The value has more than `most`, contains itself, or is nested too deep.
     """
     known: dict[int, int] = {}  # of containers: 0 while inside
     totals = [1]
@@ -68,7 +68,7 @@ def _size_of_leaf(part: Any) -> int:
 
 
 def _looking_first(name: str, keys: slice) -> Callable[[Any], None]:
-    """Return Python's reader of an opcode, which looks first at what it will hash, in this part of its stack."""
+    """Return Python's reader of an opcode, preceded by a look at the part of its stack that the opcode will hash."""
     usual: Callable[[Any], None] = getattr(pickle._Unpickler, name)
 
     def load(reader: Any) -> None:
@@ -94,7 +94,7 @@ class BoundedUnpickler(_Python):  # type: ignore[misc]
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def load_bytearray8(self) -> None:
-        """Read the bytes first: Python would reserve what the file says that they are."""
+        """Read the bytes first: Python would reserve as many bytes as the file claims."""
         (size_bytes,) = struct.unpack("<Q", self.read(8))
         self.append(bytearray(self.read(size_bytes)))
 

@@ -1,4 +1,4 @@
-"""Reads a secret (a token, a key, a URL with one in it) from a file that nobody else may read."""
+"""Reads a secret (a token, a key, a URL that contains one) from a file that no other user may read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def read(path: str | os.PathLike[str], max_bytes: int, *, others: int = 0o077, o
 
     Args:
         path: The file.
-        max_bytes: A longer content is refused.
+        max_bytes: The size beyond which a file is refused.
         others: Permission bits that the file must not have.
-        own: It has to belong to the caller.
+        own: Whether the file has to belong to the caller.
 
     Raises:
-        SecretFileError: It cannot be read, is not a plain file, is another user's or open to others, or holds anything
-            but one word.
+        SecretFileError: The file cannot be read, is not plain, is another user's or open to others, or holds anything
+            else than one word.
     """
     name = os.fspath(path)
     try:

@@ -1,4 +1,4 @@
-"""Writes a small file whole or not at all: a reader, and a crash, see the old one or the complete new one.
+"""Writes a small file whole or not at all: after a crash, and for readers, the old or the new content is complete.
 
 This loads nothing but os: every launch waits for it.
 """
@@ -23,21 +23,23 @@ def write(
     durable: bool = False,
     check: Callable[[str], None] | None = None,
 ) -> os.stat_result:
-    """Write `data` to a new file beside `path`, and put that in its place. A link or pipe at either name is not used.
+    """Write `data` to a new file beside `path`, and rename the new file to `path`.
+
+    A link or pipe at either name is not used.
 
     Args:
         path: The file.
         data: All of its content.
         inside: Descriptor of the folder that `path` is relative to; None for the working folder.
-        mode: Its permissions, whatever the umask is; None for those that the umask leaves.
+        mode: The permissions, independent of the umask; None for those that the umask leaves.
         durable: Flush it to the disk, so that it survives a power cut.
-        check: Called with the path of the new file before that takes its place; it refuses the file by raising.
+        check: Called with the path of the new file before the rename; refuses the file by raising.
 
     Returns:
-        What the kernel says of the new file.
+        The kernel's stat of the new file.
 
     Raises:
-        OSError: It cannot be written. The old file is intact, and nothing is left of the new one.
+        OSError: The file cannot be written. The old file is intact, and nothing is left of the new one.
     """
     folder, name = os.path.split(os.fspath(path))
     temporary = os.path.join(folder, f".{name[:200]}.{os.getpid()}.tmp")
