@@ -71,7 +71,7 @@ def is_one_checkpoint(directory: Path) -> bool:
 
 
 def where_to_look(directory: Path) -> str:
-    """What to type if there is no checkpoint to choose."""
+    """Return what to type if there is no checkpoint to choose."""
     if is_one_checkpoint(directory):
         return f"this folder is a checkpoint itself: srobust ckpt latest {directory.absolute().parent}"
     return f"srobust ckpt list {directory}"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from slurm_robust.cli.table import plain
 
 _FORMULA = ("=", "+", "-", "@", "|", "%", "＝", "＋", "－", "＠")
-"""What a text must not begin with: a spreadsheet may run it. The last four are the same in full width."""
+"""The characters that a text must not begin with: a spreadsheet may run it. The last four are full-width forms."""
 
 
 def cell(value: object) -> object:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 NEEDED = ("yaml", "click")
-"""Of what the commands need: `pip install --no-deps`, for the calls of a training alone, leaves all of it out."""
+"""Two modules that the commands need: `pip install --no-deps`, enough for the calls of a training, leaves both out."""
 
 
 def main() -> None:
@@ -36,7 +36,8 @@ def main() -> None:
 def whole_one(own: str, path: str) -> str:
     """Return the next `srobust` on this PATH, behind the folder of our `own`; empty if there is none.
 
-    Only behind it, or anywhere if our folder is not on the PATH: so two that are not whole never call each other.
+    The search begins behind our folder (anywhere if that is not on the PATH), so that two incomplete installations
+    never call each other.
     """
     folders, here = [Path(name) for name in path.split(os.pathsep) if name], Path(own).resolve().parent
     places = [at for at, folder in enumerate(folders) if folder.resolve() == here]

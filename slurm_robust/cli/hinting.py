@@ -27,7 +27,7 @@ from slurm_robust.hint.vote import Hint, HintSample
 
 
 class Hinting:
-    """What a hint needs of one run: the site's endpoint, the rules, and the lines of the log."""
+    """The parts that a hint of one run needs: the site's endpoint, the rules, and the lines of the log."""
 
     def __init__(self, llm: LlmConfig, book: RuleBook, matcher: Matcher) -> None:
         self._lines = PageLines()
@@ -54,7 +54,7 @@ class Hinting:
         self._similar = [mask(_past_text(one), (*self._names, *one.past.nodes)) for one in resembles]
 
     def question(self) -> str:
-        """All text that a hint would send."""
+        """Return all text that a hint would send."""
         messages = question(self._page(), self._book.categories, self._similar)
         return "\n\n".join(message["content"] for message in messages)
 
@@ -88,7 +88,7 @@ class Hinting:
         return self._lines.page(self._names, self._llm.page_bytes)
 
     def _proposal(self, hint: Hint, agreed: Sequence[HintSample], page: LogPage) -> tuple[str, str]:
-        """The file of the proposed rule, and why there is none."""
+        """Return the file of the proposed rule, and why there is none."""
         from slurm_robust.hint import proposal  # noqa: PLC0415 (as above)
 
         if hint.category is None:
@@ -101,7 +101,7 @@ class Hinting:
 
 
 def hinting_for(config: str | None, book: RuleBook, matcher: Matcher) -> Hinting:
-    """With the site's configuration."""
+    """Return the hinting that the site's configuration asks for."""
     return Hinting(llm_config(config), book, matcher)
 
 
@@ -142,7 +142,7 @@ def expanded(folder: str) -> Path:
 
 
 def _names_here() -> list[str]:
-    """Of this machine and this user, and what Slurm calls the job's nodes: masked wherever they stand."""
+    """Return the names of this machine, this user and the job's nodes in Slurm, which are masked everywhere."""
     names = [platform.node(), platform.node().split(".")[0], os.environ.get("SLURMD_NODENAME", "")]
     try:
         names.append(getpass.getuser())

@@ -28,10 +28,10 @@ def write_page(path: Path, text: str) -> None:
 
 
 def _kept(path: Path) -> bool:
-    """Whether to write into what is there: a link, a device or a pipe of the caller's or root's.
+    """Return whether to write into what is there: a link, a device or a pipe of the caller's or root's.
 
-    A rename onto /dev/null or /dev/stdout would replace that device for everyone. Nobody else's link or pipe is
-    written into: it is replaced, or the error says that it cannot be.
+    A rename onto /dev/null or /dev/stdout would replace that device for everyone. Links and pipes of other users are
+    never written into: they are replaced, or the error says that they cannot be.
     """
     try:
         found = path.lstat()
@@ -41,5 +41,5 @@ def _kept(path: Path) -> bool:
 
 
 def local_offset_s(at_s: float) -> int:
-    """This machine's time minus UTC."""
+    """Return this machine's time minus UTC."""
     return time.localtime(at_s).tm_gmtoff

@@ -26,12 +26,12 @@ _MOST_DOUBTS = 5
 
 @dataclass(frozen=True)
 class ReportChoice:
-    """What somebody asked for.
+    """The choices for one report.
 
     Attributes:
-        job: Address, raw id or lineage; empty for all.
-        user: Empty for all.
-        out: The file; None for stdout.
+        job: The job by address, raw id or lineage; empty for all.
+        user: The user; empty for all.
+        out: The file to write; None for stdout.
         job_types: The configuration's `report.job_types`.
     """
 
@@ -44,7 +44,7 @@ class ReportChoice:
 
 
 def write_report(facts: Facts, choice: ReportChoice) -> None:
-    """Make the report of these facts, and write it where it was asked for."""
+    """Make the report of these facts, and write it to stdout or the chosen file."""
     view = view_of(facts, choice)
     if choice.as_json:
         text = json.dumps(to_json(view), indent=1, allow_nan=False) + "\n"

@@ -94,10 +94,12 @@ def load_facts(source: FactOptions) -> Facts:
 
 
 def moment(text: str, now_s: float, option: str) -> float:
-    """Seconds since the epoch of `now`, `7d` (ago), or a date with or without a time; without a zone it is local.
+    """Return the seconds since the epoch of `now`, `7d` (ago), or a date with or without a time.
+
+    A date without a zone is local.
 
     Raises:
-        click.UsageError: none of these.
+        click.UsageError: the text has another form.
     """
     if text == "now":
         return now_s

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from slurm_robust.supervise.launch.supervisor_lock import SupervisorLock
 
 _EXIT_USAGE = 64
-"""As `model.EXIT_USAGE`, which is not loaded here."""
+"""The value of `model.EXIT_USAGE`, which is not loaded here."""
 READY = "--robust-ready"
 """`srobust run --robust-ready` starts nothing: it shows a wrapper of srun that a run would find what it loads."""
 EXIT_NO_SRUN = 127
-"""As a shell exits for a command that does not exist."""
+"""The exit code of a shell for a command that does not exist."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -78,9 +78,9 @@ def _supervise(
 
 
 def _config(named: str) -> tuple[Config | None, str, bool]:
-    """The site's configuration, None if it has no file; what is wrong with the file; and whether it is the site's.
+    """Return the site's configuration (None without a file), what is wrong with the file, and whether it is the site's.
 
-    A wrong file of the site must not keep a job from starting; one that the user named, with the option or
+    A wrong file of the site must not keep a job from starting. A file that the user named, with the option or
     `$SROBUST_CONFIG`, is the user's to mend.
     """
     if config_file.find(named) is None:

@@ -36,7 +36,7 @@ def seconds_of(text: str) -> float:
 
 
 def suggestions_now(config: Config, since: str, quantile: float) -> list[dict[str, Any]]:
-    """One object for each hardware class.
+    """Return one object for each hardware class.
 
     Raises:
         click.ClickException: the journal or Slurm cannot be read; says what to check.

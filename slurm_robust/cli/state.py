@@ -118,7 +118,7 @@ def _show_own(state: dict[str, Any], config: Config) -> None:
 
 
 def _with_token(url: str, token_file: str) -> urllib.request.Request:
-    """The request; with the token where the caller may read its file."""
+    """Return the request; with the token if the caller may read its file."""
     headers = {}
     if token_file:
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -139,7 +139,7 @@ def _age_s(state: dict[str, Any]) -> float:
 
 
 def _why_old(state: dict[str, Any], folder: Path) -> str:
-    """Why there is no newer state, as far as this machine shows it, and what to type."""
+    """Return why there is no newer state, as far as this machine shows it, and what to type."""
     full = _full(folder)
     if full:
         return f"the daemon cannot write into {folder}, which is {full}. Free space there: df -h {folder}"
@@ -151,7 +151,7 @@ def _why_old(state: dict[str, Any], folder: Path) -> str:
 
 
 def _full(folder: Path) -> str:
-    """Why nothing can be written there; empty if it can."""
+    """Return why files cannot be written there; empty if they can."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -164,7 +164,7 @@ def _full(folder: Path) -> str:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     json.dump(value, sys.stdout, indent=1)
     sys.stdout.write("\n")
 

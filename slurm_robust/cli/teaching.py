@@ -48,7 +48,7 @@ def failing(name: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def not_running(job_id: str, state: str | None) -> str:
-    """Why this job cannot be examined, and where to look instead; `state` is None if Slurm does not know the job."""
+    """Return why this job cannot be examined, and what to do instead; `state` is None for a job that is unknown."""
     if state is None:
         whose = "or it is another user's and hidden (PrivateData=jobs): then its owner or root types this"
         return f"job {job_id} is not known to Slurm (any more), {whose}; see: squeue --me, srobust incidents {job_id}"

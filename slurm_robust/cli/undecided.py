@@ -33,14 +33,14 @@ class TestCommand(click.Command):
     __test__ = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; wrong usage has an exit code of its own."""
+        """Parse as click does; wrong usage has an exit code of its own."""
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
             raise WrongUsageError(error.message, error.ctx) from None
 
     def invoke(self, ctx: click.Context) -> object:
-        """No end that nobody foresaw says that a node fails, as the exit code 1 of Python and of click would."""
+        """Invoke so that an unforeseen end does not say that a node fails, as exit code 1 of Python and click would."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -71,7 +71,10 @@ def _tell(ctx: click.Context, why: str) -> None:
 
 
 def _leave_closed_outputs() -> None:
-    """Python writes at its end what is left in its buffers, and has an exit code of its own where that fails."""
+    """Flush both outputs, and give up one that cannot be written.
+
+    Otherwise Python would flush at its end, and exit with a code of its own on failure.
+    """
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 class Severity(str, enum.Enum):
-    """How much it matters."""
+    """How severe a finding is."""
 
     WRONG = "wrong"
     ADVICE = "advice"
@@ -20,7 +20,8 @@ class Advice:
     """One finding.
 
     Attributes:
-        level: `wrong`: something of ours cannot work. `advice`: it works less well. `unknown`: could not be read.
+        level: `wrong`: something of ours cannot work. `advice`: it works less well. `unknown`: the setting could not be
+            read.
         about: The key of slurm.conf, or the file.
         sentence: The fact and its consequence.
         fix: The line for slurm.conf, or the command to type; empty if nothing needs to be done.

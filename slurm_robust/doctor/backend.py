@@ -9,9 +9,9 @@ _FIX = "install the pyslurm of this Slurm's major.minor, or set slurm.backend: c
 
 
 def check(name: str, version: str, problem: str, lacking: dict[str, str]) -> list[Advice]:
-    """Whether the back end can do what it was chosen for.
+    """Return whether the back end can do what it was chosen for.
 
-    `problem` says why it cannot be used at all; `lacking` has calls that Slurm's commands do in its place, and why.
+    `problem` says why it cannot be used at all. `lacking` has the calls that Slurm's commands do in its place, and why.
     """
     if problem:
         sentence = f"{name} does not fit here, Slurm's commands are used instead: {problem}"

@@ -1,4 +1,4 @@
-"""Can what is installed here see this node's GPUs, and test them? By the driver's own traces, not by ours."""
+"""Can what is installed here see this node's GPUs, and test them? Judged by the traces that the driver leaves."""
 
 from __future__ import annotations
 

@@ -20,10 +20,7 @@ _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
 def check(settings: Mapping[str, str], config: Path | None, root: Path = Path("/")) -> list[Advice]:
-    """All findings about this machine.
-
-    The settings are empty if Slurm could not be asked. `root` is the folder that stands for `/`.
-    """
+    """Return all findings about this machine; `settings` is empty if Slurm could not be asked, `root` stands for /."""
     found = []
     for key in ("Prolog", "Epilog", "HealthCheckProgram"):
         path = value(settings, key)
@@ -38,7 +35,7 @@ def check(settings: Mapping[str, str], config: Path | None, root: Path = Path("/
 
 
 def settings_of(root: Path) -> dict[str, str]:
-    """The scripts' settings, `KEY=value` lines of their file; empty if there is none."""
+    """Return the scripts' settings, `KEY=value` lines of their file; empty if there is no such file."""
     try:
         text = (root / ENV_FILE.lstrip("/")).read_bytes().decode("utf-8", "replace")
     except OSError:
@@ -101,7 +98,7 @@ def py_spy_may(path: str | None = None) -> bool:
 
 
 def ptrace(scope: int | None, granted: bool) -> Advice:
-    """Whether an agent's py-spy can read the stacks of ranks.
+    """Return whether an agent's py-spy can read the stacks of ranks.
 
     The scope is None if it cannot be read. With `granted`, py-spy has the capability itself.
     """

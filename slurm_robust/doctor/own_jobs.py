@@ -13,7 +13,7 @@ from slurm_robust.slurm.admission import Association, PartitionRules
 
 ABOUT = "own_jobs"
 _OF_SETTINGS = re.compile(r"account|qos|permitted|partition|association|user", re.IGNORECASE)
-"""What is said of a job that the site's settings forbid; others, for example, that no node is free."""
+"""Words in a refusal that come from the site's settings; other refusals say, for example, that no node is free."""
 
 
 def enforced(settings: Settings) -> bool:
@@ -30,10 +30,10 @@ def judge(
     *,
     standby: Sequence[str] = (),
 ) -> list[Advice]:
-    """Findings about the jobs of the daemon's user in these partitions.
+    """Return findings about the jobs of the daemon's user in these partitions.
 
-    `associations` is None if Slurm enforces none; `tried` has what `sbatch --test-only` said, by partition. What is
-    wrong in a partition other than those of the standby pools is advice: perhaps nobody trains there.
+    `associations` is None if Slurm enforces none; `tried` has what `sbatch --test-only` said, by partition. A problem
+    in a partition without a standby pool is only advice: perhaps no training runs there.
     """
     if associations is not None and not associations:
         account = next((min(p.accounts) for p in partitions if p.accounts), config.account or "ACCOUNT")

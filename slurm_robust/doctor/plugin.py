@@ -61,7 +61,7 @@ def check(settings: Mapping[str, str], root: Path = Path("/")) -> list[Advice]:
 
 
 def _conf(settings: Mapping[str, str], root: Path) -> str:
-    """Return the path of plugstack.conf: where slurm.conf names none, Slurm takes the one beside slurm.conf."""
+    """Return the path of plugstack.conf: if slurm.conf names none, Slurm takes the file beside slurm.conf."""
     named = value(settings, "PlugStackConfig")
     if named:
         return named
@@ -72,10 +72,10 @@ def _conf(settings: Mapping[str, str], root: Path) -> str:
 
 
 def read(conf: str, root: Path, depth: int = 0) -> list[PlugstackLine]:
-    """The lines of plugstack.conf, with those of included files in their place.
+    """Return the lines of plugstack.conf, with the lines of included files in their place.
 
     Raises:
-        OSError: the file itself cannot be read; an included one is skipped.
+        OSError: the file itself cannot be read; an included file that cannot be read is skipped.
     """
     out: list[PlugstackLine] = []
     for row in (root / conf.lstrip("/")).read_text("utf-8", "replace").splitlines():
@@ -140,7 +140,7 @@ def _arguments(line: PlugstackLine) -> list[Advice]:
 
 
 def _command(line: PlugstackLine, library: bytes, root: Path) -> list[Advice]:
-    """Whether srobust is at the path in the line, else at the one that was compiled in."""
+    """Tell whether srobust is at the path in the line, or else at the compiled-in path."""
     path = _chosen("command", line, library)
     if not path or os.access(root / path.lstrip("/"), os.X_OK):
         return []
@@ -161,7 +161,7 @@ def _python(line: PlugstackLine, library: bytes, root: Path) -> list[Advice]:
 
 
 def _chosen(name: str, line: PlugstackLine, library: bytes) -> str:
-    """This argument in the line, where it has an effect, else the compiled-in value; empty if there is neither."""
+    """Return this argument of the line if it has an effect, else the compiled-in value; empty if there is neither."""
     shape, start = ARGUMENTS[name][0], f"{name}="
     given = [text.removeprefix(start) for text in line.arguments if text.startswith(start)]
     given = [text for text in given if re.fullmatch(shape, text)]

@@ -18,7 +18,7 @@ REQUEUE_DELAY_S, LEAST_REQUEUE_DELAY_S = 10, 3
 the job pointed at its seat in time where Slurm itself has requeued it."""
 _NOTHING = ("", "(null)", "none", "n/a")
 _NO_LIMIT = 65533
-"""From here on Slurm's 16-bit numbers mean "not set" or "no limit"."""
+"""The least value by which Slurm's 16-bit numbers mean "not set" or "no limit"."""
 
 
 def judge(settings: Settings, config: Config) -> list[Advice]:
@@ -44,7 +44,7 @@ def judge(settings: Settings, config: Config) -> list[Advice]:
 
 
 def version_of(settings: Settings) -> tuple[int, int]:
-    """Slurm's major version, `(22, 5)`; zeros where it is unknown."""
+    """Return Slurm's major version, `(22, 5)`; zeros if it is unknown."""
     match = re.match(r"(\d{1,3})\.(\d{1,3})", value(settings, "SLURM_VERSION"))
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
@@ -62,7 +62,7 @@ def words(settings: Settings, key: str) -> set[str]:
 
 
 def seconds(settings: Settings, key: str) -> int | None:
-    """`30 sec`, `5 min`, `65534`: seconds; None if there is none or Slurm means no limit."""
+    """Return the seconds in `30 sec`, `5 min` or `65534`; None if there is no number or Slurm means no limit."""
     match = re.match(r"(\d{1,9})\s*(sec|min)?", value(settings, key))
     if match is None or int(match[1]) >= _NO_LIMIT:
         return None
@@ -115,7 +115,7 @@ def _prolog_flags(settings: Settings) -> Advice:
 
 
 def _script_limits(settings: Settings) -> dict[str, int | None]:
-    """The time limits of prolog and epilog, seconds, by key. Since 25.05 Slurm shows two of them where they differ."""
+    """Return the time limits of prolog and epilog, seconds, by key. Slurm 25.05 and later shows two if they differ."""
     apart = [key for key in ("PrologTimeout", "EpilogTimeout") if value(settings, key)]
     return {key: seconds(settings, key) for key in apart or ["PrologEpilogTimeout"]}
 

@@ -1,4 +1,4 @@
-"""robust.yaml beside what is there: can nodes and users read it, and do its names, files and modes exist?"""
+"""Compares robust.yaml with the machine: can nodes and users read it, and do its names, files and modes exist?"""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def daemon(config: Config, state: Mapping[str, Any], now_s: float) -> list[Advic
 
 
 def partitions(config: Config, there: Collection[str]) -> list[Advice]:
-    """Return whether Slurm has the partitions of `standby`, with nodes in them; `there` are those that it has."""
+    """Return whether Slurm has the partitions of `standby`, with nodes in them; `there` has Slurm's partitions."""
     about = "standby.partitions"
     found = []
     for name in config.standby.partitions:

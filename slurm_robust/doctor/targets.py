@@ -16,7 +16,7 @@ from slurm_robust.config.site import Config
 from slurm_robust.doctor.advice import Advice, Severity
 
 CONNECT_S, ALL_S = 4.0, 6.0
-"""For one connection; and for all targets together, since a name service may not answer at all."""
+"""The time for one connection; and for all targets together, since a name service may not answer at all."""
 
 Connect = Callable[[str, int], None]
 """Opens a connection to a host and port, and closes it; raises OSError."""

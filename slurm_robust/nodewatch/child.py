@@ -1,7 +1,7 @@
-"""Runs sources that may hang in the kernel in a child: it sends JSON lines, and is abandoned when it falls silent.
+"""Runs sources that may hang in the kernel in a child, which sends JSON lines and is abandoned when it falls silent.
 
-A child that cannot be killed (it sleeps in a driver) is left where it is and remembered, also across a restart of the
-service: as long as this child is there, no other child is started, since it would hang in the same place.
+A child that cannot be killed (it sleeps in a driver) is left alone and remembered, also across a restart of the
+service: as long as this child exists, no other child is started, since that would hang in the same place.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ChildSource(Source):
         self.due_s = moment.monotonic_s + self._silent_s
 
     def read(self, moment: Moment) -> list[Seen]:
-        """What the child has sent; at its end, the time of the next one is set."""
+        """Return the findings that the child has sent; at the child's end, set the time of the next child."""
         try:
             piece = os.read(self.fd, _PIECE_BYTES)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Is a lost disk in use? It is where a mounted file system or swap is on it, and no other disk stands in for it."""
+"""Is a lost disk in use? It is, if a mounted file system or swap is on it, and no other disk stands in for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_robust.nodecheck.sources import mounts, small_files
 
 _STRIPED = ("raid0", "linear")
 _PARTITION = r"(?:n\d+)?(?:p?\d+)?"
-"""What may follow a disk's name: an NVMe controller's namespace, a partition."""
+"""The end of a device's name after the disk's: an NVMe controller's namespace, a partition."""
 _MOST = 1024
 
 

@@ -1,8 +1,8 @@
-"""Which number has the GPU of a PCI address? That of its device file, `/dev/nvidiaN`: the driver's minor number.
+"""Which number has the GPU of a PCI address?
 
-It is the one number that a process's open files show without doubt. NVML's order is that of the bus, and Slurm's is
-that of the records in gres.conf; both may differ from it. A GPU that has left the bus is still known by the number that
-it had: nothing is forgotten within a boot.
+The number of its device file, `/dev/nvidiaN`: the driver's minor number. Only this number can be seen without doubt in
+a process's open files. NVML's order is that of the bus, and Slurm's is that of the records in gres.conf; both may
+differ from the driver's. A GPU that has left the bus keeps its number: numbers are not forgotten within a boot.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class GpuNumbers:
 
     @property
     def kept(self) -> dict[str, int]:
-        """What is known, for the next start; plain JSON."""
+        """The known numbers for the next start; plain JSON."""
         return dict(self._numbers)
 
     def learn(self, numbers: Mapping[str, int], *, guessed: bool = False) -> None:
-        """Take PCI address → minor number; what is `guessed` only where no GPU that was known is missing."""
+        """Take PCI address → minor number; take guessed numbers only if every known GPU is among them."""
         named = {gpu_name(bus): number for bus, number in numbers.items() if bus}
         if not guessed or set(named) >= set(self._numbers):
             self._numbers.update(named)
@@ -61,12 +61,12 @@ class GpuNumbers:
 
 
 def driver_numbers(root: Path, wait_s: float = 2.0) -> tuple[dict[str, int], bool]:
-    """PCI address → minor number by the driver's files; none if they are not read after `wait_s`.
+    """Return PCI address → minor number by the driver's files; empty if the files are not read after `wait_s`.
 
-    Reading one may hang where a GPU is lost, so a thread does it; while it hangs this process cannot end.
+    Reading a file may hang if a GPU is lost, so a thread does it; while the thread hangs, this process cannot end.
 
     Returns:
-        The numbers, and whether they are guessed: where no file names one, the driver is taken to count by the bus.
+        The numbers, and whether they are guessed: if no file names a number, the driver is assumed to count by the bus.
     """
     found: list[tuple[dict[str, int], bool]] = []
     reading = threading.Thread(target=lambda: found.append(_read(root)), daemon=True)

@@ -21,9 +21,9 @@ from slurm_robust.nodewatch.verdicts import to_json
 
 _CPU, _MEMORY = "host_cpu", "host_memory"
 _LEAST_CPUS, _LEAST_SHARE = 1.0, 0.05
-"""What strangers must use together: this many CPUs, and this share of all."""
+"""The least use by foreign processes together that is told: this many CPUs, and this share of all CPUs."""
 _IDLE_SHARE = 0.1
-"""With more of the CPUs idle the jobs have what they need."""
+"""The idle share of the CPUs beyond which the jobs have what they need."""
 _LOOKS = 2
 _SMALL_CPUS = 0.02
 _MAX_NAMED = 5

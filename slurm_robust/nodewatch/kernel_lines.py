@@ -1,7 +1,7 @@
-"""Judges what lines of the kernel log mean for jobs, by the checks' own probes and judges, as the lines come.
+"""Judges the meaning of kernel log lines for jobs, by the checks' own probes and judges, as the lines come.
 
-The checks `xid`, `kernel_log` and `nic_log` read these records as if they were all of the log; nothing is kept between
-two batches but counts of what is only told when it comes often.
+The checks `xid`, `kernel_log` and `nic_log` read these records as if they were the whole log. Between two batches only
+counts are kept, of events that are told only if they come often.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KernelLines:
     """Judges batches of records.
 
     Args:
-        context: As the checks get it; its kernel log is replaced by each batch. What it shares is kept.
+        context: The context of the checks; each batch replaces its kernel log. Its shared values are kept.
         chosen: The site's options by check.
         gpus: Numbers of GPUs by their PCI address.
         disable: Checks that the site has switched off.
@@ -57,12 +57,12 @@ class KernelLines:
         self._often: dict[str, tuple[int, float]] = {}  # kind → lines, since when
 
     def judge(self, log: KernelLog, moment: Moment, source: str = "kmsg") -> list[Seen]:
-        """What these records tell, oldest first.
+        """Return the findings in these records, oldest first.
 
         Args:
             log: The records: raw ones with their numbers, or a saved log's lines (then it has a name).
             moment: When they were read; a record with a time since boot has its own.
-            source: Named in the findings.
+            source: The source that the findings name.
         """
         found = []
         for name, check in self._checks.items():
@@ -123,7 +123,7 @@ class KernelLines:
         return found
 
     def _tally(self, kind: str, count: int, moment: Moment) -> int:
-        """How many lines of this kind came in the last half hour."""
+        """Count these lines, and return how many lines of this kind came in the last half hour."""
         before, since_s = self._often.get(kind, (0, moment.uptime_s))
         if moment.uptime_s - since_s > _COUNT_S:
             before, since_s = 0, moment.uptime_s
@@ -132,7 +132,7 @@ class KernelLines:
 
 
 def _time_of(log: KernelLog, text: str, moment: Moment) -> float:
-    """When the first record with this text was written, in seconds since the epoch."""
+    """Return when the first record with this text was written, in seconds since the epoch."""
     end = b"\n" if log.name else b"\0"
     at = log.data.find(text.encode("utf-8", "replace"))
     if at < 0:

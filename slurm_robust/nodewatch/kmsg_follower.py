@@ -1,7 +1,7 @@
 """Follows the kernel log (source `kmsg`): a device by poll, and a plain file by its size.
 
-A read takes a bounded piece, so that a flood of lines costs no memory. What was judged before a restart is passed over
-by the cursor in the state folder; records that the kernel overwrote before they could be read are said.
+A read takes a bounded piece, so that a flood of lines costs no memory. After a restart, the cursor in the state folder
+skips records that were judged before; lost records, which the kernel overwrote before they could be read, are reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from slurm_robust.nodewatch.source import NEVER_S, Source, SourceBrokenError
 _PIECE_BYTES = 256 << 10
 _RECORD_BYTES = 8192  # the kernel's own limit for one read of /dev/kmsg
 _BACK_BYTES = 8 << 20
-"""Of a plain file that was never read: so much of its end."""
+"""The size of the end that is read of a plain file that was never read."""
 _FILE_POLL_S = 0.25
 _LATE_S = 10.0
 """A line may come so late, or the kernel's clock and ours differ by so much."""
@@ -56,16 +56,16 @@ class KmsgFollower(Source):
         seq, file, at = cursor.get("seq"), cursor.get("file"), cursor.get("at")
         self._seq = seq if isinstance(seq, int) else -1
         self._end_s = -math.inf
-        """When all was read that there was, in seconds since the epoch: what comes later is no older."""
+        """When the log was last read to its end, in seconds since the epoch: later records are not older."""
         self._file, self._at = (file, at) if isinstance(file, str) and isinstance(at, int) else ("", 0)
 
     @property
     def cursor(self) -> dict[str, Any]:
-        """Up to where everything is judged; plain JSON."""
+        """The position up to which everything is judged; plain JSON."""
         return {"file": self._file, "at": self._at} if self._plain else {"seq": self._seq}
 
     def open(self, moment: Moment) -> None:
-        """As `Source.open`; a file that does not exist yet is an error, and tried again."""
+        """Open as `Source.open` does; a file that does not exist yet is an error, and is tried again."""
         self._held = self._open(self._path)
         info = os.fstat(self._held)
         self._plain = stat.S_ISREG(info.st_mode)
@@ -78,14 +78,14 @@ class KmsgFollower(Source):
             raise SourceBrokenError(f"{self._path}: neither a device nor a plain file")
 
     def _begin(self, info: os.stat_result) -> None:
-        """Where in a plain file to go on: at the cursor, if it is the same file and has not shrunk."""
+        """Find where to go on in a plain file: at the cursor, if it is the same file and has not shrunk."""
         name = f"{info.st_dev}:{info.st_ino}"
         if name != self._file or self._at > info.st_size:
             self._at = max(0, info.st_size - _BACK_BYTES) if not self._file else 0
         self._file = name
 
     def close(self) -> None:
-        """As `Source.close`."""
+        """Close as `Source.close` does."""
         if self._held >= 0:
             os.close(self._held)
         self._held = self.fd = -1
@@ -121,7 +121,7 @@ class KmsgFollower(Source):
         return [*gap, *found]
 
     def tick(self, moment: Moment) -> list[Seen]:
-        """What a plain file has more by now."""
+        """Return findings in what a plain file has gained."""
         self.due_s = moment.monotonic_s + _FILE_POLL_S
         try:
             there = self._path.stat()

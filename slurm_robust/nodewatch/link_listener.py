@@ -1,8 +1,8 @@
 """Listens for links that go up or down (source `link`): rtnetlink tells of each at once.
 
-Considered are the interfaces that the check `ethernet` considers: default routes, RoCE, the site's own, and what they
-stand on. Whether one is without a link is that check's own word. All of it runs in a child: reading a card's speed
-waits for the kernel's lock of all interfaces, which a card that resets itself may hold for minutes.
+The listener considers the interfaces that the check `ethernet` considers: default routes, RoCE, the site's own, and the
+interfaces below them. That check decides whether an interface is without a link. The listener runs in a child: reading
+a card's speed waits for the kernel's lock of all interfaces, which a card that resets itself may hold for minutes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LinkListener:
         self._linked: dict[str, bool] = {}
 
     def open(self, moment: Moment) -> None:
-        """Begin; raises OSError where the kernel has no such socket."""
+        """Begin to listen; raises OSError if the kernel has no such socket."""
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
         self._socket.setblocking(False)
         self._socket.bind((0, _RTMGRP_LINK))
@@ -69,7 +69,7 @@ class LinkListener:
         self._linked = {name: linked for name, linked, _ in self._states()}
 
     def read(self, moment: Moment) -> list[Seen]:
-        """What the kernel says of links that are considered."""
+        """Return the kernel's reports of links that are considered."""
         assert self._socket is not None
         found: list[Seen] = []
         for _ in range(_MAX_MESSAGES):
@@ -125,7 +125,7 @@ class LinkListener:
 
 
 def body(context: Context, interfaces: Sequence[str]) -> Body:
-    """What the child does: listens until the service is gone, and says at least each half minute that it lives."""
+    """Return the work of the child: listen until the service is gone, with a sign of life at least each half minute."""
 
     def run(send: Send) -> None:
         parent = os.getppid()
@@ -142,15 +142,15 @@ def body(context: Context, interfaces: Sequence[str]) -> Body:
 
 
 def findings(message: Message, _: Moment) -> list[Seen]:
-    """What a message of the child means."""
+    """Return the findings in a message of the child."""
     told = (NodeFinding(**{**raw, "gpus": tuple(raw["gpus"])}) for raw in message["findings"])
     return [Seen(finding, about=finding.text) for finding in told]
 
 
 def messages(data: bytes) -> Iterator[tuple[str, str, str, bool]]:
-    """(interface, its state and carrier as /sys has them, switched on) of each link message; what is broken is skipped.
+    """Yield (interface, its state and carrier as /sys has them, switched on) of each link message.
 
-    An interface that is removed is `notpresent`.
+    A broken message is skipped. An interface that is removed is `notpresent`.
     """
     at = 0
     while at + _HEADER.size <= len(data):

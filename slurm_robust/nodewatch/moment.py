@@ -32,5 +32,5 @@ class Moment(NamedTuple):
         return self.bounded(self.wall_s - (self.uptime_s - uptime_s))
 
     def bounded(self, wall_s: float) -> float:
-        """Return a log's time as far as it can be true: not later than now, nor before what was read already."""
+        """Return a log's time, limited to times that can be true: from the last reading until now."""
         return min(self.wall_s, max(self.since_s, wall_s))

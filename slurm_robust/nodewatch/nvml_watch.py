@@ -1,7 +1,7 @@
 """Receives NVML's events as they come (source `nvml`), and runs its checks every ten seconds, in one child.
 
-Where the library or the board has no events the checks alone remain. The child ends after an hour, so that GPUs that
-came or went and a driver of another version are met anew.
+If the library or the board has no events, only the checks remain. The child ends after an hour, so that the next child
+meets GPUs that came or went, and a driver of another version.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SOONEST_S = 2.0
 
 
 def body(checks: Sequence[Check], context: Context, chosen: Mapping[str, Mapping[str, Any]]) -> Body:
-    """What the child does."""
+    """Return the work of the child."""
 
     def run(send: Send) -> None:
         parent = os.getppid()
@@ -84,13 +84,13 @@ def _still_hangs(chosen: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def _driver(context: Context) -> tuple[str, tuple[str, ...]]:
-    """Changes where the driver is loaded anew, or GPUs come or go."""
+    """Return the driver's version and GPUs, which change if the driver is loaded anew, or GPUs come or go."""
     root = context.path("/proc/driver/nvidia")
     return small_files.read_text(root / "version", 256), tuple(small_files.names(root / "gpus"))
 
 
 def _listen(send: Send, wait: Callable[[float], tuple[int, str, int] | None] | None, look_s: float) -> None:
-    """Until the checks are due, or an event wants them sooner."""
+    """Send events until the checks are due, or an event wants the checks sooner."""
     end_s = look_s + EVERY_S
     while (left_s := end_s - time.monotonic()) > 0:
         event = wait(left_s) if wait is not None else None
@@ -134,7 +134,7 @@ def _events(indexes: Sequence[int]) -> Callable[[float], tuple[int, str, int] | 
 
 
 def findings(verdicts: Verdicts, lines: KernelLines, gpus: GpuNumbers, message: Message, moment: Moment) -> list[Seen]:
-    """What a message of the child means."""
+    """Return the findings in a message of the child."""
     if message.get("xid") in xids.SAID_IN_WORDS:
         return []
     if "xid" in message:

@@ -21,7 +21,7 @@ _SOURCES = {**dict.fromkeys(nvml_watch.CHECKS, "nvml"), **dict.fromkeys(polls.RD
 
 
 def look(chosen: Choices, context: Context, say: Say) -> list[NodeFinding]:
-    """What there is to find now: this boot's kernel log, and one run of every check of the service.
+    """Return the present findings, by this boot's kernel log and one run of every check of the service.
 
     Returns:
         Findings numbered from 1, oldest first.

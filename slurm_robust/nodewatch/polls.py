@@ -36,7 +36,7 @@ _PortState = tuple[str, "int | None"]
 
 
 def available(names: Sequence[str], disable: Sequence[str]) -> list[Check]:
-    """These checks without what the site has switched off."""
+    """Return these checks without those that the site has switched off."""
     return registry.select("full", names, disable)
 
 
@@ -54,9 +54,9 @@ def run_here(check: Check, context: Context, chosen: Chosen) -> dict[str, Any]:
 def node_body(
     checks: Sequence[Check], context: Context, chosen: Chosen, deadline_s: float, disable: Sequence[str] = ()
 ) -> Body:
-    """Runs these checks every half minute, each of those that may block as the engine does: in a process of its own.
+    """Return a body that runs these checks every half minute; a check that may block runs in a process of its own.
 
-    Those that read only /proc and /sys (their lane is `files`) run in the child itself, which saves their processes.
+    Checks that read only /proc and /sys (their lane is `files`) run in the child itself, which saves their processes.
     """
     apart = [check for check in checks if check.lane != _FILES]
 
@@ -112,7 +112,7 @@ def rdma_body(checks: Sequence[Check], context: Context, chosen: Chosen) -> Body
 
 
 def ports(context: Context, ignore: Sequence[Any]) -> dict[str, _PortState]:
-    """Every port that concerns this node, by `mlx5_0/1`."""
+    """Return every port that concerns this node, by `mlx5_0/1`."""
     found = {}
     for device, port in rdma.all_ports(_named(context), ignore):
         folder = context.path(rdma.CLASS) / device["name"] / "ports" / str(port["port"])
@@ -123,7 +123,7 @@ def ports(context: Context, ignore: Sequence[Any]) -> dict[str, _PortState]:
 
 
 def _known(before: _PortState | None, now: _PortState) -> _PortState:
-    """What is known of a port: what cannot be read now is as it was; a counter that has fallen is not known."""
+    """Return the known state of a port: the old value if it cannot be read now; None for a counter that has fallen."""
     if before is None:
         return now
     fell = before[1] is not None and now[1] is not None and now[1] < before[1]
@@ -144,14 +144,14 @@ def _lost(before: _PortState | None, state: str) -> bool:
 
 
 def _flapped(before: _PortState | None, state: str, lost: int | None) -> bool:
-    """Down and up again between two readings."""
+    """Tell whether the port went down and up again between two readings."""
     if before is None or before[1] is None or lost is None:
         return False
     return before[0] == state == "ACTIVE" and lost > before[1]
 
 
 def rdma_findings(verdicts: Verdicts, message: Message, moment: Moment) -> list[Seen]:
-    """A port's loss as it happens, and what the checks say of ports that stay away."""
+    """Return the loss of a port as it happens, and the checks' findings about ports that stay away."""
     results = message["results"]
     ports_said = next((r for r in results if r["name"] == "rdma_ports"), {"reason": "", "status": "pass"})
     found = []

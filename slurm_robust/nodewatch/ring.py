@@ -1,7 +1,7 @@
 """Keeps the newest findings in memory, and writes them whole into the file that agents read.
 
-Equal findings that come close together are one, with a count. Whatever stands in the way of a write (a full disk, a
-folder that others may write) is said once and tried again: nothing here raises.
+Equal findings that come close together become one, with a count. If a write fails (a full disk, a folder that others
+may write), that is said once and the write is tried again: nothing here raises.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FLAP_MERGE_S = 10.0
 MERGE_S = 600.0
 _MAX_KEPT = 192
 _MAX_OF_ONE = 16
-"""Of one thing the last few: a link that flaps all day must not push a lost GPU out."""
+"""The most findings kept of one thing: a link that flaps all day must not push out the loss of a GPU."""
 _TEXT_CHARS = 240
 _TRY_AGAIN_S = 5.0
 _COUNTED = re.compile(r" \(seen \d{1,12} times\)\Z")
@@ -44,12 +44,12 @@ class Seen(NamedTuple):
     """A finding that has no number yet.
 
     Attributes:
-        finding: With `seq` 0.
-        times: How often it was seen.
-        about: What else tells it from others of its kind: a disk, a reason.
-        unfit: The check or catalogue that judged it fails the node.
-        remedy: What repairs it without a person, by its name; empty for nothing.
-        well: What was wrong with this kind is over.
+        finding: The finding, with `seq` 0.
+        times: How often the finding was seen.
+        about: What else tells the finding from others of its kind: a disk, a reason.
+        unfit: Whether the check or catalogue that judged the finding fails the node.
+        remedy: The name of the remedy that repairs the node without a person; empty for none.
+        well: Whether the problem of this kind is over.
     """
 
     finding: NodeFinding
@@ -90,7 +90,7 @@ class FindingRing:
         """Go on where an earlier service of this boot ended.
 
         Args:
-            least_seq: Numbers up to this one were given out, whatever the file has.
+            least_seq: Numbers up to this one were given out, even if the file does not have them.
         """
         try:
             found = node_findings.read(str(self.folder), self.boot, owners=(0, os.geteuid()))
@@ -108,7 +108,7 @@ class FindingRing:
 
     @property
     def findings(self) -> list[NodeFinding]:
-        """What is kept, in the order of numbers."""
+        """The findings that are kept, in the order of numbers."""
         return list(self._kept)
 
     def add(self, seen: Seen) -> NodeFinding | None:
@@ -156,12 +156,12 @@ class FindingRing:
             self._entries = {key: entry for key, entry in self._entries.items() if entry.seq not in gone}
 
     def due_s(self) -> float:
-        """When the next write may be, monotonic; infinity where nothing is to write."""
+        """Return when the next write may be, monotonic; infinity if nothing is to be written."""
         pause_s = _TRY_AGAIN_S if self._problem else WRITE_S
         return self._written_s + pause_s if self.dirty else float("inf")
 
     def flush(self, now_s: float) -> bool:
-        """Write what is new, if it is due; True if nothing is left to write."""
+        """Write what is new, if the write is due; return True if nothing is left to write."""
         if self.dirty and now_s >= self.due_s():
             self._written_s = now_s
             problem = self._write()

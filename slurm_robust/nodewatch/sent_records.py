@@ -35,7 +35,7 @@ class SentRecords:
         disable: Checks that the site has switched off.
 
     Raises:
-        CheckError: The site chose what no check has.
+        CheckError: The site chose an option that no check has.
     """
 
     def __init__(self, node: str, driver: int, chosen: Mapping[str, Mapping[str, Any]], disable: Sequence[str]) -> None:
@@ -55,14 +55,14 @@ class SentRecords:
         source: str,
         since_s: float = 0.0,
     ) -> list[NodeFinding]:
-        """What those of the records tell that are new, oldest first.
+        """Return the findings in those of the records that are new, oldest first.
 
         Args:
-            records: As `/dev/kmsg` gives them; a line that is not a record is skipped.
+            records: The records, as `/dev/kmsg` gives them; a line that is not a record is skipped.
             gpus: Numbers of GPUs by their PCI address.
             wall_s: That node's time, seconds since the epoch.
-            since_boot_s: The same, seconds since its boot.
-            source: Named in the findings.
+            since_boot_s: That node's time, seconds since its boot.
+            source: The source that the findings name.
             since_s: No record is older than this, seconds since the epoch.
         """
         data = b""

@@ -1,7 +1,7 @@
 """Runs the loop: waits for all sources at once, judges what they say, and writes the findings and its own state.
 
-What was judged is kept only after the ring has it: a service that is killed in between reads some records again, and
-the ring knows them.
+The cursor is stored only after the ring has the findings: a service that is killed in between reads some records again,
+and the ring recognises them.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _LINK_SILENT_S = 120.0
 
 Show = Callable[[NodeFinding], None]
 MakeReporter = Callable[[str, "dict[str, Any]"], SlurmReporter]
-"""Makes what tells Slurm, from the child that hung and what was not told before the last end."""
+"""Makes the reporter to Slurm, from the child that hung and the faults that were not told before the last end."""
 
 
 class RunningError(Exception):
-    """Another service watches with this state folder, or the folder cannot be used; the message says which."""
+    """Another service uses this state folder, or the folder cannot be used; the message says which."""
 
 
 @dataclass
@@ -235,7 +235,7 @@ class Service:
         return renewed and not self._stop
 
     def _turn(self, moment: Moment) -> None:
-        """Start what is to be started, do what is due, write what is new."""
+        """Start the sources that are to be started, do the steps that are due, write what is new."""
         for watched in self._watched:
             if not watched.running and moment.monotonic_s >= watched.again_s:
                 self._start(watched, moment)
@@ -268,7 +268,7 @@ class Service:
         self._take(watched, begin, moment)
 
     def _take(self, watched: _Watched, step: Callable[[Moment], list[Seen]], moment: Moment) -> None:
-        """Let a source do one step; whatever breaks in it breaks this source alone."""
+        """Let a source do one step; an error in the step stops this source alone."""
         if not watched.running:
             return
         try:
@@ -315,7 +315,7 @@ class Service:
 
     @contextlib.contextmanager
     def _lock(self) -> Any:
-        """One service a state folder; a folder that cannot be used is said, and no reason not to watch."""
+        """Allow one service for each state folder; a folder that cannot be used is reported, and the watch goes on."""
         try:
             self._own.mkdir(mode=0o755, parents=True, exist_ok=True)
             inside = state_folder.open_own(str(self._own))
@@ -380,7 +380,7 @@ def _utc(at_s: float) -> str:
 
 
 def _nvml_wanted(context: Context, say: Say) -> bool:
-    """Whether to ask NVML; its binding is loaded here, so that each child has it. Where it is missing, that is said."""
+    """Return whether to ask NVML. Its binding is loaded here, for every child; a missing binding is reported."""
     if not polls.driver_there(context):
         return False
     try:
@@ -391,5 +391,5 @@ def _nvml_wanted(context: Context, say: Say) -> bool:
 
 
 def say_on_stderr(line: str) -> None:
-    """One line for journald."""
+    """Write one line for journald."""
     print(f"srobust nodewatch: {line}", file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ SILENT_S = 60.0
 SPREAD_S = 20.0
 """The services of all nodes start at once when a site is set up or booted; their calls to Slurm do not."""
 LONGEST_GAP_S = 3600.0
-"""Between two tries to tell the daemon, at most; the first comes after `EVERY_S`, and each gap is twice the last."""
+"""The longest time between two tries to tell the daemon; the first is after `EVERY_S`, and each gap is doubled."""
 
 
 class SettingsFile(ChildSource):

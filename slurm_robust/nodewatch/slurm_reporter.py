@@ -1,8 +1,8 @@
-"""Tells Slurm of faults that make this node unfit: they are marked for srobustd, or the node is drained by permit.
+"""Tells Slurm of faults that make this node unfit: marks the faults for srobustd, or drains the node by permit.
 
-What is done is the gate's decision, the same as for prolog and health check. The calls run in a child with a deadline,
-one child at a time, and none if nothing is to be told: a slurmctld that does not answer costs the service nothing.
-While it is away the child is started again after a pause that grows, as that of a source that breaks.
+The gate decides what to do, as it does for prolog and health check. The calls run in a child with a deadline, one child
+at a time, and only if something is to be told: a slurmctld that does not answer costs the service nothing. While
+slurmctld is away, the child is started again after growing pauses, as a source that breaks is.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 NAME = "slurm"
 GAP_S, LONGEST_GAP_S = 2.0, 60.0
-"""Between two children at least; it doubles while ever new faults come, so that many nodes cannot flood slurmctld."""
+"""The least time between two children; it doubles while new faults come, so that many nodes do not flood slurmctld."""
 AGAIN_S = 600.0
 """The same fault is not told again within this time, unless it was over in between."""
 _SLACK_S = 4.0
-"""For the child's start and the gate's random pause, beside the time for its calls."""
+"""The time for the child's start and the gate's random pause, beside the time for its calls."""
 _MAX_FAULTS = 32
 _RECENT_S = 600.0
-"""What is older when it is found happened before this service watched: prolog and health check deal with that."""
+"""The age beyond which a fault happened before this service watched: prolog and health check deal with such faults."""
 
 
 class UnfitNode(NamedTuple):
@@ -83,11 +83,11 @@ class SlurmReporter(ChildSource):
 
     @property
     def kept(self) -> dict[str, list[list[Any]]]:
-        """What is to be told, for the next start; plain JSON."""
+        """The faults that are to be told, for the next start; plain JSON."""
         return {"waiting": [[*fault[:4], list(fault.gpus), *fault[5:]] for fault in self._waiting.values()]}
 
     def offer(self, seen: Seen, moment: Moment) -> None:
-        """Take note of a finding: it is told where it makes the node unfit, and not any more once that is over."""
+        """Note a finding: it is told if it makes the node unfit, and no longer once the fault is over."""
         finding = seen.finding
         if seen.well:
             self._waiting = {key: fault for key, fault in self._waiting.items() if fault.kind != finding.kind}
@@ -108,7 +108,7 @@ class SlurmReporter(ChildSource):
             self._plan(moment)
 
     def open(self, moment: Moment) -> None:
-        """Be ready; a child is started only where there is something to tell."""
+        """Be ready; a child is started only if there is something to tell."""
         self.require_none_hung()
         self._plan(moment)
 
@@ -168,7 +168,7 @@ def reporter(config: Config, node: str, say: Say, *, hung: str, kept: Mapping[st
 
 
 def marker_of(faults: Sequence[UnfitNode]) -> FaultMarker:
-    """One marker for those that jobs cannot go on with; if there is none, one for all, which spares the jobs."""
+    """Return one marker for the faults that jobs cannot go on with; without any, one for all, which spares jobs."""
     urgent = [fault for fault in faults if fault.urgent]
     told = urgent or list(faults)
     whole_node = any(not fault.gpus for fault in told)
@@ -182,7 +182,7 @@ def marker_of(faults: Sequence[UnfitNode]) -> FaultMarker:
 
 
 def lacking(config: Config) -> str:
-    """Why Slurm could not be told of anything from here, with what to do about it; empty if nothing is missing."""
+    """Return why Slurm could not be told of faults from here, and what to do about it; empty if nothing is missing."""
     folder = config.slurm.bin_dir
     found = shutil.which("scontrol", path=folder or None)
     if found is not None:
@@ -199,7 +199,7 @@ def _key(fault: UnfitNode) -> str:
 
 
 def _faults(kept: Mapping[str, Any] | None) -> list[UnfitNode]:
-    """What an earlier start left; anything else is left out."""
+    """Return the faults that an earlier start left; anything else is left out."""
     raw = (kept or {}).get("waiting")
     found = map(_fault, raw[:_MAX_FAULTS] if isinstance(raw, list) else ())
     return [fault for fault in found if fault is not None]

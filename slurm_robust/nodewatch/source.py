@@ -18,9 +18,9 @@ class Source:
     """One way to learn what happens on this node.
 
     Attributes:
-        name: As findings name it.
-        fd: Is waited for; -1 if there is none.
-        due_s: When `tick` is wanted, monotonic.
+        name: The name that findings have for the source.
+        fd: The descriptor to wait for; -1 if there is none.
+        due_s: When `tick` is to be called, monotonic.
     """
 
     name = ""
@@ -38,11 +38,11 @@ class Source:
         """
 
     def read(self, moment: Moment) -> list[Seen]:
-        """What the descriptor has; called when it has something. Raises as `open`."""
+        """Return what the descriptor has; called when it can be read. Raises as `open`."""
         return []
 
     def tick(self, moment: Moment) -> list[Seen]:
-        """What is due; sets the next time. Raises as `open`."""
+        """Return the findings that are due, and set the next time. Raises as `open`."""
         return []
 
     def close(self) -> None:

@@ -2,8 +2,8 @@
 
 An XID's own urgency stands in its row of `catalogue.xids`.
 
-Whether something is a fault is the catalogue's and the checks' own judgement (`XidGrade`, `Status`); here stands only
-what a running job should do about it. What is named in no row follows its grade.
+The catalogue and the checks judge whether something is a fault (`XidGrade`, `Status`); this module says only what a
+running job should do about it. A fault without a row follows its grade.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ CHECKS: Mapping[str, UrgencyRule] = {
     "rdma_errors": UrgencyRule(AT_NEXT_CHECKPOINT, _RAIL),
     "ethernet": UrgencyRule(AT_NEXT_CHECKPOINT, _RAIL),
 }
-"""Check → how urgent it is where it fails the node."""
+"""Check → the urgency if the check fails the node."""
 
 REASONS: Mapping[str, UrgencyRule] = {
     "port_down": UrgencyRule(IF_REPEATED, _FLAP),
@@ -90,7 +90,7 @@ REASONS: Mapping[str, UrgencyRule] = {
     "page_pending": UrgencyRule(AT_NEXT_CHECKPOINT, _ROWS),
     "corrected_rate": UrgencyRule(AT_NEXT_CHECKPOINT, _STORM),
 }
-"""Reason of a check's finding → how urgent it is where it only warns; warnings that are not named are a note."""
+"""Reason of a check's finding → the urgency if the check only warns; a warning that is not named is a note."""
 _SOFT_FAILURES = ("remap_pending", "repair_pending", "recovery_drain_reset", "no_fabric_manager")
 """Failures that make a node unfit for the next job, and let the present one reach its checkpoint."""
 UNSEEN = UrgencyRule(NOTE, "ours: a line that the node itself does not bear out moves no job")
@@ -98,12 +98,12 @@ ALL_RAILS = UrgencyRule(NOW, "ours: no RDMA port is left: the job waits for ever
 
 
 def of_xid(code: int, grade: XidGrade, message: str = "") -> UrgencyRule:
-    """Of a line with this XID.
+    """Return the urgency of a line with this XID.
 
     Args:
         code: The XID.
-        grade: What the catalogue (or the site) makes of this very line.
-        message: The line's text: 154 names there what the driver wants.
+        grade: The grade that the catalogue (or the site) gives this very line.
+        message: The line's text: a line of XID 154 names what the driver wants.
     """
     known = xids.lookup(code)
     named = known.urgency
@@ -123,17 +123,18 @@ def of_xid(code: int, grade: XidGrade, message: str = "") -> UrgencyRule:
 
 
 def of_sxid(code: int, grade: XidGrade) -> UrgencyRule:
-    """Of an NVSwitch's line with this code, by what the catalogue (or the site) makes of it."""
+    """Return the urgency of an NVSwitch's line with this code, by the grade from the catalogue (or the site)."""
     return SXIDS["note" if grade is XidGrade.WARN and code in _SXID_NOTES else grade.value]
 
 
 def of_kernel(kind: str, status: Status, *, about_gpu: bool = False) -> UrgencyRule:
-    """Of a kernel message of this kind.
+    """Return the urgency of a kernel message of this kind.
 
     Args:
-        kind: By `kernel_patterns.KINDS`, or those of the check `nic_log`.
-        status: What its check says of it.
-        about_gpu: The message names a GPU: one of `gpu_driver` that names none comes when a driver is loaded.
+        kind: The kind, by `kernel_patterns.KINDS` or the check `nic_log`.
+        status: The status that its check gives it.
+        about_gpu: Whether the message names a GPU: a message of kind `gpu_driver` without a GPU comes when a driver is
+            loaded.
     """
     if status not in (Status.WARN, Status.FAIL):
         return UrgencyRule(NOTE, _PERSON)
@@ -146,13 +147,13 @@ def of_kernel(kind: str, status: Status, *, about_gpu: bool = False) -> UrgencyR
 
 
 def of_lost_disk(status: Status, *, example: str, named: bool, used: bool | None) -> UrgencyRule:
-    """Of a kernel message that a disk is gone.
+    """Return the urgency of a kernel message that a disk is gone.
 
     Args:
-        status: What its check says of it.
-        example: The line: an array that goes on without the disk says so.
-        named: It names the disk. One that does not is often a drive that somebody attached from afar.
-        used: Something on it is mounted; None if that is not known.
+        status: The status that its check gives it.
+        example: The line; an array that goes on without the disk says so in it.
+        named: Whether it names the disk. An unnamed disk is often a drive that somebody attached remotely.
+        used: Whether something on the disk is mounted; None if that is not known.
     """
     if "Disk failure on" in example and "failing" not in example:
         return UrgencyRule(AT_NEXT_CHECKPOINT, _ARRAY)
@@ -162,7 +163,7 @@ def of_lost_disk(status: Status, *, example: str, named: bool, used: bool | None
 
 
 def of_check(name: str, reason: str, status: Status) -> UrgencyRule:
-    """Of a check's finding; a failure is never a note."""
+    """Return the urgency of a check's finding; a failure is never a note."""
     if status is Status.WARN:
         return REASONS.get(reason, UrgencyRule(NOTE, _PERSON))
     if status is not Status.FAIL:

@@ -1,4 +1,4 @@
-"""Says what the findings of checks mean for jobs: only what changed since the last run is told."""
+"""Says what the findings of checks mean for jobs: only changes since the last run are told."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def to_json(name: str, finding: Finding) -> dict[str, Any]:
 
 
 class _Said(NamedTuple):
-    """What a check said last: status, reason, and the PCI addresses of the GPUs that it was about."""
+    """The last words of a check: status, reason, and the PCI addresses of the GPUs that it was about."""
 
     status: str
     reason: str
@@ -40,15 +40,15 @@ class _Said(NamedTuple):
 
 
 class Verdicts:
-    """What each check said last.
+    """The last status of each check, to tell what changed.
 
     Args:
         boot: The kernel's name of this boot.
         settings: The options of each check, with its strikes.
         gpus: Numbers of GPUs by their PCI address.
-        kept: From `kept` of an earlier start in this boot; anything else counts as none.
-        first: Nobody has looked before in this boot. What a check finds at its first look may be older than all jobs
-            on the node, which its prolog let start: that is a note, unless it is urgent.
+        kept: The `kept` of an earlier start in this boot; anything else counts as none.
+        first: Whether this is the first look in this boot. A finding of the first look may be older than all jobs on
+            the node, which the prolog let start: such a finding is a note, unless it is urgent.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Verdicts:
 
     @property
     def kept(self) -> dict[str, list[Any]]:
-        """What is wrong now, for the next start; plain JSON."""
+        """The present problems, for the next start; plain JSON."""
         return {name: [said.status, said.reason, sorted(said.gpus)] for name, said in self._said.items()}
 
     def changes(self, source: str, results: Sequence[Mapping[str, Any]], moment: Moment) -> list[Seen]:
-        """What these results say that the last ones did not.
+        """Return the findings that are new since the last results.
 
         A failure counts after as many runs in a row as the check's own strikes; a run that could not tell changes
-        nothing. Where the same fault comes to more GPUs, they are told, and those that had it are not told again.
+        nothing. If the same fault comes to more GPUs, only the new GPUs are told.
         """
         report = NodeReport("", "periodic", tuple(_result(raw) for raw in results))
         weighed, self._strikes = history.weigh(
@@ -118,7 +118,7 @@ class Verdicts:
         return frozenset(gpu_name(gpu["bus"]) for gpu in finding.evidence.get("gpus", ()) if gpu.get("bus"))
 
     def _joined(self, name: str, finding: Finding, more: frozenset[str]) -> frozenset[str]:
-        """Those of these GPUs that have had the fault for as many looks in a row as the check's strikes."""
+        """Return those of these GPUs that had the fault for as many looks in a row as the check's strikes."""
         before = self._looks.pop(name, {})
         strikes = int(self._settings.get(name, {}).get(history.STRIKES, 1)) if finding.status is Status.FAIL else 1
         looks = {gpu: before.get(gpu, 0) + 1 for gpu in more}
@@ -140,7 +140,7 @@ class Verdicts:
 
 
 def _kept_said(raw: Any) -> _Said | None:
-    """What an earlier start kept; None for anything else."""
+    """Return what an earlier start kept; None for anything else."""
     match raw:
         case [str(status), str(reason)]:  # of a version that did not keep GPUs
             return _Said(status, reason)

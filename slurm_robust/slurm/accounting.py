@@ -1,7 +1,7 @@
-"""Reads from the site's accounting one past job, or all runs of a time, by `sacct`.
+"""Reads one past job, or all runs in a stretch of time, from the site's accounting by `sacct`.
 
 A job's name is its owner's text and may contain anything. It cannot forge a field or a run: `separator` is random, new
-for each call, and nobody knew it when the name was written. (Users of this machine can read it while sacct runs.)
+for each call, and was not known when the name was written. (Users of this machine can read it while sacct runs.)
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def past_job(run: Run, job: JobRef, separator: str) -> Job | None:
 
 
 def past_runs(run: Run, from_s: int, to_s: int, separator: str, unread: list[str]) -> list[PastRun]:
-    """Every run that was pending or ran at some moment of this time, each of a requeued job's too.
+    """Return every run that was pending or running at some moment of this time; a requeued job has several.
 
     A run that cannot be read is skipped, and named in `unread`.
     """
@@ -86,7 +86,7 @@ def parse_past_runs(text: str, separator: str, unread: list[str] | None = None) 
 
 
 def _past_run(fields: tuple[str, ...]) -> PastRun:
-    """One run, of its texts in the order of `RUN_FIELDS`."""
+    """Return one run, made of its texts in the order of `RUN_FIELDS`."""
     job_id, job, cluster, user, account, name, partition, nodes, count, allocated, requested = fields[:11]
     known = _state_and_count(fields[15], fields[16], count)
     if known is None or not _COUNT.fullmatch(job_id) or not _JOB.fullmatch(job):

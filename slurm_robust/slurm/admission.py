@@ -1,6 +1,7 @@
-"""May a user's jobs start in a partition? What partitions and accounting say, and what `sbatch --test-only` does.
+"""May a user's jobs start in a partition?
 
-All three are needed: without EnforcePartLimits, slurmctld takes a job that its partition will never start.
+Asks partitions, accounting and `sbatch --test-only`. All three are needed: without EnforcePartLimits, slurmctld takes a
+job that its partition will never start.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Association:
     """An account that a user may run jobs under.
 
     Attributes:
-        qos: Those that may be asked for.
-        default: True for the account of jobs that name none.
+        qos: The QOS that a job may ask for.
+        default: True for the account of jobs that do not name one.
     """
 
     account: str
@@ -73,13 +74,13 @@ class AdmissionClient(CommandClient):
         return parse_partitions(self._run("read partitions", ["scontrol", "show", "partition", "-o"]))
 
     def associations(self, user: str) -> list[Association]:
-        """Under which accounts a user may run jobs; none if the accounting does not know the user."""
+        """Return the accounts under which a user may run jobs; empty if the accounting does not know the user."""
         layout = "format=account,defaultaccount,qos,defaultqos"
         argv = ["sacctmgr", "-n", "-P", "show", "user", user, "withassoc", layout]
         return parse_associations(self._run(f"read the accounting of {user}", argv))
 
     def refusal(self, args: list[str], user: str) -> str:
-        """What `sbatch --test-only` says against such a job of this user; empty if it says nothing.
+        """Return why `sbatch --test-only` refuses such a job of this user; empty if it does not.
 
         Raises:
             SlurmError: Slurm could not be asked.

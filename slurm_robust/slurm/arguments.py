@@ -1,9 +1,9 @@
 """Checks arguments before they are passed to Slurm: none can become a second `key=value`, an option, another target.
 
-Each function returns its argument as Slurm takes it.
+Each function returns its argument in the form that Slurm takes.
 
 Raises:
-    SlurmRefusedError: the argument is not what the function's docstring says.
+    SlurmRefusedError: the argument does not have the form that the function's docstring names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ node = _matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}", "not one node's name")
 name = _matching(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", "not a plain name")
 """A reservation's name."""
 _user = _matching(r"[A-Za-z0-9_][A-Za-z0-9._@+\\-]{0,254}", "not a user's name")
-"""Also as directories give them: `ann@example.org`, `EXAMPLE\\ann`."""
+"""Names may have the form that directories give them, too: `ann@example.org`, `EXAMPLE\\ann`."""
 step = _matching(r"[0-9]{1,10}", "not a step number")
 """A numbered step; the batch and extern steps are never signalled."""
 _flag = _matching(r"[A-Z][A-Z_]{0,39}", "not a reservation flag")
@@ -104,7 +104,7 @@ def free_text(text: str) -> str:
 
 
 def line(text: str) -> str:
-    """One line of text, without control characters: Slurm prints a node's reason and comment as they are."""
+    """Return one line of text without control characters: Slurm prints a node's reason and comment unchanged."""
     if not text.isprintable():
         raise _refuse("a text with control characters", text)
     return text
@@ -118,7 +118,7 @@ def reason(text: str) -> str:
 
 
 def one(found: Job, asked: JobRef, verb: str) -> Job:
-    """A job that is one job: neither the rest of an array, nor a part of a het job."""
+    """Return the job if it is exactly one: neither the rest of an array, nor a part of a het job."""
     what = f"{verb} job {asked.address}"
     if found.hetjob_id:
         raise SlurmRefusedError(f"{what}: part of het job {found.hetjob_id}; act on het jobs by hand, with scontrol")
@@ -165,15 +165,15 @@ def update_words(changes: JobPlacement) -> list[str]:
 
 
 def sooner(changes: JobPlacement, start_at_s: float, ahead_s: int) -> list[str]:
-    """Return a job's changes as words of `scontrol update`, without a start that is no sooner than the one it has.
+    """Return a job's changes as words of `scontrol update`, without a start that is not sooner than its present one.
 
-    scontrol tells no start before `now` of this host. If that lies ahead of slurmctld's time, each call would put the
-    start off again.
+    scontrol passes no start before `now` of this host. If this host's clock is ahead of slurmctld's, each call would
+    put the start off again.
 
     Args:
-        changes: As `update_words` takes them.
-        start_at_s: When the job may start as it is, by slurmctld's clock.
-        ahead_s: How far this host's clock is ahead of that one, seconds.
+        changes: The changes, as `update_words` takes them.
+        start_at_s: When the job may start without the change, by slurmctld's clock.
+        ahead_s: How far this host's clock is ahead of slurmctld's, seconds.
     """
     is_later = ahead_s > 0 and start_at_s <= time.time() + 2
     return [word for word in update_words(changes) if not (is_later and word.startswith("StartTime="))]

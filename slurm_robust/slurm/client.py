@@ -1,13 +1,13 @@
 """Defines the one interface to Slurm, and the values that it uses.
 
 Every call blocks, has a deadline, and either succeeds or raises a `SlurmError` (see `slurm.errors`) with Slurm's own
-message. A change can be lost after the call returned: a slurmctld that is killed seconds later forgets it. Only reading
-again shows what holds.
+message. A change can be lost after the call returned: a slurmctld that is killed seconds later forgets it. Only a
+second reading shows whether the change holds.
 
-After an error about a list of nodes, a part of it may be done: Slurm drains the nodes that it knows, then reports the
-one that it does not; it resumes those that were drained, then reports the one that was not.
+After an error about a list of nodes, the change may hold for a part of the nodes: Slurm drains the nodes that it knows,
+then reports an unknown node; it resumes the drained nodes, then reports a node that was not drained.
 
-Every change to a job names exactly one: a ref that means the pending rest of an array, or a part of a het job, is
+Every change to a job names exactly one job: a ref that means the pending rest of an array, or a part of a het job, is
 refused.
 """
 
@@ -25,18 +25,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Node:
-    """A node as slurmctld sees it.
+    """A node in slurmctld's view.
 
     Attributes:
         state: Base state in capitals: IDLE, ALLOCATED, MIXED, DOWN, UNKNOWN, …
         flags: State flags: DRAIN, NOT_RESPONDING, RESERVED, COMPLETING, MAINTENANCE, FAIL, …
-        reason: Why it is drained or down, as whoever did it wrote; without Slurm's `[user@time]`. It means nothing on a
-            node that is neither: Slurm 24.11 to 25.11 keep the text when a node is resumed.
+        reason: Why the node is drained or down, in the words of the user or program that did it; without Slurm's
+            `[user@time]`. The reason means nothing on a node that is neither drained nor down: Slurm 24.11 to 25.11
+            keep the text when a node is resumed.
         reason_user: Who set the reason.
         reason_at_s: When it was set, 0 if unknown.
         boot_at_s: When it booted, 0 if unknown.
         extra: Free text of administrators, beside the comment; the fault marker stands here.
-        gres_used: How many of its generic resources Slurm counts as given to jobs; 0 if the back end cannot tell.
+        gres_used: The number of its generic resources that Slurm counts as given to jobs; 0 if the back end cannot
+            tell.
     """
 
     name: str
@@ -73,9 +75,10 @@ class Node:
 
 
 class NodeLine(NamedTuple):
-    """What changes of a node while the site runs; thousands of nodes share one such line. As `Node` has it.
+    """The fields of a node that change while the site runs; thousands of nodes share one such line.
 
-    But a node that is drained while a part of it is in use is ALLOCATED here: sinfo does not say MIXED then.
+    The fields mean what they mean in `Node`, except that a drained node of which a part is in use is ALLOCATED here:
+    sinfo does not say MIXED then.
     """
 
     state: str
@@ -89,26 +92,26 @@ class NodeLine(NamedTuple):
 
 
 NodeListing = Mapping[NodeLine, frozenset[str]]
-"""The names of the nodes, by what the cheap listing shows of them."""
+"""The names of the nodes, by the line that the cheap listing shows of them."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as slurmctld sees it.
+    """A job in slurmctld's view.
 
     Attributes:
         state: RUNNING, PENDING, CONFIGURING, … in capitals, as Slurm prints it: COMPLETING hides the state underneath.
-        completing: Its nodes are still ending it.
+        completing: Whether its nodes are still ending it.
         nodes: Where it runs now; empty while pending.
         time_limit_s: None if unlimited.
-        start_at_s: Of the current run, or the earliest start of a pending job; 0 if unknown.
+        start_at_s: Start of the current run, or the earliest start of a pending job; 0 if unknown.
         hetjob_id: Id of the het job it belongs to, or 0.
-        batch: It has a script (not `salloc`, not `srun`).
-        requeueable: Slurm would requeue it: a batch job without `--no-requeue`.
+        batch: Whether it has a script (not `salloc`, not `srun`).
+        requeueable: Whether Slurm would requeue it: a batch job without `--no-requeue`.
         exclude: Nodes it must not use, folded; None if this call did not ask (the command back end's `jobs`).
         exit_code: `ExitCode` as Slurm prints it, `0:0`; empty if the back end cannot tell.
         std_out: Its output file. Some versions of Slurm leave patterns in it (`%j`): `output_files.expanded`.
-        std_err: The same of its errors; empty if they go to `std_out`.
+        std_err: Its file for errors; empty if errors go to `std_out`.
         eligible_at_s: Since when it could start, as far as the job itself goes; set anew by a requeue; 0 if unknown.
     """
 
@@ -160,13 +163,15 @@ class Reservation:
 
 
 class PastRun(NamedTuple):
-    """One run of a job, as the accounting has it: a requeued job has several.
+    """One run of a job in the accounting: a requeued job has several runs.
 
     Attributes:
         job: Its address, `12` or `12_3`; the pending rest of an array is one row, `12_[3-9]`.
-        nodes: Folded; empty if it has none (yet).
-        gpus: On all nodes together; those asked for if it has none yet. 0 if the accounting does not track them.
-        submitted_at_s: Of this run: a requeue submits the job anew. None if there is no such time, as with the rest.
+        nodes: Its nodes, folded; empty if it has none (yet).
+        gpus: The number of GPUs on all nodes together; the number asked for if the run has no GPUs yet. 0 if the
+            accounting does not track them.
+        submitted_at_s: When this run was submitted: a requeue submits the job anew. None if
+            there is no such time. The other times are alike.
     """
 
     job_id: int
@@ -188,7 +193,7 @@ class PastRun(NamedTuple):
 
 
 class JobPlacement(TypedDict, total=False):
-    """Where a job may run, and for how long. What is missing or None stays; an empty text clears."""
+    """Where a job may run, and for how long. A missing key or None leaves the value; an empty text clears it."""
 
     exclude: str | None
     req_nodes: str | None
@@ -197,7 +202,7 @@ class JobPlacement(TypedDict, total=False):
 
 
 class JobChanges(JobPlacement, total=False):
-    """What `update_job` changes. A change that is missing or None leaves the value; an empty text clears it."""
+    """The changes that `update_job` makes. A missing change or None leaves the value; an empty text clears it."""
 
     comment: str | None
     admin_comment: str | None
@@ -219,38 +224,41 @@ def enough_without(job: Job, nodes: Sequence[Node], out: Collection[str]) -> boo
 
 
 class SlurmClient(Protocol):
-    """What the rest of the project may read from Slurm and change in it.
+    """The interface by which the rest of the project reads from Slurm and changes it.
 
     Attributes:
-        unread: What the last `nodes`, `jobs`, `reservations` and `past_runs` left out, by the name of the call: a line
+        unread: By the name of the call, what the last `nodes`, `jobs`, `reservations` and `past_runs` left out: a line
             for each record that could not be read. Calls about one thing raise `SlurmParseError` instead.
-        clock_ahead_s: How far this host's clock is ahead of slurmctld's, as its owner has measured it. Slurm's commands
-            read `now` from this host's clock: what is to start then is told in slurmctld's time.
+        clock_ahead_s: How far this host's clock is ahead of slurmctld's, as the owner of this client has measured it.
+            Slurm's commands read `now` from this host's clock: a start is passed in slurmctld's time.
     """
 
     unread: dict[str, list[str]]
     clock_ahead_s: int
 
     def nodes(self) -> list[Node]:
-        """All nodes, in one call."""
+        """Return all nodes, in one call."""
 
     def node(self, name: str) -> Node | None:
-        """One node; None if Slurm does not know it. Prologs call this: it must not cost slurmctld a full list."""
+        """Return one node; None if Slurm does not know it.
+
+        Prologs call this: it must not ask slurmctld for a full list.
+        """
 
     def node_listing(self) -> NodeListing:
-        """What changes of nodes, in one call that costs a tenth of `nodes`. Nodes in no partition are not in it."""
+        """Return the changing fields of nodes, for a tenth of the cost of `nodes`; omits nodes in no partition."""
 
     def nodes_named(self, names: Sequence[str]) -> list[Node]:
         """These nodes, in one call. Raises `SlurmNotFoundError` where Slurm does not know one of them."""
 
     def jobs(self) -> list[Job]:
-        """All jobs that slurmctld holds (also those ended in the last minutes), in one call."""
+        """Return all jobs that slurmctld holds (also those ended in the last minutes), in one call."""
 
     def jobs_named(self, jobs: Sequence[JobRef]) -> list[Job | None]:
-        """Each of these jobs as `job` reads it, in two calls at most; None if Slurm does not know it (any more)."""
+        """Return each of these jobs as `job` reads it, in at most two calls; None for a job unknown to Slurm."""
 
     def job(self, job: JobRef) -> Job | None:
-        """One job, exactly; None if Slurm does not know it (any more)."""
+        """Return one job, exactly; None if Slurm does not know it (any more)."""
 
     def job_gpus(self, job: JobRef) -> dict[str, frozenset[int]]:
         """The GPUs that a job was given, by node, as Slurm numbers them.
@@ -259,20 +267,20 @@ class SlurmClient(Protocol):
         """
 
     def past_job(self, job: JobRef) -> Job | None:
-        """A job as the site's accounting remembers it; None if it does not.
+        """Return a job from the site's accounting; None if the accounting does not know it.
 
-        Known of it are user, partition, name, state, work_dir, and from Slurm 24.05 on std_out and std_err (from
-        21.08 on, where they were given to sbatch on its command line).
+        The job has user, partition, name, state, work_dir, and from Slurm 24.05 on std_out and std_err (from 21.08 on,
+        if they were given to sbatch on its command line).
         """
 
     def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
-        """Each run of every job at some moment of this time, as the site's accounting remembers it.
+        """Return each run of every job at some moment of this time, from the site's accounting.
 
-        Callers that want a long time ask for it day by day: the answer is held in memory.
+        Callers ask for a long time day by day: the answer is held in memory.
         """
 
     def reservations(self) -> list[Reservation]:
-        """All reservations, in one call."""
+        """Return all reservations, in one call."""
 
     def cluster_name(self) -> str:
         """The cluster's name."""
@@ -290,7 +298,7 @@ class SlurmClient(Protocol):
         """
 
     def resume(self, nodes: str) -> None:
-        """Bring nodes back; they are usable about a second later. Refused where one is neither drained nor down."""
+        """Bring nodes back; they are usable about a second later. Refused if a node is neither drained nor down."""
 
     def reboot(self, node: str, reason: str) -> None:
         """Have Slurm reboot a node that is drained and empty. `reason` must begin with `srobust:`.
@@ -307,27 +315,27 @@ class SlurmClient(Protocol):
         """Write the nodes' extra text (the fault marker); an empty text clears it."""
 
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
-        """Plain requeue; never `requeuehold`, which would leave the job held if nobody released it.
+        """Requeue a job plainly; never by `requeuehold`, which would leave the job held until somebody releases it.
 
         With `without`, these nodes are added to the job's exclusions, unless too few usable nodes of its partition
-        would remain for it. Slurm accepts that for a pending job only, so it follows the requeue at once; a job that
-        requeues itself may be ended between the two.
+        would remain for it. Slurm accepts exclusions for a pending job only, so the change follows the requeue at once;
+        a job that requeues itself may be ended between the two.
         """
 
     def requeue_and_place(self, job: JobRef, *, start_in_s: int, **placement: Unpack[JobPlacement]) -> bool:
-        """Plain requeue, and in the same call where and when the job may run again, while it still ends.
+        """Requeue a job, and say in the same call where and when it may run again, while it still ends.
 
-        So no moment is left in which it could start elsewhere: under `requeue_delay=0`, Slurm starts a requeued job as
-        soon as its last node has let it go. Slurm keeps the start time where it is still ahead then, and otherwise
-        sets its own delay.
+        So the job cannot start elsewhere in between: under `requeue_delay=0`, Slurm starts a requeued job as soon as
+        its last node has ended it. If the start time is then still ahead, Slurm keeps it; otherwise Slurm sets its own
+        delay.
 
         Args:
-            job: Which one.
+            job: The job.
             start_in_s: When it may start, seconds from now; at least 1.
-            placement: As `update_job` takes it.
+            placement: The placement, as `update_job` takes it.
 
         Returns:
-            True if Slurm took both; False if it requeued the job, and refused the rest.
+            True if Slurm took both; False if Slurm requeued the job, and refused the placement.
 
         Raises:
             SlurmError: the job was not requeued, and nothing of it was changed.
@@ -336,14 +344,14 @@ class SlurmClient(Protocol):
     def start_in_reservation(self, job: JobRef, user: str, open_s: float, **changes: Unpack[JobChanges]) -> None:
         """Let `user` into the reservation that `changes` name and change the job, in one call.
 
-        Until then nobody else can have been let in; the job starts at once where `changes` have `start_now`.
+        Until then the reservation lets no other user in. The job starts at once if `changes` have `start_now`.
 
         Args:
-            job: Which one.
-            user: Its user.
+            job: The job.
+            user: The job's user.
             open_s: The reservation's new end, seconds from now; infinite for none. Slurm ends it sooner, once for three
                 minutes no job has been in it or waited for it.
-            changes: As `update_job` takes them.
+            changes: The changes, as `update_job` takes them.
 
         Raises:
             SlurmError: Slurm could not or would not; the reservation may be open.
@@ -353,7 +361,7 @@ class SlurmClient(Protocol):
         """Take the waiting rest of an array, which has no task's number, out of the reservation that it waits for."""
 
     def release(self, job: JobRef) -> None:
-        """End a pending job's hold, whoever put it on: the caller has checked that it may be ended."""
+        """End a pending job's hold, even if another user put it on: the caller has checked that this is right."""
 
     def update_job(self, job: JobRef, **changes: Unpack[JobChanges]) -> None:
         """Change a job in one call."""
@@ -369,7 +377,8 @@ class SlurmClient(Protocol):
     def expire_reservation(self, name: str, users: tuple[str, ...]) -> None:
         """Have a reservation end within a minute, open only to `users`; jobs in it run on without it.
 
-        Slurm 24.11 takes nobody out whose jobs are in it: there it only ends, and so does what runs in it then.
+        Slurm 24.11 does not remove users whose jobs are in the reservation: there it only ends, with the jobs that run
+        in it.
         """
 
     def delete_reservation(self, name: str) -> None:

@@ -68,12 +68,12 @@ class CommandClient:
     # Reading
 
     def nodes(self) -> list[Node]:
-        """All nodes, in one call."""
+        """Return all nodes, in one call."""
         text = self._run("read nodes", ["scontrol", "-d", "show", "node", "-o"])
         return parse.parse_nodes(text, self._unread_of("nodes"))
 
     def node(self, name: str) -> Node | None:
-        """One node; None if Slurm does not know it."""
+        """Return one node; None if Slurm does not know it."""
         try:
             text = self._run(f"read node {name}", ["scontrol", "-d", "show", "node", "-o", arguments.node_list(name)])
         except SlurmNotFoundError:
@@ -81,7 +81,7 @@ class CommandClient:
         return next((node for node in parse.parse_nodes(text) if node.name == name), None)
 
     def node_listing(self) -> NodeListing:
-        """What changes of nodes, in one call: sinfo folds nodes that are alike into one line."""
+        """Return the changing fields of nodes, in one call: sinfo folds equal nodes into one line."""
         separator = process.separator()
         # sinfo has no variable for this. Users of this machine could read the separator while sinfo runs, but only
         # administrators write the texts, and the whole reading that follows corrects them.
@@ -100,12 +100,12 @@ class CommandClient:
         return parse.parse_nodes(self._output(what, done))
 
     def jobs(self) -> list[Job]:
-        """All jobs that slurmctld holds, in one call. `exclude` is None: squeue prints it in another call only."""
+        """Return all jobs that slurmctld holds, in one call. `exclude` is None: that needs another call of squeue."""
         self._last_jobs = self._squeue("read jobs", [], self._last_jobs, self._unread_of("jobs"))
         return list(self._last_jobs.values())
 
     def jobs_named(self, jobs: Sequence[JobRef]) -> list[Job | None]:
-        """Each of these jobs as `job` reads it, in two calls at most."""
+        """Return each of these jobs as `job` reads it, in two calls at most."""
         if len(jobs) <= 1:
             return [self.job(job) for job in jobs]
         asked = ",".join(job.address for job in jobs)
@@ -118,12 +118,12 @@ class CommandClient:
         ]
 
     def job(self, job: JobRef) -> Job | None:
-        """One job, exactly, `exclude` included (two calls); None if Slurm does not know it (any more)."""
+        """Return one job, exactly, `exclude` included (two calls); None if Slurm does not know it (any more)."""
         found = self._find(job)
         return found and self._with_exclude(found)
 
     def job_gpus(self, job: JobRef) -> dict[str, frozenset[int]]:
-        """The GPUs that a job was given, by node; those that Slurm does not name are left out."""
+        """Return the GPUs that a job was given, by node; GPUs without a number in Slurm's answer are left out."""
         argv, found = ["scontrol", "-d", "-o", "show", "job", job.address], self._find(job)
         with contextlib.suppress(SlurmNotFoundError):
             if found is not None:
@@ -135,12 +135,12 @@ class CommandClient:
         return accounting.past_job(self._run, job, process.separator())
 
     def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
-        """Each run of every job at some moment of this time, as the site's accounting remembers it."""
+        """Return each run of every job at some moment of this time, from the site's accounting."""
         run = functools.partial(self._run, timeout_s=timeout_s)
         return accounting.past_runs(run, from_s, to_s, process.separator(), self._unread_of("past_runs"))
 
     def reservations(self) -> list[Reservation]:
-        """All reservations, in one call."""
+        """Return all reservations, in one call."""
         text = self._run("read reservations", ["scontrol", "show", "reservation", "-o"])
         return parse.parse_reservations(text, self._unread_of("reservations"))
 
@@ -165,14 +165,14 @@ class CommandClient:
         self._update_nodes(f"set {nodes} down", nodes, "State=DOWN", f'Reason="{arguments.reason(reason)}"')
 
     def resume(self, nodes: str) -> None:
-        """Bring nodes back; refused where one of them is neither drained nor down."""
+        """Bring nodes back; refused if one of them is neither drained nor down."""
         self._update_nodes(f"resume {nodes}", nodes, "State=RESUME")
 
     def reboot(self, node: str, reason: str) -> None:
         """Reboot a drained, empty node.
 
-        Neither `ASAP` nor `nextstate`: on Slurm 22.05 a drained node that was rebooted with one of them comes back
-        without its drain.
+        Neither `ASAP` nor `nextstate` is used: on Slurm 22.05 a drained node that was rebooted with one of these words
+        comes back without its drain.
         """
         self._run(f"reboot {node}", ["scontrol", "reboot", f"reason={arguments.reason(reason)}", arguments.node(node)])
 
@@ -236,7 +236,7 @@ class CommandClient:
         self._output(f"start job {address}", self._lines(f"update {opened}\nupdate JobId={address} {words}\n"))
 
     def leave_reservation(self, array: JobRef) -> None:
-        """Clear the reservation of the rest's tasks, by their numbers: the array's id means those that run, too."""
+        """Take an array's waiting tasks out of the reservation, by number: the array's id means running tasks, too."""
         waiting = ["squeue", "-h", "--all", "-t", "PENDING", "-j", str(array.job_id), "-o", "%i"]
         text = self._run(f"read array {array.job_id}", waiting, {"SLURM_BITSTR_LEN": "0"})
         for tasks in values.array_tasks(text, array.job_id):
@@ -308,7 +308,7 @@ class CommandClient:
     # Helpers
 
     def _unread_of(self, call: str) -> list[str]:
-        """Where this call, from now on, names the records that it cannot read."""
+        """Return the list in which this call, from now on, names the records that it cannot read."""
         self.unread[call] = new = list[str]()
         return new
 

@@ -1,4 +1,4 @@
-"""Defines what can go wrong in a call to Slurm. None of these errors says anything about a node or a job."""
+"""Defines the errors of a call to Slurm. An error does not mean that a node or a job is at fault."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SlurmRefusedError(SlurmError):
 
 
 class SlurmNotFoundError(SlurmRefusedError):
-    """There is no such job, node or reservation."""
+    """There is no such job, node or reservation in Slurm."""
 
 
 class SlurmParseError(SlurmError):

@@ -1,4 +1,4 @@
-"""Tells which back end is in use, its versions, and what it leaves to Slurm's commands."""
+"""Tells which back end is in use, its versions, and which calls it leaves to Slurm's commands."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class BackEnd:
         version: pyslurm's own, empty if it is not used or cannot be imported.
         slurm: The version of Slurm's commands here, empty if unknown.
         problem: Why pyslurm is not used at all; empty if it is, or was not chosen.
-        by_command: What goes by Slurm's commands though pyslurm is used.
-        lacking: The same, because this pyslurm lacks a name, or failed in the call; nobody expected it.
+        by_command: The calls that go by Slurm's commands though pyslurm is used.
+        lacking: Further such calls, because this pyslurm unexpectedly lacks a name, or failed in the call.
     """
 
     name: str

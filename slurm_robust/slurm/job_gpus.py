@@ -1,8 +1,9 @@
 """Parses which GPUs a job was given on each of its nodes, out of `scontrol -d -o show job`: pure.
 
-A job's own texts stand in the same line. Its name stands before what Slurm says of the nodes; since the caller knows
-the name, it is taken out exactly where it stands. What else a user may write there (an account, where the site does not
-check it) or behind it (comment, folders) can name no node but the job's own; there it can add a GPU, and hide none.
+A job's own texts stand in the same line. The job's name stands before Slurm's words about the nodes; since the caller
+knows the name, exactly that name is taken out. Other texts that a user may write there (an account, if the site does
+not check it) or behind it (comment, folders) can name only the job's own nodes: they can add a GPU, but cannot hide
+one.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ _NEXT = re.compile(" [A-Za-z]+=")
 """Behind the name: `UserId`, from Slurm 25.11 on `SLUID`."""
 MAX_GPU_NUMBER = 9999
 MAX_REPEATS = 64
-"""How often each node may be named; Slurm names it once, and a text of a job's may do so thousands of times."""
+"""The number of times that each node may be named; Slurm names it once, but a job's text may name it often."""
 
 
 def parse(text: str, name: str, own: Collection[str]) -> dict[str, frozenset[int]]:
     """Read the GPUs by node: `Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=gpu:a100:2(IDX:0-1)`.
 
-    A node where the job was given no generic resources has an empty set; one for which it was given some, and Slurm
-    names no GPU by its number, is left out.
+    A node on which the job has no generic resources has an empty set. A node is left out if the job has some on it, but
+    Slurm does not name a GPU by its number.
 
     Args:
-        text: What scontrol printed.
+        text: The output of scontrol.
         name: The job's name, from another answer of Slurm's.
-        own: The job's own nodes, from there too.
+        own: The job's own nodes, from the same answer as its name.
 
     Raises:
         SlurmParseError: the job does not have this name (any more).

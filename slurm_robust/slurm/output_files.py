@@ -13,9 +13,9 @@ _DEFAULT, _DEFAULT_OF_ARRAY = "slurm-%j.out", "slurm-%A_%a.out"
 
 
 def output_patterns(job: Job) -> tuple[str, ...]:
-    """Where the job's batch script writes, stdout first: absolute paths for `glob.glob`, no path twice.
+    """Return where the job's batch script writes, stdout first: absolute paths for `glob.glob`, each once.
 
-    A name that neither Slurm nor the accounting tells is sbatch's default, in the job's working directory.
+    If neither Slurm nor the accounting tells a name, sbatch's default in the job's working directory is taken.
     """
     default = _DEFAULT_OF_ARRAY if job.ref.array_job_id is not None else _DEFAULT
     paths = []

@@ -24,13 +24,13 @@ _PAIR = re.compile(r"(?:^|\s)([A-Za-z_:/]+)=(\S*)")
 _NODE_PAIR = re.compile(
     r"(?:^|\s)(NodeName|State|Partitions|Gres|GresUsed|ActiveFeatures|CPUTot|RealMemory|BootTime)=(\S*)"
 )
-"""Of a node, only what is read: there may be ten thousand."""
+"""The fields of a node that are read; other fields are left out, since there may be ten thousand nodes."""
 _STAMP = r" \[([^\s\[\]@]*)@([0-9T:-]+|Unknown|None)\]"
 # Greedy: the last stamp is Slurm's own. A reason can quote a job's text, a node's comment cannot.
 _REASON = re.compile(r"\s*Reason=(.*)" + _STAMP + r"(?=\s*\Z|\s+(?:Comment|Extra)=)", re.DOTALL)
 _REASON_BARE = re.compile(r"\s*Reason=(.*?)(?:" + _STAMP + r"|\s*\Z)", re.DOTALL)
 _GRES_COUNT = re.compile(r"(?<!IDX):(\d{1,9})(?=\(|,|$)")
-"""In `gpu:a100:4(IDX:0-3),nic:1`: the last number of each."""
+"""The count of each resource in `gpu:a100:4(IDX:0-3),nic:1`: its last number."""
 _COMMENT = re.compile(r"\s+Comment=(.*?)(?=\s+(?:Extra|InstanceId)=|\s*\Z)", re.DOTALL)
 _EXTRA = re.compile(r"\s+Extra=(.*?)(?=\s+InstanceId=|\s*\Z)", re.DOTALL)
 
@@ -38,7 +38,7 @@ _EXTRA = re.compile(r"\s+Extra=(.*?)(?=\s+InstanceId=|\s*\Z)", re.DOTALL)
 def _records(
     text: str, head: str, none_text: str, pair: re.Pattern[str] = _PAIR
 ) -> Iterator[tuple[str, dict[str, str], str]]:
-    """Each record, its pairs, and the free text behind them; one after the other, since there may be thousands."""
+    """Yield each record, its pairs, and the free text behind them; one by one, since there may be thousands."""
     text = text.strip("\n")
     if text.strip() == none_text:
         return
@@ -79,7 +79,7 @@ def _stamped(text: str) -> int:
 
 
 def gres_count(used: str) -> int:
-    """How many generic resources a text such as `gpu:a100:4(IDX:0-3),nic:1` names."""
+    """Return how many generic resources a text such as `gpu:a100:4(IDX:0-3),nic:1` names."""
     return sum(map(int, _GRES_COUNT.findall(used)))
 
 
@@ -262,10 +262,10 @@ def parse_excluded(text: str) -> dict[int, str]:
 
 
 def parse_past_job(text: str, separator: str, fields: Sequence[str], job: JobRef) -> Job | None:
-    """Read `sacct -n -X -P` of one job's `fields`, divided by `separator`; the last record where it has several.
+    """Read `sacct -n -X -P` of one job's `fields`, divided by `separator`; the last record if there are several.
 
     Raises:
-        SlurmParseError: not that.
+        SlurmParseError: the text has another form.
     """
     # A name may have lines of its own, so records are counted by their fields. Each ends with a newline.
     pieces = text.removesuffix("\n").split(separator)
@@ -333,7 +333,7 @@ def _job_ref(fields: dict[str, str]) -> JobRef:
 
 
 AS_OF = "as of"
-"""Beside slurm.conf's keys: when slurmctld gave them."""
+"""The key, beside slurm.conf's own, for the time at which slurmctld gave the settings."""
 
 
 def parse_settings(text: str) -> dict[str, str]:
@@ -349,7 +349,7 @@ def as_of_s(settings: Mapping[str, str]) -> int | None:
 
 
 def min_job_age_s(settings: Mapping[str, str]) -> float:
-    """Return how long slurmctld shows a job that has ended; infinite where it forgets none."""
+    """Return how long slurmctld shows a job that has ended; infinite if it does not forget jobs."""
     found = re.match(r"[0-9]{1,9}", settings.get("MinJobAge", ""))
     return (float(found[0]) or math.inf) if found else 0.0
 

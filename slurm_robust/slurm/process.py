@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from slurm_robust.slurm.errors import SlurmMissingError, SlurmTimeoutError
 
 KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT"})
-"""They name Slurm's location and our identity; every other variable of Slurm changes what its commands do."""
+"""The variables that name Slurm's location and our identity; other variables of Slurm change what its commands do."""
 
 SCRUBBED = ("SLURM_", "SLURMD_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCONTROL_", "SCANCEL_", "SACCT_")
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A child that ended by itself. `code` is negative where a signal ended it."""
+    """A child that ended by itself. `code` is negative if a signal ended it."""
 
     code: int
     out: str

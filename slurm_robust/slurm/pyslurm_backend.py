@@ -3,9 +3,9 @@
 pyslurm runs in a process of its own (`pyslurm_worker`), so that every call has a deadline, and neither libslurm's exits
 nor its symbols affect the daemon.
 
-What goes by Slurm's commands nevertheless is declared in `pyslurm_fit`. A pyslurm that does not fit this Slurm, or that
-fails in a call, is named in one warning of `logging`, and the commands do its work: nothing that only pyslurm cannot do
-ever fails.
+`pyslurm_fit` lists the calls that go by Slurm's commands nevertheless. A pyslurm that does not fit this Slurm, or that
+fails in a call, is named in one warning of `logging`, and the commands do its work: a call does not fail because of
+pyslurm alone.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class PyslurmClient(CommandClient):
         return about
 
     def nodes(self) -> list[Node]:
-        """All nodes; sinfo tells how many generic resources are in use."""
+        """Return all nodes; sinfo tells how many generic resources are in use."""
         found = self._read(list[Node], "nodes", "read nodes", super().nodes)
         if not any(node.gres for node in found):
             return found
@@ -128,11 +128,11 @@ class PyslurmClient(CommandClient):
         return [replace(node, gres_used=max(node.gres_used, count)) for node, count in zip(found, told, strict=True)]
 
     def jobs(self) -> list[Job]:
-        """All jobs that slurmctld holds, in one call; `exclude` included."""
+        """Return all jobs that slurmctld holds, in one call; `exclude` included."""
         return self._with_exit_codes(self._read(list[Job], "jobs", "read jobs", super().jobs))
 
     def job(self, job: JobRef) -> Job | None:
-        """One job, exactly; None if Slurm does not know it (any more)."""
+        """Return one job, exactly; None if Slurm does not know it (any more)."""
         found = self._find(job)
         return self._with_exclude(found) if found and found.exclude is None else found
 
@@ -159,7 +159,7 @@ class PyslurmClient(CommandClient):
         return [job if job.exit_code else replace(job, exit_code=codes.get(_run(job), "")) for job in jobs]
 
     def reservations(self) -> list[Reservation]:
-        """All reservations, in one call."""
+        """Return all reservations, in one call."""
         return self._read(list[Reservation], "reservations", "read reservations", super().reservations)
 
     def cluster_name(self) -> str:
@@ -180,7 +180,7 @@ class PyslurmClient(CommandClient):
             super().set_down(nodes, reason)
 
     def resume(self, nodes: str) -> None:
-        """Bring nodes back; refused where one of them is neither drained nor down."""
+        """Bring nodes back; refused if one of them is neither drained nor down."""
         if not self._change_nodes("resume", nodes, state="RESUME"):
             super().resume(nodes)
 
@@ -195,7 +195,7 @@ class PyslurmClient(CommandClient):
             super().set_node_extra(nodes, extra)
 
     def requeue(self, job: JobRef, *, without: Sequence[str] = ()) -> None:
-        """Plain requeue; one task of an array, and what is to leave nodes out, goes by the command."""
+        """Requeue a job plainly; for one task of an array, and to leave nodes out, the command is used."""
         if without or not self._change_job("requeue", job):
             super().requeue(job, without=without)
 
@@ -267,11 +267,11 @@ class PyslurmClient(CommandClient):
         return False
 
     def _ask(self, kind: type[T], call: str, what: str, **args: Any) -> T:
-        """One call of the worker's.
+        """Make one call of the worker, and return the answer.
 
         Raises:
-            Unable: the command has to do it.
-            WorkerDiedError: pyslurm's process ended in it.
+            Unable: the command has to do the call.
+            WorkerDiedError: pyslurm's process ended in the call.
             SlurmError: Slurm's answer, or the deadline.
         """
         if self.about().problem or call in self._given_up:

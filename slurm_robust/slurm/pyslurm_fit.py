@@ -38,7 +38,7 @@ BY_COMMAND = (
     Detour("reservations", "pyslurm raises where it reads REPLACE_DOWN or TIME_FLOAT", _UNKNOWN_FLAG),
     Detour("create_reservation", "pyslurm cannot pass it on", "the flag is one that pyslurm does not know"),
 )
-"""What goes by command whichever pyslurm is installed."""
+"""The calls that go by command with every version of pyslurm."""
 
 _CALLS = {
     "nodes": ("nodes",),
@@ -46,7 +46,7 @@ _CALLS = {
     "jobs": ("jobs",),
     "job_and_siblings": ("job",),
 }
-"""The worker's call → the client's calls that need it, where it is not of the same name."""
+"""The worker's call → the client's calls that need it, if their name is another one."""
 
 
 def calls_of(call: str) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def calls_of(call: str) -> tuple[str, ...]:
 
 
 def release(version: str) -> tuple[int, int] | None:
-    """The release of Slurm in `slurm-wlm 22.05.8` or `22.5.3`: `(22, 5)`; None if there is none."""
+    """Return the release of Slurm in `slurm-wlm 22.05.8` or `22.5.3`: `(22, 5)`; None if the text has none."""
     found = re.search(r"\b([0-9]{1,3})\.([0-9]{1,3})\b", version)
     return (int(found[1]), int(found[2])) if found else None
 

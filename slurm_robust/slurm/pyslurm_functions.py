@@ -12,7 +12,7 @@ from slurm_robust.slurm.pyslurm_records import each
 from slurm_robust.slurm.values import clamped_s
 
 _SHORT = {"IGNORE_JOBS": "IGN_JOBS", "NO_HOLD_JOBS_AFTER_END": "NO_HOLD_JOBS"}
-"""Slurm's name of a flag → the end of pyslurm's name of its bit, where they differ."""
+"""Slurm's name of a flag → the end of pyslurm's name of its bit, if the two names differ."""
 
 
 class Functions(Objects):
@@ -26,7 +26,7 @@ class Functions(Objects):
     }
 
     def reservations(self) -> list[Reservation]:
-        """All reservations."""
+        """Return all reservations."""
         now_s = time.time()
         return each(lambda item: _reservation(item[0], item[1], now_s), self._slurm.reservation().get().items())
 

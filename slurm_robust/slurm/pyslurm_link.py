@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class WorkerDiedError(errors.SlurmError):
-    """pyslurm's process ended in a call, and Slurm's words say nothing of it: what it was asked may be done."""
+    """pyslurm's process ended in a call, and Slurm's words do not mention it: the change may have been made."""
 
 
 class _Worker:
@@ -43,12 +43,12 @@ class _Worker:
         )
 
     def stderr_end(self) -> str:
-        """The end of what it wrote to stderr."""
+        """Return the end of the text that the worker wrote to stderr."""
         self.stderr.seek(0)
         return self.stderr.read()[-400:].decode("utf-8", "replace")
 
     def end(self) -> None:
-        """Kill it and whatever it started, and close the pipes."""
+        """Kill the worker and all processes that it started, and close the pipes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         for pipe in (self.process.stdin, self.process.stdout, self.stderr):
@@ -68,11 +68,11 @@ class PyslurmLink:
         self._at_loss: weakref.finalize[[], PyslurmLink] | None = None
 
     def ask(self, kind: type[T], call: str, what: str, *, within_s: float | None = None, **args: Any) -> T:
-        """One request, one reply, within the configured time or `within_s`.
+        """Send one request, and return the reply that comes within the configured time or `within_s`.
 
         Raises:
             SlurmError: what went wrong, or the deadline.
-            Unable: this pyslurm cannot do that, or (`Broken`) failed in it.
+            Unable: this pyslurm cannot do the call, or (`Broken`) failed in it.
         """
         limit_s = within_s or self._config.timeout_s
         deadline = time.monotonic() + limit_s

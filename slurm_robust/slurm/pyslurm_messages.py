@@ -1,4 +1,4 @@
-"""Defines what the pyslurm back end and its process say to each other."""
+"""Defines the messages between the pyslurm back end and its process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Unable(Exception):  # noqa: N818 (not an error: a reply)
-    """This pyslurm cannot do that; the text says why."""
+    """The reply that this pyslurm cannot do the call; the text says why."""
 
 
 class Broken(Unable):
@@ -16,7 +16,7 @@ class Broken(Unable):
 
 
 class Request(msgspec.Struct):
-    """What to do; `what` names it in errors."""
+    """The call that the worker should make; `what` names it in errors."""
 
     call: str
     what: str
@@ -36,7 +36,7 @@ class Installed(msgspec.Struct):
     """The pyslurm that is installed.
 
     Attributes:
-        version: Its own, `25.11.2`: the first two numbers are those of the Slurm that it was made for.
+        version: Its own version, `25.11.2`: the first two numbers are the release of Slurm that it was made for.
         lacks: Call → the name that this pyslurm does not have for it.
     """
 

@@ -4,8 +4,8 @@ Found by trying pyslurm 25.11.2 and 22.5.3, and heeded below:
 
 * an array's task 0, and offset 0 of a het job, are read as None;
 * a text that is not UTF-8 raises where it is read; the exception has the bytes;
-* `Job.load` of an array has the first of its records, whichever was meant; it reads the steps too, and can raise
-  KeyError if there are none;
+* `Job.load` of an array returns the first of its records, even if another task was meant; it reads the steps too, and
+  can raise KeyError if there are no steps;
 * an exit code above 127 is read less 128: 130 is 2;
 * `Job.cancel` of an unknown job says nothing: the caller reads the job before;
 * `Reservation.flags` raises where Slurm has set a flag that pyslurm does not name, `REPLACE_DOWN` and `TIME_FLOAT` too;
@@ -68,7 +68,7 @@ class Objects:
         self._slurm = pyslurm
 
     def installed(self) -> Installed:
-        """What is installed here; asks Slurm nothing."""
+        """Return the installed pyslurm; asks Slurm nothing."""
         return Installed(str(getattr(self._slurm, "__version__", "")), lacks(self._slurm, self.needs))
 
     def cluster_name(self) -> str:
@@ -82,7 +82,7 @@ class Objects:
     # Nodes
 
     def nodes(self) -> list[Node]:
-        """All nodes."""
+        """Return all nodes."""
         return each(node_of, self._slurm.Nodes.load().values())
 
     def update_nodes(self, nodes: str, **changes: str) -> None:
@@ -92,7 +92,7 @@ class Objects:
     # Jobs
 
     def jobs(self) -> list[Job]:
-        """All jobs."""
+        """Return all jobs."""
         return each(job_of, self._slurm.Jobs.load().values())
 
     def job_and_siblings(self, job_id: int) -> list[Job]:
@@ -128,7 +128,7 @@ class Objects:
     # Reservations
 
     def reservations(self) -> list[Reservation]:
-        """All reservations."""
+        """Return all reservations."""
         now_s = time.time()
         return each(lambda found: reservation_of(found, now_s), self._slurm.Reservations.load().values())
 

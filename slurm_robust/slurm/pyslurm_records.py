@@ -24,7 +24,7 @@ FLAGS = {
     "PURGE": "PURGE_COMP",
     "SPECIFIC_NODES": "SPEC_NODES",
 }
-"""pyslurm's name of a reservation's flag → Slurm's, where they differ."""
+"""pyslurm's name of a reservation's flag → Slurm's name, if the two differ."""
 _ENDED = frozenset(
     {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
 )
@@ -55,7 +55,7 @@ def _texts(thing: object, **names: str) -> dict[str, Any]:
 
 
 def _count(found: Any) -> int:
-    """Of one kind of resources; 22.5.x has a dict where Slurm says which of them."""
+    """Return the count of one kind of resources; pyslurm 22.5 has a dict if Slurm says which resources are in use."""
     return int(found["count"] if isinstance(found, dict) else found)
 
 
@@ -110,7 +110,7 @@ def _job_ref(job: Any) -> JobRef:
 
 
 def _exit_code(job: Any) -> str:
-    """As Slurm prints it; empty if it may be 128 more than what pyslurm says."""
+    """Return the exit code in Slurm's form; empty if it may be 128 more than the code that pyslurm tells."""
     return "" if job.exit_code else f"0:{job.exit_code_signal or 0}"
 
 

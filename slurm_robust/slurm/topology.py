@@ -30,12 +30,12 @@ def named_leaves(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def shared(names: Collection[str], switches: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """The nodes of the one leaf switch that all of these are connected to; none if there is no such."""
+    """Return the nodes of the one leaf switch that connects all these nodes; empty if there is no such switch."""
     return next((nodes for nodes in switches if set(names) <= set(nodes)), ())
 
 
 def read(slurm_conf: str) -> tuple[tuple[str, ...], ...]:
-    """Those of the topology.conf beside this slurm.conf, empty for Slurm's own; none if it cannot be read."""
+    """Return the switches of the topology.conf beside this slurm.conf (empty: Slurm's own); () if it cannot be read."""
     return tuple(read_named(slurm_conf).values())
 
 

@@ -10,14 +10,14 @@ from slurm_robust.slurm.errors import SlurmParseError
 P = ParamSpec("P")
 T = TypeVar("T")
 UNREADABLE = (SlurmParseError, LookupError, ValueError, ArithmeticError)
-"""What reading a record in another form can raise."""
+"""The errors that reading a record in another form can raise."""
 
 
 def read_one(name: str, unread: list[str] | None, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """Read one record of many; None if it cannot be read, and `unread` then has a line with its `name` and why.
 
     Raises:
-        SlurmParseError: it cannot be read, and `unread` is None: the caller needs this very record.
+        SlurmParseError: the record cannot be read, and `unread` is None: the caller needs this very record.
     """
     try:
         return read(*args, **kwargs)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from slurm_robust.slurm.errors import SlurmParseError
 
 NOTHING = frozenset({"", "(null)", "N/A", "n/a", "None", "NONE", "none", "Unknown", "NOT_SET", "n/s"})
-"""How Slurm's commands print that there is no value."""
+"""The texts by which Slurm's commands say that there is no value."""
 
 STATE_SUFFIXES = {
     "*": "NOT_RESPONDING",
@@ -44,15 +44,15 @@ SHORT_STATES = {
 SHORT_FLAGS = {"MAINT": "MAINTENANCE", "NO_RESPOND": "NOT_RESPONDING", "REBOOT": "REBOOT_ISSUED"}
 
 _ONE_GROUP = re.compile(r"([A-Za-z0-9._-]*[A-Za-z._-])\[([0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*)\]")
-"""What almost every list is. It is unfolded here: reading a month of jobs would take half a minute otherwise."""
+"""The form of almost every list. Such a list is unfolded here: a month of jobs would take half a minute otherwise."""
 _NODE_LIST = re.compile(r"[A-Za-z0-9._\[\]-]+(?:,[A-Za-z0-9._\[\]-]+)*\Z")
 
 
 MAX_TIME_S = 253_370_764_800
-"""The year 9999 begins. Any user can make Slurm print later times (`sbatch --begin=now+99999999weeks`), which no
-calendar has; with the year that is left, neither a time zone nor a small sum leaves the calendar."""
+"""The year 9999 begins. Any user can make Slurm print later times (`sbatch --begin=now+99999999weeks`), which calendars
+do not have; the limit leaves a year, so that a time zone or a small sum stays in the calendar."""
 MAX_NAMES = 262_144
-"""More nodes than this has no cluster: a longer list is not unfolded. So many names take 25 MB and a second."""
+"""The longest list that is unfolded: no cluster has more nodes. So many names take 25 MB and a second."""
 _FAR_YEAR = re.compile(r"[0-9]{5,}-[0-9]{2}-[0-9]{2}T[0-9:]+Z?")
 _ELEMENT = re.compile(r"(?:[^\[,]|\[[^\]]*\])+")
 _RANGES = re.compile(r"\[([^\]]*)\]")
@@ -65,7 +65,7 @@ def nothing(text: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """The text, or an empty one if it means that there is none."""
+    """Return the text, or an empty one if the text means that there is no value."""
     return "" if text in NOTHING else text
 
 
@@ -75,10 +75,10 @@ def clamped_s(at_s: float) -> int:
 
 
 def epoch_s(text: str) -> int:
-    """A point in time as seconds since the epoch, at most `MAX_TIME_S`; 0 if there is none, or one before 1970.
+    """Return a time as seconds since the epoch, at most `MAX_TIME_S`; 0 if there is none, or it is before 1970.
 
     Raises:
-        SlurmParseError: neither a number, an ISO time, nor one of Slurm's texts for none.
+        SlurmParseError: the text is neither a number, an ISO time, nor one of Slurm's texts for no value.
     """
     if len(text) <= 11 and text.isascii() and text.isdigit():
         return int(text)  # almost every time
@@ -96,12 +96,12 @@ def epoch_s(text: str) -> int:
 
 
 def duration_s(text: str) -> int | None:
-    """`1-02:03:04`, `2:03:04`, `3:04`, `5` (minutes) in seconds, at most `MAX_TIME_S`.
+    """Return `1-02:03:04`, `2:03:04`, `3:04`, `5` (minutes) in seconds, at most `MAX_TIME_S`.
 
     None for `UNLIMITED`, `Partition_Limit` and the like.
 
     Raises:
-        SlurmParseError: none of these.
+        SlurmParseError: the text has another form.
     """
     if text in ("UNLIMITED", "INFINITE", "Partition_Limit", "INVALID") or nothing(text):
         return None
@@ -190,10 +190,10 @@ def array_tasks(text: str, job_id: int) -> list[str]:
 
 
 def count(node_list: str) -> int:
-    """How many names a list has, without unfolding it.
+    """Return how many names a list has, without unfolding it.
 
     Raises:
-        SlurmParseError: not a node list.
+        SlurmParseError: the text is not a node list.
     """
     total = 0
     for element in _ELEMENT.findall(node_list):
@@ -223,7 +223,7 @@ def fold(names: Iterable[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def gpu_count(gres: str) -> int:
-    """How many GPUs a node's or a job's generic resources name: 8 for `gpu:a100:8(S:0-1),nic:1`, 2 for `gres/gpu:2`."""
+    """Return how many GPUs generic resources name: 8 for `gpu:a100:8(S:0-1),nic:1`, 2 for `gres/gpu:2`."""
     found = 0
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
         name, *rest = part.removeprefix("gres/").removeprefix("gres:").split(":")

@@ -37,7 +37,7 @@ def _own(*, act: bool, **given: str | None) -> options.RunOptions:
 def _speaker(
     supervised: job.SupervisedJob, attached: AttachedStep | None, *, act: bool
 ) -> tuple[SupervisorLock | None, bool]:
-    """What keeps others from speaking for the job, and whether this watch is the one that does.
+    """Return the lock that keeps others from speaking for the job, and whether this watch speaks for it.
 
     A step's own watch, which the plugin starts with its srun, also reports to the daemon what it would do, unless an
     acting supervisor writes the claim. A person who only observes writes nothing into the job.

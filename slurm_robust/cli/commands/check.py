@@ -13,7 +13,7 @@ from slurm_robust.nodecheck.stages.command import main, parser
 
 
 class _ArgparseCommand(click.Command):
-    """Its options are argparse's: the prolog reads them without click."""
+    """A command whose options are argparse's: the prolog reads the options without click."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the options that begin with the typed word, with their help, for the shell."""

@@ -179,7 +179,7 @@ def prune(directory: Path, keep: int, dry_run: bool, as_json: bool) -> None:
 
 
 def _verify_all(path: Path, values: bool, on_bytes: OnBytes | None) -> checkpoint.VerificationReport:
-    """One checkpoint's report, or those of a folder of checkpoints as one."""
+    """Return the report of one checkpoint, or one report for all checkpoints of a folder."""
     inside = [] if _is_checkpoint(path) else checkpoint.entries(path)
     tracked = checkpoint.trackers(path) if path.is_dir() else []
     if not inside:

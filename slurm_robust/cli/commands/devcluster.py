@@ -31,7 +31,7 @@ def default_directory() -> Path:
 
 
 def _state(cluster: DevCluster) -> dict[str, Any]:
-    """What `up --json` and `status --json` print."""
+    """Return the object that `up --json` and `status --json` print."""
     now = cluster.record
     live = now.live()
     shown = cluster.run(["sinfo", "-h", "-N", "-o", "%N|%T|%E"], check=False, timeout_s=15)

@@ -42,7 +42,7 @@ class _DiagnoseGroup(click.Group):
     default = "log"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; without a subcommand's name the words belong to the default one."""
+        """Parse as click does; without a subcommand's name the words belong to the default subcommand."""
         if args and args[0] not in (*self.commands, "-h", "--help"):
             args = [self.default, *args]
         return super().parse_args(ctx, args)

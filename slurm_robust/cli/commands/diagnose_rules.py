@@ -107,7 +107,7 @@ def wrong_examples(book: RuleBook, rules_of: list[Rule]) -> list[str]:
 
 
 def book_of(site_rules: tuple[Path, ...]) -> RuleBook:
-    """The package's rules behind those of a site."""
+    """Return a site's rules, followed by the package's."""
     try:
         return read(site_rules)
     except RuleError as error:

@@ -126,7 +126,7 @@ def _nodes(client: CommandClient) -> dict[str, tuple[str, ...]]:
 
 
 def _state(config: Config) -> dict[str, Any]:
-    """Return the snapshot of a daemon on this machine; empty if there is none that can be read."""
+    """Return the snapshot of a daemon on this machine; empty if no snapshot can be read."""
     try:
         state = json.loads((Path(config.daemon.state_dir) / "state.json").read_text("utf-8"))
     except (OSError, ValueError):
@@ -146,7 +146,7 @@ def _about(client: CommandClient, *, tried: bool) -> BackEnd:
 
 
 def _own_jobs(said: dict[str, str], config: Config, nodes: dict[str, tuple[str, ...]]) -> list[Advice]:
-    """Whether the daemon's own jobs may start, as its user: the owner of its folder, or whoever asks."""
+    """Return whether the daemon's own jobs may start, as its user: the owner of its folder, or else the caller."""
     from slurm_robust.doctor import own_jobs  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.doctor.advice import Advice, Severity  # noqa: PLC0415 (the same)
     from slurm_robust.slurm.admission import AdmissionClient  # noqa: PLC0415 (the same)

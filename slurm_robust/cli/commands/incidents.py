@@ -78,7 +78,7 @@ def command(incident: str | None, limit: int, html: Path | None, path: str | Non
 
 
 def _load(config: Config) -> list[dict[str, Any]]:
-    """All of them from the journal if it can be read, else the newest from the snapshot."""
+    """Return all incidents from the journal if it can be read, else the newest incidents from the snapshot."""
     from slurm_robust.daemon.api.state_snapshot import recent_incidents  # noqa: PLC0415 (the same)
     from slurm_robust.daemon.store.journal import FILE_NAME, Journal  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.daemon.store.schema import JournalError  # noqa: PLC0415 (the same)
@@ -101,7 +101,7 @@ def _load(config: Config) -> list[dict[str, Any]]:
 
 
 def _of_folder(name: str) -> list[dict[str, Any]]:
-    """What a folder of this name holds; empty if there is none, and where a job's number is a folder by chance."""
+    """Return the incidents in a folder of this name; empty without such a folder, or if it only looks like a job's."""
     if not Path(name).is_dir():
         return []
     from slurm_robust.cli.diagnosis.incident_files import incidents_of_folder  # noqa: PLC0415 (loaded for a folder only)
@@ -137,7 +137,7 @@ def _write(folder: Path, journal: dict[str, Any], html: Path) -> None:
 
 
 def _folder(incident: dict[str, Any]) -> str:
-    """Where the job has kept it, as far as the journal knows."""
+    """Return where the job has kept the incident, as far as the journal knows."""
     known = incident["report"].rstrip("/") or f"slurm-robust-{incident['job']}"
     return f"{known}/{incident['id']}"
 
@@ -149,7 +149,7 @@ def why(incident: dict[str, Any]) -> str:
 
 
 def _took(incident: dict[str, Any]) -> str:
-    """From the fault to the first step after it."""
+    """Return the time from the fault to the first step after it, as text."""
     took_s = back_s(incident["times"])
     return "" if took_s is None else duration(took_s)
 

@@ -18,7 +18,7 @@ STATES = tuple(state.value for state in NodeState)
 
 
 def repair(node: dict[str, Any]) -> str:
-    """`repair, try 1 of 2 (reboot): rebooting since 14:02:11; XID 79 …`; empty if none is under way."""
+    """Return `repair, try 1 of 2 (reboot): rebooting since 14:02:11; XID 79 …`; empty if no repair is under way."""
     now = node.get("repair")
     if not now:
         return ""
@@ -33,7 +33,7 @@ def strikes(node: dict[str, Any]) -> str:
 
 
 _BY = {"foreign": "somebody else", "slurm": "Slurm"}
-"""Who took a node out, for people; `--json` has the key."""
+"""The words for people for who took a node out; `--json` has the key."""
 
 
 @click.command(

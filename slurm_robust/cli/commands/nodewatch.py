@@ -81,7 +81,7 @@ def command(config: str | None, *, node: str | None, once: bool, as_json: bool) 
 
 
 class _Settings(NamedTuple):
-    """What robust.yaml says of this node, and which version of the file that was."""
+    """The settings of robust.yaml for this node, and the version of the file that they came from."""
 
     path: str
     identity: str

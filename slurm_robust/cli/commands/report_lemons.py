@@ -75,7 +75,7 @@ def lemons(*, source: FactOptions, nodes_from: Any, as_json: bool) -> None:
 
 
 def _object(lemon: Lemon) -> dict[str, Any]:
-    """For tools; a ratio beyond all numbers (the others had no failure) is null."""
+    """Return the lemon as an object for tools; an infinite ratio (other nodes had no failure) is null."""
     row = asdict(lemon)
     return row | {"ratio": row["ratio"] if row["expected"] else None, "kinds": dict(lemon.kinds)}
 

@@ -32,7 +32,7 @@ from slurm_robust.supervise.watch.live_stacks import LiveCapture, LiveStacksErro
 
 _ROUND_S = 10.0
 _REDRAW = "\x1b[H\x1b[J"
-"""To the top left corner; clear everything below."""
+"""The codes that move the cursor to the top left corner and clear everything below."""
 
 
 @click.command(
@@ -176,7 +176,7 @@ def _as_json(look: LiveCapture, job: str, **more: object) -> str:
 
 
 def motion_line(before: Capture | None, now: Capture, number: int) -> str:
-    """Which ranks moved between two captures, and which stood still, in a line."""
+    """Return a line that says which ranks moved between two captures, and which stood still."""
     ranks = [r.rank for r in now.ranks]
     seen = stillness([c for c in (before, now) if c is not None], ranks)
     moved = [rank for rank, x in seen.items() if x.moves]
@@ -187,7 +187,7 @@ def motion_line(before: Capture | None, now: Capture, number: int) -> str:
 
 
 def _fitting(tree: str) -> str:
-    """The tree, cut to the terminal's height where there is one."""
+    """Return the tree, cut to the terminal's height if there is a terminal."""
     if not sys.stdout.isatty():
         return tree
     height = shutil.get_terminal_size().lines - 3

@@ -52,7 +52,7 @@ def command(context: click.Context, path: str | None, as_json: bool) -> None:
 
 
 def _no_pool(wanted: StandbyConfig, *, reading: bool) -> str:
-    """Why there is no pool, and what to do."""
+    """Return why there is no pool, and what to do."""
     if wanted.size == 0:
         return "none: standby.size in robust.yaml is 0; to hold nodes ready, set it, and type systemctl reload srobustd"
     if reading:
@@ -136,7 +136,7 @@ def size(
 
 
 def _from_history(path: str | None, since: str, quantile: float, *, as_json: bool) -> None:
-    """Each hardware class that Slurm has now, and the failures that the journal has of its nodes."""
+    """Print a pool size for each hardware class that Slurm has now, by the failures in the journal."""
     from slurm_robust.cli.standby_history import suggestions_now  # noqa: PLC0415 (loaded for this command only)
     from slurm_robust.policy.cluster.standby_history import figure  # noqa: PLC0415 (the same)
 
@@ -162,7 +162,7 @@ def _from_history(path: str | None, since: str, quantile: float, *, as_json: boo
 
 
 def _range(value: float | None, low: float | None, high: float | None) -> str:
-    """With two digits and its interval; a dash where it cannot be said."""
+    """Return the value with two digits and its interval; a dash if it is not known."""
     from slurm_robust.policy.cluster.standby_history import figure  # noqa: PLC0415 (loaded for this command only)
 
     if value is None or low is None or high is None:

@@ -135,7 +135,7 @@ def _who_differs(state: dict[str, Any]) -> None:
 
 
 def _stand_still(state: dict[str, Any], now_s: float) -> None:
-    """Name the jobs whose stacks have stood still for long, and of which nobody knows whether they hang."""
+    """Name the jobs whose stacks have stood still for long; it is unknown whether these jobs hang."""
     for job in state["jobs"]:
         if job.get("still_since_s"):
             since, where = duration(max(0.0, now_s - job["still_since_s"])), job.get("still") or "see"
@@ -154,7 +154,7 @@ def _step(job: dict[str, Any], now_s: float) -> str:
 
 
 def _says(job: dict[str, Any], now_s: float) -> str:
-    """What the job reports; a suspicion comes before everything else."""
+    """Return what the job reports; a suspicion comes before everything else."""
     if job.get("suspected_at_s") and job["claim"] == "watching":
         since = f"suspects a fault since {duration(max(0.0, now_s - job['suspected_at_s']))}"
         return f"{since}, observes" if job.get("mode") == "observe" else since
@@ -163,6 +163,6 @@ def _says(job: dict[str, Any], now_s: float) -> str:
 
 
 def _waits(job: dict[str, Any]) -> str:
-    """Why a job waits, as Slurm says it, and the nodes that it may not use."""
+    """Return why a job waits, in Slurm's words, and the nodes that it may not use."""
     left_out = ", ".join(f"{node} ({why})" for node, why in job.get("left_out", {}).items())
     return f"waits to start: {job['reason']}" + (f"; leaves out {left_out}" if left_out else "")

@@ -217,7 +217,7 @@ def _checked_sizes(
 
 
 def _nodes_of_layout(sizes: Sizes, nodes: list[Node]) -> int:
-    """How many nodes one replica of the model needs."""
+    """Return how many nodes one replica of the model needs."""
     if not sizes:
         raise WrongUsageError("replay: say how many nodes one replica needs: --replay-nodes M, or --layout tp=2,pp=4")
     gpus = _gpus(nodes)
@@ -229,7 +229,7 @@ def _nodes_of_layout(sizes: Sizes, nodes: list[Node]) -> int:
 
 
 def _carried_out(run: TestRun, client: SlurmClient, job_id: str | None) -> TestReport:
-    """Run the tests; whatever ends them, the step has ended afterwards."""
+    """Run the tests. The step has ended when this returns, however the tests ended."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
@@ -251,7 +251,10 @@ def _carried_out(run: TestRun, client: SlurmClient, job_id: str | None) -> TestR
 
 
 def _tell_slurm(client: SlurmClient, job_id: str, report: TestReport) -> None:
-    """For the daemon, which reads no files of the nodes; the exit code carries the verdict, too."""
+    """Write the verdict into the job's Comment for the daemon, which reads no files of nodes.
+
+    The exit code has it, too.
+    """
     ref = JobRef.parse(job_id)
     try:
         job = client.job(ref)
@@ -308,18 +311,18 @@ def _node_target(
 
 
 def _gpus(nodes: list[Node]) -> int:
-    """As many GPUs as each of the nodes has."""
+    """Return the number of GPUs that each of the nodes has at least."""
     found = [sum(int(n) for n in re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)", node.gres)) for node in nodes]
     return min(found, default=0)
 
 
 def _gres(nodes: list[Node]) -> str:
-    """What to ask for on each node to get its GPUs; empty if one has none."""
+    """Return what to ask for on each node to get its GPUs; empty if a node has none."""
     return f"gpu:{gpus}" if (gpus := _gpus(nodes)) else ""
 
 
 def _ended(client: SlurmClient, job_id: str) -> str:
-    """That the job has ended, as a sentence; empty if it runs."""
+    """Return a sentence that says that the job has ended; empty if it runs."""
     try:
         job = client.job(JobRef.parse(job_id))
     except SlurmError as error:

@@ -169,7 +169,7 @@ def _become(job: Job) -> None:
 
 
 def _check_owner(versions: VersionFolder, job: Job) -> None:
-    """Nobody else may choose what is copied, and where to."""
+    """Refuse a folder that another user owns or may write: its owner would choose what is copied, and where to."""
     try:
         info = versions.path.lstat()
     except OSError as error:
@@ -179,7 +179,7 @@ def _check_owner(versions: VersionFolder, job: Job) -> None:
 
 
 def _incident_folder(job: Job) -> Path:
-    """Where the job's supervisor keeps it: beside the output, or in the working directory."""
+    """Return where the job's supervisor keeps its folder: beside the output, or in the working directory."""
     places = [found for pattern in output_patterns(job) for found in glob.glob(str(Path(pattern).parent))]  # noqa: PTH207
     wanted = [Path(place) / f"slurm-robust-{job.ref.address}" for place in (*places, job.work_dir or ".")]
     folders = [folder for path in wanted for folder in incident_folder.names(path)]
@@ -187,7 +187,7 @@ def _incident_folder(job: Job) -> Path:
 
 
 def _owner(path: Path) -> int:
-    """Its owner's number; -1 where it cannot be seen."""
+    """Return the number of the path's owner; -1 if the path cannot be seen."""
     try:
         return path.lstat().st_uid
     except OSError:
@@ -214,9 +214,10 @@ def _found(job: Job | None, job_id: str, folder: Path | None) -> tuple[VersionFo
 
 
 def _snapshot(versions: VersionFolder, report: CodeReport) -> CodeVersion | None:
-    """Take the new version; ends the command if there is none, or nothing has changed.
+    """Take the new version; end the command if there is none, or nothing has changed.
 
-    None if nothing has changed since the version in force, and another one waits: it is to be withdrawn.
+    Return None if nothing has changed since the version in force but another version waits: that version is to be
+    withdrawn.
     """
     before = report.state.in_force
     origin = Origin(Path(report.source), _user(), report.own_shared, before)
@@ -236,7 +237,7 @@ def _snapshot(versions: VersionFolder, report: CodeReport) -> CodeVersion | None
 
 
 def _await_answer(versions: VersionFolder, order: CodeOrder) -> None:
-    """Wait for what the supervisor says to the order, and show it."""
+    """Wait for the supervisor's answer to the order, and show it."""
     until_s = time.monotonic() + _ANSWER_S
     while time.monotonic() < until_s:
         report = versions.report()

@@ -32,15 +32,15 @@ _MAX_SEEN = 20_000
 
 
 def newest_incident(folder: Path) -> SavedIncident | None:
-    """The incident in a folder, or the newest one in a job's folder; None if there is none."""
+    """Return the incident in a folder, or the newest one in a job's folder; None if there is none."""
     own = read_incident(folder)
     return own if own is not None else next(iter(incidents_in(folder)), None)
 
 
 def incidents_of_folder(folder: Path) -> list[dict[str, Any]]:
-    """Return the incident of a folder, or all of a job's folder, the newest first, as `incidents --json` shows them.
+    """Return the incident of a folder, or all of a job's folder, newest first, as `incidents --json` shows them.
 
-    What the daemon alone knows (user, actions) is empty.
+    Fields that only the daemon knows (user, actions) are empty.
     """
     own = read_incident(folder, whole=False)
     saved = [own] if own is not None else incidents_in(folder, whole=False)
@@ -79,7 +79,7 @@ def _as_row(folder: Path, incident: Incident) -> dict[str, Any]:
 
 
 def read_sources(folder: Path, journal: Mapping[str, Any], page: Path) -> IncidentSources:
-    """What the folder holds, and the journal's entry; `page` is the file that links are written for."""
+    """Read the folder's content and the journal's entry; `page` is the file that links are written for."""
     known = IncidentSources(journal=journal, folder=str(folder))
     try:
         there = folder.is_dir()
@@ -131,7 +131,7 @@ def json_objects(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _files(folder: Path, page: Path) -> Iterator[LinkedFile]:
-    """The folder's files, with a link that works while page and folder stay where they are."""
+    """Yield the folder's files, with a link that works while page and folder stay in their places."""
     start = page.resolve().parent
     there = islice((path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()), _MAX_SEEN)
     for path in sorted(there)[:_MAX_FILES]:

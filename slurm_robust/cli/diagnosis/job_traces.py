@@ -29,14 +29,14 @@ _MAX_FILES = 64
 
 @dataclass(frozen=True)
 class JobTraces:
-    """What is left of a job.
+    """The traces that a job has left.
 
     Attributes:
-        files: Its output files that are there, stdout first.
-        incidents: Those that its supervisors saved, the newest first.
+        files: Its output files that exist, stdout first.
+        incidents: The incidents that its supervisors saved, the newest first.
         notes: A sentence for each thing that was looked for in vain.
-        silent_since_s: When a job that still runs has last shown a sign of life; None if it does not run, or nothing
-            is known of that.
+        silent_since_s: When a job that still runs has last shown a sign of life; None if it does not run, or this is
+            not known.
     """
 
     job: str
@@ -95,7 +95,7 @@ def _ask(ref: JobRef, connect: Callable[[], SlurmClient], notes: list[str]) -> J
 
 
 def _perhaps_anothers(ref: JobRef, connect: Callable[[], SlurmClient]) -> list[str]:
-    """That Slurm may hide the job, where it shows jobs to their owners alone: to this caller it is as if unknown."""
+    """Return a note that Slurm may hide the job from this caller: it may show jobs to their owners only."""
     with contextlib.suppress(SlurmError):
         if os.geteuid() and "jobs" in private_data(connect().settings()):
             hides = "this Slurm shows jobs to their owners alone (PrivateData=jobs)"
@@ -147,7 +147,7 @@ def _is_of(incident: dict[str, Any], ref: JobRef) -> bool:
 
 
 def _with_outcome(saved: SavedIncident, outcome: str) -> SavedIncident:
-    """The incident with what the journal says that it came to, where its supervisor did not live to see that."""
+    """Return the incident with the outcome that the journal has, if its supervisor ended before it could write one."""
     if saved.incident is None or saved.incident.outcome or not outcome:
         return saved
     return replace(saved, incident=replace(saved.incident, outcome=outcome))
@@ -168,7 +168,7 @@ def _silent_since_s(job: Job | None, files: Sequence[Path]) -> float | None:
 
 
 def _claimed(job: Job | None, saved: Iterable[SavedIncident]) -> list[str]:
-    """That the job reports an incident whose folder is not where it should be."""
+    """Return a note that the job reports an incident whose folder is not in its place."""
     try:
         told = claim.parse(job.comment) if job is not None else None
     except ClaimError:

@@ -17,7 +17,7 @@ from slurm_robust.diagnose.resembling import PastIncident
 
 _MAX_INCIDENTS = 1000
 _MAX_REPORTS = 200
-"""So many pages of others are opened; they may be on a slow file system."""
+"""The most pages of other incidents that are opened; they may be on a slow file system."""
 _MAX_JOB_FOLDERS = 100
 _WENT_ON = frozenset({"resumed", "came_back", "went_on"})
 _WENT_NOT = frozenset({"ended", "not_started", "aborted", "refused", "superseded", "stopped"})
@@ -52,7 +52,7 @@ def journal_incidents(config: Config) -> list[dict[str, Any]]:
 def past_incidents(
     journal: Sequence[dict[str, Any]], saved: Iterable[SavedIncident], without: Container[str] = ()
 ) -> list[PastIncident]:
-    """All of them once, but for incidents that are diagnosed themselves; the journal's own record goes first."""
+    """Return every incident once, except those that are diagnosed themselves; the journal's own record goes first."""
     folders = {one.id: one for one in saved}
     found = {}
     for count, row in enumerate(journal):
@@ -135,6 +135,6 @@ def _texts(saved: SavedIncident) -> list[str]:
 
 
 def _done(road: str, evict: Sequence[str]) -> str:
-    """What was decided, in words."""
+    """Return what was decided, in words."""
     words = road.replace("_", " ")
     return f"{words} without {', '.join(evict)}" if words and evict else words

@@ -23,24 +23,24 @@ from slurm_robust.diagnose.taxonomy import Blame
 from slurm_robust.localize.circumstances import CIRCUMSTANCES_FILE
 
 MOST_BYTES = 64 << 20
-"""Of a file that has no size (a pipe)."""
+"""The most bytes read of a file that has no size (a pipe)."""
 WHOLE_BYTES = 2 << 20
-"""Of larger logs, only lines that may mean something are kept."""
+"""The size beyond which only the lines of a log are kept that may mean something."""
 _MOST_RANKS = 64
 """Whose last words are read, the first that ended: all others only follow."""
 _STEP = re.compile(r"\b(?:step|iter(?:ation)?)\b\W{0,4}\d", re.IGNORECASE)
 _SURVIVED = 3
-"""So many lines with steps after a warning show that training went on."""
+"""The number of lines with steps after a warning that show that training went on."""
 _RANK = re.compile(r"^\s*(?:\d+: )?\[?rank[ _]?(\d{1,7})\]?|^\s*(\d{1,7}): ")
 
 
 class LinePlace(NamedTuple):
-    """Where a line stands.
+    """The place of a line.
 
     Attributes:
-        line: Its number: in the file, or of a saved rank among that rank's last lines.
-        rank: Whose saved last words it belongs to; None for a line of a file, and for one that names no rank.
-        saved: It was saved in an incident, and `line` counts the last lines there.
+        line: The line's number in the file, or among the last lines of a saved rank.
+        rank: The rank whose saved last words the line belongs to; None for a line of a file, or without a rank.
+        saved: Whether the line was saved in an incident; then `line` counts the last lines there.
     """
 
     file: str
@@ -52,15 +52,15 @@ class LinePlace(NamedTuple):
 
 @dataclass
 class LinesRead:
-    """What was read, and what rules recognise in it.
+    """The lines that were read, and what rules recognise in them.
 
     Attributes:
         lines: File, line number and text of each line, in the order in which findings are numbered.
-        places: Of the same lines.
-        read: Each file, and how many lines of it.
+        places: The places of these lines.
+        read: Each file, and the number of its lines.
         notes: A sentence for each thing that could not be read.
-        faults: What nodes reported that decides about the blame, and why it does.
-        leads: The incident that names a culprit, where no error that was read goes before it.
+        faults: The reports of nodes that decide about the blame, and why.
+        leads: The incident that names a culprit, if no error that was read goes before it.
     """
 
     lines: list[tuple[str, int, str]] = field(default_factory=list)
@@ -143,7 +143,7 @@ def _add(reading: LinesRead, lines: Sequence[str], matcher: Matcher, place: Line
 
 
 def _add_files(reading: LinesRead, files: Sequence[Path], matcher: Matcher) -> None:
-    """All lines of output files, as one stream; of large ones, those that a rule may match."""
+    """Add all lines of output files, as one stream; of large files, only the lines that a rule may match."""
     first = len(reading.lines)
     if _size_bytes(files) > WHOLE_BYTES:
         scanned = scan(files, matcher)
@@ -177,7 +177,7 @@ def _size_bytes(files: Sequence[Path]) -> int:
 def _beside_faults(
     diagnosis: Diagnosis, reading: LinesRead, saved: SavedIncident, *, only: bool
 ) -> tuple[Diagnosis, str]:
-    """The diagnosis with what nodes reported at that time, where the root is known to be of this incident."""
+    """Return the diagnosis with the reports of nodes from that time, if the root is known to be of this incident."""
     root = diagnosis.root
     if root is None:
         return diagnosis, ""
@@ -208,5 +208,5 @@ def _fault_at_s(saved: SavedIncident) -> float:
 
 
 def shown_signals(saved: SavedIncident) -> list[Signal]:
-    """What nodes reported, without what an incident's own ranks did."""
+    """Return the signals that nodes reported, without those of the incident's own ranks."""
     return [signal for signal in saved.signals if signal.node]

@@ -24,10 +24,10 @@ _CAUSE_KEYS = ("category", "blame", "signature", "line", "place")
 
 @dataclass(frozen=True)
 class SavedIncident:
-    """What an incident's folder holds.
+    """The contents of an incident's folder.
 
     Attributes:
-        cause: Its diagnosis, as its supervisor kept it; empty if it kept none.
+        cause: The diagnosis that the incident's supervisor kept; empty if there is none.
         problems: A sentence for each file that cannot be used.
     """
 
@@ -44,7 +44,7 @@ class SavedIncident:
 
     @property
     def at_s(self) -> float:
-        """When it was opened, seconds since the epoch; where nobody says so, when its first rank ended."""
+        """When the incident was opened, seconds since the epoch; if that is not known, when its first rank ended."""
         if self.incident is not None:
             return self.incident.opened_at_s
         return min((end.at_s for end in self.exits), default=0.0)
@@ -57,7 +57,7 @@ class SavedIncident:
 
     @property
     def signals(self) -> tuple[Signal, ...]:
-        """What was seen, and what nodes reported, in order of time."""
+        """The signals of the incident, and those that nodes reported, in order of time."""
         of_incident = self.incident.signals if self.incident is not None else ()
         of_nodes = self.circumstances.signals if self.circumstances is not None else ()
         told = {(s.kind, s.at_s, s.node, s.rank, s.detail): s for s in (*of_incident, *of_nodes)}
@@ -65,7 +65,10 @@ class SavedIncident:
 
 
 def read_incident(folder: Path, *, whole: bool = True) -> SavedIncident | None:
-    """The incident in a folder; None if the folder holds none. Only its page where it need not be `whole`."""
+    """Return the incident in a folder; None if the folder holds none.
+
+    With `whole` false, only its page is read.
+    """
     problems: list[str] = []
     data = _read(folder / INCIDENT_FILE, problems)
     incident, cause = _incident(folder, data, problems) if data else (None, {})

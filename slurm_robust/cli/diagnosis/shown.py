@@ -1,4 +1,4 @@
-"""Shows a diagnosis as text or JSON: the root, whose fault it is, what followed, its incident, what was read."""
+"""Shows a diagnosis as text or JSON: the root, who is at fault, the consequences, its incident, the lines read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BLAME = {
 
 
 def as_text(diagnosis: Diagnosis, reading: LinesRead, subject: Subject, resembles: Sequence[Resemblance]) -> list[str]:
-    """For people. Nothing of a log reaches the terminal as a command."""
+    """Return the diagnosis for people. Control codes in a log do not reach the terminal."""
     lines = _leading_text(reading.leads) if reading.leads is not None else []
     if not lines or diagnosis.root is not None:
         lines += _root_text(diagnosis, reading)
@@ -55,7 +55,7 @@ def as_text(diagnosis: Diagnosis, reading: LinesRead, subject: Subject, resemble
 def as_json(
     diagnosis: Diagnosis, reading: LinesRead, subject: Subject, resembles: Sequence[Resemblance]
 ) -> dict[str, Any]:
-    """For tools: docs/json.md."""
+    """Return the diagnosis for tools, in the form of docs/json.md."""
     root = diagnosis.root
     saved = [subject.incident] if subject.incident is not None else subject.incidents
     return {
@@ -107,7 +107,7 @@ def _root_text(diagnosis: Diagnosis, reading: LinesRead) -> list[str]:
 
 
 def _leading_text(saved: SavedIncident) -> list[str]:
-    """The incident's own verdict, and what was done about it."""
+    """Return the incident's own verdict, and what was done about it."""
     incident = saved.incident
     if incident is None or incident.verdict is None:
         return []

@@ -22,20 +22,20 @@ _KEY = re.compile(r"[\w.-]{1,128}\.r\d+\.\d+\.(?P<id>[\w-]+?)(?:\.[a-z_]+)?")
 
 
 class NothingLeftError(Exception):
-    """There is no output and no incident of what was named; the message says what to type next."""
+    """The named job or incident has left neither output nor incidents; the message says what to type next."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What was named.
+    """The files, job or incident that was named.
 
     Attributes:
-        files: Output files of the job, or those that were typed.
+        files: Output files of the job, or the files that were typed.
         incident: The incident that was named; None if a job or files were.
         job: The job's address; empty if files were named.
         incidents: All saved incidents of the job, the newest first.
         notes: A sentence for each thing that was looked for in vain.
-        silent_since_s: As `JobTraces` has it.
+        silent_since_s: The field of this name in `JobTraces`.
     """
 
     files: tuple[Path, ...] = ()
@@ -54,7 +54,7 @@ class Subject:
 
 
 def subject_of(words: Sequence[str], client: Callable[[], SlurmClient], journal: Sequence[dict[str, Any]]) -> Subject:
-    """What these words name. A file of a word's name goes first, then a folder, a job, an incident.
+    """Find what these words name. A file of a word's name goes first, then a folder, a job, an incident.
 
     `client` connects to Slurm, and is only called for a job or an incident; `journal` has incidents as `srobust
     incidents --json` shows them.
@@ -115,7 +115,7 @@ def _of_folder(path: Path) -> Subject:
 
 
 def _with_output(saved: SavedIncident, all_of_job: tuple[SavedIncident, ...], notes: tuple[str, ...] = ()) -> Subject:
-    """With the output file beside the job's folder, where it has sbatch's usual name."""
+    """Return the incident with the output file beside the job's folder, if the file has sbatch's usual name."""
     job = saved.incident.job if saved.incident is not None else ""
     place = saved.folder.resolve().parent.parent
     files = tuple(p for p in (place / f"slurm-{job}.out",) if job and p.is_file())
@@ -133,7 +133,7 @@ def _of_job(traces: JobTraces) -> Subject:
 
 
 def _of_incident(name: str, job: str, client: Callable[[], SlurmClient], journal: Sequence[dict[str, Any]]) -> Subject:
-    """By its job: a name has the job in it, and the journal knows the job of each."""
+    """Find an incident by its job: a name has the job in it, and the journal knows each incident's job."""
     jobs = [str(i["job"]) for i in journal if i.get("id") == name]
     refs = [ref for ref in map(_job_ref, dict.fromkeys([*jobs, job, job.replace("_", "+")])) if ref is not None]
     traces = JobTraces(job)
