@@ -1,7 +1,7 @@
 """Defines what is known of a cluster's past as typed rows: from journal, incident folders and Slurm's accounting.
 
-All times are seconds since the epoch (UTC). A time that is not known is None; one that cannot be true stays as it was
-found, and `Facts.doubts` has a sentence about it.
+All times are seconds since the epoch (UTC). A time that is not known is None. A time that cannot be true is kept, and
+`Facts.doubts` has a sentence about it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ _XID = re.compile(r"\bS?XID (\d{1,5})\b")
 
 @dataclass(frozen=True)
 class ClosedIncident:
-    """One incident, from the journal; what broke, from its folder where that can be read.
+    """One incident from the journal, with the cause from its folder if that can be read.
 
     Attributes:
         key: Unique name in the journal.
-        id: Its name in the job, and its folder's.
+        id: The incident's name in the job, and of its folder.
         attempt: Key of the attempt in which it happened (`model.Attempt.key`).
         kind: `claim`, `node_lost`, `node_fault`, `owner`, `report`.
         mode: `act` or `observe`.
-        outcome: As in the journal; empty while it is open.
-        times: Stamps, keys of `model.TIME_KEYS` and `accepted`. `first_step` is the first after it,
-            `first_new_step` the first that nobody had made before.
-        road: The plan's (`model.Road` value), empty if there is none.
-        category: What broke, a category of `diagnose.taxonomy`; empty if unknown.
-        blame: Whose fault that is by the same rules; empty if unknown.
+        outcome: The journal's outcome; empty while the incident is open.
+        times: Stamps, keys of `model.TIME_KEYS` and `accepted`. `first_step` is the first step after the incident,
+            `first_new_step` the first one that had not been made before.
+        road: The plan's road (`model.Road` value), empty without a plan.
+        category: The cause, a category of `diagnose.taxonomy`; empty if unknown.
+        blame: Who is at fault by the same rules; empty if unknown.
         nodes: How many nodes the job had; 0 if unknown.
-        gpus: On all of them; 0 if unknown.
+        gpus: The number of GPUs on all nodes; 0 if unknown.
         folder: The job's own report.
     """
 
@@ -136,7 +136,7 @@ class RanJob:
     """One run of any job, from Slurm's accounting: a requeued job has several.
 
     Attributes:
-        nodes: Their names; empty if it never ran.
+        nodes: The names of its nodes; empty if it never ran.
         restart: How many earlier runs of the job the accounting has.
         state: `COMPLETED`, `FAILED`, `CANCELLED`, `TIMEOUT`, `NODE_FAIL`, `OUT_OF_MEMORY`, `PREEMPTED`, `REQUEUED`, …
         exit_code: `code:signal`.

@@ -1,20 +1,20 @@
 """Which nodes fail more often than chance explains?
 
 Evidence on a node: a drain of ours that was not reverted, a failed test, an incident whose verdict named it, a job that
-Slurm lost to a node (`NODE_FAIL`), a strike. What happens on a node within an hour is one failure, however many signals
-tell of it. A failure that concerns n nodes counts 1/n on each: an incident that named n, a lost job of n nodes, and n
-nodes (three or more) that fail within a minute of each other, which a switch or a power supply does. Claims of one
-user count at most twice on a node, since one program may accuse it again and again. A drain whose reason names the
-leaf switch of several nodes that failed together counts on none of them.
+Slurm lost to a node (`NODE_FAIL`), a strike. All signals of a node within an hour count as one failure. A failure that
+concerns n nodes counts 1/n on each: an incident that named n, a lost job of n nodes, and n nodes (three or more) that
+fail within a minute of each other, as after the failure of a switch or a power supply. Claims of one user count at most
+twice on a node, since one program may accuse it again and again. A drain whose reason names the leaf switch of several
+nodes that failed together does not count.
 
 Test: given all failures of the cluster, those of one node are binomial with its share of the node-days, if it is like
 the others. That is exact, and needs no failure rate to be known. A node is a *lemon* if the chance of so many failures
-is below `ERROR` / nodes (Bonferroni, stepping down: a lemon that was found leaves the comparison, so that it hides no
-other), and its rate is three times that of the others. So with 99.9 % a report names no healthy node at all. That
-bound, and not a false discovery rate, decides, because a lemon may be taken out of service and few are expected. Nodes
-below a false discovery rate of 10 % (Benjamini-Hochberg) are *watched*: shown, never acted upon.
+is below `ERROR` / nodes (Bonferroni, stepping down: a lemon that was found leaves the comparison, so that it cannot
+hide another one), and its rate is three times that of the other nodes. So with 99.9 % a report does not name a healthy
+node. That bound, and not a false discovery rate, decides, because a lemon may be taken out of service and few are
+expected. Nodes below a false discovery rate of 10 % (Benjamini-Hochberg) are *watched*: shown, never acted upon.
 
-Exposure: days in jobs by Slurm's accounting where it was read, else days in service; at least a tenth of the window, so
+Exposure: days in jobs by Slurm's accounting if it was read, else days in service; at least a tenth of the window, so
 that a node that is rarely used does not become a lemon by one failure.
 """
 
@@ -49,8 +49,8 @@ class NodeSignal:
     """One sign that something is wrong with a node.
 
     Attributes:
-        weight: 1, or 1/n where it concerns n nodes and names none of them alone.
-        user: Whose claim it rests on; empty if the daemon or Slurm saw it.
+        weight: 1, or 1/n if the sign concerns n nodes without naming one alone.
+        user: The user whose claim the sign rests on; empty if the daemon or Slurm saw the sign.
     """
 
     node: str
@@ -86,11 +86,11 @@ class Lemon:
 
 @dataclass(frozen=True)
 class LemonReport:
-    """What was found among so many nodes.
+    """The result of the search among all nodes.
 
     Attributes:
-        level: A node whose chance is below it is a lemon.
-        sentence: The result, or why there is none.
+        level: A node whose chance is below this level is a lemon.
+        sentence: The result as a sentence, or why there is no result.
     """
 
     nodes: int
@@ -144,7 +144,7 @@ def _step_down(records: list[_Record]) -> tuple[tuple[Lemon, ...], list[tuple[_R
 
 
 def _tested(records: Sequence[_Record]) -> list[tuple[_Record, Lemon]]:
-    """Every node with enough failures, compared with all of these nodes."""
+    """Return every node with enough failures, compared with all nodes."""
     days = sum(record.exposure for record in records)
     total = math.ceil(sum(record.weight for record in records) - 1e-9)
     pairs = []
@@ -245,7 +245,7 @@ def _cluster_nodes(facts: Facts) -> int:
 
 
 def signals_of(facts: Facts) -> list[NodeSignal]:
-    """All signs on all nodes within the window, in order of time; storms are told apart by `failures_of`."""
+    """Return all signs on all nodes within the window, in order of time; `failures_of` tells storms apart."""
     found = [signal for signal in _signals(facts) if facts.from_s <= signal.at_s < facts.to_s]
     return sorted(found, key=lambda signal: (signal.at_s, signal.node))
 
@@ -300,7 +300,7 @@ def failures_of(signals: Sequence[NodeSignal]) -> list[list[NodeSignal]]:
 
 
 def _storms_weighed(failures: list[list[NodeSignal]]) -> list[list[NodeSignal]]:
-    """Three or more nodes, each failing within a minute of the one before: one cause, which counts 1/n on each."""
+    """Weigh each failure of a storm 1/n: three or more nodes, each within a minute of the one before, share a cause."""
     out: list[list[NodeSignal]] = []
     group: list[list[NodeSignal]] = []
 

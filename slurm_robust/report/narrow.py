@@ -12,9 +12,9 @@ _NEAR_S = 3600.0
 
 
 def of_job(facts: Facts, job: str) -> Facts:
-    """What concerns a job, by its address, its raw id or its lineage, and all other attempts of the same training.
+    """Return the facts of a job, by its address, raw id or lineage, and of all other attempts of the same training.
 
-    Of the cluster itself (pools, sizes) nothing is left: a job's share of them means nothing.
+    Facts of the cluster itself (pools, sizes) are left out: a job's share of them means nothing.
     """
 
     def means(*names: str) -> bool:
@@ -33,7 +33,7 @@ def of_job(facts: Facts, job: str) -> Facts:
 
 
 def of_user(facts: Facts, user: str) -> Facts:
-    """What concerns a user's trainings and jobs; of the cluster itself nothing is left."""
+    """Return the facts of a user's trainings and jobs, without facts of the cluster itself."""
     kept = _narrowed(facts, lambda _, owner, __: owner == user)
     jobs = tuple(j for j in facts.jobs if j.user == user)
     return replace(kept, jobs=jobs, strikes=tuple(s for s in facts.strikes if s.user == user))

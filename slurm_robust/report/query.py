@@ -26,10 +26,10 @@ class QueryError(Exception):
 
 @dataclass(frozen=True)
 class QueryAnswer:
-    """What a question came to.
+    """The answer to a question in SQL.
 
     Attributes:
-        rows: Read from the database as they are taken; closed by who does not take all.
+        rows: Rows, read from the database as they are taken; a caller that does not take all rows closes them.
     """
 
     columns: tuple[str, ...]
@@ -38,7 +38,7 @@ class QueryAnswer:
 
 @contextmanager
 def database(facts: Facts) -> Iterator[sqlite3.Connection]:
-    """The facts in a database of their own, which nobody else sees and which ends with the block."""
+    """Put the facts into a database of their own, which is private to this process and ends with the block."""
     db = sqlite3.connect("")  # in memory, and in a file without a name as far as it is large
     try:
         try:

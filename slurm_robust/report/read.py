@@ -1,4 +1,4 @@
-"""Reads everything that is known of a time: the one entry for commands."""
+"""Reads all facts of a stretch of time: the one entry for commands."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from slurm_robust.report.sources.accounting import AccountingClient
 
 @dataclass(frozen=True)
 class FactSources:
-    """Where facts are read from; None leaves a source out.
+    """The sources of facts; None leaves a source out.
 
     Attributes:
         state_dir: The daemon's `daemon.state_dir`, with the journal.
         accounting: A client of Slurm.
-        cluster: Facts of this cluster alone; empty for all that the sources have.
+        cluster: The cluster whose facts are read; empty for all clusters in the sources.
     """
 
     state_dir: Path | None
@@ -94,10 +94,10 @@ def _with_sizes(
 def _with_new_steps(
     incidents: Iterable[ClosedIncident], attempts: Iterable[SupervisedAttempt]
 ) -> tuple[ClosedIncident, ...]:
-    """The incidents with the first step after each, and the first that nobody had made before.
+    """Return the incidents with the first step after each, and the first step that had not been made before.
 
-    A supervisor ends an incident with the first step after it, also where that was made before. When training has come
-    as far as it was, the attempts tell. Where they do not, nobody knows.
+    A supervisor ends an incident with the first step after it, even if that step had been made before. The attempts
+    tell when training came as far as before; if they do not, that time stays unknown.
     """
     launches: dict[tuple[str, str, int], list[tuple[float, float | None]]] = {}
     for attempt in attempts:

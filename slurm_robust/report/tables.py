@@ -32,7 +32,7 @@ class FactColumn:
 
     Attributes:
         kind: The field's type, as in `facts`: `str`, `int`, `float`, `bool`, `tuple[str, ...]`, pairs of times.
-        value: Takes it from a row.
+        value: Takes the column's value from a row.
     """
 
     name: str
@@ -43,13 +43,13 @@ class FactColumn:
 
 @dataclasses.dataclass(frozen=True)
 class FactTable:
-    """One table, of the facts of that name."""
+    """One table of the facts, with the name of their field."""
 
     name: str
     columns: tuple[FactColumn, ...]
 
     def rows(self, facts: Facts) -> Iterable[Any]:
-        """Its rows, as the facts have them."""
+        """Return the table's rows from the facts."""
         found: Iterable[Any] = getattr(facts, self.name)
         return found
 
@@ -120,7 +120,7 @@ def fill(db: sqlite3.Connection, facts: Facts) -> None:
 
 
 def _described(db: sqlite3.Connection) -> list[tuple[str, str, str, str]]:
-    """What each column of the tables and views means."""
+    """Return the meaning of each column of the tables and views."""
     found = [(t.name, c.name, _SQL[c.kind], c.meaning) for t in TABLES for c in t.columns]
     for name in ("about", "doubts", *VIEWS):
         for row in db.execute(f'PRAGMA table_info("{name}")'):

@@ -28,12 +28,12 @@ _Key = TypeVar("_Key", str, SizeClass)
 
 @dataclass(frozen=True)
 class CharacterisationOptions:
-    """What a site may choose.
+    """The choices that a site may make.
 
     Attributes:
-        patterns: Type → regular expression for job names; None: those of `job_types`.
-        offset_s: Of local time east of UTC, for the hours of the day.
-        points: Of utilisation over the window.
+        patterns: Type → regular expression for job names; None: the expressions of `job_types`.
+        offset_s: Seconds that local time is east of UTC, for the hours of the day.
+        points: The number of points of utilisation over the window.
     """
 
     patterns: Mapping[str, str] | None = None
@@ -43,19 +43,20 @@ class CharacterisationOptions:
 
 @dataclass(frozen=True)
 class Characterisation:
-    """What ran in the window.
+    """The jobs that ran in the window.
 
     Attributes:
-        jobs: Runs that were the first of their job.
-        failed_share: Failed of the runs that have ended; requeued ones do not count. None if none has.
-        failed_of_gpu_runs: Failed or out of time, of the runs with GPUs that have ended: the share that Acme publishes.
-            None if there is none.
+        jobs: The number of runs that were the first of their job.
+        failed_share: The share of failed runs among those that have ended; requeued runs do not count. None if no run
+            has ended.
+        failed_of_gpu_runs: The share of runs that failed or ran out of time, among runs with GPUs that have ended, as
+            Acme publishes it. None if there are no such runs.
         node_fails: Runs that Slurm lost to a node, over the node-days of all runs.
-        infrastructure_of_failures: Share of failed runs whose cause is known.
-        infrastructure_of_gpu_time: Their share of the GPU time of these runs.
-        by_size: By GPUs, or by nodes where no run has GPUs.
-        unit: `gpu` or `node`: which of them.
-        odd: Runs with times that cannot be true.
+        infrastructure_of_failures: The share of infrastructure among failed runs whose cause is known.
+        infrastructure_of_gpu_time: The share of infrastructure in the GPU time of these runs.
+        by_size: Groups by GPUs, or by nodes if no run has GPUs.
+        unit: `gpu` or `node`: the unit of `by_size`.
+        odd: The number of runs with times that cannot be true.
     """
 
     runs: int
@@ -79,7 +80,7 @@ class Characterisation:
 
 @dataclass(frozen=True)
 class JobWindow:
-    """From when to when, and how large the cluster was."""
+    """The beginning and end of the window, and how large the cluster was."""
 
     from_s: float
     to_s: float
@@ -87,7 +88,7 @@ class JobWindow:
 
 
 def characterise(facts: Facts, options: CharacterisationOptions | None = None) -> Characterisation:
-    """All jobs of the window."""
+    """Return the characterisation of all jobs of the window."""
     window = JobWindow(facts.from_s, min(facts.to_s, facts.read_at_s), facts.sizes)
     return characterise_rows(facts.jobs, window, facts.incidents, options)
 
@@ -148,7 +149,7 @@ class _Sums:
             self.usage.submitted(job.submitted_at_s)
 
     def _groups(self, job: RanJob) -> tuple[GroupSums, ...]:
-        """Those that the run belongs to; remembered, since most runs have the same as others."""
+        """Return the groups that the run belongs to; remembered, since most runs share their groups with other runs."""
         key = (job.state, job.gpus, job.node_count, job.name)
         known = self.known.get(key)
         if known is None:
@@ -166,7 +167,7 @@ class _Sums:
         return self.window.from_s <= at_s < self.window.to_s
 
     def _seconds(self, job: RanJob) -> float:
-        """How long it ran within the window."""
+        """Return how long the run ran within the window."""
         if job.started_at_s is None:
             return 0.0
         end_s = job.ended_at_s if job.ended_at_s is not None else self.window.to_s

@@ -1,8 +1,8 @@
 """What broke in the runs that did not complete, and how much GPU time did they use?
 
-By the category of the run's incident where there is one (`diagnose.taxonomy`), else by Slurm's state where that says
-it; a run that only FAILED is `unknown`. Lost GPU time here is all that such runs used, as Acme counts it; what was
-really lost where a training went on from a checkpoint is in `figures.failure_costs`.
+The cause is the category of the run's incident (`diagnose.taxonomy`); without an incident, Slurm's state, if that names
+a cause; a run that only FAILED is `unknown`. As Acme counts it, lost GPU time is all time of such runs;
+`figures.failure_costs` has the real loss of a training that went on from a checkpoint.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class FailureKind:
 
 
 def causes_of(incidents: Iterable[ClosedIncident]) -> dict[RunKey, tuple[str, bool]]:
-    """Category and whether it is infrastructure, by cluster, job and start; the last failure of a run counts.
+    """Return category and whether it is infrastructure, by cluster, job and start; the last failure of a run counts.
 
-    Where the start is not known, the number of the restart stands for it.
+    If the start is not known, the number of the restart stands for it.
     """
     rows = sorted((row for row in incidents if is_failure(row)), key=lambda row: row.opened_at_s)
     return {(row.cluster, row.job_id, _start_of(row)): (category_of(row), is_infrastructure(row)) for row in rows}
@@ -67,7 +67,7 @@ class FailureSums:
         self._runs: dict[tuple[str, bool], tuple[int, float]] = {}
 
     def add(self, job: RanJob, gpu_s: float) -> None:
-        """Count the run where it failed, or ended with an incident."""
+        """Count the run if it failed, or ended with an incident."""
         if job.state not in FAILED and job.state != "REQUEUED":
             return
         cause = self._cause(job)
@@ -79,14 +79,14 @@ class FailureSums:
         self._runs[cause] = (runs + 1, seconds + gpu_s)
 
     def _cause(self, job: RanJob) -> tuple[str, bool] | None:
-        """By its start: what the accounting has may begin with a later run than the job's first one."""
+        """Return the cause by the run's start: the accounting may begin with a later run than the job's first one."""
         start = int(job.started_at_s or 0)
         near = sorted(range(start - APART_S, start + APART_S + 1), key=lambda at_s: abs(at_s - start)) if start else []
         keys = ((job.cluster, job.job_id, number) for number in (*near, job.restart))
         return next((self._causes[key] for key in keys if key in self._causes), None)
 
     def kinds(self) -> tuple[FailureKind, ...]:
-        """All kinds, the most frequent first."""
+        """Return all kinds, the most frequent first."""
         runs = sum(n for n, _ in self._runs.values())
         gpu_s = sum(s for _, s in self._runs.values())
         rows = [

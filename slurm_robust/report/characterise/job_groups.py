@@ -1,8 +1,8 @@
-"""Runs of jobs in groups: how many, what they used, how long they waited and ran.
+"""Sums runs of jobs in groups: their number, the GPU time they used, how long they waited and ran.
 
 GPU time = GPUs × time between start and end (or now) within the window. Waiting = from eligible to start, once for each
-run that started. Left out of waiting: runs that never started (`never_started`), and starts before the job was
-eligible (`odd`), which only clocks that disagree give.
+run that started. Left out of waiting: runs that never started (`never_started`), and starts before the job was eligible
+(`odd`), which only come from clocks that disagree.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class JobGroup:
-    """Some runs.
+    """The sums of some runs.
 
     Attributes:
-        share: Of all runs.
-        gpu_share: Of the GPU time of all runs; None if no run used a GPU.
+        share: The share of all runs.
+        gpu_share: The share of the GPU time of all runs; None if no run used a GPU.
         waited_s: Seconds from eligible to start.
         ran_s: Seconds from start to end, of runs that have ended.
     """
@@ -41,7 +41,7 @@ class JobGroup:
 
 
 class RunTimes(NamedTuple):
-    """How long a run waited and ran, as far as that is known; computed once, for all its groups."""
+    """The time that a run waited and ran, as far as known; computed once for all groups of the run."""
 
     waited_s: float | None
     ran_s: float | None

@@ -1,4 +1,4 @@
-"""What is a job for? By its name, as Acme did; `other` where the name does not tell."""
+"""Tells a job's purpose by its name, as Acme did; `other` if the name does not tell."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Figures that others have published of their clusters, for the columns beside one's own.
 
-Only where the same quantity is meant; what differs in its definition is said in `note`.
+A figure is here only if the same quantity is meant; `note` says how its definition differs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class PublishedFigure:
     """One published value.
 
     Attributes:
-        quantity: A name that figures of one's own carry, too.
-        note: What to know before comparing.
+        quantity: The name of the quantity, which the site's own figures have, too.
+        note: What readers must know before they compare.
     """
 
     quantity: str
@@ -40,5 +40,5 @@ PUBLISHED: tuple[PublishedFigure, ...] = (
 
 
 def published(quantity: str) -> tuple[PublishedFigure, ...]:
-    """What others have published of this quantity."""
+    """Return the values that others have published of this quantity."""
     return tuple(figure for figure in PUBLISHED if figure.quantity == quantity)

@@ -1,7 +1,7 @@
 """How much of the cluster was in use, over time and over the hours of the day?
 
-GPUs in use = GPUs of all runs between their start and end (nodes where no run has GPUs). Utilisation = that, of the
-cluster's capacity at the time; None if the capacity is not known. Left out: what jobs did with their GPUs.
+GPUs in use = GPUs of all runs between their start and end (nodes if no run has GPUs). Utilisation = GPUs in use / the
+cluster's capacity at the time; None if the capacity is not known. Left out: how much jobs used their GPUs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class UsagePoint:
 
     @property
     def share(self) -> float | None:
-        """In use of the capacity."""
+        """The share of the capacity that is in use."""
         return self.in_use / self.capacity if self.capacity else None
 
 
@@ -79,7 +79,7 @@ class UsageSums:
 
     @property
     def unit(self) -> str:
-        """`gpu`, or `node` where no run has GPUs."""
+        """`gpu`, or `node` if no run has GPUs."""
         return "gpu" if any(self._gpus) or not self._nodes else "node"
 
     def points(

@@ -3,7 +3,7 @@
 `all_figures` computes all of these:
 
 * Time: `trainings` joins attempts to trainings and divides their time, `ettr` is the share of productive time, and
-  `expected` what a formula predicts for it. `goodput` is how much of the machine became progress.
+  `expected` the formula's prediction of that share. `goodput` is how much of the machine became progress.
 * Failures: `failures` says which incidents are failures, `failure_costs` what they cost, and `reliability` how long
   trainings run between them, by `size_classes`. `restarts` says where restarts spend their seconds, `node_events` what
   happened to each node, and `false_alarms` what was done for nothing.

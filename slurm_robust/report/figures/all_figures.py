@@ -19,14 +19,14 @@ from slurm_robust.report.figures.trainings import Training, TrainingKey, trainin
 
 @dataclass(frozen=True)
 class Figures:
-    """All figures.
+    """All figures of a report.
 
     Attributes:
-        time: Of all trainings, weighed.
-        time_by_training: Of each, in its own seconds.
+        time: The time of all trainings, weighed.
+        time_by_training: The time of each training, in its own seconds.
         series: The cluster's ETTR over time.
-        symbols: What the formula of `expected` was fed with.
-        sentences: What cannot be said, and why.
+        symbols: The measured values for the formula of `expected`.
+        sentences: Sentences about figures that cannot be computed, and why.
     """
 
     trainings: tuple[Training, ...]

@@ -1,9 +1,9 @@
-"""Computes the effective training time ratio, in total and in a sliding hour, and where the rest went.
+"""Computes the effective training time ratio, in total and in a sliding hour, and the use of the rest.
 
 ETTR = productive seconds / all seconds from the first attempt's eligibility to the end or now, as ByteRobust publishes
-it, weighed by GPUs over the cluster. Queueing counts as time, as in Meta's definition of the same ratio. What nobody
-watched counts as time that was not productive; `at_most` is the ratio if all of it had been. A training that was not
-watched at all has no ETTR.
+it, weighed by GPUs over the cluster. Queueing counts as time, as in Meta's definition of the same ratio. Time that was
+not watched counts as not productive; `at_most` is the ratio if all such time had been productive. A training that was
+not watched at all has no ETTR.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ HOUR_S = 3600.0
 MAX_POINTS = 500
 _NOTHING_S = 1e-3
 LOST = (*(Spent.DETECTION, Spent.DIAGNOSIS, Spent.RESTART, Spent.RECOMPUTATION),)
-"""What failures cost."""
+"""The categories of time that failures cost."""
 
 
 @dataclass(frozen=True)
 class TimeShares:
-    """Where time went.
+    """The time of one or more trainings by category.
 
     Attributes:
-        seconds: By category; GPU seconds, node seconds or plain seconds.
+        seconds: Seconds by category: GPU seconds, node seconds or plain seconds.
         unit: `gpu`, `node`, or empty for plain seconds of one training.
     """
 
@@ -42,7 +42,7 @@ class TimeShares:
 
     @property
     def shares(self) -> Mapping[Spent, float] | None:
-        """Each category's share; they sum to 1. None if there was no time."""
+        """The share of each category; the shares sum to 1. None if there was no time."""
         total = self.total_s
         return {what: seconds / total for what, seconds in self.seconds.items()} if total > 0 else None
 
@@ -55,7 +55,7 @@ class TimeShares:
 
     @property
     def at_most(self) -> float | None:
-        """The ETTR if everything that nobody watched had been productive."""
+        """The ETTR if all time that was not watched had been productive."""
         unknown_s = self.seconds.get(Spent.UNKNOWN, 0.0)
         return None if self.ettr is None else (self.seconds.get(Spent.PRODUCTIVE, 0.0) + unknown_s) / self.total_s
 
@@ -77,12 +77,12 @@ class EttrPoint:
 
 
 def time_of(training: Training) -> TimeShares:
-    """Where the time of one training went, in its own seconds."""
+    """Return the time of one training by category, in its own seconds."""
     return TimeShares(spent(training.spans))
 
 
 def time_of_all(trainings: Sequence[Training]) -> TimeShares:
-    """Where the time of all trainings went, weighed by their GPUs, or by nodes where GPUs are not known."""
+    """Return the time of all trainings by category, weighed by GPUs, or by nodes if the GPUs are not known."""
     unit = unit_of(trainings)
     total = dict.fromkeys(Spent, 0.0)
     for training in trainings:

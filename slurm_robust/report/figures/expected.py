@@ -2,10 +2,10 @@
 
 Meta's formula (its RSC clusters): E[ETTR] ≈ (1 − N·r_f·(u0 + Δ/2)) / (1 + w/Δ), and the best interval between
 checkpoints √(2w/(N·r_f)). N: nodes of the training. r_f: failures per node-day, of all supervised jobs. u0: detection,
-diagnosis and restart per failure. Δ: between two checkpoints; where it is not given, twice the recomputation per
-failure, since a failure comes in the middle of an interval on average. w: stall of one checkpoint; where it is not
-given, Δ times the share of stepping time that stood still for checkpoints. The formula knows no queueing, no slow steps
-and no time that nobody watched, so the measured ratio is given without these, too (`alike`).
+diagnosis and restart per failure. Δ: time between two checkpoints; if not given, twice the recomputation per failure,
+since a failure comes in the middle of an interval on average. w: stall of one checkpoint; if not given, Δ times the
+share of stepping time that stood still for checkpoints. The formula does not know queueing, slow steps and time that
+was not watched, so the measured ratio is also given without them (`alike`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ExpectedRow:
 def symbols_of(
     facts: Facts, trainings: Sequence[Training], *, interval_s: float | None = None, stall_s: float | None = None
 ) -> FormulaSymbols:
-    """The symbols, measured over all trainings of the window; `interval_s` and `stall_s` where a site knows them."""
+    """Return the symbols, measured over all trainings of the window; a site may give `interval_s` and `stall_s`."""
     total = reliability(facts).total
     failures, seconds = total.by_node_days.failures, dict.fromkeys(Spent, 0.0)
     for training in trainings:
@@ -127,7 +127,7 @@ def predict(nodes: int, symbols: FormulaSymbols) -> ExpectedEttr:
 
 
 def _missing(symbols: FormulaSymbols) -> str:
-    """What is not known; empty if all is that matters."""
+    """Return why the formula cannot be used; empty if all symbols that matter are known."""
     if symbols.failures.rate is None:
         return "no supervised job ran, so there is no failure rate"
     if symbols.stall_share is None:
@@ -140,7 +140,7 @@ def _missing(symbols: FormulaSymbols) -> str:
 
 
 def expected_ettr(facts: Facts, trainings: Sequence[Training]) -> tuple[ExpectedRow, ...]:
-    """Every training: what the formula predicts, beside what was measured."""
+    """Return the formula's prediction for every training, beside the measured ratio."""
     symbols = symbols_of(facts, trainings)
     return tuple(
         ExpectedRow(training, predict(training.nodes, symbols), (time := time_of(training)).ettr, _alike(time))

@@ -1,9 +1,9 @@
-"""What did failures cost, in GPU hours: by what broke, whose fault it was, and the road that led back?
+"""What did failures cost, in GPU hours: by cause, by who was at fault, and by the road that led back?
 
-Cost = detection + diagnosis + restart + recomputation of the training's divided time, times its GPUs (nodes where no
-GPUs are known). Each lost stretch belongs to the last incident that had begun by its end. What no incident explains
-(a job that a person requeued, incidents older than the window) stands in a line of its own, so that all lines sum to
-the loss in `time_of_all`. Left out: the hours of nodes that are drained, and slow steps.
+Cost = detection + diagnosis + restart + recomputation of the training's divided time, times its GPUs (nodes if no GPUs
+are known). Each lost stretch belongs to the last incident that had begun by its end. A loss without an incident (a job
+that a person requeued, incidents older than the window) stands in a line of its own, so that all lines sum to the loss
+in `time_of_all`. Left out: the hours of nodes that are drained, and slow steps.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ UNEXPLAINED = "no incident"
 
 @dataclass(frozen=True)
 class CostRow:
-    """What the failures of one kind cost.
+    """The cost of the failures of one kind.
 
     Attributes:
-        name: A category, a blame or a road; `no incident` for what none explains.
-        failures: How many.
+        name: A category, a blame or a road; `no incident` for a loss without an incident.
+        failures: The number of failures.
         hours: GPU hours, or node hours; None if the trainings' time is not known.
     """
 

@@ -24,10 +24,10 @@ def is_failure(incident: ClosedIncident) -> bool:
 
 
 def is_infrastructure(incident: ClosedIncident) -> bool:
-    """Whether a node, or something that nodes share, was at fault.
+    """Return whether a node, or something that nodes share, was at fault.
 
-    By the rules of `diagnose` where they know the category; otherwise where the daemon saw a node fail, or the verdict
-    named a culprit that was evicted. What nobody knows is not counted as infrastructure.
+    The rules of `diagnose` decide if they know the category; otherwise the daemon must have seen a node fail, or the
+    verdict must have named a culprit that was evicted. An unknown cause does not count as infrastructure.
     """
     if incident.blame in ("node", "shared", "program", "nobody"):
         return incident.blame in _INFRASTRUCTURE
@@ -35,7 +35,7 @@ def is_infrastructure(incident: ClosedIncident) -> bool:
 
 
 def category_of(incident: ClosedIncident) -> str:
-    """What broke; `node_lost` and `node_fault` where only the daemon's own kind says it."""
+    """Return the cause; `node_lost` and `node_fault` if only the daemon's own kind tells it."""
     return incident.category or (incident.kind if incident.kind in _OF_A_NODE else UNKNOWN)
 
 
@@ -54,12 +54,12 @@ def sizes_by_attempt(facts: Facts) -> Mapping[str, int]:
 
 
 def nodes_of(incident: ClosedIncident, sizes: Mapping[str, int]) -> int:
-    """How many nodes its job had; 0 if unknown."""
+    """Return how many nodes the incident's job had; 0 if unknown."""
     return sizes.get(incident.attempt, 0) or incident.nodes
 
 
 def whole_drains(drains: Sequence[NodeDrain]) -> tuple[NodeDrain, ...]:
-    """Each drain once, with its first reason: the daemon writes one anew where it changes the reason."""
+    """Return each drain once, with its first reason: the daemon writes a new drain if it changes the reason."""
     begins = {(drain.node, drain.at_s): drain for drain in drains}
     again = {(drain.node, drain.ended_at_s) for drain in drains if _goes_on(drain, begins)}
     found = []

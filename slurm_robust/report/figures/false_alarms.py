@@ -1,9 +1,10 @@
-"""What was done or announced for nothing?
+"""Which actions and alarms were needless?
 
 False alarm = an incident after which the training went on by itself (`went_on`, `came_back`). Reverted drain = a drain
 whose node passed its check with nothing repaired, or that a person took back within the hour (`NodeDrain.reverted`).
-Cleared suspect = a strike that rests on no failed test: a job suspected the node, and it passed. A drain that is still
-open is neither right nor wrong yet. Left out: false alarms that cost nothing but a capture; the journal has none.
+Cleared suspect = a strike without a failed test: a job suspected the node, and the node passed its test. A drain that
+is still open is neither right nor wrong yet. Left out: false alarms that only cost a capture; the journal does not have
+them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class FalseAlarms:
 
     Attributes:
         ended_drains: Drains that have ended, right or wrong.
-        open_drains: Drains that have not.
+        open_drains: Drains that have not ended.
     """
 
     incidents: int
@@ -40,12 +41,12 @@ class FalseAlarms:
 
     @property
     def reverted_share(self) -> float | None:
-        """Reverted drains of those that have ended."""
+        """The share of reverted drains among those that have ended."""
         return self.reverted_drains / self.ended_drains if self.ended_drains else None
 
 
 def false_alarms(facts: Facts) -> FalseAlarms:
-    """What was for nothing in the window."""
+    """Count the needless actions and alarms in the window."""
     drains = whole_drains(facts.drains)
     ended = [drain for drain in drains if drain.ended_at_s is not None]
     return FalseAlarms(

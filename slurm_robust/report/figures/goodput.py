@@ -2,7 +2,7 @@
 
 Goodput = productive GPU hours of supervised trainings / GPU hours that the cluster had. Held = GPU hours that these
 trainings held (without their queueing). Used = GPU hours of all jobs, by Slurm's accounting. Capacity = nodes × GPUs by
-class over time, drained ones included. Left out: trainings without a supervisor; their GPU hours are only in `used`.
+class over time, drained nodes included. Left out: trainings without a supervisor; their GPU hours are only in `used`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Goodput:
 
     @property
     def of_held(self) -> float | None:
-        """Productive of what the trainings held."""
+        """The productive share of the GPU hours that the trainings held."""
         return _share(self.productive, self.held)
 
     @property

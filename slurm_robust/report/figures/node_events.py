@@ -2,7 +2,7 @@
 
 Counts of the window: drains (reverted ones apart), strikes, failed tests, repairs, incidents that named the node, XIDs
 in drain reasons, and hours out of service by our drains, clipped to the window. Left out: drains by people or other
-tools, and warnings that came to nothing.
+tools, and warnings without a consequence.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HOUR_S, DAY_S = 3600.0, 86400.0
 
 @dataclass(frozen=True)
 class NodeEvent:
-    """One thing that was found on a node: `drain`, `strike`, `failed test`, `repair`, `incident`."""
+    """One finding on a node: `drain`, `strike`, `failed test`, `repair`, `incident`."""
 
     at_s: float
     node: str
@@ -29,14 +29,14 @@ class NodeEvent:
 
 @dataclass(frozen=True)
 class NodeHistory:
-    """One node's window.
+    """The history of one node in the window.
 
     Attributes:
-        counts: By `NodeEvent.kind`.
-        xids: By number.
-        categories: What broke in incidents that evicted it.
+        counts: The number of events by `NodeEvent.kind`.
+        xids: The number of XIDs by their code.
+        categories: The causes of incidents that evicted the node.
         out_hours: Hours out of service by drains of ours.
-        is_out: It still is.
+        is_out: Whether the node is still out of service.
     """
 
     node: str
@@ -70,7 +70,7 @@ def _events(facts: Facts) -> Iterator[NodeEvent]:
 
 
 def node_histories(facts: Facts) -> tuple[NodeHistory, ...]:
-    """Every node on which something was found, the one with the most findings first."""
+    """Return every node with a finding, the node with the most findings first."""
     events: dict[str, list[NodeEvent]] = defaultdict(list)
     drains: dict[str, list[NodeDrain]] = defaultdict(list)
     for event in node_events(facts):

@@ -1,10 +1,10 @@
 """How long do trainings run between failures, and how fast are they back, by job size?
 
 MTTF of a size = hours in which attempts of that size ran / failures in them. r_f = failures / node-days, the rate that
-Meta publishes for 1,000 node-days. Both have the exact (Garwood) Poisson interval. MTTR = fault to the first step after
-it that nobody had made before, so recomputation is in it: median with an interval from order statistics, 90th
-percentile, mean. Left out: queueing before an attempt, jobs without a supervisor, failures whose size nobody knows
-(they count in the sum), and repairs that have not ended.
+Meta publishes for 1,000 node-days. Both have the exact (Garwood) Poisson interval. MTTR = from the fault to the first
+step that had not been made before, so it includes recomputation: median with an interval from order statistics, 90th
+percentile, mean. Left out: queueing before an attempt, jobs without a supervisor, failures of unknown size (such
+failures count in the sum), and repairs that have not ended.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class ReliabilityRow:
     """One size of jobs, or all of them (`size` None).
 
     Attributes:
-        size: Nodes.
-        attempts: How many ran in the window.
+        size: The numbers of nodes.
+        attempts: The number of attempts that ran in the window.
         by_hours: Failures over hours of running: `mean_time` is the MTTF in hours.
         by_node_days: Failures over node-days.
-        infrastructure: The same, by hardware, network and storage alone.
-        back_s: Seconds from the fault to the first step after it that nobody had made before.
+        infrastructure: Failures over node-days, by hardware, network and storage alone.
+        back_s: Seconds from the fault to the first step after it that had not been made before.
     """
 
     size: SizeClass | None
@@ -49,7 +49,7 @@ class Reliability:
     """All sizes, smallest first, and their sum.
 
     Attributes:
-        failures_without_size: Failures of jobs whose size nobody knows: only in the sum.
+        failures_without_size: Failures of jobs of unknown size: these failures are only in the sum.
     """
 
     rows: tuple[ReliabilityRow, ...]
@@ -58,14 +58,14 @@ class Reliability:
 
 
 def ran_s(attempt: SupervisedAttempt, facts: Facts) -> float:
-    """How long the attempt ran within the window; 0 if its times cannot be true."""
+    """Return how long the attempt ran within the window; 0 if its times cannot be true."""
     times = attempt.times
     end_s = times.end_at_s if times.end_at_s is not None else facts.read_at_s
     return max(0.0, min(end_s, facts.to_s) - max(times.start_at_s, facts.from_s))
 
 
 def time_back_s(incident: ClosedIncident) -> float | None:
-    """From the fault until training is as far as it was; None if either is not known, or out of order."""
+    """Return the time from the fault until training is as far as before; None if unknown or out of order."""
     fault_s, back_s = incident.times.get("fault", incident.opened_at_s), incident.times.get("first_new_step")
     return back_s - fault_s if back_s is not None and back_s >= fault_s else None
 

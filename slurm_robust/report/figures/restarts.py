@@ -1,8 +1,8 @@
 """Where do restarts spend their seconds, by road?
 
-Each stage lies between two stamps of an incident; a stage counts only where both are known. A stage that ends before it
-begins is counted in `odd` and left out of medians. The stages of a road need not sum to the whole: medians do not add,
-and not every incident has every stamp.
+Each stage lies between two stamps of an incident; a stage counts only if both stamps are known. A stage that ends
+before it begins is counted in `odd` and left out of medians. The stages of a road need not sum to the whole: medians do
+not add, and not every incident has every stamp.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ STAGES: tuple[tuple[str, str, str], ...] = (
     ("first step", "checkpoint_loaded", "first_step"),
     ("recomputation", "first_step", "first_new_step"),
 )
-"""Name, first and last stamp, in their order. Where a stamp between is missing, the next stage begins at the last one
-that is known (`imports` to `first step` only)."""
+"""Name, first and last stamp of each stage, in order. If a stamp is missing, the next stage begins at the last known
+stamp (only `imports` to `first step`)."""
 _START_UP = ("running", "imports_done", "process_groups_ready", "checkpoint_loaded")
 
 
@@ -40,7 +40,7 @@ class RestartRow:
     """The restarts by one road.
 
     Attributes:
-        outcomes: How they ended.
+        outcomes: The number of restarts by their outcome.
         stages: Seconds by the names of `STAGES`; only stages that were seen.
         placed_s: From the decision to the running job.
         back_s: From the fault to the first step after it that nobody had made before.
@@ -70,7 +70,7 @@ def stages_of(incident: ClosedIncident) -> dict[str, float]:
 
 
 def restarts_by_road(facts: Facts) -> tuple[RestartRow, ...]:
-    """All failures with a road, by the road, the most frequent first."""
+    """Return the restarts of all failures with a road, by road, the most frequent road first."""
     by_road: dict[str, list[ClosedIncident]] = defaultdict(list)
     for incident in facts.incidents:
         if is_failure(incident) and incident.road:

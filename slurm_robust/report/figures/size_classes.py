@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, order=True)
 class SizeClass:
-    """From `low` to `high` nodes or GPUs; 0 to 0 for none or unknown."""
+    """A class of sizes, from `low` to `high` nodes or GPUs; 0 to 0 for none or unknown."""
 
     low: int
     high: int
 
     @property
     def label(self) -> str:
-        """For tables: `0`, `1`, `2`, `3–4`, `5–8` and so on."""
+        """The class as tables show it: `0`, `1`, `2`, `3–4`, `5–8` and so on."""
         return str(self.low) if self.low == self.high else f"{self.low}–{self.high}"
 
 

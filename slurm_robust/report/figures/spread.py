@@ -12,11 +12,11 @@ _Z95 = 1.959963984540054
 
 @dataclass(frozen=True)
 class Spread:
-    """Some measured values. Every field but `n` is None if there is none.
+    """The spread of some measured values. Without values, every field except `n` is None.
 
     Attributes:
         low: The median is at least this, with 95 % confidence; None with fewer than six values.
-        high: It is at most this.
+        high: The median is at most this, with 95 % confidence; None with fewer than six values.
     """
 
     n: int = 0
@@ -36,9 +36,9 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """The values' spread.
+    """Return the values' spread.
 
-    The interval of the median comes from order statistics: it holds whatever the distribution is.
+    The interval of the median comes from order statistics, so it holds for every distribution.
     """
     ordered = sorted(values)
     n = len(ordered)

@@ -1,7 +1,7 @@
-"""Were standby nodes there when they were needed, what did they cost, and what would another one have saved?
+"""Were standby nodes there when they were needed, what did they cost, and what would one more standby node have saved?
 
-A node is needed where a recovery that was carried out evicted one and gave the job other nodes (seat or requeue). Hit =
-it was replaced from a pool; miss = it was not. Idle cost = node hours that pools held. Left out: whether the pool's
+A node is needed if a recovery was carried out, evicted a node and gave the job other nodes (seat or requeue). Hit = the
+node was replaced from a pool; miss = it was not. Idle cost = node hours that pools held. Left out: whether the pool's
 nodes were checked, evictions inside an allocation (spares), and sites that only observe.
 """
 
@@ -25,13 +25,13 @@ _ROADS = frozenset({"seat", "owner_requeue", "plain_requeue"})
 
 @dataclass(frozen=True)
 class PoolUse:
-    """One pool within the window.
+    """The use of one pool within the window.
 
     Attributes:
-        wanted: Its size at the end.
+        wanted: The wanted size at the end.
         held_hours: Node hours that it held.
-        held_gpu_hours: The same in GPU hours; None if the nodes' GPUs are not known.
-        short_hours: Hours in which it held fewer nodes than it should.
+        held_gpu_hours: The hours held, in GPU hours; None if the nodes' GPUs are not known.
+        short_hours: Hours in which the pool held fewer nodes than wanted.
     """
 
     pool: str
@@ -44,13 +44,13 @@ class PoolUse:
 
 @dataclass(frozen=True)
 class AnotherStandby:
-    """What one more standby node in each pool would have changed.
+    """The changes that one more standby node in each pool would have made.
 
     Attributes:
-        misses: Nodes that the model of the pools as they were could not replace (compare with `StandbyUse.misses`).
-        misses_with: The same with one more.
+        misses: Nodes that the model of the real pools could not replace (compare with `StandbyUse.misses`).
+        misses_with: Nodes that the model could not replace with one more standby node in each pool.
         faster_restarts: Restarts that would have found all their nodes.
-        saved_hours: GPU hours (node hours without GPUs) saved by them; None if it cannot be said.
+        saved_hours: GPU hours (node hours without GPUs) that such restarts would have saved; None if it cannot be said.
         held_hours: Node hours that the further nodes would have been held.
         sentence: What this means, or why it cannot be said.
     """
@@ -65,13 +65,13 @@ class AnotherStandby:
 
 @dataclass(frozen=True)
 class StandbyUse:
-    """All pools.
+    """The use of all pools.
 
     Attributes:
-        pools: Empty if the site keeps none, or the journal does not say.
+        pools: The pools; empty if the site keeps no pool, or the journal does not say.
         needed: Nodes that recoveries had to replace.
-        hits: Those replaced from a pool.
-        another: None if there was no pool.
+        hits: Nodes that were replaced from a pool.
+        another: The effect of one more standby node; None if there was no pool.
     """
 
     pools: tuple[PoolUse, ...]
@@ -171,7 +171,7 @@ def _partitions(facts: Facts) -> dict[str, str]:
 
 
 def _need(incident: ClosedIncident, sizes: Sequence[PoolSize], facts: Facts) -> _Need:
-    """When the pool was seen full again after this; the end of the window where it was not."""
+    """Return the need, with the time when the pool was seen full again; the end of the window if it was not."""
     at_s = incident.times.get("accepted", incident.opened_at_s)
     full = (s.at_s for s in sizes if s.at_s > at_s and len(s.nodes) >= s.wanted)
     return _Need(at_s, len(incident.evict), next(full, facts.to_s), incident)

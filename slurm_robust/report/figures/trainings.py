@@ -1,4 +1,4 @@
-"""Which trainings were there, and where did the time of each go?
+"""Which trainings ran, and what did the time of each go into?
 
 A training is all attempts of one user's lineage on one cluster. Its time is divided by `training_time.divided`.
 """
@@ -18,7 +18,7 @@ from slurm_robust.report.facts import ClosedIncident, Facts
 NOT_STOPPED = frozenset({"came_back", "went_on"})
 """Outcomes of incidents after which the training went on by itself: it was not stopped."""
 GPU, NODE = "gpu", "node"
-"""What time is weighed by: GPUs, or nodes where the GPUs of a training are not known."""
+"""The weights of time: GPUs, or nodes if the GPUs of a training are not known."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TrainingKey:
 
 @dataclass(frozen=True)
 class TrainingSize:
-    """How many nodes and GPUs a training had from this time on; 0 GPUs where unknown."""
+    """The nodes and GPUs of a training from this time on; 0 GPUs if unknown."""
 
     at_s: float
     nodes: int
@@ -45,9 +45,9 @@ class Training:
 
     Attributes:
         job: The address of its last attempt in Slurm.
-        attempts: How many had time in the window.
-        running: It still ran when the facts were read.
-        sizes: In order of time.
+        attempts: The number of attempts that had time in the window.
+        running: Whether it still ran when the facts were read.
+        sizes: Its sizes in order of time.
         spans: Its time within the window.
     """
 
@@ -61,7 +61,7 @@ class Training:
 
     @property
     def gpus(self) -> int:
-        """At the end; 0 if unknown."""
+        """The number of GPUs at the end; 0 if unknown."""
         return self.sizes[-1].gpus
 
     @property
@@ -70,7 +70,7 @@ class Training:
         return self.sizes[-1].nodes
 
     def weighed(self, unit: str) -> Iterator[tuple[Span, int]]:
-        """The spans, cut where the size changes, with the number of GPUs or nodes."""
+        """Yield the spans, cut at changes of the size, with the number of GPUs or nodes."""
         ends = [*(size.at_s for size in self.sizes[1:]), float("inf")]
         for number, (size, end_s) in enumerate(zip(self.sizes, ends, strict=True)):
             begin_s = size.at_s if number else float("-inf")
@@ -91,7 +91,7 @@ def key_of(row: ClosedIncident | SupervisedAttempt) -> TrainingKey:
 
 
 def trainings_of(facts: Facts) -> tuple[Training, ...]:
-    """All trainings that have time in the window, by the time of their first attempt."""
+    """Return all trainings that have time in the window, in order of their first attempts."""
     attempts: dict[TrainingKey, list[SupervisedAttempt]] = defaultdict(list)
     stops: dict[TrainingKey, list[ClosedIncident]] = defaultdict(list)
     for attempt in facts.attempts:
@@ -132,9 +132,9 @@ def _training(key: TrainingKey, rows: Sequence[SupervisedAttempt], spans: tuple[
 
 
 def unit_of(trainings: Sequence[Training]) -> str:
-    """GPUs where trainings with GPUs had most of the nodes' time, else nodes for all: two units cannot be added.
+    """Return GPUs if trainings with GPUs had most of the nodes' time, else nodes for all: two units cannot be added.
 
-    Among GPUs, a training without any, or of which nobody knows how many it has, weighs nothing.
+    Among GPUs, a training without any, or with an unknown number, weighs nothing.
     """
     with_gpus_s = without_s = 0.0
     for training in trainings:

@@ -35,14 +35,14 @@ def report_view(
     offset_s: int = 0,
     job_types: Mapping[str, str] | None = None,
 ) -> ReportView:
-    """The whole report, question by question.
+    """Return the whole report, question by question.
 
     Args:
-        facts: What is known, already narrowed to the scope.
+        facts: The facts, already narrowed to the scope.
         figures: `figures_of` these facts.
-        scope: What it is narrowed to, in words; empty for everything.
+        scope: The job or user that the facts are narrowed to, in words; empty for everything.
         offset_s: Local time minus UTC.
-        job_types: The site's patterns for job names; without any, the package's.
+        job_types: The site's patterns for job names; if empty, the package's.
     """
     ran = characterise(facts, CharacterisationOptions(job_types or None, offset_s))
     sections = (
@@ -76,7 +76,7 @@ def report_view(
 
 
 def _unknown(section: ReportSection) -> ReportSection:
-    """The same without "nothing" and "none": where nobody looked, nothing is known."""
+    """Return the section with "not known" for its answer "nothing" or "none", if the journal was not read."""
     has_rows = section.table is not None and section.table.rows
     if has_rows or section.plot is not None or section.key in _WITHOUT_JOURNAL:
         return section
@@ -84,7 +84,7 @@ def _unknown(section: ReportSection) -> ReportSection:
 
 
 def _numbers(facts: Facts, figures: Figures) -> tuple[BigNumber, ...]:
-    """What those who pay ask first."""
+    """Return the numbers that the payers of the cluster ask for first."""
     time, costs = figures.time, figures.costs
     open_now = sum(outcome_of(one) == "open" for one in facts.incidents)
     lost = sum((time.shares or {}).get(what, 0.0) for what in LOST)

@@ -28,7 +28,7 @@ def _resource(name: str) -> str:
 
 
 def content_policy() -> str:
-    """The policy that the page states; whoever serves it with a header of their own needs the same digests in there."""
+    """Return the policy that the page states; a server with a header of its own needs the same digests in it."""
     style, script = (
         base64.b64encode(hashlib.sha256(_resource(name).encode()).digest()).decode()
         for name in ("style.css", "script.js")
@@ -59,7 +59,7 @@ def document(title: str, body: Markup) -> str:
 
 
 def about_times(made_at_s: float, offset_s: int) -> str:
-    """Which clock the page's times are read on."""
+    """Return a sentence on the clock of the page's times."""
     local = "" if offset_s == 0 else f" The machine that made this page is at {offset(offset_s)}."
     return f"All times are UTC.{local} Made {moment(made_at_s)}."
 
@@ -85,7 +85,7 @@ def contents(entries: list[tuple[str, str]]) -> Markup:
 
 
 def doubts_box(doubts: tuple[str, ...]) -> Markup:
-    """What may not be true on this page; empty for no doubts."""
+    """Return a box of sentences about what may not be true on this page; empty if there are no doubts."""
     if not doubts:
         return Markup("")
     items = [element("li", one) for one in doubts[:MAX_DOUBTS]]
@@ -96,7 +96,7 @@ def doubts_box(doubts: tuple[str, ...]) -> Markup:
 
 
 def table_box(table: FigureTable, name: str) -> Markup:
-    """A table that scrolls in its own box, reachable by keyboard; what is left out stands below it."""
+    """Return a table that scrolls in its own box, reachable by keyboard; rows left out are counted below it."""
     if not table.rows:
         return element("p", f"{table.caption}: nothing to show.", class_="about")
     head = joined((element("th", c.title, scope="col", class_=_class(c, "")) for c in table.columns), "")

@@ -31,7 +31,7 @@ STAGES = {
     "checkpoint_loaded": "checkpoint loaded",
     "first_new_step": "first step made",
 }
-"""What was done when a stamp was set."""
+"""The stage that each stamp ends."""
 _LONGEST_S = 30 * 86400.0
 MAX_ROWS = 300
 _SUSPECTS = 8
@@ -40,14 +40,14 @@ _LARGEST = 1e15
 
 @dataclass(frozen=True)
 class IncidentSources:
-    """Everything that was read of one incident. The job may write its folder: nothing here is trusted.
+    """Everything that was read about one incident. The job may write its folder, so none of this is trusted.
 
     Attributes:
         incident: Its `incident.json`.
-        journal: The same incident as `srobust incidents --json` shows it.
-        story: Lines of `story.jsonl`, those of other incidents included.
+        journal: The incident in the form of `srobust incidents --json`.
+        story: Lines of `story.jsonl`, lines of other incidents included.
         tests: Each `tests-N.json`.
-        problems: Sentences about what could not be read.
+        problems: Sentences about files that could not be read.
     """
 
     incident: Incident | None = None

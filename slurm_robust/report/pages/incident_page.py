@@ -1,4 +1,4 @@
-"""Writes one incident as an HTML page: what the on-call reads first at the top, the evidence below it."""
+"""Writes one incident as an HTML page: at the top what on-call engineers read first, the evidence below."""
 
 from __future__ import annotations
 

@@ -11,22 +11,22 @@ from slurm_robust.report.pages.view import BigNumber, FigureTable
 
 
 class RankActivity(str, enum.Enum):
-    """What a rank was seen to do in the last capture."""
+    """The activity of a rank in the last capture."""
 
     WAITS = "waits"
-    """It stands in a collective, or where one is waited for."""
+    """The rank stands in a collective, or at a place where it waits for one."""
     ELSEWHERE = "elsewhere"
-    """It stands somewhere else."""
+    """The rank stands somewhere else."""
     HELD = "held"
     """Stopped, held by a debugger, in uninterruptible sleep, or a zombie."""
     ENDED = "ended"
     MISSING = "missing"
-    """Nobody could say: its node did not answer, or its stack could not be read."""
+    """The activity is unknown: the rank's node did not answer, or its stack could not be read."""
 
 
 @dataclass(frozen=True)
 class IncidentStage:
-    """What happened between one stamp and the next."""
+    """The stage of an incident between two of its stamps."""
 
     label: str
     begin_s: float
@@ -35,10 +35,10 @@ class IncidentStage:
 
 @dataclass(frozen=True)
 class RankCell:
-    """One rank, or several that are shown as one: then `state` is the worst of theirs.
+    """One rank, or several ranks in one cell: then `state` is the worst of their states.
 
     Attributes:
-        label: What is written into a cell that is large enough.
+        label: The text of a cell that is large enough.
         hint: Ranks, node, state, as a sentence.
         suspect: Whether the verdict names it.
     """
@@ -59,7 +59,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class LinkedFile:
-    """A file of the incident's folder: its name, where it is from the page on, and its size."""
+    """A file of the incident's folder: its name, its place relative to the page, and its size."""
 
     name: str
     href: str
@@ -68,16 +68,16 @@ class LinkedFile:
 
 @dataclass(frozen=True)
 class IncidentView:
-    """One incident, as its page shows it.
+    """The content of the page of one incident.
 
     Attributes:
         headline: The verdict's sentence.
         facts: Name and value, in the order in which they are shown.
         stages: Each with the seconds between its stamps.
-        capture: The last one, for the flame graph; None if no stack is known.
+        capture: The last capture, for the flame graph; None if no stack is known.
         suspects: Ranks that the verdict names.
-        rows_told: What rows and groups of the grid are.
-        plan: Name and value.
+        rows_told: The meaning of rows and groups of the grid.
+        plan: Name and value of each line of the plan.
     """
 
     id: str

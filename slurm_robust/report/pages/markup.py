@@ -11,7 +11,7 @@ from html import escape
 from slurm_robust.core.text import shortened
 
 MAX_TEXT_CHARS = 2000
-"""Of one text from outside: a name of a megabyte is cut, and says so by its ellipsis."""
+"""The most characters of one text from outside: a longer name is cut, and ends with an ellipsis."""
 _EMPTY = frozenset({"meta", "br", "rect", "line", "path", "circle", "use", "polygon"})
 _LINE_BREAKS = {"\n": "⏎", "\r": "", "\t": " ", "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": " "}
 

@@ -22,7 +22,7 @@ def html(view: ReportView) -> str:
 
 
 def period(view: ReportView) -> str:
-    """From when to when."""
+    """Return the period of the report as text."""
     return f"{moment(view.from_s, seconds=False)} to {moment(view.to_s, seconds=False)} UTC"
 
 

@@ -15,7 +15,7 @@ from slurm_robust.report.pages.incident_view import RankActivity, RankCell, Rank
 _HELD = frozenset("TtDZX")
 _WORST = (RankActivity.ENDED, RankActivity.HELD, RankActivity.MISSING, RankActivity.ELSEWHERE, RankActivity.WAITS)
 MAX_CELLS = 4096
-"""More ranks are shown as one cell a group (a replica of the model, or a node)."""
+"""The number of ranks beyond which one cell stands for a group (a replica of the model, or a node)."""
 MAX_GROUPS = 16384
 
 

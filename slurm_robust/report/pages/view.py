@@ -1,4 +1,4 @@
-"""Defines what a report shows, as plain values: texts, raw numbers with their units, and what each plot draws.
+"""Defines the content of a report as plain values: texts, raw numbers with their units, and the data of each plot.
 
 Texts are not escaped here. Times are seconds since the epoch (UTC). A number that is not known is None, never 0.
 """
@@ -12,7 +12,7 @@ Cell = str | float | int | None
 
 
 class Unit(str, enum.Enum):
-    """What a number in a table is; a text has none."""
+    """The unit of a number in a table; a text has none."""
 
     TEXT = "text"
     COUNT = "count"
@@ -50,10 +50,10 @@ class FigureTable:
 
 @dataclass(frozen=True)
 class BigNumber:
-    """One of the numbers at the top.
+    """One of the big numbers at the top of the page.
 
     Attributes:
-        value: None if it cannot be said; `note` then says why.
+        value: The number; None if it is not known: `note` then says why.
     """
 
     key: str
@@ -65,7 +65,7 @@ class BigNumber:
 
 @dataclass(frozen=True)
 class PlotSeries:
-    """What a colour stands for."""
+    """The meaning of a colour."""
 
     key: str
     label: str
@@ -73,7 +73,7 @@ class PlotSeries:
 
 @dataclass(frozen=True)
 class TimelineBar:
-    """A stretch of a training: `waiting`, `running` or `lost`. Open where it still lasted when the page was made."""
+    """A stretch of a training: `waiting`, `running` or `lost`. It is open if it still lasted when the page was made."""
 
     begin_s: float
     end_s: float
@@ -120,7 +120,7 @@ class ShareBin:
 
 @dataclass(frozen=True)
 class SharesPlot:
-    """What is lost, hanging from 100 %: the lower edge is what is left."""
+    """The losses, stacked from 100 % downward: the lower edge is the productive rest."""
 
     from_s: float
     to_s: float
@@ -172,7 +172,7 @@ class IntervalsPlot:
 
 @dataclass(frozen=True)
 class PoolStep:
-    """From this time on: nodes wanted in a pool, and nodes there."""
+    """The nodes wanted in a pool and the nodes in it, from this time on."""
 
     at_s: float
     wanted: int
@@ -214,9 +214,9 @@ class ReportSection:
     """A question with its answer, the plot that shows it, and the table with its numbers.
 
     Attributes:
-        key: For links and tools: letters and dashes, written by us.
-        plot: None if there is nothing to draw; `answer` then says so.
-        notes: Sentences below: what is counted in and out.
+        key: The section's name for links and tools: letters and dashes, never a text from outside.
+        plot: The plot; None if there is nothing to draw: `answer` then says so.
+        notes: Sentences below the plot: what is counted, and what is left out.
     """
 
     key: str
@@ -232,9 +232,9 @@ class ReportView:
     """A whole report.
 
     Attributes:
-        scope: What it is about beside the time: a job, a user; empty for everything.
-        offset_s: Local time minus UTC where it was made.
-        doubts: Sentences about what may not be true.
+        scope: The job or user that the report is about; empty for everything.
+        offset_s: Local time minus UTC on the machine that made it.
+        doubts: Sentences about facts that may not be true.
     """
 
     title: str

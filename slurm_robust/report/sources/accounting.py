@@ -17,20 +17,20 @@ from slurm_robust.slurm.values import expand
 
 DAY_S = 86400
 CALL_S = 60.0
-"""For one day's answer."""
+"""The time limit for one day's answer."""
 TOTAL_S = 600.0
-"""For all of them."""
+"""The time limit for all answers."""
 _LATER_S = 600
-"""How far the last call looks ahead: a requeued job is pending from a moment on that lies minutes ahead."""
+"""How far the last call looks ahead: a requeued job is pending from a moment that lies minutes ahead."""
 
 
 @dataclass(frozen=True)
 class AccountedJobs:
-    """What the accounting answered.
+    """The answer of the accounting.
 
     Attributes:
-        jobs: In the order of their starts.
-        whole: False if it did not answer, or not to the end.
+        jobs: The runs in the order of their starts.
+        whole: False if the accounting did not answer, or not to the end.
     """
 
     jobs: tuple[RanJob, ...]
@@ -39,12 +39,12 @@ class AccountedJobs:
 
 
 class AccountingClient(Protocol):
-    """What is asked of a `SlurmClient`."""
+    """The part of a `SlurmClient` that is used here."""
 
     unread: dict[str, list[str]]
 
     def past_runs(self, from_s: int, to_s: int, *, timeout_s: float) -> list[PastRun]:
-        """Each run of every job at some moment of this time."""
+        """Return each run of every job at some moment of this time."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Window:
     to_s: float | None
 
     def has(self, run: PastRun) -> bool:
-        """Whether the run counts here: one that spans several days is in each answer, and counts where it ends."""
+        """Tell whether the run counts here: a run of several days is in each answer, and counts where it ends."""
         if run.ended_at_s is None:
             return self.to_s is None
         early = self.from_s is not None and run.ended_at_s < self.from_s
@@ -81,7 +81,7 @@ def windows(from_s: float, to_s: float) -> tuple[Window, ...]:
 def read(
     client: AccountingClient, from_s: float, to_s: float, now_s: float, clock_s: Callable[[], float]
 ) -> AccountedJobs:
-    """The runs of all jobs, in the order of their starts, and doubts; what was read before an error stays."""
+    """Return the runs of all jobs, in the order of their starts, and doubts; runs read before an error stay."""
     jobs: list[RanJob] = []
     doubts: list[str] = []
     whole = True
@@ -126,7 +126,7 @@ class _Maker:
         self._nodes: dict[str, tuple[str, ...]] = {}
 
     def job(self, run: PastRun) -> RanJob:
-        """The row of a run, without its number among those of its job."""
+        """Return the row of a run, without its number among the runs of its job."""
         return RanJob(
             cluster=intern(run.cluster),
             job=run.job,
@@ -160,7 +160,7 @@ class _Maker:
 
 
 def _numbered(jobs: list[RanJob]) -> tuple[RanJob, ...]:
-    """In the order of time, each with how many earlier runs of its job there are."""
+    """Return the runs in order of time, each with the number of earlier runs of its job."""
 
     def at_s(job: RanJob) -> float:
         return job.started_at_s or job.eligible_at_s or job.submitted_at_s or job.ended_at_s or 0.0

@@ -38,5 +38,5 @@ def with_drains(incidents: Iterable[ClosedIncident], drains: Iterable[NodeDrain]
 
 
 def _of_xid(drain: NodeDrain) -> Rule | None:
-    """The rule for the XID that the reason names, whatever else it says."""
+    """Return the rule for the XID that the reason names, independent of the other words in the reason."""
     return matcher().match(f"NVRM: Xid (PCI:0000:00:00): {drain.xid}, ") if drain.xid is not None else None

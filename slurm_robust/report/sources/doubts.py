@@ -11,7 +11,7 @@ from slurm_robust.report.facts import Facts, RanJob
 from slurm_robust.report.sources.wording import examples, utc
 
 APART_S = 2.0
-"""Two sources that differ by more do not mean the same moment."""
+"""The difference beyond which two sources do not mean the same moment."""
 
 
 def of(facts: Facts, *, compared: bool) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def _without_end(runs: dict[int, list[RanJob]]) -> Iterator[str]:
 
 
 def _compared(facts: Facts, runs: dict[int, list[RanJob]]) -> Iterator[str]:
-    """What the journal says of supervised jobs beside what the accounting says."""
+    """Compare the journal's supervised jobs with the accounting, and yield a sentence for each contradiction."""
     missing, apart = [], []
     known_from_s = min((job.ended_at_s for job in facts.jobs if job.ended_at_s), default=facts.read_at_s)
     for attempt in _first_of_each_run(facts.attempts):

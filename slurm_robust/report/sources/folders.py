@@ -1,7 +1,8 @@
-"""Reads what broke from the incidents' own folders. Users own these folders, so only the form of a text is believed.
+"""Reads the causes of incidents from the incidents' own folders.
 
-A folder is never left: neither it nor its file may be a link, the file must be a regular one, and its size is bounded.
-One that the caller cannot read is skipped and counted.
+Users own these folders, so only the form of a text is believed. Reading never leaves a folder: neither the folder nor
+its file may be a link, the file must be a regular one, and its size is bounded. A folder that the caller cannot read is
+skipped and counted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FILE = "incident.json"
 MAX_BYTES = 8 << 20
 """The merged stacks stand in it, too."""
 DEADLINE_S = 10.0
-"""For all folders together: a file system may be slow."""
+"""The time limit for all folders together: a file system may be slow."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CATEGORY = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _BLAMES = frozenset(blame.value for blame in Blame)

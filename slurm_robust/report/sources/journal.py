@@ -1,4 +1,4 @@
-"""Reads what the daemon's journal knows of a time, as of one moment, whichever version wrote it."""
+"""Reads the daemon's journal of a stretch of time, as of one moment; reads journals of every version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def read(state_dir: str | Path, from_s: float, to_s: float, now_s: float) -> Facts:
-    """The facts of the journal in this folder; without any, and with a doubt, where it cannot be read."""
+    """Return the facts of the journal in this folder; no facts but a doubt if the journal cannot be read."""
     try:
         with closing(Journal.open(state_dir, read_only=True)) as journal, _one_moment(journal.db):
             return _JournalReading(journal, from_s, to_s, now_s).facts()
@@ -62,7 +62,7 @@ def _one_moment(db: sqlite3.Connection) -> Iterator[None]:
 
 
 class _JournalReading:
-    """One reading of the journal; rows that do not make sense are counted."""
+    """One reading of the journal; rows that make no sense are counted."""
 
     def __init__(self, journal: Journal, from_s: float, to_s: float, now_s: float) -> None:
         self._journal = journal

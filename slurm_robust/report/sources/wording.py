@@ -9,7 +9,7 @@ _SHOWN = 3
 
 
 def utc(at_s: float) -> str:
-    """`2026-11-23 14:05:09 UTC`; the number itself where no calendar has it."""
+    """Return a time as `2026-11-23 14:05:09 UTC`; the number itself if calendars do not have it."""
     try:
         return dt.datetime.fromtimestamp(at_s, dt.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):

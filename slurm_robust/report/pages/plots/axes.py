@@ -27,7 +27,7 @@ class AxisScale:
     log: bool = False
 
     def px(self, value: float) -> float:
-        """Where a value is drawn."""
+        """Return the place at which a value is drawn."""
         if math.isnan(value):
             return self.first_px
         low, high, at = self.low, self.high, min(max(value, self.low), self.high)
@@ -75,7 +75,7 @@ def tick_label(value: float, unit: Unit) -> str:
 
 
 def log_ticks(low: float, high: float, unit: Unit) -> list[Tick]:
-    """Powers of ten, with 3 between them where there are few."""
+    """Return powers of ten, with 3 times each power between them if there are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1, 3) if last - first <= 3 else (1,)
     values = (f * 10.0**power for power in range(first, last + 1) for f in factors)

@@ -6,11 +6,11 @@ from slurm_robust.report.pages.markup import Markup, element, joined, visible
 from slurm_robust.report.pages.plots.axes import AxisScale, Tick
 
 CHAR_PX, SMALL_CHAR_PX = 7.4, 6.5
-"""Of the 13 px system font, and of the small one, on the wide side."""
+"""The width of a character of the 13 px system font, and of the small one, rather too wide than too narrow."""
 
 
 def fitted(raw: str, width_px: float, char_px: float = CHAR_PX) -> str:
-    """As much of a text as fits, with an ellipsis; the whole of it belongs into a title."""
+    """Return as much of a text as fits, with an ellipsis; the whole text belongs into a title."""
     room = max(int(width_px / char_px), 1)
     shown = visible(raw)
     return shown if len(shown) <= room else shown[: room - 1] + "…"
@@ -56,7 +56,7 @@ class Canvas:
         )
 
     def across(self, scale: AxisScale, ticks: list[Tick], top_px: float, bottom_px: float) -> None:
-        """Upright lines of the grid, with their labels below; a label that would touch the one before is left out."""
+        """Draw upright grid lines with labels below; a label that would touch the one before is left out."""
         taken_px = -1e9
         for tick in ticks:
             x = scale.px(tick.value)

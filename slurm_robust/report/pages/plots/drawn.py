@@ -15,14 +15,14 @@ WIDE_PX, NARROW_PX = 860, 340
 
 
 def drawn(plot: Plot, name: str, title: str) -> Markup:
-    """The legend and both pictures; a style sheet shows the one that fits."""
+    """Return the legend and both pictures; a style sheet shows the picture that fits."""
     wide = element("div", picture(plot, WIDE_PX, f"{name}-wide", title), class_="wide")
     narrow = element("div", picture(plot, NARROW_PX, f"{name}-narrow", title), class_="narrow")
     return joined([explained(plot), wide, narrow])
 
 
 def picture(plot: Plot, width: int, name: str, title: str) -> Markup:
-    """One SVG, so many pixels wide; `name` is unique in the page."""
+    """Return one SVG of this width in pixels; `name` is unique in the page."""
     match plot:
         case TimelinePlot():
             return draw_timeline(plot, width, name, title)
@@ -37,7 +37,7 @@ def picture(plot: Plot, width: int, name: str, title: str) -> Markup:
 
 
 def explained(plot: Plot) -> Markup:
-    """What the colours, signs and axes mean."""
+    """Return the meaning of the colours, signs and axes."""
     match plot:
         case TimelinePlot():
             words = {

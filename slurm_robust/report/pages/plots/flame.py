@@ -13,7 +13,7 @@ from slurm_robust.report.pages.plots.canvas import Canvas, fitted
 
 _ROW_PX, _CHAR_PX = 19, 7.3
 MAX_BOXES = 3000
-"""Of one tree, the widest: more cannot be told apart, and would make a page of many MB."""
+"""The most boxes of one tree, the widest first: more cannot be told apart, and would make a page of many MB."""
 MAX_DEPTH = 150
 MAX_NAMED = 8
 _WORDS_PX = 6 * _CHAR_PX
@@ -21,7 +21,7 @@ _HEAT = 4
 
 
 def draw_flame(capture: Capture, suspects: Set[int], width: int, name: str) -> Markup:
-    """A picture for each kind of process: callers above what they call, as wide as ranks are many."""
+    """Return a picture for each kind of process: callers above their callees; the width is the number of ranks."""
     parts = []
     for number, (role, root) in enumerate(merged(capture)):
         caption = f"{role.value} processes of {ranks_named(root.ranks)}"
@@ -34,7 +34,7 @@ def draw_flame(capture: Capture, suspects: Set[int], width: int, name: str) -> M
 
 
 def _narrow(boxes: list[FlameBox], suspects: Set[int]) -> list[str]:
-    """Where the ranks of the verdict stand, whose boxes are too narrow for words: the innermost function of each."""
+    """Return the innermost function of each rank of the verdict whose box is too narrow for words."""
     innermost: dict[frozenset[int], FlameBox] = {}
     for box in boxes:
         if box.ranks and box.ranks <= suspects and box.width_px <= _WORDS_PX:
@@ -73,7 +73,7 @@ def _box(canvas: Canvas, box: FlameBox, suspects: Set[int]) -> None:
 
 
 def flame_legend() -> Markup:
-    """What the colours of a flame graph mean."""
+    """Return the meaning of the colours of a flame graph."""
     items = [
         ("cool", "waits for other ranks"),
         ("heat-0", "all ranks are in it"),

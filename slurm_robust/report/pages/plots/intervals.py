@@ -12,7 +12,7 @@ _LEFT_PX, _TOP_PX = 76, 14
 
 
 def draw_intervals(plot: IntervalsPlot, width: int, name: str, title: str) -> Markup:
-    """A column for each point: its value, its interval, and an arrow where the interval has no upper end."""
+    """Draw a column for each point: its value, its interval, and an arrow if the interval has no upper end."""
     height = 280 if width > 600 else 240
     known = [v for p in plot.points for v in (p.low, p.mid, p.high) if v is not None and v > 0]
     low, high = log_bounds(known or [1.0])

@@ -52,12 +52,12 @@ def slots(series: tuple[PlotSeries, ...]) -> list[int]:
 
 
 def fill(number: int) -> str:
-    """What an SVG shape of this slot is filled with."""
+    """Return the fill of an SVG shape in this slot."""
     return f"url(#pattern-{number})"
 
 
 def patterns() -> Markup:
-    """All patterns, once a page: other pictures refer to them."""
+    """Return all patterns, once for each page: other pictures refer to them."""
     tiles = []
     for number in range(SLOTS):
         strokes = (element("path", d=d, class_="weave") for d in _LINES.get(number, ()))
@@ -68,7 +68,7 @@ def patterns() -> Markup:
 
 
 def legend(series: tuple[PlotSeries, ...]) -> Markup:
-    """What the colours stand for, as a list that wraps."""
+    """Return the meaning of the colours, as a list that wraps."""
     items = []
     for one, number in zip(series, slots(series), strict=True):
         swatch = element("rect", x=0.5, y=0.5, width=15, height=11, fill=fill(number), class_="edge")

@@ -15,7 +15,7 @@ _LEAST_PX = 1.5
 
 
 def draw_parts(plot: PartsPlot, width: int, name: str, title: str) -> Markup:
-    """The bars, with an axis where they have one length in common to compare."""
+    """Draw the bars, with an axis if they have one length in common to compare."""
     wide = width > 600
     row_px, bar_px = (30, 18) if wide else (46, 18)
     left, right = (_LABEL_PX, width - _DETAIL_PX) if wide else (2, width - 4)

@@ -14,9 +14,9 @@ STATES = {
     RankActivity.ENDED: (5, "✕", "has ended"),
     RankActivity.MISSING: (1, "?", "not seen"),
 }
-"""State → its pattern, its sign, and what it means."""
+"""State → its pattern, its sign, and its meaning."""
 _SIZES = ((80, 36), (400, 22), (2000, 12), (6000, 8))
-"""Up to so many cells → pixels of one; more are the smallest."""
+"""The largest number of cells → the size of one cell in pixels; for more cells, the smallest size is taken."""
 _SMALLEST_PX, _LABEL_PX = 6, 96
 
 
@@ -68,7 +68,7 @@ def _cell(canvas: Canvas, cell: RankCell, at: tuple[float, float], size: int) ->
 
 
 def rank_legend() -> Markup:
-    """What the colours and signs of the cells mean."""
+    """Return the meaning of the colours and signs of the cells."""
     items = []
     for number, sign, words in STATES.values():
         swatch = element("rect", x=1, y=1, width=14, height=10, fill=fill(number))

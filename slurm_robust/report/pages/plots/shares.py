@@ -1,4 +1,4 @@
-"""Draws what is lost over time, stacked: it hangs from 100 %, and its lower edge is what is left."""
+"""Draws the losses over time, stacked from 100 % downward: the lower edge is the productive rest."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _floor(plot: SharesPlot) -> float:
 
 
 def _area(bins: tuple[ShareBin, ...], number: int, across: AxisScale, up: AxisScale) -> str:
-    """One series as a path: for each run of bins that touch, its upper edge to the right and its lower edge back."""
+    """Return one series as a path: for each run of touching bins, the upper edge rightward, the lower edge back."""
     words = []
     for run in _runs(bins):
         over: list[str] = []

@@ -13,7 +13,7 @@ _MOST_STEPS = 400
 
 
 def draw_standby(plot: StandbyPlot, width: int, name: str, title: str) -> Markup:
-    """A lane for each pool: an area for the nodes that were there, a line for those that were wanted."""
+    """Draw a lane for each pool: an area for the nodes in it, a line for the nodes wanted."""
     said = "A lane for each pool: area, nodes there; line, nodes wanted; marks, recoveries that took from it."
     canvas = Canvas(width, name=name, title=title, description=said)
     scale = AxisScale(plot.from_s, plot.to_s, _LEFT_PX, width - 10)

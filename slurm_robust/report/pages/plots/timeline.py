@@ -17,7 +17,7 @@ STATES = (
     PlotSeries("lost", "stands still for a failure"),
 )
 OUTCOMES = (("back", "✓"), ("ended", "✕"), ("watched", "○"), ("open", "…"))
-"""How an incident ended, and its sign."""
+"""The outcomes of incidents, with their signs."""
 _SIGNS = dict(OUTCOMES)
 _BAR_PX, _MARK_PX = 16, 15
 _LABEL_PX = 210
@@ -55,7 +55,7 @@ def _label(canvas: Canvas, row: TimelineRow, at: tuple[float, float], *, wide: b
 
 
 def _bars(canvas: Canvas, scale: AxisScale, top: float, bars: Iterable[TimelineBar]) -> None:
-    """Bars of one state; those that would touch are drawn as one: a month of restarts is a few rectangles."""
+    """Draw bars of one state; bars that would touch are drawn as one: a month of restarts is a few rectangles."""
     runs: list[list[float]] = []
     last = None
     for bar in sorted(bars, key=lambda b: b.begin_s):
@@ -75,7 +75,7 @@ def _bars(canvas: Canvas, scale: AxisScale, top: float, bars: Iterable[TimelineB
 
 
 def _marks(canvas: Canvas, scale: AxisScale, top: float, marks: tuple[TimelineMark, ...]) -> None:
-    """A disc for each incident with the sign of its outcome; where they would overlap, one disc with their number."""
+    """Draw a disc with the outcome's sign for each incident; discs that would overlap become one with their number."""
     inside = sorted((m for m in marks if scale.low <= m.at_s <= scale.high), key=lambda m: m.at_s)
     groups: list[list[TimelineMark]] = []
     for mark in inside:

@@ -1,4 +1,4 @@
-"""Draws the stages of an incident, each beginning where the one before has ended."""
+"""Draws the stages of an incident, each beginning at the end of the stage before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LABEL_PX = 200
 
 
 def draw_waterfall(stages: tuple[IncidentStage, ...], width: int, name: str) -> Markup:
-    """One bar a stage, with its duration beside it; seconds since the first stamp on the axis."""
+    """Draw one bar for each stage, with its duration beside it; the axis has seconds since the first stamp."""
     wide = width > 600
     row_px, left = (26, _LABEL_PX) if wide else (42, 2)
     begin_s = min(stage.begin_s for stage in stages)

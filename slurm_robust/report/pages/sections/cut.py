@@ -9,11 +9,11 @@ from slurm_robust.report.facts import Facts
 from slurm_robust.report.pages.view import Cell, FigureTable, TableColumn
 
 MAX_TABLE_ROWS = 200
-"""More is for tools: --json and `srobust report sql` have all."""
+"""The most rows of a table; --json and `srobust report sql` have all rows."""
 MAX_PLOT_ROWS = 20
 _WORDS_CHARS = 60
 _LITTLE, _MARGIN = 0.25, 0.05
-"""What fills less of a window has an axis of its own, with a margin before it."""
+"""The part of a window below which content gets an axis of its own, and the margin before that axis."""
 
 
 def cut_table(
@@ -26,7 +26,7 @@ def cut_table(
 
 
 def axis_from_s(facts: Facts, begins: Iterable[float]) -> float:
-    """Return where a time axis begins: with the window, or a little before what there is, where that is little."""
+    """Return where a time axis begins: with the window, or a little before the content if that fills little of it."""
     to_s = min(facts.to_s, facts.read_at_s)
     has_s = to_s - max(facts.from_s, min(begins, default=facts.from_s))
     return to_s - has_s * (1 + _MARGIN) if 0 < has_s < _LITTLE * (to_s - facts.from_s) else facts.from_s

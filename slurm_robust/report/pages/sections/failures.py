@@ -1,4 +1,4 @@
-"""What broke, what did it cost, on which nodes, and what was done for nothing?"""
+"""Shows what broke, what it cost, on which nodes, and which actions were needless."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def causes_section(facts: Facts, figures: Figures) -> ReportSection:
 
 
 def nodes_section(figures: Figures, lemons: LemonReport) -> ReportSection:
-    """The nodes on which the most was found, and those that fail more often than chance explains."""
+    """Return the section of nodes with the most findings, and of nodes that fail more often than chance explains."""
     question = "Which nodes made trouble?"
     nodes = sorted(figures.nodes, key=lambda one: (-one.counts.total(), one.node))
     if not nodes:
@@ -142,7 +142,7 @@ def _found(one: NodeHistory) -> str:
 
 
 def alarms_section(figures: Figures) -> ReportSection:
-    """What was done for nothing."""
+    """Return the section of needless actions and alarms."""
     found = figures.false_alarms
     rows: tuple[tuple[Cell, ...], ...] = (
         ("incidents", found.incidents),

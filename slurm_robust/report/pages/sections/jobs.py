@@ -1,4 +1,4 @@
-"""What ran on the cluster, and how does that compare with what others have published?"""
+"""Shows what ran on the cluster, and how that compares with published figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WORDS = {
 
 
 def jobs_section(found: Characterisation) -> ReportSection:
-    """All jobs by Slurm's accounting: by type, state and size."""
+    """Return the section of all jobs by Slurm's accounting: by type, state and size."""
     question = "What ran on the cluster?"
     if not found.runs:
         return ReportSection("jobs", question, "Slurm's accounting has no job of this time, or was not read.")
@@ -103,7 +103,7 @@ def hours_section(found: Characterisation, offset_s: int) -> ReportSection:
 
 
 def compared_section(found: Characterisation, figures: Figures) -> ReportSection:
-    """One's own figures beside those that others have published."""
+    """Return the section of the site's own figures beside published figures."""
     rate = figures.reliability.total.infrastructure.rate
     own: dict[str, float | None] = {
         "failed_share": found.failed_of_gpu_runs,

@@ -1,4 +1,4 @@
-"""How long does a job run between failures, and how fast is it back?"""
+"""Shows how long a job runs between failures, and how fast it is back."""
 
 from __future__ import annotations
 

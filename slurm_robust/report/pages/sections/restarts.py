@@ -1,4 +1,4 @@
-"""Where do restarts spend their seconds?"""
+"""Shows which stages of restarts take how many seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurm_robust.report.pages.view import (
 _KEYS = {"placement": "launch", "process groups": "process_groups", "localisation": "diagnosis", "decision": "stop"}
 _AXIS = "Each bar is a road back to training, and its parts are the medians of its stages"
 _NOT_BACK = frozenset({Road.STOP, Road.ALERT_ONLY})
-"""In the table, for how soon they were known; but no restart."""
+"""Roads that the table has for how soon the fault was known, though they do not restart the job."""
 COLUMNS = (
     TableColumn("road", "road"),
     TableColumn("restarts", "times", Unit.COUNT),

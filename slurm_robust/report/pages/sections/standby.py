@@ -1,4 +1,4 @@
-"""Were there enough standby nodes?"""
+"""Shows whether there were enough standby nodes."""
 
 from __future__ import annotations
 

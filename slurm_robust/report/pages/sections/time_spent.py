@@ -1,4 +1,4 @@
-"""How much of the time did training move forward, and what did the rest go into?"""
+"""Shows how much of the time training moved forward, and what the rest went into."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORDS = {
     Spent.UNKNOWN: "nobody saw",
 }
 ORDER = (*LOST, Spent.CHECKPOINT, Spent.SLOW, Spent.START, Spent.QUEUE, Spent.UNKNOWN)
-"""What is lost, from the top of the plot: failures first."""
+"""The losses from the top of the plot: failures first."""
 _BINS, _LEAST_BIN_S = 120, 5.0
 _HOUR_S = 3600.0
 

@@ -1,4 +1,4 @@
-"""What happened to each training?"""
+"""Shows what happened to each training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ COLUMNS = (
 
 
 def trainings_section(facts: Facts, figures: Figures) -> ReportSection:
-    """Each training's attempts and incidents over time; the ones that held the most GPUs for longest first."""
+    """Return the section of each training's attempts and incidents over time.
+
+    Trainings that held the most GPUs for longest come first.
+    """
     question = "What happened to each training?"
     if not figures.trainings:
         return ReportSection("trainings", question, "No supervised training ran in this time.")
@@ -89,7 +92,7 @@ def _row(
 
 
 def _lost(incidents: Iterable[ClosedIncident]) -> Iterable[TimelineBar]:
-    """From the fault to the first new step, of those that did something and are over."""
+    """Yield the times from the fault to the first new step, of incidents with an action that are over."""
     for one in incidents:
         begin_s = one.times.get("fault", one.times.get("suspected"))
         end_s = one.times.get("first_new_step", one.closed_at_s)
