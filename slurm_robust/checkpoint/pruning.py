@@ -1,4 +1,4 @@
-"""Removes old checkpoints: the newest verified ones stay, and so does everything that may still be being written."""
+"""Removes old checkpoints; keeps the newest verified ones, and everything that may still be being written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DOOMED_PREFIX = ".srobust-pruning-"
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """What `prune` kept and removed (or would), newest first; `kept` are verified, `left` are others that stay."""
+    """The result of `prune`, newest first: `kept` are verified, `removed` are (or would be) gone, `left` are others."""
 
     kept: tuple[Path, ...]
     removed: tuple[Path, ...]
@@ -51,17 +51,18 @@ def prune(
 ) -> Pruned:
     """Keep the `keep` newest checkpoints whose bytes match their seals, and remove older ones.
 
-    These stay, too: newer ones that are not good; unsealed ones modified in the last `unfinished_after_s`, which may
-    still be being written; the targets of the frameworks' own trackers, which their next start needs; the newest that
-    is known to be healthy, and the next that may become so. With fewer good ones than `keep`, nothing is removed. If
-    not `deep`, a file with the sealed size and time of change counts as matching.
+    These stay, too: newer checkpoints that are not good; unsealed checkpoints modified in the last
+    `unfinished_after_s`, which may still be being written; the targets of the frameworks' own trackers, which their
+    next start needs; the newest checkpoint that is known to be healthy, and the next that may become healthy. With
+    fewer good checkpoints than `keep`, nothing is removed. If not `deep`, a file with the sealed size and time of
+    change counts as matching.
 
-    Reading takes long, and other processes may write meanwhile. So before each removal, the ones to keep and the one to
-    remove must still be as they were read, and no tracker may point at the latter. It is hidden by a rename, checked
-    once more, and renamed back if it was modified or pinned in between.
+    Reading takes long, and other processes may write meanwhile. So before each removal, the checkpoints to keep and the
+    one to remove must be unchanged since they were read, and no tracker may point at the one to remove. That checkpoint
+    is hidden by a rename, checked once more, and renamed back if it was modified or pinned in between.
 
     Raises:
-        CheckpointError: `keep` is below 1, the folder or a tracker cannot be read, or one cannot be removed.
+        CheckpointError: `keep` is below 1, the folder or a tracker cannot be read, or a checkpoint cannot be removed.
     """
     if keep < 1:
         raise CheckpointError(f"keep {keep}: the last checkpoint is never removed", "Keep 1 or more")
@@ -100,7 +101,7 @@ def prune(
 def _choose(
     listed: list[tuple[Path, Seal | None, str]], keep: int, on_bytes: OnBytes | None, *, deep: bool, remember: bool
 ) -> tuple[list[Entry], list[Entry]]:
-    """All of them, and the newest `keep` that are good; those to remove are not read."""
+    """Return all checkpoints, and the newest `keep` good ones; checkpoints to remove are not read."""
     found, kept = list[Entry](), list[Entry]()
     for path, seal, problem in listed:
         read = deep and len(kept) < keep
@@ -192,7 +193,7 @@ def _file_states(path: Path) -> _FileStates:
 
 
 def _changed(before: dict[Path, _FileStates], paths: list[Path]) -> str:
-    """Which of these has changed, as a sentence; empty if none."""
+    """Return a sentence about the first of these that has changed; empty if none has."""
     for path in paths:
         try:
             if _file_states(path) == before.get(path):
@@ -204,7 +205,7 @@ def _changed(before: dict[Path, _FileStates], paths: list[Path]) -> str:
 
 
 def _written_at_s(path: Path) -> float:
-    """When a file that is not sealed was last modified in it; 0 if there is none."""
+    """Return when a file outside of the seal was last modified; 0 if there is no such file."""
     sealed: set[str] = set()
     with contextlib.suppress(CheckpointError):
         seal = read_seal(path)

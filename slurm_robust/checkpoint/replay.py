@@ -1,4 +1,4 @@
-"""Is this a replay of the training, which must leave no trace in its checkpoints?"""
+"""Tells whether this process replays the training as a test, and must not change its checkpoints."""
 
 from __future__ import annotations
 

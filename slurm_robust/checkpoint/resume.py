@@ -1,4 +1,4 @@
-"""Chooses the checkpoint from which all ranks start: the one that `srobust run` chose, else rank 0's choice."""
+"""Chooses the checkpoint from which all ranks start: the choice of `srobust run`, else rank 0's choice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def resume_from_env(directory: str | Path) -> Found:
     not, each rank chooses by itself.
 
     Raises:
-        CheckpointError: as `latest`, or the exported step is not a number.
+        CheckpointError: raised as by `latest`, or the exported step is not a number.
     """
     exported = os.environ.get(PATH_VARIABLE)
     if not exported:

@@ -1,4 +1,4 @@
-"""Lists the files of a checkpoint: those of a folder, at any depth, or a single file with our own files beside it."""
+"""Lists the files of a checkpoint: a folder's files at any depth, or a single file with our own files beside it."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ def require(path: Path) -> None:
 
 
 def written_at_s(path: Path, names: Iterable[str]) -> float:
-    """When one of these files of the checkpoint at `path`, or the folder itself, last changed; seconds since the epoch.
+    """Return when one of these files of the checkpoint at `path`, or the folder itself, last changed; epoch seconds.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the folder or a file cannot be read.
     """
     newest = path.stat().st_mtime
     for name in names:

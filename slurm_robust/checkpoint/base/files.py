@@ -15,7 +15,7 @@ from slurm_robust.wire import whole_file
 _BUFFER_BYTES = 512 * 1024
 
 _MOST_READERS = 8
-"""More readers would slow down other users of the file system."""
+"""The most readers at a time: more would slow down other users of the file system."""
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 

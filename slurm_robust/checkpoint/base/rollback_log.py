@@ -21,12 +21,12 @@ VERSION = 1
 
 
 class Rollback(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollback.
+    """One rollback of a training from a bad loss.
 
     Attributes:
-        at_s: When, seconds since the epoch; abandoned checkpoints were all written before.
+        at_s: The time of the rollback, seconds since the epoch; all abandoned checkpoints were written before.
         to_step: The step of the checkpoint that training was rolled back to.
-        why: What was bad.
+        why: What was bad about the loss.
         first_batch: The first batch to skip; `last_batch` is the last.
     """
 
@@ -45,7 +45,7 @@ class RollbackFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(directory: str | Path) -> tuple[Rollback, ...]:
-    """All rollbacks, oldest first. Raises CheckpointError if the file exists, and cannot be read."""
+    """Return all rollbacks, oldest first. Raises CheckpointError if the file exists but cannot be read."""
     where = Path(directory) / ROLLBACKS_NAME
     try:
         found = msgspec.json.decode(where.read_bytes(), type=RollbackFile)
@@ -73,7 +73,7 @@ def add(directory: str | Path, rollback: Rollback) -> None:
 
 
 def given_up(rollbacks: Iterable[Rollback], step: int, written_at_s: float) -> str:
-    """Why a checkpoint of this step, written then, was abandoned; empty if it was not."""
+    """Return why a checkpoint of this step, written then, was abandoned; empty if it was not."""
     for one in rollbacks:
         if step > one.to_step and written_at_s < one.at_s:
             return f"abandoned: {one.why}, and training was rolled back to step {one.to_step}"
@@ -113,15 +113,15 @@ class Skipped:
 
 
 def skipped(rollbacks: Iterable[Rollback]) -> Skipped:
-    """All batches to skip."""
+    """Return all batches to skip."""
     return Skipped((one.first_batch, one.last_batch) for one in rollbacks)
 
 
 def skipped_batches(directory: str | Path = "") -> Skipped:
-    """What the data loader is to skip: what `srobust run` exported, else what is recorded in the folder of checkpoints.
+    """Return the batches that the data loader must skip, by `srobust run`, else by the record in the folder.
 
     Raises:
-        CheckpointError: neither can be read.
+        CheckpointError: the exported list or the folder's record cannot be read.
     """
     reported = os.environ.get(SKIP_VARIABLE)
     if reported is None:

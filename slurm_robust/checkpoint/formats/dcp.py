@@ -20,7 +20,7 @@ _MOST_TOLD = 100
 _Shape = tuple[int, ...] | None
 _Place = tuple[str, tuple[int, ...]]
 _Piece = tuple[int, int, str, _Shape]
-"""Offset, length, name, and the shape that lies there where it is known."""
+"""Offset, length and name of a piece, and its tensor's shape if that is known."""
 
 
 def recognise(tree: Tree) -> FormatReport | None:
@@ -75,7 +75,7 @@ def _compared(tree: Tree, metadata: Any) -> FormatReport:
 
 
 def _chunks(fqn: str, tensor: Any, found: dict[_Place, _Shape], *, whole: bool) -> list[str]:
-    """Put a tensor's chunks into `found`; what is wrong with them."""
+    """Put a tensor's chunks into `found`, and return the problems with the chunks."""
     if not inert.is_a(tensor, "TensorStorageMetadata"):
         found[fqn, ()] = None
         return []
@@ -97,7 +97,7 @@ def _chunks(fqn: str, tensor: Any, found: dict[_Place, _Shape], *, whole: bool) 
 
 
 def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[FileProblem]:
-    """Pieces that reach beyond their file, or are not what they should be there."""
+    """Return pieces that reach beyond their file, or do not lie there."""
     if name not in tree.names:
         return [(name, f"missing: {len(pieces)} pieces lie in it, {pieces[0][2]} among them")]
     size_bytes = tree.size_bytes(name)
@@ -113,7 +113,7 @@ def _in_file(tree: Tree, name: str, pieces: list[_Piece]) -> list[FileProblem]:
 
 
 def _piece(file: IO[bytes], start: int, length: int, sizes: _Shape) -> str:
-    """What is wrong with one; what is no tensor may be of any kind, a tensor is a file of torch.save or safetensors."""
+    """Return what is wrong with a piece: a tensor is a file of torch.save or safetensors, other pieces vary."""
     content = torchfile.read(io.BufferedReader(_Region(file, start, length)), whole=True)
     if content is None:
         # Written as safetensors, all tensors lie behind one header, and each is told to begin at that.
@@ -189,7 +189,7 @@ class _Region(io.RawIOBase):
         return at
 
     def readinto(self, buffer: Any) -> int:
-        """As a file does."""
+        """Read as a file does."""
         view = memoryview(buffer)[: max(0, self._size - self._at)]
         got = os.preadv(self._fd, [view], self._start + self._at) if len(view) else 0
         self._at += got

@@ -68,7 +68,7 @@ def _first(zero: _Zero) -> str:
 
 
 def _models(report: FormatReport, models: dict[int, str], zero: _Zero, model: int | None) -> None:
-    """Every model-parallel rank's states; under ZeRO 3 they lie in shards."""
+    """Report the missing model states of model-parallel ranks; under ZeRO 3 they lie in shards."""
     if not any(kind == "model" for kind, _ in zero):
         # A pipeline writes one file a rank, too; how many, the highest shard or file tells.
         count = max({*models, *(rank for _, rank in zero)}, default=-1) + 1
@@ -76,7 +76,7 @@ def _models(report: FormatReport, models: dict[int, str], zero: _Zero, model: in
 
 
 def _shards(report: FormatReport, zero: _Zero, data: int | None, model: int | None) -> None:
-    """One shard for each data-parallel rank, of each model-parallel one."""
+    """Report missing shards: each model-parallel rank has one shard for each data-parallel rank."""
     if not zero:
         return
     widest = max(max(shards) for shards in zero.values()) + 1
@@ -101,7 +101,7 @@ def _any(zero: _Zero, kind: str) -> str:
 
 
 def _experts(report: FormatReport, tree: Tree) -> None:
-    """Each layer's experts are numbered through, and each model-parallel rank has them all."""
+    """Report missing experts: each layer's experts are numbered in sequence, and each rank has all of them."""
     found: dict[tuple[int, int], set[int]] = defaultdict(set)
     for name in tree.files:
         if match := _EXPERT.match(name):
@@ -128,5 +128,5 @@ def pinned(text: str) -> str | None:
 
 
 def pin(name: str) -> str | None:
-    """What the tracker is to say for it to name this folder."""
+    """Return the text by which the tracker names this folder."""
     return name

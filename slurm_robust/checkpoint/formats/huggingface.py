@@ -15,7 +15,8 @@ INDEXED = "weights with an index"
 STATE = "trainer_state.json"
 _SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.(safetensors|bin)\Z")
 _OF_RANK = re.compile(r"shard-\d{5}-")
-"""What a rank of torch's HuggingFaceStorageWriter wrote by itself: no index, and no file of a rank that had nothing."""
+"""The beginning of a file that one rank of torch's HuggingFaceStorageWriter wrote: without an index, and a rank without
+data writes no file."""
 _OF_TRAINER = frozenset({"training_args.bin", "scheduler.pt", "optimizer.pt", "optimizer.bin", "rng_state.pth"})
 
 

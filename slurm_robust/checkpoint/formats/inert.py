@@ -1,7 +1,7 @@
-"""Reads pickles without executing them: each class and function that they name becomes an object that does nothing.
+"""Reads pickles without executing them: each class or function named in a pickle becomes an object that does nothing.
 
-`torch.save` and `torch.distributed.checkpoint` describe their tensors in pickles. Unpickling one runs what it names;
-here nothing is imported and nothing is called but the husks of this file.
+`torch.save` and `torch.distributed.checkpoint` describe their tensors in pickles. Usual unpickling runs the functions
+that a pickle names; this module imports nothing, and calls only its own husks.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ MAX_NAME_CHARS, MAX_NAMES = 1000, 10_000
 
 
 class Husk:
-    """An instance of whatever the pickle names: what it was given, and no more.
+    """A stand-in for an instance of a class that the pickle names: it only keeps what it was given.
 
     Attributes:
-        path: Module and name, `torch.Size`; also of the class itself, where the pickle names it without calling it.
-        args: What it was called with.
-        state: What its attributes would be.
-        items: What was put into it by key (an OrderedDict's, say).
-        members: What was appended or added.
+        path: Module and name, `torch.Size`; also the path of the class itself, if the pickle names it without calling
+            it.
+        args: The arguments of the call.
+        state: The attributes that the instance would have.
+        items: Values that were put into it by key (into an OrderedDict, say).
+        members: Values that were appended or added.
     """
 
     path = ""
     called = False
-    """Of the class: whether the pickle calls what it stands for. Making an object without that is no call."""
+    """On the class: whether the pickle calls what the class stands for. Making an object in another way is no call."""
 
     args: tuple[Any, ...]
     state: Any
@@ -60,7 +61,7 @@ class Husk:
         return husk
 
     def __init__(self, *args: Any) -> None:
-        """Only a call comes here."""
+        """Note the call: only a call in the pickle comes here."""
         type(self).called = True
         # Some versions of Python store a member of an enumeration as `getattr(class, name)`: that is the class's call.
         if (
@@ -78,7 +79,7 @@ class Husk:
         self.items[key] = value
 
     def append(self, value: Any) -> None:
-        """What list-like things are built with."""
+        """Append a value: pickles build list-like objects so."""
         self.members.append(value)
 
     add = append
@@ -89,7 +90,7 @@ class Husk:
 
 
 class _Reader(BoundedUnpickler):
-    """Python's own reader and not the one in C: a damaged length or memo index cannot make it reserve gigabytes."""
+    """Python's own reader, not the one in C: a damaged length or memo index cannot make it reserve gigabytes."""
 
     def __init__(self, file: IO[bytes], on_storage: Callable[[Any], None] | None) -> None:
         super().__init__(file, encoding="utf-8", errors="replace")
@@ -97,7 +98,10 @@ class _Reader(BoundedUnpickler):
         self._husks: dict[str, type[Husk]] = {}
 
     def find_class(self, module: str, name: str) -> type[Husk]:
-        """A husk by that name; nothing is imported. Raises UnpicklingError for a well-known name but for one letter."""
+        """Return the husk of that name, without an import.
+
+        Raises UnpicklingError for a well-known name with one letter changed.
+        """
         path = f"{module}.{name}"
         if path not in self._husks:
             if len(path) > MAX_NAME_CHARS or len(self._husks) >= MAX_NAMES:
@@ -150,7 +154,7 @@ def load(
 
 
 def is_a(value: Any, name: str) -> bool:
-    """True for a husk of a class of that name, from whatever module (they move between versions)."""
+    """Return True for a husk of a class of that name, in any module (classes move between versions)."""
     return isinstance(value, Husk) and value.path.rpartition(".")[2] == name
 
 
@@ -162,7 +166,7 @@ def path_of(value: Any) -> str:
 
 
 def field(value: Any, name: str) -> Any:
-    """The attribute or entry of that name, of a husk or a dict; None if there is none."""
+    """Return the attribute or entry of that name, of a husk or a dict; None if there is none."""
     if isinstance(value, Husk):
         state = value.state[0] if isinstance(value.state, tuple) and value.state else value.state
         found = state.get(name) if isinstance(state, dict) else None
@@ -171,7 +175,7 @@ def field(value: Any, name: str) -> Any:
 
 
 def number(value: Any, name: str) -> int | None:
-    """The same, where it is a whole number."""
+    """Return the attribute or entry of that name if it is a whole number; otherwise None."""
     found = field(value, name)
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 

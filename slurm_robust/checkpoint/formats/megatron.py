@@ -47,7 +47,7 @@ def _distributed(tree: Tree, config: Any) -> FormatReport:
 
 
 def _by_rank(tree: Tree, ranks: dict[tuple[int, ...], str]) -> FormatReport:
-    """One folder for each tensor-, pipeline- and expert-parallel rank: all of them, with the same files."""
+    """Check one folder for each tensor-, pipeline- and expert-parallel rank: all must exist, with the same files."""
     report = FormatReport(format=NAME, of_torch=[name for name in tree.names if name.endswith(".pt")])
     files = {name: {n.partition("/")[2] for n in tree.names if n.startswith(f"{name}/")} for name in ranks.values()}
     expected = set().union(*files.values())
@@ -91,13 +91,13 @@ def _compare_step(tree: Tree, report: FormatReport, file: str) -> None:
 
 
 def pinned(text: str) -> str | None:
-    """The folder that the tracker's text names; None for what is no iteration."""
+    """Return the folder that the tracker's text names; None if the text is not an iteration."""
     if text == "release":
         return text
     return f"iter_{int(text):07d}" if text.isascii() and text.isdecimal() else None
 
 
 def pin(name: str) -> str | None:
-    """What the tracker is to say for it to name this folder; None if it cannot."""
+    """Return the text by which the tracker names this folder; None if it cannot."""
     match: Any = re.fullmatch(r"iter_(\d{7,})", name)
     return str(int(match[1])) if match else ("release" if name == "release" else None)

@@ -13,7 +13,7 @@ import msgspec
 LARGEST_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 _LATER_KIND = re.compile(r"(?:F|BF|I|U|C)(2|4|6|8|16|32|64|128)(?:_E\d+M\d+[A-Z]*)?\Z")
-"""A type of a later version of the format: what it is made of, and its bits."""
+"""A type of a later version of the format: its kind, and its number of bits."""
 ITEM_BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
     "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32, "F64": 64, "I64": 64, "U64": 64,
@@ -22,7 +22,7 @@ ITEM_BITS = {
 
 
 class Tensor(msgspec.Struct, frozen=True):
-    """Where a tensor lies in the file."""
+    """A tensor and its place in the file."""
 
     kind: str
     offset: int
@@ -30,7 +30,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class SafetensorsContent(msgspec.Struct, frozen=True):
-    """The tensors by name, and what is wrong with the file."""
+    """The tensors by name, and the problem with the file."""
 
     tensors: dict[str, Tensor]
     problem: str = ""

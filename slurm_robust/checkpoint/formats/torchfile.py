@@ -19,24 +19,25 @@ LEGACY_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """A pickle of the number 0x1950a86a20f9469cfc6c."""
 _CHUNK_BYTES = 1 << 19
 MAX_PICKLE_BYTES = 1 << 28
-"""Of one that is packed. torch packs none, and a plain one may have a data loader's hundred million indices."""
+"""The largest compressed pickle. torch compresses none; an uncompressed one may have a data loader's hundred million
+indices."""
 _LOCAL_HEADER_BYTES = 30
 _UNREADABLE_FLAGS = 0x1 | 0x20 | 0x40 | 0x2000
 """Encrypted or patched: torch never writes such."""
 _FOLDER = 0x10
-"""MS-DOS's attribute of a folder: torch takes such a record for empty, and its tensor holds whatever was in memory."""
+"""MS-DOS's attribute of a folder: torch takes such a record for empty, and leaves its tensor with random memory."""
 _ENDS_WITHIN_BYTES = 1 << 16
 ITEM_BYTES = {
     "Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1,
     "Bool": 1, "ComplexDouble": 16, "ComplexFloat": 8, "QInt8": 1, "QUInt8": 1, "QInt32": 4, "QUInt4x2": 1,
     "QUInt2x4": 1, "Untyped": 1,
 }  # fmt: skip
-"""What an element of `torch.<name>Storage` takes."""
+"""The bytes of one element of `torch.<name>Storage`."""
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, LookupError, RuntimeError)
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the bytes of one or more tensors lie in the file; `kind` is Float for `torch.FloatStorage`."""
+    """The place of the bytes of one or more tensors in the file; `kind` is Float for `torch.FloatStorage`."""
 
     key: str
     kind: str
@@ -46,13 +47,13 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TorchfileContent(msgspec.Struct, kw_only=True):
-    """What a file says of itself.
+    """The contents that a file names.
 
     Attributes:
-        value: What was saved, as husks and plain values; None if its pickle could not be read.
-        storages: Those it names, by key.
-        calls: What unpickling it calls, each function and class once.
-        problems: What is wrong with it.
+        value: The saved value, as husks and plain values; None if its pickle could not be read.
+        storages: The storages that it names, by key.
+        calls: The functions and classes that unpickling it would call, each once.
+        problems: The problems with the file.
     """
 
     value: Any = None
@@ -136,7 +137,7 @@ def _pickled(
 
 
 def _data_offset(file: IO[bytes], entry: zipfile.ZipInfo) -> int:
-    """Where a record's bytes begin, from the header before them, as torch finds them; ValueError if that is wrong."""
+    """Return where a record's bytes begin, by the header before them, as torch does; ValueError for a wrong header."""
     if not 0 <= entry.header_offset < 1 << 62:
         raise ValueError(f"no header at byte {entry.header_offset}")
     packed = entry.compress_type != zipfile.ZIP_STORED

@@ -13,18 +13,18 @@ from slurm_robust.checkpoint.base import files
 from slurm_robust.checkpoint.formats import inert, torchfile
 
 FileProblem = tuple[str, str]
-"""(file relative to the tree's folder, what is wrong with it)."""
+"""The file relative to the tree's folder, and what is wrong with it."""
 _SMALL_BYTES = 1 << 30
 
 
 class FormatReport(msgspec.Struct, kw_only=True):
-    """What a format recognises in a folder.
+    """The findings of one format in a folder.
 
     Attributes:
-        step: None if it does not tell.
-        world_size: Ranks that wrote it; 0 if it does not tell.
+        step: The step of the checkpoint; None if the files do not tell.
+        world_size: Number of ranks that wrote it; 0 if the files do not tell.
         problems: Files that are missing, too short, or do not fit together.
-        of_torch: Files that `torch.save` wrote, whatever they look like.
+        of_torch: Files that `torch.save` must have written, even if their bytes look different.
     """
 
     format: str
@@ -35,13 +35,13 @@ class FormatReport(msgspec.Struct, kw_only=True):
 
 
 class Tree:
-    """A folder.
+    """The folder of a checkpoint, with its file names.
 
     Attributes:
-        folder: Where it is.
-        names: Every file below it, relative, with `/`.
-        files: Those that lie in it directly.
-        name: What it is called.
+        folder: The path of the folder.
+        names: Every file below the folder, relative, with `/`.
+        files: The files that lie directly in the folder.
+        name: The folder's name.
     """
 
     def __init__(self, folder: Path, names: list[str]) -> None:
@@ -56,26 +56,29 @@ class Tree:
         return frozenset(name.partition("/")[0] for name in self.names - self.files)
 
     def size_bytes(self, name: str) -> int:
-        """Of a file. Raises OSError if it is not there."""
+        """Return the size of a file. Raises OSError if the file does not exist."""
         return (self.folder / name).stat().st_size
 
     def read(self, name: str) -> bytes:
-        """All of a small file. Raises OSError if it cannot be read."""
+        """Return all bytes of a small file. Raises OSError if the file cannot be read."""
         with files.named(self.folder / name):
             return (self.folder / name).read_bytes()
 
     def text(self, name: str) -> str:
-        """What a small file says, stripped; empty if it is not there. Raises OSError if it cannot be read."""
+        """Return the text of a small file, stripped; empty if there is no such file.
+
+        Raises OSError if it cannot be read.
+        """
         if name not in self.names:
             return ""
         with files.named(self.folder / name), (self.folder / name).open("rb") as file:
             return file.read(4096).decode(errors="replace").strip()
 
     def json(self, name: str) -> Any:
-        """What a JSON file holds; None if it is not there or damaged (which is told of the file itself).
+        """Return the content of a JSON file; None if the file is missing or damaged (damage is reported separately).
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         if name not in self.names or self.size_bytes(name) > _SMALL_BYTES:
             return None
@@ -85,10 +88,10 @@ class Tree:
             return None
 
     def saved(self, name: str, *, keep: bool = True) -> Any:
-        """What a `torch.save` file holds, as husks; None if it is not there, or cannot be understood.
+        """Return the content of a `torch.save` file, as husks; None if the file is missing or cannot be understood.
 
-        If `keep`, it is remembered for the next who asks; thousands of ranks' would take too much. Raises OSError if it
-        cannot be read.
+        If `keep`, the content is remembered for the next call; the contents of thousands of ranks would take too much
+        memory. Raises OSError if the file cannot be read.
         """
         if name in self._contents:
             return self._contents[name]
@@ -103,10 +106,10 @@ class Tree:
 
 
 def of_other_steps(tree: Tree, names: Iterable[str], key: str, step: int | None) -> list[FileProblem]:
-    """Files that say themselves that they are of another step: a save over an older one that did not finish.
+    """Return the files that name another step: a save over an older checkpoint that did not finish.
 
-    `key` is what the files, `names`, call it (`iteration`, `global_steps`), `step` what the first of them says; nothing
-    is compared where that is None. Raises OSError if one cannot be read.
+    `names` are the files, and `key` is their name for the step (`iteration`, `global_steps`). `step` is the step in the
+    first file; if it is None, nothing is compared. Raises OSError if a file cannot be read.
     """
     wrong: list[FileProblem] = []
     for name in names if step is not None else ():

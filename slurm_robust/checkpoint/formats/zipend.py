@@ -16,10 +16,10 @@ _END = struct.Struct("<4sHHHHLLH")
 
 
 def problem(file: IO[bytes], start: int, count: int) -> str:
-    """What is wrong from the directory at byte `start` on, which has `count` entries; empty if nothing is.
+    """Return what is wrong from the directory of `count` entries at byte `start` on; empty if nothing is.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     size_bytes = file.seek(0, os.SEEK_END)
     file.seek(start)

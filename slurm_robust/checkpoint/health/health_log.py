@@ -4,7 +4,7 @@
     ...
     health.observe(step, loss=loss, grad_norm=norm)
 
-Python numbers, at every step or at those that are logged.
+Give Python numbers, at every step or at the steps that are logged.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BAD_EVERY_S = 1.0
 
 
 class HealthRecord(msgspec.Struct, kw_only=True):
-    """The file: what is known, the limits for judging it, and its writer; empty for the program itself."""
+    """The content of the file: the trend, the limits for judging it, and its writer (empty for the program itself)."""
 
     version: int = VERSION
     writer: str = ""
@@ -52,7 +52,7 @@ class HealthRecord(msgspec.Struct, kw_only=True):
 
 
 def read(directory: str | Path) -> tuple[HealthRecord | None, str]:
-    """The record of a folder of checkpoints, or why there is none."""
+    """Return the record of a folder of checkpoints, or why there is no record."""
     where = Path(directory) / HEALTH_NAME
     try:
         found = msgspec.json.decode(where.read_bytes(), type=HealthRecord)
@@ -87,10 +87,10 @@ def latest_healthy(
 
 
 def worth_keeping(directory: str | Path, there: Sequence[Entry]) -> dict[Path, str]:
-    """Of these, newest first, the checkpoints to keep for a rollback, and why; none if no loss is recorded.
+    """Return the checkpoints among these, newest first, to keep for a rollback, and why; empty if no loss is recorded.
 
-    The newest that is healthy, and the oldest after it that may become so: if pruning removed it, and the newest few
-    were always too young to be judged, no checkpoint would ever become healthy.
+    Kept are the newest healthy checkpoint, and the oldest after it that may become healthy: if pruning removed that
+    one, and the newest few were always too young to be judged, no checkpoint would ever become healthy.
     """
     record, _ = read(directory)
     if record is None:
@@ -132,9 +132,9 @@ class HealthLog:
         """Whether the record is to be written now."""
 
     def observe(self, step: int, *, loss: float | None = None, grad_norm: float | None = None) -> str:
-        """What is bad about this step, empty if nothing is; writes the record if that is due.
+        """Record a step, and return what is bad about it, empty if nothing is; write the record if that is due.
 
-        Anything but a Python number is ignored: a tensor on a GPU is never waited for.
+        Values other than Python numbers are ignored, so that this never waits for a tensor on a GPU.
         """
         why = self.take(step, loss=loss, grad_norm=grad_norm)
         if self.due:
@@ -142,7 +142,7 @@ class HealthLog:
         return why
 
     def take(self, step: int, *, loss: float | None = None, grad_norm: float | None = None) -> str:
-        """As `observe`, and nothing is written."""
+        """Do as `observe`, without writing the record."""
         point = Point(step, _number(loss), _number(grad_norm))
         why = observe(self.record.trend, point, self.record.limits, now_s=time.time())
         every_s = min(self._every_s, _BAD_EVERY_S) if why else self._every_s

@@ -1,12 +1,11 @@
-"""Which checkpoints are healthy: was loss, was gradient norm, finite and in range, up to them and for a while after?
+"""Tells which checkpoints are healthy: loss and gradient norm were finite and in range until then and a while after.
 
 Pure. A loss spike shows after the checkpoint that already contains its cause. So a checkpoint is *healthy* once
-`settle_steps` steps after it were good; *unhealthy* if a bad spell lies in them, or ended shortly before it; and
-*unknown* until then. Unknown is not unhealthy.
-
-A loss is bad if it is NaN or infinite, or above `factor` times the median of the last good ones (ByteRobust alerts at
-5). The same holds for the gradient norm, except that NaN or infinity counts only from the third step in a row on:
-dynamic loss scaling skips single steps that overflow, by design.
+`settle_steps` steps after it were good; *unhealthy* if a bad spell lies in these steps, or ended shortly before the
+checkpoint; and *unknown* until then. Unknown is not unhealthy. A loss is bad if it is NaN or infinite, or above
+`factor` times the median of the last good losses (ByteRobust alerts at 5). The same holds for the gradient norm, except
+that NaN or infinity counts only from the third step in a row on: dynamic loss scaling skips single steps that overflow,
+by design.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ HEALTHY, UNHEALTHY, UNKNOWN = "healthy", "unhealthy", "unknown"
 
 
 class HealthLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in range.
+    """The limits between good and bad values.
 
     Attributes:
-        factor: Times the median of the last good ones; above is bad.
-        window: Good steps in the median; with fewer than a quarter of them only values that are not finite are bad.
+        factor: The multiple of the median of the last good values above which a value is bad.
+        window: Number of good steps in the median; with fewer than a quarter of them, only values that are not finite
+            are bad.
         settle_steps: Good steps after a checkpoint, and after the end of a spell, that make a checkpoint healthy.
-        scaler_steps: A gradient norm that is not finite is bad from so many steps in a row on.
+        scaler_steps: The number of steps in a row from which on a gradient norm that is not finite is bad.
     """
 
     factor: float = 5.0
@@ -64,12 +64,12 @@ class WentBack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trend(msgspec.Struct, kw_only=True):
-    """What is known of a training so far; enough to continue after a restart.
+    """The losses of a training so far; enough to continue after a restart.
 
     Attributes:
         began_step: The first step of the record without a long gap.
         seen_step: The last step.
-        losses: The last good ones; `grad_norms` the same.
+        losses: The last good losses; `grad_norms` has the last good gradient norms.
         overflows: Steps in a row, up to now, whose gradient norm was not finite.
         spells: Bad spells on the way to the current step, in order.
         before: Bad spells that a rollback left behind; kept to know which batches to skip.
@@ -99,7 +99,7 @@ _KEPT = 100
 
 
 def observe(trend: Trend, point: Point, limits: HealthLimits, *, now_s: float) -> str:
-    """Record one step; what is bad about it, empty if nothing is.
+    """Record one step, and return what is bad about it, empty if nothing is.
 
     A step that was recorded before means that training was rolled back. Steps may be left out, but after a gap of more
     than `settle_steps` the steps before it do not count.
@@ -179,10 +179,10 @@ def undecided(trend: Trend, step: int, written_at_s: float, limits: HealthLimits
 
 
 def skip(trend: Trend, step: int, limits: HealthLimits) -> Skip | None:
-    """What the data loader is to skip when training continues from `step`: the batches of the next bad spell.
+    """Return the batches to skip if training continues from `step`: those of the next bad spell.
 
-    Begins one step before the first bad one: a batch affects the loss of the next step, too. Overlapping spells of
-    several attempts count as one. None if no bad spell after `step` is known.
+    They begin one step before the first bad step: a batch affects the loss of the next step, too. Overlapping spells of
+    several attempts count as one. Returns None if no bad spell after `step` is known.
     """
     spells = [spell for spell in (*trend.before, *trend.spells) if spell.last_step > step]
     if not spells:

@@ -16,11 +16,11 @@ from slurm_robust.checkpoint.store.find import Entry, entries
 
 
 class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A training whose loss is bad.
+    """The plan for a training whose loss is bad.
 
     Attributes:
-        why: What is bad.
-        to: The checkpoint to go back to; None if none is known to be good.
+        why: What is bad about the loss.
+        to: The checkpoint to go back to; None if no checkpoint is known to be good.
         before: The number of earlier rollbacks to it, or to an older one.
         first_batch: The first batch to skip; `last_batch` is the last.
     """

@@ -1,4 +1,4 @@
-"""How does an existing training use this? One line where its framework saves, one line where it starts.
+"""How does an existing training use this package? With one line where its framework saves, and one where it starts.
 
     from slurm_robust.checkpoint.integrations import resume_path, trainer_callback
 

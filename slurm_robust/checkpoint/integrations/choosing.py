@@ -13,29 +13,29 @@ from slurm_robust.checkpoint.store.trackers import pin
 
 
 def resume_path(directory: str | Path) -> str | None:
-    """The checkpoint to resume from, the same for all ranks; None: there is none, start from scratch.
+    """Return the checkpoint to resume from, the same for all ranks; None: there is none, start from scratch.
 
     For Lightning's `fit(ckpt_path=)`, the Trainer's `train(resume_from_checkpoint=)`, Accelerate's `load_state`.
 
     Raises:
-        CheckpointError: as `resume_from_env`.
+        CheckpointError: raised as by `resume_from_env`.
     """
     found = resume_from_env(directory).path
     return None if found is None else str(found)
 
 
 def resume_tag(directory: str | Path) -> str | None:
-    """As `resume_path`, but the name of the folder in `directory`, which is DeepSpeed's `tag`."""
+    """Return the name of the folder in `directory` that `resume_path` would return: DeepSpeed's `tag`."""
     found = resume_from_env(directory).path
     return None if found is None else found.name
 
 
 def pin_latest(directory: str | Path) -> str | None:
-    """Make the framework's own tracker point at the checkpoint to resume from; its path, None if there is none.
+    """Make the framework's own tracker point at the checkpoint to resume from; return its path, None if there is none.
 
-    For Megatron-LM and DeepSpeed, which read a tracker when they load. All ranks call it before that; rank 0 acts.
-    If it is called before `init_process_group`, no other rank can pass that before rank 0 does. A tracker that cannot
-    be written, and a folder without a verified checkpoint, are reported on stderr; the tracker is unchanged then.
+    For Megatron-LM and DeepSpeed, which read a tracker when they load. All ranks call this before the load; rank 0
+    acts. If it is called before `init_process_group`, the other ranks wait there for rank 0. A tracker that cannot be
+    written, and a folder without a verified checkpoint, are reported on stderr, and the tracker stays unchanged.
     """
     chosen: str | None = None
     if group.rank() == 0:

@@ -23,16 +23,17 @@ def rank() -> int:
 
 
 class NodeIndex(NamedTuple):
-    """This node's number among those that the ranks run on, and how many there are."""
+    """The number of this node among the ranks' nodes, and how many such nodes there are."""
 
     number: int
     nodes: int
 
 
 def node() -> NodeIndex | None:
-    """This rank's node if it is the first rank of it; None on every other rank.
+    """Return this rank's node if the rank is the first one of its node; None on every other rank.
 
-    Read from the environment of torchrun or Slurm; without it, or without torch.distributed, rank 0 counts as alone.
+    The number is read from the environment of torchrun or Slurm; without it, or without torch.distributed, rank 0
+    counts as alone.
     """
     alone = NodeIndex(0, 1) if rank() == 0 else None
     up = _distributed()

@@ -1,4 +1,4 @@
-"""Has a callback for transformers' Trainer that seals each of its checkpoints, and records loss and gradient norm."""
+"""Seals each checkpoint of transformers' Trainer by a callback, which records loss and gradient norm, too."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ class SealOnSave:
 
 
 def trainer_callback(sealer: Sealer | None = None) -> Any:
-    """For `Trainer(callbacks=[…])`. Raises ImportError if transformers is not installed."""
+    """Return a callback for `Trainer(callbacks=[…])`. Raises ImportError if transformers is not installed."""
     base = importlib.import_module("transformers").TrainerCallback
     return type("SealOnSave", (SealOnSave, base), {})(sealer)

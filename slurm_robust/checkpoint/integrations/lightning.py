@@ -1,4 +1,4 @@
-"""Has a callback for Lightning, and for NeMo on top of it, that seals every checkpoint that the trainer saves."""
+"""Seals every checkpoint of Lightning's trainer by a callback; NeMo, which is built on Lightning, can use it, too."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ def _folder(path: Path) -> Path:
 
 
 def _place(path: Path) -> Path:
-    """Where the checkpoint was saved."""
+    """Return where the checkpoint was saved."""
     return path if path.exists() or not _folder(path).is_dir() else _folder(path)
 
 
 def lightning_callback(sealer: Sealer | None = None) -> Any:
-    """For `Trainer(callbacks=[…])`, of the package that the program imported: `lightning` or `pytorch_lightning`.
+    """Return a callback for `Trainer(callbacks=[…])` of the imported package: `lightning` or `pytorch_lightning`.
 
     Raises:
-        ImportError: neither is installed.
+        ImportError: neither package is installed.
     """
     name = "pytorch_lightning" if "pytorch_lightning" in sys.modules else "lightning.pytorch"
     try:

@@ -74,13 +74,13 @@ class Checkpointer:
         self.last_sealed: int | None = None
         """The last step that this rank knows to be sealed."""
         self.failures: list[str] = []
-        """Why saves of this run failed, a sentence each."""
+        """The reasons why saves of this run failed, one sentence for each."""
         self.backups: backup_setup.Backups = ()
         """Rank → the ranks on whose nodes its backups are kept; empty if there are none."""
         self.stopping = False
         """A signal given to `save_on` was received, and the last save was made; the same on all ranks."""
         self.resumed: Resume | None = None
-        """What `load_latest` chose, and where from."""
+        """The checkpoint that `load_latest` chose, and its source."""
         self._health: HealthLog | None = None
         self._plan: SavePlan | None = None
         self._signature = 0
@@ -110,9 +110,10 @@ class Checkpointer:
             self._ready(state)
 
     def observe(self, step: int, *, loss: float | None = None, grad_norm: float | None = None) -> str:
-        """Record loss and gradient norm of a step, from which healthy checkpoints are known; at each step or at some.
+        """Record loss and gradient norm of a step, by which healthy checkpoints are found; at each step or at some.
 
-        Python numbers; anything else is ignored, and never waited for. All ranks may call it, only rank 0 records.
+        Values other than Python numbers are ignored, so that this never waits for a GPU. All ranks may call it; only
+        rank 0 records.
 
         Returns:
             What is bad about the step, on rank 0; empty if nothing is.
@@ -288,7 +289,7 @@ class Checkpointer:
         """Wait until all copies are written and sealed, or have failed; all ranks call it.
 
         Returns:
-            The last step of this run that is sealed, the same on all ranks; None if none is.
+            The last sealed step of this run, the same on all ranks; None if no step is sealed.
         """
         self._finish_copy()
         if self._buffers is not None:
@@ -332,10 +333,10 @@ class Checkpointer:
         ranks. The number of ranks and their layout may differ from those that saved.
 
         Returns:
-            Its step; None if there is none, and nothing was changed.
+            The checkpoint's step; None if there is no checkpoint, and nothing was changed.
 
         Raises:
-            CheckpointError: it does not fit `state`, or the checkpoints cannot be listed.
+            CheckpointError: the checkpoint does not fit `state`, or the checkpoints cannot be listed.
         """
         self._finish_copy()
         self.resumed = resume(

@@ -94,7 +94,7 @@ def tensors_of(path: Path, file: IO[bytes], shards: dict[Path, dcp.Shards]) -> I
 
 
 def _of(file: IO[bytes]) -> list[tuple[str, str, torchfile.Storage]]:
-    """Each storage once, by its first tensor."""
+    """Return each storage once, by its first tensor."""
     content = torchfile.read(file, whole=False)
     if content is None:
         return []

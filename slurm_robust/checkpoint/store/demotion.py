@@ -13,7 +13,7 @@ from slurm_robust.checkpoint.errors import CheckpointError
 
 
 class Demotion(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a checkpoint must not be chosen; `seal` is the digest of its seal: with a new seal the demotion ends."""
+    """The reason why a checkpoint must not be chosen; `seal` is its seal's digest: a new seal ends the demotion."""
 
     why: str
     at_s: float
@@ -34,7 +34,7 @@ def demote(path: str | Path, why: str) -> None:
 
 
 def demotion(path: Path) -> str:
-    """Why the checkpoint at `path` is demoted; empty if it is not, or was sealed again since."""
+    """Return why the checkpoint at `path` is demoted; empty if it is not, or was sealed again since."""
     where = beside(path, DEMOTED_NAME)
     try:
         found = msgspec.json.decode(where.read_bytes(), type=Demotion)

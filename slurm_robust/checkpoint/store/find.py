@@ -34,13 +34,13 @@ class Unreadable(str):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """Where training resumes.
+    """The checkpoint from which training resumes.
 
     Attributes:
-        path: The checkpoint; None if there is none, and training starts from scratch.
-        step: Its step; -1 if there is none.
+        path: The checkpoint; None if there is no checkpoint, and training starts from scratch.
+        step: The checkpoint's step; -1 without a checkpoint.
         sealed: False if only its structure was checked.
-        passed_over: (path, why) of newer ones, newest first.
+        passed_over: (path, why) of newer checkpoints, newest first.
     """
 
     path: Path | None = None
@@ -50,7 +50,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint of a folder; `problem` says why it would not be chosen, empty if it would."""
+    """One checkpoint of a folder; `problem` says why it would not be chosen, and is empty if it would."""
 
     path: Path
     step: int
@@ -68,15 +68,15 @@ def latest(
     remember: bool = True,
     on_bytes: OnBytes | None = None,
 ) -> Found:
-    """The newest checkpoint in `directory` that may be resumed from.
+    """Return the newest checkpoint in `directory` that may be resumed from.
 
-    Reads only as many as necessary. See `verification.check` for what is compared, and for `deep` and `remember`: a
-    job that starts remembers what it has read, so that its next start need not read it again. With `unsealed` one
+    Reads only as many as necessary. See `verification.check` for what is compared, and for `deep` and `remember`: a job
+    that starts remembers what it has read, so that its next start need not read it again. With `unsealed`, a checkpoint
     without a seal may be chosen, too, if its structure is intact.
 
     Raises:
-        CheckpointError: the folder exists and cannot be listed (one that does not exist has no checkpoint), or none
-            is usable and one of them cannot be read: starting from scratch would lose that one.
+        CheckpointError: the folder exists and cannot be listed (a missing folder has no checkpoint), or no checkpoint
+            is usable and one cannot be read: a start from scratch would lose that one.
     """
     for _ in range(_LISTINGS):
         found, unread = _newest(Path(directory), deep=deep, unsealed=unsealed, remember=remember, on_bytes=on_bytes)
@@ -94,7 +94,7 @@ def latest(
 def _newest(
     directory: Path, *, deep: bool, unsealed: bool, remember: bool, on_bytes: OnBytes | None
 ) -> tuple[Found, tuple[Path, str] | None]:
-    """As `latest`, and the newest that cannot be read."""
+    """Do as `latest`, and also return the newest checkpoint that cannot be read."""
     passed_over: list[tuple[Path, str]] = []
     unread: tuple[Path, str] | None = None
     for path, seal, problem in candidates(directory):
@@ -126,7 +126,7 @@ def entry_of(
     remember: bool = False,
     on_bytes: OnBytes | None = None,
 ) -> Entry:
-    """One of `candidates` as an entry; see `verification.check` for `deep` and `remember`."""
+    """Return one of `candidates` as an entry; see `verification.check` for `deep` and `remember`."""
     if seal is None:
         return Entry(path=path, step=_step(path, None), sealed=False, problem=str(problem or "no seal"))
     return Entry(
@@ -179,12 +179,13 @@ def _step(path: Path, seal: Seal | None) -> int:
 
 
 def candidates(directory: Path) -> list[tuple[Path, Seal | None, str]]:
-    """(path, its seal, what is wrong with the seal, or why it was abandoned), newest first.
+    """Return (path, its seal, what is wrong with the seal, or why the checkpoint was abandoned), newest first.
 
-    All sealed ones, and those named after a step; no links to others in the same folder.
+    Candidates are all sealed checkpoints, and those named after a step; links to others in the same folder are left
+    out.
 
     Raises:
-        CheckpointError: as `latest`.
+        CheckpointError: raised as by `latest`.
     """
     found: list[tuple[Path, Seal | None, str]] = []
     try:

@@ -19,12 +19,12 @@ SETTLED_S = 600.0
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """What `seal_all` did, newest first.
+    """The result of `seal_all`, newest first.
 
     Attributes:
         sealed: (path, its new seal).
-        waiting: (path, why) of those that may still be being written: the next sweep retries them.
-        refused: (path, why) of those that are damaged, or of an unknown step.
+        waiting: (path, why) of checkpoints that may still be being written: the next sweep retries them.
+        refused: (path, why) of checkpoints that are damaged, or of an unknown step.
     """
 
     sealed: tuple[tuple[Path, Seal], ...] = ()

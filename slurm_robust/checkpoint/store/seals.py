@@ -38,7 +38,7 @@ _STEP_IN_NAME = re.compile(r"(?:step|iter|epoch|checkpoint|ckpt)[-_=]?0*(\d+)(?=
 
 _MOST = (1 << 63) - 1
 _LARGEST_BYTES = 4 << 30
-"""Enough for millions of files; a larger file is not read into memory."""
+"""The largest file that is read into memory: enough for millions of files."""
 _CHECK = re.compile(rb'"check": ?"([0-9a-f]{8})"\s*}\s*\Z')
 _NO_CHECK = "0" * 8
 
@@ -50,9 +50,9 @@ class FileSeal(msgspec.Struct, frozen=True, kw_only=True):
     """One file of a checkpoint.
 
     Attributes:
-        name: Relative to the folder, with `/`.
-        mtime_ns: Its time of change when its digest was taken.
-        inode: If size, time of change and inode are the same, the file need not be read again.
+        name: The file's path relative to the folder, with `/`.
+        mtime_ns: The file's time of change when its digest was taken.
+        inode: The file's inode. If size, time of change and inode are the same, the file need not be read again.
         parts: xxh3-64 of every 64 MiB of a larger file, to locate damage.
     """
 
@@ -77,7 +77,7 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     layout: str = ""
     """The formats that were recognised, `HF Trainer, safetensors`; empty if it was not sealed from outside."""
     saved_at_s: float = 0.0
-    """When training copied the state in it, which may be long before its files were written; 0 if unknown."""
+    """When training copied the state in it, which may be long before the files were written; 0 if unknown."""
     check: str = ""
     """CRC-32 of the seal itself, with zeros for these eight digits; empty in old seals."""
 
@@ -91,7 +91,7 @@ def step_in_name(path: Path) -> int | None:
 
 
 def step_of(path: Path, given: int | None, in_content: int | None) -> int:
-    """The given step, else the one in the content, else the one in the name. CheckpointError if there is none."""
+    """Return the given step, else the one in the content, else the one in the name; CheckpointError without any."""
     for step in (given, in_content, step_in_name(path)):
         if step is not None and 0 <= step <= _MOST:
             return step
@@ -142,7 +142,7 @@ def _crc(raw: bytes) -> str:
 
 @dataclass(frozen=True)
 class SealOrigin:
-    """Where a checkpoint comes from: the fields of `Seal` of the same names; an empty `program` is this package."""
+    """The origin of a checkpoint: the fields of `Seal` of the same names; an empty `program` is this package."""
 
     program: str = ""
     layout: str = ""
@@ -226,12 +226,12 @@ def seal(
     Args:
         path: The checkpoint.
         step: Its step, if neither its content nor its name has the right one.
-        program: What wrote it.
+        program: The program that wrote it.
         unchecked: Do not check its structure.
         on_bytes: Called for every piece that is digested.
 
     Raises:
-        CheckpointError: it does not exist, is empty or damaged, or its step is unknown.
+        CheckpointError: the checkpoint does not exist, is empty or damaged, or its step is unknown.
     """
     from slurm_robust.checkpoint.store.structure import inspect  # noqa: PLC0415 (the lookup at a restart does not need it)
 

@@ -26,13 +26,13 @@ _POLL_S = 0.05
 
 
 class NodePart(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's note.
+    """One node's note for a shared seal.
 
     Attributes:
-        sizes: Every file that it saw, and its size; notes that saw different files are not combined.
-        files: The files of its share.
-        kinds: The format of each of those; empty if it is unknown.
-        problem: What is wrong with one of them, and which; empty if nothing is.
+        sizes: Every file that the node saw, and its size; notes with different files are not combined.
+        files: The files of the node's share.
+        kinds: The format of each file of the share; empty if unknown.
+        problem: A file of the share with a problem, and the problem; empty if there is none.
     """
 
     sizes: dict[str, int]
@@ -42,7 +42,7 @@ class NodePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shares(sizes: Mapping[str, int], nodes: int) -> list[list[str]]:
-    """Which node digests which files, by their bytes: the same result on every node, about as many bytes for each."""
+    """Return the files that each node digests, about the same bytes for each: the same result on every node."""
     found: list[list[str]] = [[] for _ in range(nodes)]
     taken = [0] * nodes
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -123,7 +123,7 @@ def _part(path: Path, sizes: dict[str, int], node: int, nodes: int) -> NodePart:
 
 
 def _await(path: Path, node: int, sizes: dict[str, int], deadline_s: float) -> NodePart | None:
-    """Another node's note once it exists; None if it does not come, or saw other files."""
+    """Return another node's note once it exists; None if it does not come, or has other files."""
     while True:
         with contextlib.suppress(FileNotFoundError):
             try:

@@ -37,10 +37,10 @@ class StructureReport(msgspec.Struct, kw_only=True):
     """The result of checking the structure.
 
     Attributes:
-        formats: Those that were recognised, the outermost first.
-        step: None if unknown.
+        formats: The formats that were recognised, the outermost first.
+        step: The step; None if unknown.
         world_size: Ranks that wrote it; 0 if unknown.
-        problems: (file, what), the file relative to the checkpoint, empty for the checkpoint itself.
+        problems: (file, problem), the file relative to the checkpoint, empty for the checkpoint itself.
     """
 
     formats: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ class _FileReport(NamedTuple):
     """The result of checking one file.
 
     Attributes:
-        kind: Its format, empty if unknown.
-        problem: What is wrong with it.
+        kind: The file's format, empty if unknown.
+        problem: The problem with the file.
         calls: An unknown function that loading it calls, if it contains no tensor.
         weights: Whether it may contain weights: tensors, or anything in a format of its own.
     """
@@ -111,7 +111,7 @@ def inspect(
 
 
 def inspect_file(path: Path) -> tuple[str, str]:
-    """The format of one file, and what is wrong with it; each may be empty. Raises OSError if it cannot be read."""
+    """Return the format of one file, and its problem; each may be empty. Raises OSError if it cannot be read."""
     return _file(path, None)[:2]
 
 

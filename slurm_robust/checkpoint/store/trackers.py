@@ -58,12 +58,12 @@ def trackers(directory: Path) -> list[Tracker]:
 
 
 def pin(directory: Path, path: Path) -> list[str]:
-    """Make the framework's own tracker point at the checkpoint `path` of `directory`; the trackers' names.
+    """Make the framework's own tracker point at the checkpoint `path` of `directory`; return the trackers' names.
 
     Rewrites existing trackers; if there is none, creates the one for this kind of checkpoint.
 
     Raises:
-        CheckpointError: no tracker exists for such a checkpoint, or it cannot be written.
+        CheckpointError: no tracker exists for such a checkpoint, or the tracker cannot be written.
     """
     try:
         names = [tracker.name for tracker in trackers(directory)] or _made_for(path)

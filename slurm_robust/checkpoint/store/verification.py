@@ -16,7 +16,7 @@ from slurm_robust.checkpoint.store.seals import read as read_seal
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is wrong with a file; `file` is relative to the checkpoint, empty for the checkpoint itself."""
+    """The problem with a file; `file` is relative to the checkpoint, empty for the checkpoint itself."""
 
     file: str
     what: str
@@ -61,15 +61,15 @@ def check(
 ) -> list[Problem]:
     """Compare a checkpoint with its seal.
 
-    A file with the sealed size, time of change and inode counts as unchanged; one that was copied or touched is read.
-    The result can be remembered beside the seal, so that it is read only once. So truncation, replacement and writing
-    in place are found with one `stat` a file; silent corruption on the disk is found by `deep`, and by `load`.
+    A file with the sealed size, time of change and inode counts as unchanged; a file that was copied or touched is
+    read. The result can be remembered beside the seal, so that it is read only once. So truncation, replacement and
+    writing in place are found with one `stat` a file; silent corruption on the disk is found by `deep`, and by `load`.
 
     Args:
         path: The checkpoint.
         seal: Its seal.
         deep: Read every file that was not read back since it was sealed.
-        fresh: Read every file, whatever is remembered.
+        fresh: Read every file, even if it is remembered as read.
         remember: Record which files were read and match; for a job that starts and for `prune`, not for commands that
             only read.
         on_bytes: Called for every piece read.

@@ -65,14 +65,14 @@ def save(
         state: An argument for torch.save.
         group: The ranks that save together, if not those of torch.distributed.
         required: False: a save that fails is reported on stderr and training continues.
-        program: What wrote it, for the seal; slurm-robust and its version if empty.
+        program: The program that wrote it, for the seal; slurm-robust and its version if empty.
         deprecated: `rank`, `world_size` and `barrier`, now in `SaveGroup`; accepted for one version.
 
     Returns:
-        True: it is sealed. False, only if not `required`, or in a replay (`SROBUST_REPLAY=1`): it is not.
+        True: the checkpoint is sealed. False, only if not `required`, or in a replay (`SROBUST_REPLAY=1`): it is not.
 
     Raises:
-        CheckpointError: the same, if `required`, on every rank.
+        CheckpointError: the save failed, if `required`; the same error on every rank.
     """
     if deprecated:
         names = ", ".join(f"{name}=..." for name in deprecated)
@@ -222,7 +222,7 @@ def _seal_parts(folder: Path, step: int, world_size: int, program: str) -> None:
 
 
 def _missing_in_seal(folder: Path, part: FileSeal) -> CheckpointError | None:
-    """On ranks other than 0: the error if there is no seal, or one without this rank's file."""
+    """Return the error, on ranks other than 0, if there is no seal, or a seal without this rank's file."""
     try:
         seal = seals.read(folder)
     except CheckpointError as error:

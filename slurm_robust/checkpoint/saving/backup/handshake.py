@@ -22,7 +22,7 @@ _LENGTH = struct.Struct("<L")
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 MOST_BYTES = 64 << 10
-"""Of one message; metadata and copies are sent beside them."""
+"""The most bytes of one message; metadata and copies are sent beside messages."""
 _Message = TypeVar("_Message", bound=msgspec.Struct)
 
 

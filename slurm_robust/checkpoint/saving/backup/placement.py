@@ -1,8 +1,8 @@
 """Chooses the nodes for each rank's backups, so that one failure does not destroy all copies.
 
 A failure affects a node or two, or the nodes of a whole parallel group, since such a group is evicted together. So a
-backup is kept on a node that has no tensor, pipeline, data or other group in common with the rank's own; a second one
-where it is not lost together with both other copies. Pure.
+backup is kept on a node that has no tensor, pipeline, data or other group in common with the rank's own; a second
+backup is kept where it is not lost together with both other copies. Pure.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ _Group = tuple[str, tuple[int, ...]]
 
 
 class Placement(NamedTuple):
-    """The nodes of all backups.
+    """The choice of nodes for all backups.
 
     Attributes:
-        backups: Rank → the ranks on whose nodes its checkpoint is kept, too, one or two, on different nodes. Each
-            node keeps as many as any other where all have as many ranks.
-        shared: The most groups that a node has in common with the one that keeps the first backup of a rank of it;
-            0 is what is wanted.
+        backups: Rank → the ranks on whose nodes its checkpoint is kept, too, one or two, on different nodes. Each node
+            keeps the same number if all have the same number of ranks.
+        shared: The most groups that a node has in common with the node of its ranks' first backups; 0 is wanted.
     """
 
     backups: tuple[tuple[int, ...], ...]
@@ -35,12 +34,12 @@ class PlacementGrid:
     """A regular layout of ranks.
 
     Args:
-        axes: Name → size, the fastest first: `{"tp": 2, "pp": 4, "dp": 2}` where ranks 0 and 1 are a tensor group.
+        axes: Name → size, the fastest first: `{"tp": 2, "pp": 4, "dp": 2}` if ranks 0 and 1 are a tensor group.
         ranks_per_node: Consecutive ranks that share a node.
-        node_of: The number of each rank's node, from 0 on, where it is not as regular as that.
+        node_of: The number of each rank's node, from 0 on, if ranks are not distributed regularly.
 
     Raises:
-        ValueError: a size below 1, no rank on a node, or nodes of another number of ranks.
+        ValueError: a size is below 1, a node has no rank, or the nodes have another number of ranks.
     """
 
     def __init__(self, axes: Mapping[str, int], ranks_per_node: int = 1, node_of: Sequence[int] = ()) -> None:
@@ -73,7 +72,7 @@ class PlacementGrid:
         return there[self._ranks_on[self._node_of[rank]].index(rank) % len(there)]
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
-        """Its position on each axis."""
+        """Return the rank's position on each axis."""
         found = []
         for size in self.sizes:
             rank, place = divmod(rank, size)
@@ -88,7 +87,7 @@ class PlacementGrid:
         return found
 
     def groups(self, rank: int) -> list[_Group]:
-        """Its groups of more than one rank: along each axis, the ranks that differ from it on that axis only."""
+        """Return the rank's groups of more than one rank: along each axis, the ranks that differ on that axis only."""
         own = self.coordinates(rank)
         return [
             (name, own[:axis] + own[axis + 1 :])
@@ -105,11 +104,11 @@ class PlacementGrid:
 
 
 def place(layout: PlacementGrid, copies: int = 1) -> Placement | None:
-    """Choose backups, 1 or 2 `copies`; None if there is one node only, and one for each rank if there are two.
+    """Choose backups, 1 or 2 `copies`; None if there is only one node, and one backup for each rank if there are two.
 
-    With two, any two nodes may be lost, and any whole group that is not on all nodes: no rank's copies go together. The
-    one exception are nodes that cut through groups in such a way that any three nodes of a rank's choice are in one
-    of its groups (tensor groups of five, four ranks a node); there the second backup lies where the fewest groups are.
+    With two copies, any two nodes may be lost, or any whole group that is not on all nodes, without the loss of all
+    copies of a rank. The only exception: if all three nodes of a rank must be in one of its groups (tensor groups of
+    five, four ranks a node), the second backup lies where the fewest groups are.
     """
     first = _first(layout)
     if first is None or copies < 2 or layout.nodes <= 2:
@@ -123,11 +122,11 @@ def place(layout: PlacementGrid, copies: int = 1) -> Placement | None:
 
 
 def _first(layout: PlacementGrid) -> Placement | None:
-    """One backup for each rank.
+    """Choose one backup for each rank.
 
-    Every rank's lies the same way along each axis: half around it, or not at all. Of those ways the one is
-    taken that has no two copies on one node, then the fewest groups in common, then backs up in pairs (of all pairs of
-    nodes, fewest then hold both copies of something), then lies farthest, by the nodes' numbers around a ring.
+    All ranks' backups lie in the same direction along each axis: half around it, or not moved. The chosen direction has
+    no two copies on one node; then the fewest groups in common; then it pairs nodes (so that the fewest pairs of nodes
+    hold both copies of a rank); then it is the farthest, by the nodes' numbers around a ring.
     """
     if layout.nodes < 2:
         return None

@@ -1,4 +1,4 @@
-"""Receives other nodes' copies: listens for their persisters, and writes what they send into memory of this node."""
+"""Receives other nodes' copies: listens for their persisters, and writes the copies into memory of this node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BackupImage:
         """The slot that was written last."""
 
     def next_slot(self) -> int:
-        """The slot to write next: an empty one, else the one not written last, else the one with the older copy."""
+        """Return the slot to write next: an empty one, else the one not written last, else that with the older copy."""
         held = [self.image.held(slot) for slot in SLOTS]
         empty = [slot for slot in SLOTS if held[slot] is None]
         if empty:
@@ -46,7 +46,7 @@ class BackupImage:
 
 
 def addresses() -> list[str]:
-    """This node's addresses, its loopback last; a caller tries one after the other."""
+    """Return this node's addresses, the loopback last; a caller tries one after the other."""
     import psutil  # noqa: PLC0415 (only nodes that keep backups need it)
 
     found: list[tuple[int, str]] = []
@@ -67,7 +67,7 @@ class BackupReceiver:
 
     Args:
         image_of: (directory, rank) → the memory for its backup, None if there is none.
-        node: The identity that this persister proves to have.
+        node: The identity that this persister proves.
         port: 0 for any.
 
     Raises:
@@ -112,7 +112,7 @@ class BackupReceiver:
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _prove(self, sock: socket.socket) -> None:
-        """Raises OSError where the caller proves nothing in time."""
+        """Let the caller prove its identity; raises OSError if the caller does not do so in time."""
         sock.settimeout(2 * CONNECT_S)
         try:
             handshake.authenticate_caller(sock, self._secrets.get, self.node)

@@ -42,9 +42,9 @@ class _Masks:
         for node, groups in enumerate(by_node):
             by_group.update(dict.fromkeys(groups, 1 << node))
         self.groups = [{by_group[group] for group in groups} for groups in by_node]
-        """Of each node: the groups, as their nodes."""
+        """For each node: its groups, as masks of the groups' nodes."""
         self.near = [functools.reduce(operator.or_, masks, 0) for masks in self.groups]
-        """Of each node: those that it has a group in common with."""
+        """For each node: the nodes that have a group in common with it."""
 
     def allowed(self, own: int, first: int) -> int:
         """Nodes for a second backup: outside of every group that has the first two copies, unless that is all nodes."""
@@ -56,7 +56,7 @@ class _Masks:
         return self.all & ~taken
 
     def least_bad(self, own: int, first: int) -> int:
-        """If there are none: those in the fewest of such groups."""
+        """Return the nodes in the fewest groups that would lose all copies, if no allowed node is left."""
         pair = 1 << own | 1 << first
         fatal: Counter[int] = Counter()
         for mask in self.groups[own]:
@@ -70,9 +70,10 @@ class _Masks:
 def spread(grid: RankGrid, first: Sequence[int]) -> SecondCopies:
     """Choose a third node for each rank; `first` is the node of its first backup. There must be three nodes or more.
 
-    The first backup stays where it is, unless it leaves no node for a second one while another node would. Then each
-    node keeps about as many as any other; then the second lies where it has no group in common with the other two, or
-    at least with the rank's own; then between them, by the nodes' numbers around a ring.
+    The first backup stays where it is, unless it leaves no node for a second one while another node would. Second, each
+    node keeps about the same number of backups. Third, the second backup lies on a node without a common group with the
+    other two nodes, or at least with the rank's own node. Fourth, it lies between them, by the nodes' numbers around a
+    ring.
     """
     masks, nodes = _Masks(grid), grid.nodes
     classes: dict[tuple[int, int], list[int]] = {}
@@ -108,7 +109,7 @@ def spread(grid: RankGrid, first: Sequence[int]) -> SecondCopies:
 
 
 def _elsewhere(masks: _Masks, own: int, first: int, loads: Counter[int]) -> tuple[int, int]:
-    """Another node for a first backup, and the nodes it leaves for a second; if none leaves any, the least bad ones."""
+    """Return another node for a first backup, and the nodes it allows for a second one; else the least bad nodes."""
     others = masks.all & ~(1 << own)
     for wish in (others & ~masks.near[own], others & masks.near[own]):
         for node in sorted(_bits(wish), key=lambda one: loads[one]):
@@ -118,7 +119,7 @@ def _elsewhere(masks: _Masks, own: int, first: int, loads: Counter[int]) -> tupl
 
 
 def _between(among: int, own: int, first: int, nodes: int) -> int:
-    """Of these nodes the next one from the middle on of the longer way between two, around a ring."""
+    """Return the first of these nodes after the middle of the longer way between two nodes, around a ring."""
     way = (first - own) % nodes
     middle = (own + way // 2 if 2 * way >= nodes else first + (nodes - way) // 2) % nodes
     later = among >> middle << middle

@@ -20,7 +20,7 @@ from slurm_robust.checkpoint.saving.shared.messages import CopyEnd, CopyOffer, C
 CHUNK_BYTES = 1 << 20
 CONNECT_S = 2.0
 SILENCE_S = 30.0
-"""If the other node reads or sends nothing for so long, this copy is given up."""
+"""The time without progress of the other node after which a copy to it is given up."""
 _SUCCESSOR_S = 10.0
 """Wait for a persister that died on the other node to be replaced."""
 _AGAIN_S = 0.2
@@ -44,7 +44,7 @@ class Throttle:
         self._lock = threading.Lock()
 
     def turn(self, size_bytes: int, now_s: float) -> float:
-        """When so many bytes may be sent, on the clock of `now_s`."""
+        """Return when so many bytes may be sent, on the clock of `now_s`."""
         if not self.bytes_per_s:
             return now_s
         with self._lock:
@@ -54,9 +54,9 @@ class Throttle:
 
 
 def connect(peer: Peer, for_s: float = _SUCCESSOR_S) -> tuple[socket.socket, str]:
-    """Connect to the first of its addresses where it authenticates itself; the connection, and that address.
+    """Connect to the first of the peer's addresses where it authenticates itself; return connection and address.
 
-    Raises OSError if it answers at none of them within `for_s`.
+    Raises OSError if the peer answers at no address within `for_s`.
     """
     failure: OSError = ConnectionRefusedError("it has no address")
     until_s = time.monotonic() + max(for_s, CONNECT_S)
@@ -143,7 +143,7 @@ class Sender:
         """The number of the copy that the other node keeps."""
         self._sock: socket.socket | None = None
         self._broken_at_s = self._pause_s = 0.0
-        """When sending last failed, and the pause after that; 0 while it works."""
+        """When sending last failed, and the pause after that failure; 0 while sending works."""
         for slot in SLOTS:
             image.mark_sent(slot, 0, backup)  # what was sent went to another peer
         self._thread = threading.Thread(target=self._live, daemon=True)

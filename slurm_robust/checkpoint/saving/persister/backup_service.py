@@ -27,7 +27,7 @@ class BackupService:
     def __init__(self, sealer: SaveSealer, own: dict[_Key, ImageWriter]) -> None:
         self._sealer, self._own = sealer, own
         self._backups: dict[_Key, tuple[BackupImage, ImageWriter]] = {}
-        """Of other nodes' ranks; the writer writes one if its rank's own node is lost."""
+        """The backups of other nodes' ranks; a writer writes a backup to files if the rank's own node is lost."""
         self.node = secrets.token_hex(8)
         """The identity that this persister proves to have; a successor is given that of the persister before it."""
         self._receiver: BackupReceiver | None = None
@@ -125,7 +125,7 @@ class BackupService:
                     image.begin(slot)
 
     def _check_fit(self, wanted: Mapping[_Key, int], whose: str) -> str:
-        """Why memory for these backups is not available; empty if it is. What is reserved already is not added."""
+        """Return why memory for these backups is not available; empty if it is. Memory in use is not counted twice."""
         reserved = {
             key: os.fstat(backup.image.fd).st_size for key, (backup, _) in self._backups.items() if key in wanted
         }

@@ -1,4 +1,4 @@
-"""One rank's image within a persister, and the thread that writes its copies to files."""
+"""Writes the copies in one rank's image to files, in a thread of the persister."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ImageWriter:
     """One rank's image, and the thread that writes it.
 
     `sealer` is the persister. `backup` is the image, if it is the backup of a rank of another node, which is written
-    only on request; `turn` is which of that rank's backups it is, 0 or 1.
+    only on request; `turn` is the number of the backup among that rank's backups, 0 or 1.
     """
 
     def __init__(self, sealer: SaveSealer, fd: int, *, backup: Image | None = None, turn: int = 0) -> None:
@@ -49,7 +49,7 @@ class ImageWriter:
         self.dropped = False
         self.senders: list[Sender] = []
         self._orders: set[str] = set()
-        """Saves to write to the shared file system whatever their tiers are."""
+        """The saves to write to the shared file system, even if their tiers do not ask for it."""
         self._flushed: set[str] = set()
         self._open: set[int] = set()
         """Numbers of copies that are written and not sealed yet."""
@@ -77,7 +77,7 @@ class ImageWriter:
         self.start()
 
     def orphaned_s(self, save_id: str) -> float | None:
-        """When the process that made this copy ended, CLOCK_MONOTONIC; None while it lives."""
+        """Return when the process that made this copy ended, CLOCK_MONOTONIC; None while the process lives."""
         return self._orphaned_s if save_id in self._orphaned else None
 
     def send_to(self, peers: Sequence[Peer], throttle: Throttle) -> None:
@@ -105,7 +105,7 @@ class ImageWriter:
         return False
 
     def flush(self) -> None:
-        """Write what is in memory only, too: no rank is connected any more, and this process is about to end."""
+        """Write copies that are only in memory, too: all ranks have gone, and this process is about to end."""
         description = self.image.described()
         for slot in SLOTS:
             held = self.image.held(slot)

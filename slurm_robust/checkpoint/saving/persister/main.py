@@ -1,9 +1,9 @@
-"""The persister, one process a node: owns the buffers of the node's ranks, and writes what was copied into them.
+"""Runs the persister, one process a node: it owns the buffers of the node's ranks, and writes the copies to files.
 
-It serves all processes that connect to the socket it was given. An agent's persister stays until the agent ends. A
-rank's ends when the last rank has ended and all complete copies are written. The buffers of a killed rank stay here,
-and the rank that replaces it gets them back. The persister also receives copies from persisters of other nodes, and
-sends copies of its own ranks to them; the ranks tell it which.
+The persister serves all processes that connect to the socket it was given. An agent's persister stays until the agent
+ends. A rank's persister ends when the last rank has ended and all complete copies are written. The buffers of a killed
+rank stay here, and the rank that replaces it gets them back. The persister also receives copies from persisters of
+other nodes, and sends copies of its own ranks to them; the ranks tell it to which nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slurm_robust.checkpoint.saving.shared.image import ImageDescription, Note
 from slurm_robust.checkpoint.store import seals
 
 PARTS_TIMEOUT_S = 1800.0
-"""How long the rank that seals waits for the other ranks' files."""
+"""The time for which the sealing rank waits for the other ranks' files."""
 ORPHANED_TIMEOUT_S = 60.0
 """The same once its own process has ended and no file grows: ranks that died during a copy never write theirs."""
 _NICE = 10

@@ -28,14 +28,14 @@ Backups = tuple[tuple[int, ...], ...]
 
 
 class ResumedFrom(NamedTuple):
-    """What a run continues from: the id of a save in memory, empty for none; the step, -1 if nothing was loaded."""
+    """The start of a run: the id of a save in memory, empty for none; the step, -1 if nothing was loaded."""
 
     resumed: str = ""
     step: int = -1
 
 
 class SetupOptions(NamedTuple):
-    """What was asked for, and what this run continues from."""
+    """The options that were asked for, and the save that this run continues from."""
 
     retention: Retention
     backups: BackupOptions
@@ -51,7 +51,7 @@ class RankNode(NamedTuple):
 
 
 class BackupEndpoint(NamedTuple):
-    """Where a rank's persister listens for backups, and how much memory a backup of that rank takes."""
+    """The address at which a rank's persister listens for backups, and the memory that a backup of the rank takes."""
 
     port: int
     addresses: tuple[str, ...]
@@ -59,7 +59,7 @@ class BackupEndpoint(NamedTuple):
 
 
 def rank_node(link: PersisterLink) -> RankNode:
-    """This rank's node. Raises CheckpointError if no persister answers."""
+    """Return this rank's node. Raises CheckpointError if no persister answers."""
     reply, _ = link.ask(messages.AskNode(), messages.NodeIs)
     return RankNode(reply.node, os.environ.get("SLURMD_NODENAME") or socket.gethostname(), link.by_agent)
 
@@ -75,7 +75,7 @@ def axes(flat: Mapping[str, Any], world_size: int) -> dict[str, int]:
 
 
 def wanted(nodes: list[RankNode], options: BackupOptions) -> tuple[int, str]:
-    """How many backups each rank gets, and why they are fewer than asked for. Pure."""
+    """Return how many backups each rank gets, and why that is fewer than asked for. Pure."""
     count = len({one.node for one in nodes})
     if options.copies is None:
         return min(MOST_BACKUPS, count - 1) if all(one.by_agent for one in nodes) else 0, ""

@@ -130,7 +130,7 @@ def _is_tensor(held: object) -> bool:
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's share of a tensor; itself where it is not sharded."""
+    """Return this rank's share of a tensor; the tensor itself if it is not sharded."""
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 

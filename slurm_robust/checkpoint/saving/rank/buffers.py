@@ -32,7 +32,7 @@ def keeps_metadata(rank: int) -> bool:
 
 
 class Retention(NamedTuple):
-    """How many saves to keep: sealed ones, and those on the node's own disk (a folder; empty for none); 0 for all."""
+    """The number of saves to keep: sealed, and on the own disk of the node (`local`, empty for none); 0 for all."""
 
     keep: int
     local: str = ""
@@ -81,20 +81,20 @@ class Buffers:
             image.describe(made, description, metadata)
         self.image = image
         self.backups = 0
-        """On how many other nodes copies are kept, too."""
+        """The number of other nodes on which copies are kept, too."""
         self.number = image.newest()
         self._targets = [self._prepared(plan.layout, slot) for slot in SLOTS]
         self._deferred: tuple[int, Note, deferred_copies.DeferredCopies] | None = None
 
     def _prepared(self, layout: FileLayout, slot: int) -> list[torch.Tensor | memoryview]:
-        """Where to copy to; every page of an empty slot is touched now, so that no step pays for it."""
+        """Return the views to copy into; every page of an empty slot is touched now, so that no step pays for it."""
         view = self.image.slot(slot)
         if self.image.held(slot) is None and layout.file_bytes:
             torch.frombuffer(view, dtype=torch.uint8).zero_()
         return views(layout, view)
 
     def next_slot(self) -> int:
-        """The slot to copy into next: the empty one, or the one with the older copy."""
+        """Return the slot to copy into next: the empty one, or the one with the older copy."""
         held = [found[0] if (found := self.image.held(slot)) else 0 for slot in SLOTS]
         return held.index(min(held))
 
@@ -103,7 +103,7 @@ class Buffers:
         return not (self.image.free(self.next_slot()) and self.safe())
 
     def safe(self) -> bool:
-        """Whether the newest copy is kept on all its backup nodes that live: the one before it may be overwritten."""
+        """Tell whether all live backup nodes have the newest copy, so that the one before it may be overwritten."""
         return all(self.image.sent(slot, self.backups) for slot in SLOTS)
 
     def wait_free(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 MOST_THREADS = 4
-"""Of a rank; with eight ranks a node they use all of its memory bandwidth."""
+"""The most threads of a rank; with eight ranks a node, they use all of its memory bandwidth."""
 _UNIT_BYTES = 8 << 20
 _LEAST_BYTES = 64 << 20
 """A smaller copy ends before another thread gets a core."""
@@ -28,9 +28,10 @@ Pairs = tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
 def threads_here(env: Mapping[str, str] = os.environ) -> int:
-    """How many threads may copy: this rank's share of the cores that it may run on.
+    """Return how many threads may copy: this rank's share of its cores.
 
-    One if torch has several threads itself: they copy then, and both would compete for the same cores.
+    If torch has several threads itself, the result is 1: torch's threads copy, and more would compete for the same
+    cores.
     """
     if torch.get_num_threads() > 1:
         return 1

@@ -22,7 +22,7 @@ _REMEDY = "CopyOptions(until_update=False) copies everything in the step"
 
 
 def may_wait(state: Mapping[str, Any], sources: Sequence[torch.Tensor | bytes]) -> list[bool]:
-    """For each of a state's tensors, whether only an optimizer of that state changes it."""
+    """Tell for each of a state's tensors whether only an optimizer of that state changes it."""
     held: set[int] = set()
     for value in state.values():
         if isinstance(value, torch.optim.Optimizer):

@@ -30,7 +30,7 @@ _AGENT_S = 3.0
 _SUCCESSOR_S = 15.0
 """Wait for a persister that died to be replaced."""
 _ANSWER_S = 120.0
-"""Wait for the persister to answer: it may have to write what the process before this one left."""
+"""The wait for the persister's answer: it may have to write what the process before this one left."""
 _POLL_S = 0.1
 _REMEDY = "Checkpointer(asynchronous=False) writes without a persister"
 _Reply = TypeVar("_Reply", bound=messages.PersisterReply)
@@ -156,7 +156,7 @@ class PersisterLink:
         return self._sock is not None
 
     def notifications(self, timeout_s: float = 0.0) -> list[messages.Notification]:
-        """How saves and backups have ended since the last call; waits at most `timeout_s` for the first one."""
+        """Return how saves and backups have ended since the last call; wait at most `timeout_s` for the first one."""
         found, self._notifications = self._notifications, []
         while self._sock is not None:
             self._sock.settimeout(timeout_s if not found else 0.0)

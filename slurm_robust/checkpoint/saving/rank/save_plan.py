@@ -63,7 +63,7 @@ class RankGroup:
         self.group = dist.new_group(backend="gloo") if self.world_size > 1 else None
 
     def gather(self, value: Any) -> list[Any]:
-        """All ranks' values, on every rank."""
+        """Return all ranks' values, on every rank."""
         if self.group is None:
             return [value]
         found: list[Any] = [None] * self.world_size
@@ -71,7 +71,7 @@ class RankGroup:
         return found
 
     def gather_on_first(self, value: Any) -> list[Any]:
-        """All ranks' values, on rank 0; elsewhere an empty list."""
+        """Return all ranks' values on rank 0; an empty list on other ranks."""
         if self.group is None:
             return [value]
         found: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
@@ -79,7 +79,7 @@ class RankGroup:
         return found or []
 
     def scatter(self, values: list[Any]) -> Any:
-        """This rank's element of rank 0's list."""
+        """Return this rank's element of rank 0's list."""
         if self.group is None:
             return values[0]
         mine: list[Any] = [None]
@@ -95,7 +95,7 @@ class RankGroup:
         return box[0]
 
     def maximum(self, *values: int) -> list[int]:
-        """For each value the maximum over all ranks."""
+        """Return for each value the maximum over all ranks."""
         if self.group is None:
             return list(values)
         largest = torch.tensor(values, dtype=torch.int64)

@@ -65,7 +65,7 @@ def collect(state: Mapping[str, Any], rank: int, *, rng: bool) -> dict[str, Any]
 
 
 def collect_untouched(state: Mapping[str, Any], rank: int, *, rng: bool) -> dict[str, Any]:
-    """As `collect`, without side effects on an optimizer that has taken no step yet.
+    """Do as `collect`, without side effects on an optimizer that has not taken a step yet.
 
     To create its tensors, torch makes such an optimizer take a step without gradients. That changes no weight, but it
     would count: Adam's first step would be corrected as its second.

@@ -23,15 +23,15 @@ from slurm_robust.checkpoint.store.find import Found, latest
 
 
 class Resume(NamedTuple):
-    """The choice.
+    """The checkpoint that was chosen.
 
     Attributes:
-        step: None if there was no checkpoint.
-        source: `files`, or the places out of `copy_choice.PLACES` that shares came from, best first, joined by `+`; or
-            empty.
+        step: The step; None if there was no checkpoint.
+        source: `files`, or the places of the shares (from `copy_choice.PLACES`), best first, joined by `+`; or empty.
         path: The checkpoint's folder, whether or not it was read.
-        notes: Messages for the user: why others were skipped, what was not restored, where shares came from.
-        save_id: Of a save that came from memory.
+        notes: Messages for the user: why other checkpoints were skipped, which state was not restored, where shares
+            came from.
+        save_id: The id of a save that came from memory.
     """
 
     step: int | None = None
@@ -88,10 +88,10 @@ def resume(
 def load(
     state: MutableMapping[str, Any], source: loading.CheckpointSource, ranks: RankGroup, *, rng: bool
 ) -> list[str]:
-    """Load into all objects of `state`; a note of those that the checkpoint has no state for on this rank.
+    """Load into all objects of `state`; return a note of objects without a state in the checkpoint for this rank.
 
     Raises:
-        CheckpointError: the checkpoint does not fit the state, or cannot be read; the same on all ranks.
+        CheckpointError: the checkpoint does not fit the state, or cannot be read; the error is the same on all ranks.
     """
     there = loading.names(source.metadata)
     collected = collect(state, ranks.rank, rng=rng)

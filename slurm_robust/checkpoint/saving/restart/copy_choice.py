@@ -17,16 +17,16 @@ class Share(NamedTuple):
     """One copy of a rank's complete share of a save.
 
     Attributes:
-        note: Of the save.
+        note: The note of the save.
         plan: The digest of all ranks' plans.
         world_size: Ranks that saved together.
         rank: The rank of the share.
         file: Its file within the checkpoint, empty if it writes nothing.
         has_metadata: DCP's `.metadata` is beside it.
-        place: Out of `PLACES`.
-        at: The rank that can read it, of those that load now.
-        node: The name of its node.
-        where: The slot or the folder that it is in.
+        place: One of `PLACES`.
+        at: The rank that can read it, among the ranks that load now.
+        node: The name of that rank's node.
+        where: The slot or the folder that has it.
         digest: xxh3-128 of the file, empty if unknown.
     """
 
@@ -61,7 +61,7 @@ class Choice(NamedTuple):
 
 
 def choose(shares: Iterable[Share], wrong: Collection[Share] = (), refused: Collection[str] = ()) -> Choice | None:
-    """The newest save of which every rank's share and DCP's `.metadata` exist; None if there is none.
+    """Return the newest save with every rank's share and DCP's `.metadata`; None if there is no such save.
 
     `shares` are all copies of all nodes, `wrong` the damaged ones among them, `refused` ids of saves not to use.
     """
@@ -89,7 +89,7 @@ def choose(shares: Iterable[Share], wrong: Collection[Share] = (), refused: Coll
 
 
 def _taken(by_rank: dict[int, list[Share]], world_size: int) -> list[Share]:
-    """The best share of each rank; of two equal ones (two backups), the one whose reader has fewer to send so far."""
+    """Return the best share of each rank; of two equal ones (two backups), the one whose reader sends less so far."""
     given: Counter[int] = Counter()
     found = []
     for rank in range(world_size):

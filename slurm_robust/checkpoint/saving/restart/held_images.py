@@ -29,8 +29,8 @@ _Key = tuple[int, bool]
 class HeldImages:
     """All shares that the nodes of a run hold; every rank makes one.
 
-    `link` is to this node's persister, None for none; `local` the folder of these checkpoints on this node's own disk,
-    empty for none.
+    `link` is the connection to this node's persister, None without one; `local` is the folder of these checkpoints on
+    this node's own disk, empty without one.
     """
 
     def __init__(self, directory: Path, link: PersisterLink | None, ranks: RankGroup, local: str) -> None:
@@ -50,7 +50,7 @@ class HeldImages:
         self._nodes: list[backup_setup.RankNode | None] = ranks.gather(here)
         mine = [] if here is None else self._sharing(ranks.rank)
         self.shares: list[Share] = []
-        """Of all nodes."""
+        """The shares of all nodes."""
         for listed in ranks.gather(self._listed() if mine and mine[0] == ranks.rank else []):
             self.shares += listed
 
@@ -165,7 +165,7 @@ class HeldImages:
         return bytes(image.metadata)
 
     def wrong(self, choice: Choice) -> list[Share]:
-        """Shares that cannot be read, or whose bytes are not those that were written; all ranks call it."""
+        """Return shares that cannot be read, or whose bytes differ from the written ones; all ranks call it."""
         found: list[Share] = []
         for share in choice.shares:
             if self.reader(share) != self._ranks.rank:

@@ -23,12 +23,12 @@ class FileItem(NamedTuple):
     """One item of the plan, and its position in the file.
 
     Attributes:
-        name: DCP's name of it.
-        at: Where its piece begins; `length` is its size.
+        name: DCP's name of the item.
+        at: Where its piece begins; `length` is the size of the piece.
         data_at: Where its own bytes begin; `data_bytes` is their number (for a value: the number reserved).
-        frame: The bytes around them.
-        dtype: Of a tensor; None for a value.
-        shape: Of a tensor.
+        frame: The bytes around the item's own bytes.
+        dtype: The type of a tensor; None for a value.
+        shape: The shape of a tensor.
     """
 
     name: MetadataIndex
@@ -65,7 +65,7 @@ class _TensorPickler(pickle.Pickler):
 
 
 class _Rebuilt:
-    """What pickles as the call that makes a tensor."""
+    """An object that is pickled as the call that makes a tensor."""
 
     def __init__(self, call: tuple[Any, ...]) -> None:
         self._call = call
@@ -98,7 +98,7 @@ def pickled_value(value: object) -> bytes:
 def arrange(items: Iterable[WriteItem], pickles: dict[str, bytes]) -> FileLayout:
     """Lay out the items of this rank's final plan, one after the other.
 
-    `pickles` are those of the values among them, by name; space for twice their size is reserved.
+    `pickles` has the pickles of the items that are values, by name; space for twice their size is reserved.
     """
     frames: dict[tuple[torch.dtype, tuple[int, ...]], file_pieces.PieceFrame] = {}
     places: list[FileItem] = []

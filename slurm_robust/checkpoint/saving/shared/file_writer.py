@@ -25,7 +25,7 @@ LAYOUT = "torch.distributed.checkpoint"
 _CHUNK_BYTES = 4 << 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 ANOTHER_S = 3.0
-"""If a file does not grow for so long, no process is writing it."""
+"""The time without growth after which a file counts as not being written by another process."""
 WRITERS = ("", ".backup1", ".backup2")
 """The nodes that may write a rank's file: its own, and its backups; suffixes of incomplete files."""
 

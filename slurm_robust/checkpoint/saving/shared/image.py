@@ -51,16 +51,16 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class ImageDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """Describes an image.
+    """The description of an image.
 
     Attributes:
-        directory: Where checkpoints are written.
-        rank: The rank that it belongs to.
+        directory: The folder in which checkpoints are written.
+        rank: The rank that the image belongs to.
         world_size: Ranks that save together.
         file: This rank's file within a checkpoint; empty if it writes nothing.
-        file_bytes: Its size.
+        file_bytes: The size of that file.
         metadata_bytes: The size of DCP's `.metadata`, 0 if this rank keeps none.
-        digest: Of all ranks' plans: images with the same one can be loaded together.
+        digest: The digest of all ranks' plans: images with the same digest can be loaded together.
         keep: Sealed checkpoints to keep, 0 for all.
         local: The folder of these checkpoints on the node's own disk; empty for none.
         keep_local: Saves to keep there, beside those that other ranks may still be writing; 0 for all.
@@ -86,12 +86,12 @@ class ImageSizes(NamedTuple):
 
     @property
     def slots_at(self) -> int:
-        """Where slot 0 begins."""
+        """Where slot 0 begins, in bytes."""
         return _up(PAGE_BYTES + self.static_bytes, _HUGE_BYTES)
 
     @property
     def total_bytes(self) -> int:
-        """Of the whole image."""
+        """The size of the whole image."""
         return self.slots_at + len(SLOTS) * self.slot_bytes
 
 
@@ -140,7 +140,7 @@ class Image:
         _HEAD.pack_into(self.view, 0, _MAGIC, *made, len(text), len(metadata))
 
     def described(self) -> ImageDescription | None:
-        """Its description; None if none was written yet."""
+        """Return the image's description; None if none was written yet."""
         magic, *_, text_bytes, _ = _HEAD.unpack_from(self.view, 0)
         if magic != _MAGIC:
             return None
@@ -213,7 +213,7 @@ class Image:
             return None
 
     def newest(self) -> int:
-        """The highest number of a complete slot, 0 if there is none."""
+        """Return the highest number of a complete slot, 0 if there is none."""
         return max((held[0] for slot in SLOTS if (held := self.held(slot)) is not None), default=0)
 
     # -- written by the persister ------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class WrittenPart(NamedTuple):
 
 
 def written(directory: Path) -> Iterator[WrittenPart]:
-    """All parts in a folder of checkpoints that name their save, and are not sealed."""
+    """Yield all parts in a folder of checkpoints that name their save, and are not sealed."""
     with contextlib.suppress(OSError):
         for folder in sorted(directory.glob("step-*")):
             if (folder / SEAL_NAME).exists():

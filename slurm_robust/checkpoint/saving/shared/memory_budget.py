@@ -1,4 +1,4 @@
-"""Does a rank's checkpoint memory fit its node? Checked before the first byte is reserved, to avoid an OOM kill."""
+"""Does a rank's checkpoint memory fit its node? This is checked before memory is reserved, to avoid an OOM kill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MemoryLimit(NamedTuple):
 
 
 def spare_bytes(limit_bytes: int, share: float = SPARE_SHARE) -> int:
-    """What is always left free, so that small allocations elsewhere cause no OOM kill."""
+    """Return the bytes that are always left free, so that small allocations elsewhere do not cause an OOM kill."""
     return max(_SPARE_LEAST_BYTES, int(limit_bytes * share))
 
 
@@ -37,7 +37,7 @@ def refusal(
     what: str = "the two checkpoint buffers take",
     spare_share: float = SPARE_SHARE,
 ) -> str:
-    """Why `needed_bytes` do not fit, as a sentence about `whose` (`rank 3`) `what`; empty if they fit.
+    """Return why `needed_bytes` do not fit, as a sentence about `whose` (`rank 3`) `what`; empty if they fit.
 
     `spare_share` of each limit is kept free.
     """
@@ -71,7 +71,7 @@ def _gib(size_bytes: int) -> str:
 
 
 def limits(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> list[MemoryLimit]:
-    """The limits that apply to this process: the node's memory, and those of all control groups above it.
+    """Return the limits of this process: the node's memory, and the limits of all control groups above the process.
 
     A file that cannot be read sets no limit.
     """

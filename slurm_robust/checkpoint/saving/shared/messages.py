@@ -1,7 +1,7 @@
-"""Every message between a rank and its node's persister, and between the persisters of two nodes; both ends use these.
+"""Defines every message between a rank and its node's persister, and between the persisters of two nodes.
 
-A rank sends a `RankRequest` and receives one `PersisterReply`; `SlotComplete` has none. `SaveEnded` and `Notice` are
-sent to the rank unasked. Between persisters: `CallerRun` in the handshake, then for each copy `CopyOffer`,
+A rank sends a `RankRequest` and receives one `PersisterReply`; `SlotComplete` has no reply. `SaveEnded` and `Notice`
+are sent to the rank unasked. Between persisters: `CallerRun` in the handshake, then for each copy `CopyOffer`,
 `OfferReply`, the bytes, `CopyEnd` and `CopyReply`. A message is one JSON object; the transports are `wire` and
 `backup.handshake`.
 """
@@ -66,7 +66,7 @@ class AskImage(RankRequest, tag="image"):
 
 
 class WriteSave(RankRequest, tag="persist"):
-    """Write a save of rank `of` to the shared file system, whatever its tiers are."""
+    """Write a save of rank `of` to the shared file system, even if its tiers do not ask for it."""
 
     of: int
     backup: bool
@@ -74,11 +74,11 @@ class WriteSave(RankRequest, tag="persist"):
 
 
 class ReleaseOthers(RankRequest, tag="settle"):
-    """A new run has begun: release images of ranks that are not on this node, and copies newer than what it resumed.
+    """A new run has begun: release images of ranks that are not on this node, and copies newer than the resumed save.
 
     Attributes:
-        own: Ranks that run here now.
-        backups: Ranks whose backups belong here.
+        own: Ranks that run on this node now.
+        backups: Ranks whose backups belong on this node.
         resumed: The save that the run loaded from memory; empty for none.
         step: The step that it continues from; -1 if nothing was loaded.
     """
@@ -107,7 +107,7 @@ class CheckBackupsFit(RankRequest, tag="fit"):
 
 
 class PeerAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the persister of another node listens."""
+    """The address at which the persister of another node listens."""
 
     name: str
     node: str
@@ -145,7 +145,7 @@ class ImageAllocated(PersisterReply, tag="allocated"):
 
 
 class ImageRefused(PersisterReply, tag="refused"):
-    """No image was allocated."""
+    """The reply that no image was allocated."""
 
     why: str
 
@@ -161,7 +161,7 @@ class NodeIs(PersisterReply, tag="node"):
 
 
 class Listening(PersisterReply, tag="listen", omit_defaults=True):
-    """Where other persisters can connect; `why` says why they cannot."""
+    """The address at which other persisters can connect; `why` says why they cannot."""
 
     node: str = ""
     port: int = 0
@@ -186,17 +186,17 @@ class SaveOrdered(PersisterReply, tag="persist"):
 
 
 class OthersReleased(PersisterReply, tag="settle"):
-    """Memory that nobody needs was released."""
+    """The reply that memory without a use was released."""
 
 
 class BackupReserved(PersisterReply, tag="room"):
-    """Why the memory was refused; empty if it is reserved."""
+    """The reply why the memory was refused; empty if it is reserved."""
 
     why: str
 
 
 class BackupsFit(PersisterReply, tag="fit"):
-    """Why the memory is not available; empty if it is."""
+    """The reply why the memory is not available; empty if it is."""
 
     why: str
 
@@ -256,7 +256,7 @@ class OfferReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CopyEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """All bytes were sent; not `whole`: the slot was overwritten meanwhile."""
+    """The end of a copy: all bytes were sent; if not `whole`, the slot was overwritten meanwhile."""
 
     digest: str
     whole: bool

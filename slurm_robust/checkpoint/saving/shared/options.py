@@ -13,13 +13,14 @@ from slurm_robust.checkpoint.saving.shared.image import MOST_BACKUPS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CopyOptions:
-    """What a save copies, and when.
+    """The content of a save, and the time of its copy.
 
     Attributes:
-        overlap: What a save does while both buffers are still being written: `wait` for one, or `skip` the save.
-        until_update: Copy parameters, and the optimizers' state of them, while the next step computes: a save returns
-            before the copy has ended, and an optimizer of `state` waits for it when its `step()` is called. For
-            programs that change them in no other way, such as replaying an optimizer as a CUDA graph.
+        overlap: The choice of a save while both buffers are still being written: `wait` for one, or `skip` the save.
+        until_update: Copy parameters, and the optimizers' state for the parameters, while the next step computes: a
+            save returns before the copy has ended, and an optimizer of `state` waits for it when its `step()` is
+            called. This is only for programs that do not change parameters in another way, such as by replaying an
+            optimizer as a CUDA graph.
         rng: Save the random generators' states of each rank, too.
     """
 
@@ -37,11 +38,12 @@ class BackupOptions:
     """Copies in the memory of other nodes.
 
     Attributes:
-        copies: On how many other nodes each rank's copies are kept, in memory of the same size: 0, 1 or 2. None: where
-            that memory outlives the training (under `srobust run`), two on three nodes or more if all of them have
-            the memory, else one.
-        layout: Sizes of the parallel groups, those of neighbouring ranks first: `{"tp": 8, "dp": 4, "pp": 2}`. A backup
-            is kept on a node where none of its rank's groups is. None: read from the tensors' meshes.
+        copies: The number of other nodes that keep each rank's copies, in memory of the same size: 0, 1 or 2. None: if
+            that memory outlives the training (under `srobust run`), two on three nodes or more if all nodes have the
+            memory, else one.
+        layout: Sizes of the parallel groups, groups of neighbouring ranks first: `{"tp": 8, "dp": 4, "pp": 2}`. A
+            backup is kept on a node without a rank of its rank's groups. None: the sizes are read from the tensors'
+            meshes.
         bytes_per_s: The most that a node sends for backups; 0 for no limit.
     """
 
@@ -56,13 +58,13 @@ class BackupOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TierOptions:
-    """Where saves go beside memory, and how often.
+    """The places of saves beside memory, and how often to save there.
 
     Attributes:
         local: A folder on each node's own disk to save to, too; None for none.
         keep_local: Saves to keep there (and two more while other ranks may still be writing); 0 for all.
-        every: Steps between two saves to `memory`, `local` and `shared`, 1 for those not named. Call `save` after
-            each step then; it does nothing if no tier is due.
+        every: Steps between two saves to `memory`, `local` and `shared`, 1 for a tier that is not named. Call `save`
+            after each step then; it does nothing if no tier is due.
     """
 
     local: str | Path | None = None

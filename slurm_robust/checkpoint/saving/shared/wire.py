@@ -32,7 +32,7 @@ def listener(name: str) -> socket.socket:
 
 
 def connect(name: str, timeout_s: float) -> socket.socket | None:
-    """Connect to an abstract name; None if nobody, or another user, listens. Raises OSError if there is no socket."""
+    """Connect to an abstract name; None if no process, or another user's, listens. Raises OSError without a socket."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.settimeout(timeout_s)
     with contextlib.suppress(OSError):
