@@ -29,7 +29,7 @@ from slurm_robust.slurm.errors import SlurmError, SlurmNotFoundError, SlurmRefus
 
 CRASH_VARIABLE = "SROBUST_DAEMON_CRASH_AFTER"
 """For drills and tests: a number n or an action's kind. The daemon kills itself with SIGKILL right after its n-th
-action (standing ones not counted), or the first of that kind. `plan`: right after it wrote its first plan."""
+action (standing actions not counted), or the first action of that kind. `plan`: right after it wrote its first plan."""
 
 STANDING = (ActionKind.DRAIN_PERMIT, ActionKind.KEEP_STANDBY, ActionKind.STANDBY_CHECK)
 SOON_S = 90.0
@@ -129,12 +129,15 @@ class Actor:
         await self._reserve(name, action.target, self.context.account, minutes, QUARANTINE_FLAGS)
 
     async def _hold_pair(self, action: Action) -> None:
-        """Refused where a job has come to one of the nodes since they were last read."""
+        """Reserve a pair of nodes; refused if a job has come to one of them since the nodes were last read."""
         name, minutes = str(action.args["reservation"]), int(action.args["minutes"])
         await self._reserve(name, action.target, self.context.account, minutes, PAIR_FLAGS)
 
     async def _create_seat(self, action: Action) -> None:
-        """It is the daemon's own at first: Slurm would let any job of the user in. `_point` lets the user in."""
+        """Create a seat that is the daemon's own at first: Slurm would let any job of the user in.
+
+        `_point` lets the user in.
+        """
         minutes = int(action.args.get("minutes", self.context.config.seat.duration_min))
         await self._reserve(action.target, str(action.args["nodes"]), self.context.account, minutes, SEAT_FLAGS)
 
@@ -219,7 +222,7 @@ class Actor:
             await self.context.call(self.context.client.release, _ref(action))
 
     async def _requeue(self, action: Action) -> None:
-        """With the job's placement where the action has one; a version that refuses it has the job pointed later."""
+        """Requeue a job, with its placement if the action has one; if Slurm refuses that, the job is placed later."""
         context, args = self.context, action.args
         if "start_in_s" not in args:
             await context.call(context.client.requeue, _ref(action))

@@ -1,4 +1,4 @@
-"""How does a child of the daemon end that reads its standard input?"""
+"""Ends a child of the daemon that reads its standard input."""
 
 from __future__ import annotations
 

@@ -35,27 +35,27 @@ T = TypeVar("T")
 log = logging.getLogger("srobustd")
 DAY_S = 86400.0
 WHOLE_AFTER_S = 60.0
-"""All of every node is read this often; in between, only what has changed."""
+"""The time between two readings of all fields of every node; in between, only changes are read."""
 CLOCKS_DIFFER_S = 5.0
 MAX_NAMED = 64
-"""More nodes than these are not read by their names: one whole reading costs less."""
+"""The most nodes that are read by name: beyond that, one whole reading costs less."""
 MAX_UNREAD_TOLD = 5
-"""Of the records that a reading could newly not read, so many are named in the log, twice a minute at most."""
+"""The most newly unreadable records that the log names for a reading, twice a minute at most."""
 
 
 @dataclass
 class SlurmReadings:
-    """What Slurm showed when it was last read, and when that was (seconds since the epoch; 0 for never)."""
+    """The last readings of Slurm, with their times (seconds since the epoch; 0 for never)."""
 
     picture: NodePicture = field(default_factory=NodePicture)
-    """Another object only where a node has changed."""
+    """The nodes; another object only after a change of a node."""
     jobs: Mapping[int, Job] = field(default_factory=dict)
-    """Another mapping only where a job has changed."""
+    """The jobs; another mapping only after a change of a job."""
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
-    """Another mapping only where a reservation has changed."""
+    """The reservations; another mapping only after a change of a reservation."""
     nodes_at_s: float = 0.0
     whole_at_s: float = 0.0
-    """When all of every node was last read."""
+    """When all fields of every node were last read."""
     jobs_at_s: float = 0.0
     reservations_at_s: float = 0.0
     unchecked: frozenset[str] = frozenset()
@@ -70,7 +70,7 @@ class SlurmReadings:
 
     @property
     def nodes(self) -> Mapping[str, Node]:
-        """All nodes, by name; another mapping only where one has changed."""
+        """All nodes, by name; another mapping only after a change of a node."""
         return self.picture.nodes
 
     @property
@@ -85,7 +85,7 @@ class SlurmReadings:
         return busy.difference(set(job.nodes) - shared) if job is not None and is_there(job) else busy
 
     def jobs_in(self, reservation: str) -> list[Job]:
-        """Jobs that wait or are there with this reservation, also those that name several."""
+        """Return jobs that wait or are on nodes with this reservation, including jobs that name several."""
         if self._in[0] is not self.jobs:
             found: dict[str, list[Job]] = {}
             for job in self.jobs.values():
@@ -153,42 +153,42 @@ class DaemonContext:
             with contextlib.suppress(sqlite3.OperationalError):  # a full disk keeps no daemon from its start
                 journal.put("mode", f"{mode.value} {self.mode_since_s!r}")
         self.steady_s: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
-        """Nobody sets it; it also goes on while the machine sleeps."""
+        """The steady clock, which is never set and goes on while the machine sleeps."""
         self.readings = SlurmReadings()
         self.config_path = ""
         """The file that `--config` named, for children that read it; empty if they find it as the daemon did."""
         self.cluster_name = config.cluster
         self.credential_pause_s = 0
         self.min_job_age_s = 0.0
-        """How long Slurm shows a job that has ended."""
+        """The time for which Slurm shows a job that has ended."""
         self.private = frozenset({"unknown"})
-        """What slurm.conf's `PrivateData` hides from ordinary users; `unknown` before it was read."""
+        """The data that slurm.conf's `PrivateData` hides from ordinary users; `unknown` before it was read."""
         self.calls = 0
         self.cause_of: Callable[[str], str] = lambda _: ""
-        """What else the reason of a node's drain says: that others of its leaf switch failed with it."""
+        """Returns an addition to the reason of a node's drain: that other nodes of its leaf switch failed with it."""
         self.troubles: dict[str, str] = {}
-        """What keeps the daemon from its work now, by topic: a sentence each, with the command to type."""
+        """The obstacles to the daemon's work now, by topic: a sentence each, with the command to type."""
         self._jobs_took_s: deque[float] = deque(maxlen=5)
         self._nodes_took_s: deque[float] = deque(maxlen=5)
         self.away_at_s = float(journal.get("away_at_s", "0"))
-        """When slurmctld last could not be reached."""
+        """When slurmctld was last out of reach."""
         self._logged = RateLimit(6, 60.0)
         self._logged_in_all = RateLimit(120, 60.0)
         self._logged_of_user, self._left_out = RateLimit(20, 60.0), RateLimit(1, 60.0)
         self._own_errors, self._told_unread = RateLimit(1, 600.0), RateLimit(2, 60.0)
         self._unread: dict[str, frozenset[str]] = {}
-        """What the last readings left out and a person was told, as `SlurmClient.unread` has it."""
+        """The records that the last readings left out and that the log has named, as in `SlurmClient.unread`."""
 
     def now_s(self) -> float:
         """Return the time as slurmctld tells it, seconds since the epoch: most times to compare with are Slurm's."""
         return self._clock() - self.clock_ahead_s
 
     def compare_clocks(self, slurm_s: int | None, asked_s: float) -> None:
-        """Take over slurmctld's time where the clocks differ, and say so.
+        """Take over slurmctld's time if the clocks differ, and say so.
 
         Args:
-            slurm_s: Its time, in whole seconds; None if it tells none.
-            asked_s: `now_s` when it was asked; its answer has just come.
+            slurm_s: slurmctld's time, in whole seconds; None if it tells none.
+            asked_s: `now_s` when slurmctld was asked; the answer has just come.
         """
         if slurm_s is None:
             return
@@ -216,17 +216,17 @@ class DaemonContext:
 
     @property
     def picture(self) -> NodePicture:
-        """All nodes, and which of them somebody has to look at; another object only where one has changed."""
+        """All nodes, and the nodes that need attention; another object only after a change of a node."""
         return self.readings.picture
 
     @property
     def jobs_cost_s(self) -> float:
-        """How long a reading of all jobs takes: the fastest of the last few, since this machine has other work too."""
+        """The time of a reading of all jobs: the fastest of the last few, since this machine has other work too."""
         return min(self._jobs_took_s, default=0.0)
 
     @property
     def nodes_cost_s(self) -> float:
-        """How long a reading of what has changed of the nodes takes, in the same way."""
+        """The time of a reading of the nodes' changes: the fastest of the last few."""
         return min(self._nodes_took_s, default=0.0)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -244,14 +244,14 @@ class DaemonContext:
         await asyncio.sleep(seconds)
 
     def _note_away(self) -> None:
-        """Slurm was away, and may have forgotten what it agreed to; the daemon must know that after a restart, too."""
+        """Note that Slurm was away, and may have forgotten changes; the note outlasts a restart of the daemon."""
         now_s = self.now_s()
         if now_s - self.away_at_s > 1.0:
             self.journal.put("away_at_s", repr(now_s))
             self.away_at_s = now_s
 
     async def read_nodes(self, max_age_s: float = 0.0) -> None:
-        """Read what has changed of the nodes, or all of every node where that is due; not where both are fresh."""
+        """Read the nodes' changes, or all of every node if that is due; do nothing if the last reading is younger."""
         readings, now_s = self.readings, self.now_s()
         if 0 <= now_s - readings.nodes_at_s < max_age_s:
             return
@@ -297,7 +297,7 @@ class DaemonContext:
         self.readings.jobs_at_s = self.now_s()
 
     async def read_reservations(self, max_age_s: float = 0.0) -> None:
-        """Read all reservations; not where the last reading is younger than that."""
+        """Read all reservations; do nothing if the last reading is younger than `max_age_s`."""
         if 0 <= self.now_s() - self.readings.reservations_at_s < max_age_s:
             return
         found = {r.name: r for r in await self.call(self.client.reservations)}
@@ -328,11 +328,11 @@ class DaemonContext:
         """Write one line to the log and to the journal's audit log.
 
         Args:
-            level: As in `logging`.
-            what: One word for machines, `claim.refused`.
-            text: A sentence for people.
+            level: The level, as in `logging`.
+            what: The event as one word for machines, `claim.refused`.
+            text: The event as a sentence for people.
             key: Lines with the same key are limited to six a minute: texts from outside must not fill disks.
-            user: Whose job made the daemon say it: twenty lines a minute, so that nobody hides what concerns others.
+            user: The user whose job caused the line: twenty lines a minute, so that no user crowds out other lines.
         """
         now_s = self.now_s()
         if key and not self._logged.take(f"{what} {key}", now_s):
@@ -368,7 +368,7 @@ class DaemonContext:
 
     @contextlib.contextmanager
     def guarded(self, what: str, about: str, *, key: str) -> Iterator[None]:
-        """One job's or node's trouble with Slurm is an alert, and does not delay the others."""
+        """Turn an error of Slurm about one job or node into an alert, so that it does not delay others."""
         try:
             yield
         except SlurmError as error:

@@ -12,7 +12,7 @@ from slurm_robust.slurm.errors import SlurmError
 
 
 class JobsTogether:
-    """Jobs about which something is decided in one go. What was read of them serves for `max_age_s`."""
+    """Reads several jobs that are decided on in one go. A reading is used for `max_age_s`."""
 
     def __init__(self, context: DaemonContext, max_age_s: float) -> None:
         self.context, self.max_age_s = context, max_age_s

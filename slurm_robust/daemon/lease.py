@@ -1,9 +1,9 @@
-"""Which daemon of the cluster acts? The one whose lease stands in a node's `Comment`; every other one stands by.
+"""Which daemon of the cluster acts? The daemon whose lease stands in a node's `Comment`; every other daemon stands by.
 
-A daemon that stands by asks, in that marker, whether the other one lives. Nothing but its own steady clock tells it
-that nobody has answered, so clocks of hosts may differ. While Slurm does not answer it counts nothing. One that was
-frozen looks before its next action. Where Slurm takes no lease, and no other daemon has one, this daemon acts, and says
-so.
+A daemon that stands by asks, in that marker, whether the other one lives. It measures the time without an answer by its
+own steady clock, so clocks of hosts may differ. Time in which Slurm does not answer does not count. A daemon that was
+frozen looks before its next action. If Slurm does not take a lease, and no other daemon has one, this daemon acts, and
+says so.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from slurm_robust.slurm.client import Node
 from slurm_robust.slurm.errors import SlurmError, SlurmNotFoundError, SlurmTimeoutError, SlurmUnavailableError
 
 LOOK_S, LATE_S = 1.5, 7.0
-"""How often one that stands by looks, and one that acts, where no reading of the nodes has shown the lease anyway."""
+"""The time between two looks of a daemon that stands by, and of one that acts, without readings of the nodes."""
 VALID_S = 9.0
-"""After so long without a look, one that acts looks before its next action."""
+"""The time without a look after which a daemon that acts looks before its next action."""
 ASK_AFTER_S, UNANSWERED_S = 5.0, 14.0
-"""After an answer, one that stands by asks again; a question that stands so long means that nobody lives."""
+"""The time from an answer to the next question of a daemon that stands by; and the age of a question without answer."""
 GAP_S = 5.0
-"""Whoever has not looked for so long begins to count anew: Slurm was away, or this daemon slept."""
+"""The time without a look after which a daemon counts anew: Slurm was away, or this daemon slept."""
 SETTLE_S = 0.2
-"""After writing, at least so long passes before it is read again: another daemon may have written at the same time."""
+"""The least time between writing and reading again: another daemon may have written at the same time."""
 SURELY_S = 30.0
 """A dead daemon's place is taken within this time."""
 WRITE_AGAIN_S = 60.0
-"""After Slurm has refused a lease."""
+"""The time between two tries after Slurm has refused a lease."""
 
 
 class StandingByError(SlurmUnavailableError):
-    """Another daemon acts: this one may not."""
+    """Another daemon acts, so this daemon may not."""
 
 
 class Lease:
-    """This daemon's part. Until `begin` no lease is asked for, and none is needed in observe mode."""
+    """This daemon's part of the lease. Before `begin` no lease is asked for; in observe mode none is needed."""
 
     def __init__(self, context: DaemonContext) -> None:
         self.context = context
         self.host = word(platform.node())
         self.acts = True
         self.holder: LeaseMarker | None = None
-        """Another daemon that acts, or did."""
+        """Another daemon that acts, or acted before."""
         self.took_over = False
-        """Set where another daemon's place was taken; whoever heeds it clears it."""
+        """Whether another daemon's place was taken; the service clears this once it has begun anew."""
         self._begun = False
         self._mine = LeaseMarker(self.host, "")
         self._seen: tuple[LeaseMarker | None, float] = (None, 0.0)
-        """What was last seen while standing by, and since when."""
+        """The marker that was last seen while standing by, and since when."""
         self._looked_s = self._tried_s = self._held_s = self._refused_s = float("-inf")
         self._questions = 0
         self._busy = asyncio.Lock()
@@ -85,11 +85,11 @@ class Lease:
         return self._begun and self.context.mode is Mode.ACT
 
     async def check(self) -> None:
-        """Before each action: look, where that was long ago.
+        """Look before an action, if the last look was long ago.
 
         Raises:
             StandingByError: another daemon acts.
-            SlurmError: Slurm does not tell.
+            SlurmError: Slurm does not answer.
         """
         steady = self.context.steady_s
         if self._used and self.acts and steady() - self._held_s > VALID_S:
@@ -108,7 +108,7 @@ class Lease:
             await self.turn()
 
     async def turn(self) -> None:
-        """Look where it is time."""
+        """Look if it is time."""
         context, now_s = self.context, self.context.steady_s()
         every_s = LATE_S if self.acts else LOOK_S
         if not self._used or now_s - self._looked_s < every_s or now_s - self._tried_s < LOOK_S:
@@ -129,7 +129,7 @@ class Lease:
                 await self._weigh(there, began_s)
 
     async def seen(self, began_s: float) -> None:
-        """Do the same after a reading of the nodes that began then (steady clock)."""
+        """Do the same as `look` after a reading of the nodes that began then (steady clock)."""
         if self._used and (known := self._known()) is not None and not self._busy.locked():
             async with self._busy, self._fails_open(known.name):
                 await self._weigh(known, began_s)
@@ -213,7 +213,7 @@ class Lease:
             self._seen = (question, self.context.steady_s())
 
     async def _take(self, there: Node) -> None:
-        """Write this daemon's lease where nothing has changed since, and act where it still stands a moment later."""
+        """Write this daemon's lease if nothing has changed since, and act if the lease still stands a moment later."""
         steady, name, marker = self.context.steady_s, there.name, parse(there.comment)
         if marker != self._mine:  # else it is this daemon's own, and nobody asks
             began_s = steady()
@@ -270,6 +270,6 @@ class Lease:
         context.alert("lease.refused", text, key="lease")
 
     def shown(self) -> dict[str, object]:
-        """For the snapshot: whether it stands by, and whose daemon acts; nobody's where that is not known yet."""
+        """Return for the snapshot: whether it stands by, and the host of the daemon that acts; empty if unknown."""
         host = self.host if not self.standing_by else self.holder.host if self.holder is not None else ""
         return {"standing_by": self.standing_by, "host": host}

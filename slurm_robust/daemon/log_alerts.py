@@ -1,4 +1,4 @@
-"""Which lines of the audit log are people told of, and in which words? Pure."""
+"""Chooses the lines of the audit log that people are told of, and words them. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import fold
 
 NOT_RESUMED = ("recovery.given_up", "held.too_often")
-"""Not the line of the end (`recovery.not_started`), which comes seconds after the first: it would be a repetition."""
+"""The events that tell a failed recovery; the later line of its end (`recovery.not_started`) would be a repetition."""
 STORMS = ("nodes.storm", "nodes.fault_storm")
 STOPPED = "stopped: "
 TROUBLE = "trouble "
-"""How the keys of what keeps the daemon from its work begin."""
+"""The beginning of the keys of obstacles to the daemon's work."""
 BREAKER_DONE = "nothing is drained or quarantined; jobs still get seats, without their suspects"
 _BY_JOB = re.compile(r"\s*(?:\((?:seen as|since) job [^)]{1,40}\)|\[job \d{1,10}\])")
 BREAKER_COMMAND = "srobust breaker; once the cause is known: srobust breaker reset"
@@ -128,7 +128,7 @@ def _moves(at_s: float, _: str, text: str) -> Alert:
 
 
 def hang_key(key: str) -> str:
-    """Return the key of a hang's alert, and of the one that it is over."""
+    """Return the key of a hang's alert, and of the alert that the hang is over."""
     return f"hang {key}"
 
 
@@ -168,7 +168,7 @@ def _of_incident(at_s: float, event: str, outcome: str, text: str) -> Alert:
 
 
 def breaker_open(at_s: float, why: str) -> Alert:
-    """It is open: said once, then repeated while it is."""
+    """Return the alert of an open breaker: said once, then repeated while it is open."""
     happened = f"The breaker is open: {why}"
     return Alert(at_s, "breaker", "breaker", happened, done=BREAKER_DONE, command=BREAKER_COMMAND)
 

@@ -1,7 +1,7 @@
 """Tells people what happened: reads the audit log, asks the planner, and feeds the process that hands over messages.
 
-Nothing here waits for a target: the process gets a line when its pipe is empty, and what came of it is read when it is
-there. What is still to be told is in the journal, so that no restart loses it.
+Nothing here waits for a target: the process gets a line when its pipe is empty, and its results are read when they
+come. The journal keeps alerts that are still to be told, so that a restart does not lose them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEY = "notify"
 EVERY_S = 1.0
 ROWS = 500
 REPEATED_S = 60.0
-"""What lasts (an open breaker, a trouble) is a new alert this often; the planner counts them."""
+"""The time between two alerts of a lasting state (an open breaker, a trouble); the planner counts them."""
 TROUBLE_S = 60.0
 """A trouble that is over sooner is nothing to be told of."""
 ANSWER_S = 180.0
@@ -38,7 +38,7 @@ LINE_LIMIT_BYTES = 64 * 1024
 
 
 class _KeptTargets(msgspec.Struct):
-    """What the journal keeps."""
+    """The part of the notifier that the journal keeps."""
 
     events_row: int = -1
     targets: dict[str, TargetState] = {}
@@ -80,7 +80,7 @@ class Notifier:
             planner.clock_set_back(state, now_s)
 
     async def tick(self) -> None:
-        """Read what is new, and hand over what is due; once a second at most."""
+        """Read new alerts, and hand over the messages that are due; once a second at most."""
         now_s = self.context.now_s()
         if not self.config.targets or now_s < self._next_at_s <= now_s + EVERY_S:
             return
@@ -105,7 +105,7 @@ class Notifier:
         self._save()
 
     def shown(self) -> list[dict[str, Any]]:
-        """Each target, for the snapshot."""
+        """Return each target, for the snapshot."""
         rows = ((target, self._kept.targets[target.name]) for target in self.config.targets)
         return [
             {
@@ -132,7 +132,7 @@ class Notifier:
         )
 
     def _logged(self) -> list[Alert]:
-        """What the audit log has that is new. Of a journal that was never read, only what comes from now on."""
+        """Return the new alerts of the audit log. If the journal was never read, only later alerts count."""
         db, kept = self.context.journal.db, self._kept
         newest = db.execute("SELECT coalesce(max(rowid), 0) AS newest FROM events").fetchone()["newest"]
         # The newest row was deleted, and its number will be given again.
@@ -145,7 +145,7 @@ class Notifier:
         return [alert for alert in found if alert is not None]
 
     def _lasting(self, now_s: float) -> list[Alert]:
-        """What lasts: an open breaker, and what keeps the daemon from its work."""
+        """Return the alerts of lasting states: an open breaker, and obstacles to the daemon's work."""
         troubles = self.context.troubles
         self._troubled_since_s = {topic: self._troubled_since_s.get(topic, now_s) for topic in troubles}
         if 0 <= now_s - self._repeated_at_s < REPEATED_S:
@@ -275,7 +275,7 @@ class Notifier:
         self._saved = text
 
     async def close(self) -> None:
-        """End the process by closing its input; what it had under way is handed over again after the next start."""
+        """End the process by closing its input; a message under way is handed over again after the next start."""
         process = self._process
         if process is None or process.returncode is not None:
             return

@@ -1,8 +1,8 @@
 """Chooses account and partition of the daemon's own jobs (rechecks, pair tests), and waits after a refusal.
 
-A partition may take only the jobs of some accounts, or ask for a QOS. What is refused there is refused again a second
-later: the daemon waits, longer each time, and tells a person. The same goes for its reservations, which slurmctld
-refuses to an account without an association.
+A partition may take only the jobs of some accounts, or ask for a QOS. A refused job is refused again a second later, so
+the daemon waits, longer each time, and tells a person. It does the same for its reservations, which slurmctld refuses
+to an account without an association.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIRST_S, LONGEST_S = 30.0, 600.0
 """The first wait after a refusal, which doubles with each further one, and the longest."""
 RESERVATIONS = "reservations"
 NAMES = "srobust-"
-"""How the names of the daemon's own jobs begin."""
+"""The beginning of the names of the daemon's own jobs."""
 NEVER_STARTS = re.compile(
     r"not permitted|Invalid(?:Account|QOS)|(?:Account|Qos|User)NotAllowed|Partition(?:Time|Node)Limit", re.IGNORECASE
 )
@@ -40,24 +40,24 @@ class OwnJobs:
     def __init__(self, context: DaemonContext) -> None:
         self.context, self.config = context, context.config.own_jobs
         self._refused: dict[str, tuple[str, int, float]] = {}
-        """By partition: what Slurm said, how often in a row, and when it may be tried again."""
+        """By partition: Slurm's words, the number of refusals in a row, and when to try again."""
 
     def partition(self, partitions: Sequence[str]) -> str:
-        """Where a job on a node of these partitions is submitted; empty if it has none."""
+        """Return the partition for a job on a node of these partitions; empty if there is none."""
         return self.config.partition_for(partitions)
 
     def options(self, partitions: Sequence[str]) -> list[str]:
-        """What `sbatch` is told of account, QOS and partition."""
+        """Return the options of `sbatch` for account, QOS and partition."""
         return self.config.options(partitions)
 
     def waits(self, where: str) -> str:
-        """Why nothing is asked of Slurm there now; empty if it may be."""
+        """Return why Slurm is not asked there now; empty if it may be asked."""
         why, _, until_s = self._refused.get(where, ("", 0, 0.0))
         # A clock that was set back must not keep it waiting.
         return why if until_s - LONGEST_S <= self.context.now_s() < until_s else ""
 
     def check(self, where: str) -> None:
-        """Raise what Slurm said there last, where it is not asked again yet."""
+        """Raise Slurm's last refusal there, if it is too early to ask again."""
         if why := self.waits(where):
             raise SlurmRefusedError(f"not asked of Slurm again yet ({where})", why)
 
@@ -81,7 +81,7 @@ class OwnJobs:
             self.context.trouble(f"own_jobs.{where}", "")
 
     def note(self, job: Job | None) -> None:
-        """What a job of ours shows: it has started there, or never will."""
+        """Note from a job of ours that it has started there, or never will."""
         if job is None or not job.partition:
             return
         late = self.context.now_s() - job.submit_at_s > LIMIT_AFTER_S

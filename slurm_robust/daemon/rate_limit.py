@@ -26,5 +26,5 @@ class RateLimit:
         return True
 
     def give_back(self, key: str) -> None:
-        """What was taken last is not counted: it came to nothing."""
+        """Take back the last use: it does not count, since it came to nothing."""
         self._used[key].pop()

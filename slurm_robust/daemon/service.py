@@ -51,19 +51,19 @@ from slurm_robust.slurm.errors import SlurmError
 from slurm_robust.slurm.parse import as_of_s, cluster_name, min_job_age_s, private_data
 
 BUSY_INTERVAL_S = 0.1
-"""Between two polls while a recovery is open."""
+"""The time between two polls while a recovery is open."""
 WATCHFUL_INTERVAL_S = 0.5
-"""Between two polls while a node is in quarantine, or does not respond or has marked a fault under a job."""
+"""The time between two polls while a node is in quarantine, silent, or has marked a fault under a job."""
 CYCLE = ("jobs", "nodes", "jobs", "jobs", "reservations", "jobs")
-"""What is read, one a second, while nothing is under way: jobs most often, since claims wait."""
+"""The readings, one a second, while nothing is under way: jobs most often, since claims wait."""
 READING_SHARE = 0.05
 """The share of time, at most, for reading the jobs more often while a claim is expected."""
 WATCH_SHARE = 0.03
 """The share of time, at most, for reading the nodes, and for the jobs, while something is under way."""
 WATCH_S = 1.0
-"""While something is under way, each is read this often at most."""
+"""The least time between two readings of one kind while something is under way."""
 CALM_S, CALM_AFTER_S = 2.0, 20.0
-"""Where no recovery has changed for so long, the jobs are read this often at most, and the others as at rest."""
+"""The time between two readings of the jobs once no recovery has changed for the second time; others are rarer."""
 OTHERS_AFTER = 6
 """Idle intervals after which nodes and reservations are read at the latest, however much is under way."""
 SETTINGS_EVERY_S = 300.0
@@ -133,7 +133,7 @@ class Daemon:
         self._cycle = cycle(CYCLE)
         self._stop = asyncio.Event()
         self.replaced = False
-        """It ends, or has ended, for one with other settings."""
+        """Whether it ends, or has ended, for a daemon with other settings."""
         self._forget_at_s = 0.0
         self._settings_at_s = -SETTINGS_EVERY_S
         self.after_poll: list[Callable[[], Awaitable[None]]] = []
@@ -217,7 +217,7 @@ class Daemon:
         return looked_after or self.node_failures.suspicious or self.node_faults.suspicious
 
     def _pace_s(self) -> float:
-        """Between two readings of the jobs: `idle_interval_s`, or as little as is cheap while a claim is expected."""
+        """Return the time between two readings of the jobs: `idle_interval_s`, or less while a claim is expected."""
         chosen = self.context.config.daemon
         if not self.claim_intake.expecting:
             return chosen.idle_interval_s
@@ -250,7 +250,7 @@ class Daemon:
             self._settings_at_s = context.now_s()
 
     async def _act(self, due: str) -> None:
-        """Read what is due, and do what follows."""
+        """Read what is due, and act on it."""
         context, readings = self.context, self.context.readings
         if due == "jobs":
             await context.read_jobs()
@@ -300,7 +300,7 @@ class Daemon:
         self._forget()
 
     def _tell_of_nodes(self) -> None:
-        """Tell people what nodes say of themselves, and nobody acts on."""
+        """Tell people what nodes say of themselves, if no action follows from it."""
         self.blind_nodes.tick()
         self.full_nodes.tick()
         self.rebooted_nodes.tick()
@@ -311,7 +311,7 @@ class Daemon:
         await self.lease.seen(began_s)
 
     async def _only_read(self, due: str) -> None:
-        """Another daemon acts: know what Slurm shows, and decide nothing."""
+        """Read Slurm while another daemon acts, and decide nothing."""
         context = self.context
         if due == "nodes":
             await self._read_nodes()
@@ -319,7 +319,7 @@ class Daemon:
             await (context.read_jobs() if due == "jobs" else context.read_reservations())
 
     def _take_up(self) -> None:
-        """Begin as after a start: what was remembered is older than what the other daemon has done."""
+        """Begin as after a start: what this daemon remembers is older than the other daemon's actions."""
         self.lease.took_over = False
         self.context.readings.expire()
         for part in (self.breaker, *self._timed):
@@ -347,7 +347,10 @@ class Daemon:
                 part.restart_timers()
 
     def _due(self) -> str:
-        """What to read now. While something is under way: what is a second old, and jobs while a claim is expected."""
+        """Return what to read now.
+
+        While something is under way: readings a second old, and jobs if a claim is expected.
+        """
         readings, now_s = self.context.readings, self.context.now_s()
         idle_s = self.context.config.daemon.idle_interval_s
         ages = {
@@ -384,7 +387,7 @@ class Daemon:
 
 
 def _explained(error: Exception, journal: Path) -> str:
-    """What keeps the daemon from its work, and the command to type."""
+    """Return what keeps the daemon from its work, and the command to type."""
     if isinstance(error, sqlite3.OperationalError):
         return (
             f"the journal {journal} cannot be written ({error}), and the daemon does nothing without it: "

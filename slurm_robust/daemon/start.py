@@ -53,9 +53,9 @@ Settings = Callable[[], "tuple[Config, Mode]"]
 
 
 async def run(settings: Settings, *, account: str, state_dir: Path, as_user: bool, config_path: str = "") -> None:
-    """Run until SIGTERM or SIGINT; at a SIGHUP, the next daemon of this process has the settings of then.
+    """Run until SIGTERM or SIGINT; at a SIGHUP, begin a new daemon in this process with the settings of that time.
 
-    That one takes up what was under way as after a restart. `state_dir` stays.
+    The new daemon takes up open work as after a restart. `state_dir` stays.
 
     Raises:
         ConfigError: robust.yaml cannot be used at the start.

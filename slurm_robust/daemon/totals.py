@@ -1,7 +1,7 @@
-"""Counts what the journal has: incidents, drains, claims, checks, events, and the seconds of each stage.
+"""Counts the journal's incidents, drains, claims, checks, events, and the seconds of each stage.
 
-A row is marked as counted in the transaction that adds it to the sums: each is counted once, however often the daemon
-is killed.
+A row is marked as counted in the transaction that adds it to the sums: each row is counted once, even if the daemon is
+killed in between.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CHECKS = {
 
 
 class Totals:
-    """Counts what is new in the journal, and shows the sums."""
+    """Counts new rows of the journal, and shows the sums."""
 
     def __init__(self, context: DaemonContext) -> None:
         self.context = context
@@ -56,7 +56,7 @@ class Totals:
             self._kept = Counted()
 
     def tick(self) -> None:
-        """Count what is new, once a second at most; on a full disk it is counted later."""
+        """Count new rows, once a second at most; on a full disk, rows are counted later."""
         now_s, journal = self.context.now_s(), self.context.journal
         if now_s < self._next_at_s <= now_s + EVERY_S:
             return
@@ -75,7 +75,7 @@ class Totals:
         self._kept, self._revision = kept, journal.revision if whole else (-1, -1)
 
     def shown(self) -> dict[str, Any]:
-        """For the snapshot: numbers by name and labels."""
+        """Return for the snapshot: numbers by name and labels."""
         return {
             "since_s": self._kept.since_s,
             "counters": self._kept.counters,
@@ -110,7 +110,7 @@ class Totals:
         return not full
 
     def _claimed(self, row: IncidentRow) -> bool:
-        """Whether this says that a job only alerts, and another row says what was done about that incident later."""
+        """Return whether this row says that a job only alerts, and another row has a later action on that incident."""
         incident = row.key.removesuffix(f".{Road.ALERT_ONLY.value}")
         if row.kind != REPORT or incident == row.key:
             return False
@@ -212,7 +212,7 @@ class Totals:
 
 
 def _check(what: str, text: str) -> tuple[str, str] | None:
-    """Which check ended with this event, and how; None if none did."""
+    """Return which check ended with this event, and how; None if no check did."""
     if what == "quarantine.left" and ": drained: " in text:
         return "recheck", "failed"
     if what == "pair_test.ended":
@@ -224,6 +224,6 @@ def _check(what: str, text: str) -> tuple[str, str] | None:
 
 
 def gpus_of(node: Node) -> int:
-    """How many GPUs Slurm says that a node has: `gpu:h100:8(S:0-1),nvme:2` is 8."""
+    """Return how many GPUs a node has in Slurm: `gpu:h100:8(S:0-1),nvme:2` is 8."""
     parts = (re.sub(r"\(.*", "", part).split(":") for part in re.sub(r"\([^)]*\)", "", node.gres).split(","))
     return sum(int(part[-1]) if part[-1].isdigit() else 1 for part in parts if part[0] == "gpu")

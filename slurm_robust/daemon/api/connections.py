@@ -1,7 +1,8 @@
 """Bounds what strangers may take from the HTTP side: connections, time, memory and lines of log.
 
-Each connection passes its bytes to aiohttp's protocol, which bounds none of these. One that waits (no whole request has
-come, or the last is answered) gives way to a newer one, so that half-open connections keep nobody out.
+Each connection passes its bytes to aiohttp's protocol, which bounds none of these. A waiting connection (without a
+whole request, or with its last request answered) gives way to a newer one, so that half-open connections do not keep
+others out.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is allowed.
+    """The limits of the HTTP side.
 
     Attributes:
-        in_all: Connections, if `RLIMIT_NOFILE` allows twice as many files.
-        per_peer: Connections from one address, or of IPv6 from one /64; 64 browsers behind one proxy need fewer.
-        header_s: For the whole header of a request.
-        idle_s: Between two requests.
-        received_bytes: Of one request, and of what is sent while it is answered.
-        stall_s: In this time a reader takes `stall_bytes` of an answer that waits, or is dropped.
-        unsent_bytes: Of answers that wait for their readers, together.
+        in_all: The number of connections, if `RLIMIT_NOFILE` allows twice as many files.
+        per_peer: The number of connections from one address, or of IPv6 from one /64; 64 browsers behind one proxy need
+            fewer.
+        header_s: The time for the whole header of a request.
+        idle_s: The time between two requests.
+        received_bytes: The bytes of one request, and of further data that comes while it is answered.
+        stall_s: The time in which a reader must take `stall_bytes` of a waiting answer; otherwise it is dropped.
+        unsent_bytes: The bytes of all answers that wait for their readers, together.
     """
 
     in_all: int = 512
@@ -60,7 +62,7 @@ class OneLineAMinute(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self._kinds: dict[str, tuple[float, int]] = {}
-        """When each kind may be said again, and how many have not been said."""
+        """By kind: when a line may be written again, and how many lines have been left out."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return True if the record may be written; its text is then one printable line."""
@@ -83,14 +85,14 @@ class OneLineAMinute(logging.Filter):
 
 
 log = logging.getLogger("srobustd.http")
-"""For aiohttp, too: it writes the traceback of each malformed request."""
+"""The logger of this side, and of aiohttp, which writes the traceback of each malformed request."""
 log.addFilter(OneLineAMinute())
 
 
 class Connections:
     """All connections; called for each new one, as the factory of its protocol.
 
-    An address of `proxies` may have as many as all together.
+    An address of `proxies` may have as many connections as all addresses together.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Connections:
         self._in_all = min(bounds.in_all, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._peers: Counter[str] = Counter()
         self.waiting: OrderedDict[Connection, None] = OrderedDict()
-        """The one that has waited longest first."""
+        """The waiting connections, the one that has waited longest first."""
         self.stalled: OrderedDict[Connection, None] = OrderedDict()
 
     def __call__(self) -> asyncio.Protocol:
@@ -110,17 +112,17 @@ class Connections:
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """The number of connections."""
         return self._peers.total()
 
     @property
     def unsent_bytes(self) -> int:
-        """Of answers that wait for their readers."""
+        """The bytes of answers that wait for their readers."""
         return sum(one.unsent_bytes for one in self.stalled)
 
     @property
     def backlog(self) -> int:
-        """How many asyncio accepts at a time, before the first of them can be refused."""
+        """The number of connections that asyncio accepts at a time, before the first of them can be refused."""
         return min(128, self._in_all // 4)
 
     def admit(self, new: Connection) -> bool:
@@ -146,7 +148,7 @@ class Connections:
             del self._peers[gone.peer]
 
     def bound_unsent(self) -> None:
-        """Drop those that have stalled longest while too much waits for readers."""
+        """Drop the connections that have stalled longest while too many bytes wait for readers."""
         while self.unsent_bytes > self.bounds.unsent_bytes:
             next(iter(self.stalled)).drop()
 
@@ -155,7 +157,7 @@ class Connections:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: bounded, and otherwise aiohttp's."""
+    """One connection: bounded here, and otherwise handled by aiohttp."""
 
     def __init__(self, connections: Connections, inner: asyncio.Protocol) -> None:
         self.address: Address | None = None
@@ -173,7 +175,7 @@ class Connection(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def drop(self) -> None:
-        """End it at once; what was not sent is lost."""
+        """End the connection at once; unsent bytes are lost."""
         self._end()
         if self._transport is not None:
             self._transport.abort()
@@ -230,7 +232,7 @@ class Connection(asyncio.Protocol):
 
     @contextlib.contextmanager
     def answering(self) -> Any:
-        """It waits no more while a request is answered."""
+        """Mark the connection as not waiting while a request is answered."""
         self._all.waiting.pop(self, None)
         self._received_bytes = 0
         if self._timer is not None:

@@ -36,7 +36,7 @@ REREAD_S = 1.0
 
 
 class _Changed(msgspec.Struct):
-    """Of a line with changes: the rows of the nodes."""
+    """The part of a line with changes that is read: the rows of the nodes."""
 
     changed_nodes: list[dict[str, Any]]
 
@@ -44,7 +44,7 @@ class _Changed(msgspec.Struct):
 class ShownState:
     """The last snapshot, without what the site hides.
 
-    Its lines are read when somebody asks for it: it may be of thousands of nodes.
+    Its lines are read only on request: it may have thousands of nodes.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ShownState:
         self._text = b"{}"
 
     def take(self, line: bytes) -> None:
-        """Keep this snapshot; what is no JSON object is ignored."""
+        """Keep this snapshot; a line that is not a JSON object is ignored."""
         line = line.strip()
         if not line.startswith(b"{") or not line.endswith(b"}"):
             return
@@ -154,12 +154,13 @@ def drop_rights(user: str = "nobody") -> None:
 
 @dataclass(frozen=True)
 class Served:
-    """What is served, where, and to whom.
+    """The settings of the HTTP side.
 
     Attributes:
-        state_file: Read the snapshots from this file, for ever; None reads them from the standard input, until it ends.
-        pages: Folder of the report's pages; None for none.
-        hide: `jobs`, `users`: whose names nobody is shown.
+        state_file: The file to read snapshots from, for ever; None: they are read from the standard input, until it
+            ends.
+        pages: Folder of the report's pages; None without one.
+        hide: `jobs`, `users`: whose names are hidden from everyone.
     """
 
     host: str
@@ -203,8 +204,8 @@ async def serve(served: Served) -> None:
 async def _rehearse(runner: web.AppRunner, paths: Iterable[str], token: str) -> None:
     """Request every page once as root, since some modules are loaded only by the first request.
 
-    `nobody` may not be able to read this Python, which may be in root's home. The requests pass through a socket pair,
-    to which nobody else has access; the process does not listen yet.
+    `nobody` may not be able to read this Python, which may be in root's home. The requests pass through a private
+    socket pair; the process does not listen yet.
     """
     # Loads the thread pool for blocking calls, and the codec for host names.
     await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 0)

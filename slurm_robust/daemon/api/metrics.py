@@ -1,7 +1,7 @@
-"""Writes the snapshot in Prometheus' text format: what each number means, and where it stands in the snapshot. Pure.
+"""Writes the snapshot in Prometheus' text format: it has each number's meaning, and its place in the snapshot. Pure.
 
-Labels are states, outcomes, roads and stages, chosen by this program. The names of jobs and users become labels only
-where the site says so (`daemon.http.job_labels`), and of a bounded number of jobs.
+Labels are states, outcomes, roads and stages, chosen by this program. The names of jobs and users become labels only if
+the site says so (`daemon.http.job_labels`), and of a bounded number of jobs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_LABEL_CHARS = 64
 
 
 class Described(NamedTuple):
-    """A metric: its kind, its labels, and what it tells."""
+    """The description of a metric: its kind, its labels, and its meaning."""
 
     kind: str
     labels: tuple[str, ...]
@@ -111,7 +111,7 @@ METRICS: dict[str, Described] = {
     "recent_incidents": _gauge("Deprecated, gone in the next version: `srobust_incidents_total`", "outcome"),
     "last_recovery_seconds": _gauge("Deprecated, gone in the next version: `srobust_stage_seconds`", "stage"),
 }
-"""Every metric, without `srobust_`."""
+"""Name of each metric, without `srobust_` → its description."""
 
 Samples = Iterator[tuple[tuple[str, ...], float]]
 """The values of the labels, and the number."""
@@ -134,11 +134,11 @@ class _Snapshot(Collector):
         self.times: Mapping[str, Any] = totals.get("times", {})
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the names are checked by a test, not at each request."""
+        """Return nothing: a test checks the names, not each request."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Each family, also one without samples."""
+        """Yield each family, including families without samples."""
         for name, described in METRICS.items():
             full, meaning = f"srobust_{name}", described.meaning.replace("`", "")
             if described.kind == "histogram":
@@ -296,7 +296,7 @@ class _Snapshot(Collector):
 
 
 def table() -> str:
-    """Every metric as a Markdown table, for docs/insight.md."""
+    """Return every metric as a Markdown table, for docs/insight.md."""
     lines = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
     for name, described in METRICS.items():
         labels = ", ".join(f"`{label}`" for label in described.labels)

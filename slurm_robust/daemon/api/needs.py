@@ -13,7 +13,7 @@ from slurm_robust.slurm.values import fold
 STALE_S = 30.0
 """A snapshot that is older than this is not the daemon's state any more."""
 UNWRITABLE = "cannot be written"
-"""In the troubles of a daemon that cannot write into its folder, and so does nothing."""
+"""Words in the troubles of a daemon that cannot write into its folder, and so does nothing."""
 UNTOLD_S = 600.0
 """A target of `notify` that has not taken a message for so long needs a person; one without its secret does at once."""
 NOT_BACK = ("not_started", "aborted", "refused")
@@ -27,11 +27,11 @@ SHORT_TOLD_S = 3600.0
 STORM_TOLD_S = 3600.0
 """A storm of faults is named for so long."""
 LEFT_ALONE = ("observed", "alerted", "refused")
-"""Outcomes after which nobody acts on a job that still hangs."""
+"""Outcomes after which a job that still hangs is left alone."""
 
 
 def needs(state: dict[str, Any], now_s: float) -> list[str]:
-    """Sentences, each with the command to type; empty if nobody is needed."""
+    """Return sentences, each with the command to type; empty if no person is needed."""
     sentences = list(state.get("troubles", ()))
     age_s = now_s - state["at_s"]
     if age_s > STALE_S and not sentences:
@@ -108,12 +108,12 @@ def _not_back(state: dict[str, Any]) -> list[str]:
 
 
 def _lost(node: dict[str, Any]) -> bool:
-    """Return whether Slurm has set the node DOWN, and nobody wants it so."""
+    """Return whether Slurm has set the node DOWN, unwanted by any person."""
     return node["state"].startswith("DOWN") and "POWER" not in node["state"] and node["owner"] in ("", "slurm")
 
 
 def _rebooted(state: dict[str, Any]) -> list[str]:
-    """Name the nodes that Slurm keeps DOWN since they have booted, and nobody else wants so."""
+    """Name the nodes that Slurm keeps DOWN since they have booted, unless somebody else took them out of service."""
     down = [n["name"] for n in state["nodes"] if rebooted(n.get("state", "").split("+"), n.get("reason", ""))]
     if not down:
         return []
@@ -144,7 +144,7 @@ def _kept_out(job: dict[str, Any]) -> str:
 
 
 def _storm(state: dict[str, Any], now_s: float) -> list[str]:
-    """Name the nodes of a storm of faults for an hour, but for those that were drained or have gone."""
+    """Name the nodes of a storm of faults for an hour, except nodes that were drained or have gone."""
     storm = state.get("fault_storm")
     if not storm or now_s - storm["at_s"] > STORM_TOLD_S:
         return []
@@ -176,8 +176,8 @@ def _names(nodes: list[str]) -> str:
 def incident_of(job: Mapping[str, Any], incidents: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the incident that a running job is in; None if there is none.
 
-    A job may first report that it is only alerted on, and then claim: two rows of one name, and the claim counts. What
-    is under way goes before what is closed, also where the daemon alone brings the job back.
+    A job may first report that people are only alerted, and then claim: of these two rows of one name, the claim
+    counts. An incident under way goes before a closed one, also if the daemon alone brings the job back.
     """
 
     def order(row: Mapping[str, Any]) -> tuple[bool, bool, bool]:
@@ -192,7 +192,7 @@ def _under_way(incident: Mapping[str, Any]) -> bool:
 
 
 def outcome_of(job: dict[str, Any], state: dict[str, Any]) -> str:
-    """The outcome of the incident that a running job is in; empty while it is open, or if there is none."""
+    """Return the outcome of the incident that a running job is in; empty while it is open, or without an incident."""
     incident = incident_of(job, state["incidents"])
     return str(incident["outcome"]) if incident is not None else ""
 

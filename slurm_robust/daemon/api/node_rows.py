@@ -18,7 +18,7 @@ from slurm_robust.slurm.client import Node
 
 
 class AboutNodes(NamedTuple):
-    """All that rows are made from: of each node by its name, and names."""
+    """The data from which rows are made: of each node by its name, and names."""
 
     nodes: Mapping[str, Node]
     quarantines: Mapping[str, Quarantine]
@@ -30,7 +30,7 @@ class AboutNodes(NamedTuple):
     seats: AbstractSet[str]
     pools: AbstractSet[str]
     notes: Mapping[str, str] = {}
-    """Node → what it says of itself, that nobody acts on."""
+    """Node → what the node says of itself, without a consequence."""
 
 
 _NOTHING = AboutNodes({}, {}, {}, {}, {}, frozenset(), frozenset(), frozenset())
@@ -41,7 +41,7 @@ class NodeRows:
 
     def __init__(self) -> None:
         self.encoded: dict[str, bytes] = {}
-        """Another mapping where a row has changed; a row is the same object as long as it is the same."""
+        """The rows; another mapping after a change of a row. An unchanged row stays the same object."""
         self._of = _NOTHING
 
     def update(self, now: AboutNodes) -> None:

@@ -1,7 +1,7 @@
-"""Has `srobust report` make the pages that the HTTP side shows: one after the other, once an hour, behind all else.
+"""Has `srobust report` make the pages that the HTTP side shows: one after the other, once an hour.
 
-It is a child with the lowest priority, bounded in time and memory. The daemon never waits for it, and never reads what
-it wrote. A page that could not be made stays as it was, and its date says so.
+The report is a child with the lowest priority, bounded in time and memory. The daemon never waits for the child, and
+never reads its pages. A page that could not be made keeps its old content and date.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LAST_WORDS_BYTES, LAST_WORDS_S = 4096, 2.0
 
 
 def command(since: str, out: Path, state_dir: Path) -> list[str]:
-    """What makes one page."""
+    """Return the command that makes one page."""
     report = [sys.executable, "-m", "slurm_robust.cli.main", "report"]
     return [*report, "--since", since, "--journal", str(state_dir), "--out", str(out)]
 
 
 class ReportPages:
-    """One page at a time; `tick` starts, looks after and ends the child."""
+    """Makes one page at a time; `tick` starts, looks after and ends the child."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ReportPages:
         """A child that sleeps in the kernel outlives its SIGKILL: the daemon's turn does not wait for it."""
 
     async def tick(self) -> None:
-        """Do what is due; errors here do not affect the rest of the daemon."""
+        """Do the work that is due; errors here do not affect the rest of the daemon."""
         http, now_s = self._context.config.daemon.http, self._context.now_s()
         # The pages would show the names that are hidden.
         if not http.enabled or not self._every_s or http.hide:
@@ -136,7 +136,7 @@ class ReportPages:
         self._ending = asyncio.create_task(self._end(problem))
 
     async def _end(self, problem: str) -> None:
-        """Take what the child has made, or leave the page as it was."""
+        """Take the page that the child has made, or keep the old page."""
         process, words, name = self._process, self._words, self._making
         self._process = self._words = None
         if process is None or words is None:
@@ -173,7 +173,7 @@ class ReportPages:
 
 
 async def _last_words(process: asyncio.subprocess.Process) -> bytes:
-    """The end of what it writes to stderr."""
+    """Return the end of the text that the process writes to stderr."""
     words = b""
     while process.stderr is not None and (piece := await process.stderr.read(LAST_WORDS_BYTES)):
         words = (words + piece)[-LAST_WORDS_BYTES:]

@@ -26,7 +26,7 @@ class Snapshot(NamedTuple):
     """The row of each node, by name: JSON, and the same object as long as it is the same."""
 
     def whole(self) -> bytes:
-        """As one line of JSON."""
+        """Return the snapshot as one line of JSON."""
         return encode(self.state)[:-1] + b',"nodes":[' + b",".join(self.nodes.values()) + b"]}"
 
     def changes(self, since: Mapping[str, bytes]) -> bytes | None:

@@ -15,20 +15,20 @@ from slurm_robust.daemon.api.state_snapshot import Revision, write
 from slurm_robust.daemon.context import DaemonContext
 
 PAGES_FOLDER = "pages"
-"""In the state folder: the report's pages, which `report_pages` makes and the HTTP side shows."""
+"""The folder, in the state folder, of the report's pages: `report_pages` makes them, and the HTTP side shows them."""
 EVERY_S = 1.0
 SHARE, WRITE_SHARE = 0.02, 0.005
-"""Of the time, at most, for making the state, and for writing all of it into its file."""
+"""The largest share of the time for making the state, and for writing all of it into its file."""
 REPEAT_S = 10.0
 """A state that does not change is published this often: its age says that the daemon lives."""
 WAIT_MAX_S = 60.0
 
 
 class StateSource(Protocol):
-    """What the publisher asks for the daemon's state."""
+    """The interface by which the publisher asks for the daemon's state."""
 
     def revision(self) -> Revision | None:
-        """What a snapshot would be made from now; None if that is not known."""
+        """Return the revision that a snapshot would be made from now; None if it is not known."""
 
     def take(self) -> Snapshot:
         """Return the state as it is now."""
@@ -37,8 +37,8 @@ class StateSource(Protocol):
 class StatePublisher:
     """The daemon's end of the pipe. Errors here do not affect the rest of the daemon.
 
-    The HTTP side gets each change within a second, and of thousands of nodes only those that have changed. The file has
-    all nodes, and is written less often where that takes long.
+    The HTTP side gets each change within a second, and only the nodes that have changed. The file has all nodes, and is
+    written less often if that takes long.
     """
 
     def __init__(self, context: DaemonContext, state_dir: Path, source: StateSource) -> None:
@@ -46,7 +46,7 @@ class StatePublisher:
         self._published: Revision | None = None
         self._published_at_s = 0.0
         self._is_written = self._is_fed = True
-        """Whether the file, and the HTTP side, have what was published last."""
+        """Whether the file, and the HTTP side, have the snapshot that was published last."""
         self._process: asyncio.subprocess.Process | None = None
         self._fed: Mapping[str, bytes] | None = None
         """The nodes that the process knows."""
@@ -118,7 +118,7 @@ class StatePublisher:
             context.alert("http.unstartable", str(error), key="http")
 
     def _pipe(self) -> asyncio.StreamWriter | None:
-        """To the process; None if it cannot take a line now."""
+        """Return the pipe to the process; None if it cannot take a line now."""
         pipe = self._process.stdin if self._process else None
         # A reader that is stuck gets no further snapshot: memory stays bounded.
         if pipe is None or pipe.is_closing() or pipe.transport.get_write_buffer_size() > 0:

@@ -100,7 +100,7 @@ def recent_incidents(journal: Journal, limit: int = INCIDENTS) -> list[dict[str,
 
 
 class Revision(NamedTuple):
-    """What a snapshot is made from: two that are alike give the same one, but for its time and what grows old."""
+    """The sources of a snapshot: equal revisions give the same snapshot, except for its time and ages in it."""
 
     objects: tuple[object, ...]
     values: tuple[object, ...]
@@ -114,7 +114,7 @@ class Revision(NamedTuple):
 
 
 class Snapshots:
-    """The daemon's state, again and again: what has not changed since the last time is not made anew."""
+    """Makes snapshots of the daemon's state; parts that have not changed since the last snapshot are reused."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -124,7 +124,7 @@ class Snapshots:
         """The journal's revision that they were read from."""
 
     def revision(self) -> Revision:
-        """What a snapshot would be made from now."""
+        """Return the revision that a snapshot would be made from now."""
         daemon, context = self._daemon, self._daemon.context
         readings = context.readings
         values = (context.mode, context.private, *context.troubles.values(), readings.unchecked, readings.at_check)

@@ -27,12 +27,12 @@ T = TypeVar("T")
 SAVED_AFTER_S = 60.0
 """slurmctld has certainly saved a drain after this time; a person has ended one that is missing then."""
 UNCLEAR_S = 30.0
-"""A node that was set DOWN to end a job, and is neither back nor drained after this time, is told of as it is."""
+"""The time after which a node that was set DOWN to end a job, and is neither back nor drained, is reported."""
 OPEN_KEY, RESET_KEY, SEEN_KEY = "breaker_open", "breaker_reset_at_s", "drains_seen"
 
 
 def request_reset(journal: Journal, at_s: float, who: str) -> None:
-    """What `srobust breaker reset` writes; a running daemon reads it at its next poll, another one when it starts."""
+    """Write a request of `srobust breaker reset`, which a daemon reads at its next poll, or when it starts."""
     with journal.transaction():
         journal.put(RESET_KEY, repr(at_s))
         journal.put(OPEN_KEY, "")
@@ -40,7 +40,7 @@ def request_reset(journal: Journal, at_s: float, who: str) -> None:
 
 
 def request_admit(journal: Journal, user: str, at_s: float, who: str) -> bool:
-    """What `srobust breaker reset --user` writes: claims of this user's jobs count again. False if they did before."""
+    """Write a request of `srobust breaker reset --user`: the user's claims count again. Return False if they did."""
     with journal.transaction():
         barred = SeatBars(journal).lift(user, at_s)
         journal.event(at_s, "info", "seat.admitted", f"claims of {user}'s jobs are accepted again, says {who}")
@@ -59,20 +59,20 @@ class Breaker:
 
     @property
     def why_open(self) -> str:
-        """Why it is open, or an empty text where it is closed."""
+        """The reason why the breaker is open; empty if it is closed."""
         return self.context.journal.get(OPEN_KEY)
 
     def shown(self) -> dict[str, Any]:
-        """For the snapshot: open or closed, why, and how many nodes are out of service now."""
+        """Return for the snapshot: whether the breaker is open, why, and how many nodes are out of service now."""
         out, held = self._taken().nodes_out, {q.node for q in self.ledger.quarantines()}
         return {"open": bool(self.why_open), "why": self.why_open, "out": len(out), "quarantined": len(out & held)}
 
     def most(self) -> dict[str, int]:
-        """For each node: the number of drained nodes from which prolog and health check may not drain it any more.
+        """Return for each node the number of drained nodes from which prolog and health check may not drain the node.
 
-        It is one more than the bound, since that drain opens the breaker and alerts a person. A drain adds one to those
-        that are out and takes one from the headroom, so the number only changes when a person repairs a node or resets
-        the breaker, or a drain gets old.
+        The number is one more than the bound, since that last drain opens the breaker and alerts a person. A drain adds
+        one to the nodes out of service and takes one from the headroom, so the number only changes when a person
+        repairs a node or resets the breaker, or a drain gets old.
         """
         context = self.context
         out = len(context.picture.ours)
@@ -93,7 +93,10 @@ class Breaker:
         return float(self.context.journal.get(RESET_KEY, "0"))
 
     def kept_for_claim(self, suspects: ClaimedSuspects) -> str:
-        """Why the suspects of a claim stay in service; empty if they may be taken out. The breaker never opens."""
+        """Return why the suspects of a claim stay in service; empty if they may be taken out.
+
+        This never opens the breaker.
+        """
         context, config = self.context, self.context.config
         if self.why_open:
             return "the breaker is open"
@@ -121,7 +124,7 @@ class Breaker:
         self._unclear = {name: min(at_s, now_s) for name, at_s in self._unclear.items()}
 
     def count_drains(self) -> None:
-        """After each reading of the nodes: count the drains with our prefix, whoever made them; open where needed."""
+        """Count the drains with our prefix after each reading of the nodes, and open the breaker if needed."""
         context, known = self.context, self.ledger.open_drains()
         # Nodes that were drained before the very first start of the daemon do not count.
         seen, nodes = context.journal.get(SEEN_KEY), context.readings.nodes
@@ -153,7 +156,7 @@ class Breaker:
             self._open(why)
 
     def _forgotten(self, node: Node, reason: str) -> bool:
-        """Return whether slurmctld was away right after the drain, and nobody has changed the node since."""
+        """Return whether slurmctld was away right after the drain, and the node was not changed by others since."""
         away_at_s = self.context.away_at_s
         at_s = [d.at_s for d in self.ledger.drains() if d.node == node.name and d.out]
         at_s = [since_s for since_s in at_s if since_s <= away_at_s <= since_s + SAVED_AFTER_S]

@@ -16,11 +16,11 @@ from slurm_robust.slurm.errors import SlurmParseError
 from slurm_robust.slurm.values import expand, fold
 
 SINCE_VERSION = 6
-"""Of the journal: the first one with these tables."""
+"""The first version of the journal with these tables."""
 DONE = "DONE"
 """State of an attempt whose training has ended well, while its job goes on with other things."""
 VANISHED = "VANISHED"
-"""State of an attempt whose job Slurm did not know any more: nobody saw how it ended."""
+"""The state of an attempt whose job Slurm did not know any more: its end was not seen."""
 _T = TypeVar("_T")
 _OPEN = "state IN ('', 'DONE')"
 
@@ -30,8 +30,8 @@ class SupervisedAttempt:
     """One attempt of a supervised training: a run of its job.
 
     Attributes:
-        nodes: Their names.
-        times: What the training did in it.
+        nodes: The names of the nodes.
+        times: The times of the training in this attempt.
         state: Slurm's state at its end (`COMPLETED`, `REQUEUED`, `NODE_FAIL`, …), `DONE` or `VANISHED`; empty while it
             runs.
         run_at_s: Slurm's start of the run; job ids are reused.
@@ -70,11 +70,11 @@ class PoolSize:
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """How many nodes of one hardware class Slurm had, from this time on until the next row of the same class.
+    """The number of nodes of one hardware class, from this time on until the next row of the same class.
 
     Attributes:
         gres: The class: generic resources of each node, as Slurm writes them; empty for none.
-        gpus: On each of these nodes.
+        gpus: The number of GPUs on each of these nodes.
     """
 
     at_s: float
@@ -116,7 +116,7 @@ def attempt_of(columns: Mapping[str, Any]) -> SupervisedAttempt:
 
 
 def _readable(make: Callable[[dict[str, Any]], _T], rows: Iterable[sqlite3.Row]) -> list[_T]:
-    """What the rows have, without those that are damaged: a daemon has to start all the same."""
+    """Return the values of the rows, without damaged rows: a daemon must be able to start in spite of them."""
     found = list[_T]()
     for row in rows:
         with contextlib.suppress(ValueError, TypeError, KeyError, SlurmParseError):
@@ -125,7 +125,7 @@ def _readable(make: Callable[[dict[str, Any]], _T], rows: Iterable[sqlite3.Row])
 
 
 class AttemptLedger:
-    """Reads and writes these tables. A journal that an older daemon still writes has none of them: nothing is known."""
+    """Reads and writes these tables. The journal of an older daemon does not have them: then nothing is known."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -166,21 +166,21 @@ class AttemptLedger:
         return self._attempts(inside, from_s, to_s)
 
     def training(self, job_id: int, user: str, lineage: str) -> list[SupervisedAttempt]:
-        """All attempts of one training, oldest first."""
+        """Return all attempts of one training, oldest first."""
         return self._attempts("job_id = ? AND user = ? AND lineage = ?", job_id, user, lineage)
 
     def run(self, job_id: int, user: str, restart: int) -> SupervisedAttempt | None:
-        """The newest attempt of this job with that restart count; None if nobody has seen one."""
+        """Return the newest attempt of this job with that restart count; None if none was seen."""
         found = self._attempts("job_id = ? AND user = ? AND restart = ?", job_id, user, restart)
         return found[-1] if found else None
 
     def times_of(self, job_id: int, user: str, lineage: str) -> list[TrainingAttempt]:
-        """What a training did in all its attempts, oldest first; without the names of their nodes."""
+        """Return the times of a training in all its attempts, oldest first; without the names of their nodes."""
         query = "SELECT * FROM attempts WHERE job_id = ? AND user = ? AND lineage = ? ORDER BY start_at_s, seen_at_s"
         return _readable(_times, self.db.execute(query, (job_id, user, lineage)))
 
     def unfinished(self) -> list[SupervisedAttempt]:
-        """Attempts of which nobody has seen the end of their job."""
+        """Return attempts whose job was not seen to end."""
         return self._attempts(_OPEN)
 
     def end_run(self, row: SupervisedAttempt) -> None:
@@ -190,12 +190,15 @@ class AttemptLedger:
         self.db.execute(query, run)
 
     def lineages_of_run(self, job_id: int, restart: int, run_at_s: int) -> int:
-        """How many trainings this run of a job has named."""
+        """Return how many trainings this run of a job has named."""
         query = "SELECT count(*) FROM attempts WHERE job_id = ? AND restart = ? AND run_at_s = ?"
         return int(self.db.execute(query, (job_id, restart, run_at_s)).fetchone()[0])
 
     def stops(self, job_id: int, user: str, since_s: float) -> list[Stop]:
-        """What interrupted a job since then: the stamps of its incidents. One incident may have several rows."""
+        """Return the interruptions of a job since then: the stamps of its incidents.
+
+        One incident may have several rows.
+        """
         query = (
             "SELECT id, times, opened_at_s, outcome FROM incidents WHERE job_id = ? AND user = ? AND opened_at_s >= ?"
         )
@@ -217,7 +220,7 @@ class AttemptLedger:
         return _readable(made, self._sized("pool", from_s, to_s))
 
     def cluster_sizes(self, from_s: float, to_s: float) -> list[ClusterSize]:
-        """How many nodes there were within this window, in the same way."""
+        """Return the numbers of nodes within this window."""
         return [ClusterSize(**dict(row)) for row in self._sized("gres", from_s, to_s)]
 
     def _sized(self, of: str, from_s: float, to_s: float) -> list[sqlite3.Row]:
@@ -228,7 +231,7 @@ class AttemptLedger:
         return self._read(query, {"from_s": from_s, "to_s": to_s})
 
     def add_sizes(self, pools: Iterable[PoolSize] = (), cluster: Iterable[ClusterSize] = ()) -> None:
-        """Write down what has changed."""
+        """Write down changed sizes."""
         with self.journal.transaction():
             self.db.executemany(
                 "INSERT INTO pool_sizes(at_s, pool, partition, wanted, nodes) VALUES(?, ?, ?, ?, ?)",

@@ -16,10 +16,10 @@ _PASSED = "its check passed, with nothing repaired"
 
 
 class DrainJudge:
-    """Says of drains whether they were for nothing: the only place with that rule. Journals of any version are read.
+    """Tells whether drains were needless: the only place with that rule. Journals of any version are read.
 
-    A drain is not for nothing if the node was silent, or where anything was done to repair it. Otherwise it is where
-    a check passed, or where a person took it back within the hour.
+    A drain was not needless if the node was silent, or a repair was done. Otherwise it was needless if a check passed,
+    or a person took the drain back within the hour.
     """
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -31,7 +31,7 @@ class DrainJudge:
         self._strikes = _by_node(db, "strikes", "SELECT node, at_s FROM strikes")
 
     def why_reverted(self, node: str, at_s: float, ended_at_s: float | None) -> str:
-        """Why the drain was for nothing; empty if it was not, or where nobody knows."""
+        """Return why the drain was needless; empty if it was not, or if this is unknown."""
         # Nodes that were drained before the daemon's very first start have no begin.
         if ended_at_s is None or at_s <= 0 or ended_at_s < at_s:
             return ""
@@ -50,7 +50,7 @@ class DrainJudge:
 
 
 def _by_node(db: sqlite3.Connection, table: str, query: str) -> defaultdict[str, list[tuple[Any, ...]]]:
-    """What follows a node's name in the rows of a query whose first value is a time; nothing without the table."""
+    """Return by node the further values of a query's rows whose first value is a time; empty without the table."""
     found = defaultdict[str, list[tuple[Any, ...]]](list)
     if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone():
         for node, at_s, *others in db.execute(query):

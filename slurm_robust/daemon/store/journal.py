@@ -32,21 +32,21 @@ def _dump(value: Any) -> str:
 
 @dataclass(frozen=True)
 class IncidentRow:
-    """One incident as it stands in the journal.
+    """One incident in the journal.
 
     Attributes:
         key: Unique name: the attempt and the incident's id, which the job chooses.
-        incident: What is known of it; `incident.outcome` is the sentence that says how it ended.
+        incident: The incident; `incident.outcome` is the sentence that says how it ended.
         attempt: The run of the job in which it happened.
         job_id: The job's raw id.
         state: `open` (the recovery is under way), `running` (the job runs, its first new step is awaited), `closed`.
         outcome: `running`, `resumed`, `ended`, `not_started`, `aborted`, `refused`, `observed`, `came_back`, `went_on`,
             `superseded`, `stopped`, `alerted`; empty while it is open.
-        recovery: The decided way back; None if there is none (a refusal, a report).
-        confidence: Of the verdict, 0 to 1.
-        step: The highest step that the job had reported with its claim, -1 where unknown.
+        recovery: The decided way back; None without one (a refusal, a report).
+        confidence: The confidence of the verdict, 0 to 1.
+        step: The highest step that the job had reported with its claim, -1 if unknown.
         claimed_at_s: When the claim was written, 0 if no claim asked.
-        seat: True if this counts as a seat for the caps.
+        seat: Whether this counts as a seat for the caps.
         abort: Why the recovery is given up, while it tidies up; None otherwise.
     """
 
@@ -71,7 +71,7 @@ class IncidentRow:
 
     @property
     def reason(self) -> str:
-        """How it ended, as a sentence."""
+        """The sentence that says how the incident ended."""
         return self.incident.outcome
 
 
@@ -142,7 +142,7 @@ def _old_plan(raw: dict[str, Any]) -> Plan | None:
 
 
 def _abort(text: str) -> GiveUp | None:
-    """Why a recovery is given up: JSON, or `outcome|reason` up to journal version 2."""
+    """Return why a recovery is given up, from JSON, or `outcome|reason` up to journal version 2."""
     if not text:
         return None
     return msgspec.json.decode(text, type=GiveUp) if text.startswith("{") else GiveUp(*text.split("|", maxsplit=1))
@@ -205,7 +205,7 @@ class Journal:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write all statements of the block, or none of them after an error."""
+        """Write all statements of the block, or after an error no statement."""
         self.db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -262,7 +262,7 @@ class Journal:
             self.db.execute(f"UPDATE incidents SET {names} WHERE key = :key", {**changes, "key": key})  # noqa: S608
 
     def close_incident(self, key: str, outcome: str, reason: str, now_s: float, **changes: Any) -> None:
-        """Close an incident with what it came to; further columns may change with it."""
+        """Close an incident with its outcome; further columns may change with it."""
         changes |= {"state": CLOSED, "outcome": outcome, "reason": reason, "closed_at_s": now_s}
         self.update_incident(key, **changes)
 
@@ -277,16 +277,16 @@ class Journal:
         self.update_incident(key, abort=_dump(why))
 
     def seats_since(self, at_s: float, *, user: str = "", job_id: int = 0, fruitless: bool = False) -> int:
-        """How many seats were given since then, to this user or this job; `fruitless`: that brought no new step."""
+        """Return how many seats this user or job got since then; `fruitless`: only seats that brought no new step."""
         query = "SELECT count(*) FROM incidents WHERE seat AND opened_at_s >= ? AND (user = ? OR job_id = ?)"
         query += " AND state = 'closed' AND outcome != 'resumed'" if fruitless else ""
         return int(self.db.execute(query, (at_s, user, job_id)).fetchone()[0])
 
     def fruitless_seats(self, at_s: float, job_id: int, step: int) -> int:
-        """How many seats in a row this job asked for and got since then without a new step after any of them.
+        """Return how many seats in a row this job asked for and got since then, all without a new step.
 
-        Counted by the steps that it reported with its claims, the last of which is `step`, and not by the lineage,
-        which the job chooses.
+        The steps that the job reported with its claims count, the last of which is `step`; the lineage does not count,
+        since the job chooses it.
         """
         count = 0
         for row in self.incidents("seat AND kind = 'claim' AND job_id = ? AND opened_at_s >= ?", (job_id, at_s)):
@@ -344,7 +344,7 @@ class Journal:
 
     @property
     def revision(self) -> tuple[int, int]:
-        """Another value after each change of the journal, by this process or another one."""
+        """A value that differs after each change of the journal, by this process or another one."""
         return self.db.total_changes, int(self.db.execute("PRAGMA data_version").fetchone()[0])
 
     def remembered(self, what: Hashable, read: Callable[[], list[T]]) -> list[T]:
@@ -378,7 +378,7 @@ class Journal:
         self.db.execute(query, (CLOSED, now_s, RUNNING, opened_before_s))
 
     def forget_before(self, at_s: float) -> None:
-        """Delete what is older than the site keeps."""
+        """Delete rows that are older than the site keeps."""
         with self.transaction():
             old = "SELECT key FROM incidents WHERE closed_at_s < ?"
             self.db.execute(f"DELETE FROM actions WHERE incident IN ({old})", (at_s,))  # noqa: S608 (constant above)

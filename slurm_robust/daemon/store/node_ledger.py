@@ -21,13 +21,13 @@ class Quarantine:
     """A suspect, kept free of jobs until it was checked.
 
     Attributes:
-        tries: Inconclusive rechecks.
+        tries: The number of inconclusive rechecks.
         recheck_job: Job id of the recheck under way, None if there is none.
-        word: What it waits for, or the result of the last recheck.
-        user: Of the job that suspected it; empty if none did.
-        accused: The test as whose partner it got here; empty for a job's suspect.
-        checked_at_s: When it passed its full check; None before.
-        soaked: How many rounds of checks and tests it has passed while it soaks.
+        word: What the node waits for, or the result of the last recheck.
+        user: The user of the job that suspected it; empty if no job did.
+        accused: The test in which it was the partner and came under suspicion; empty for a job's suspect.
+        checked_at_s: When it passed its full check; None before that.
+        soaked: The number of rounds of checks and tests that it has passed while it soaks.
     """
 
     node: str
@@ -65,7 +65,7 @@ class NodeLedger:
         self.db: sqlite3.Connection = journal.db
 
     def quarantines(self) -> list[Quarantine]:
-        """All nodes in quarantine."""
+        """Return all nodes in quarantine."""
         return self.journal.remembered("quarantines", self._quarantines)
 
     def _quarantines(self) -> list[Quarantine]:
@@ -122,7 +122,7 @@ class NodeLedger:
         self._update("quarantines", q.node, **new, next_try_at_s=next_try_at_s, word=word)
 
     def waits_for(self, node: str, word: str) -> None:
-        """Note what the node waits for."""
+        """Note the reason for which the node waits."""
         self._update("quarantines", node, word=word)
 
     def strike(self, q: Quarantine, at_s: float, why: str, failed_test: str = "") -> None:
@@ -153,7 +153,7 @@ class NodeLedger:
         return False
 
     def standby_checks(self) -> dict[str, StandbyCheck]:
-        """What is known about members' full checks, by node."""
+        """Return the full checks of pool members, by node."""
         columns = ", ".join(StandbyCheck.__dataclass_fields__)
         rows = self.db.execute(f"SELECT {columns} FROM standby_checks")  # noqa: S608 (our own names)
         return {r["node"]: StandbyCheck(**dict(r)) for r in rows}
@@ -216,17 +216,17 @@ class NodeLedger:
         self.db.execute("DELETE FROM standby_checks WHERE node = ?", (node,))
 
     def releases(self, address: str, since_s: float) -> int:
-        """How often this job was released since then."""
+        """Return how often this job was released since then."""
         query = "SELECT count(*) FROM actions WHERE kind = 'release_job' AND target = ? AND called_at_s >= ?"
         return int(self.db.execute(query, (address, since_s)).fetchone()[0])
 
     def drains(self) -> list[Drain]:
-        """Drains with our prefix, also those that a person has ended."""
+        """Return drains with our prefix, including drains that a person has ended."""
         rows = self.db.execute("SELECT node, at_s, ended_at_s FROM drains")
         return [Drain(r["node"], r["at_s"], r["ended_at_s"] is None) for r in rows]
 
     def taken_out(self, since_s: float) -> TakenOut:
-        """Nodes that this project took out of service; those of claims since then."""
+        """Return the nodes that this project took out of service; for claims, only since then."""
         now = [Drain(q.node, q.since_s) for q in self.quarantines() if not q.after_drain]
         return TakenOut(self.drains(), now, self._claimed(since_s))
 
@@ -256,7 +256,7 @@ class NodeLedger:
         return found
 
     def first_at_s(self) -> float | None:
-        """When the journal's oldest event was written; None if it has none."""
+        """Return when the journal's oldest event was written; None if it has no event."""
         row = self.db.execute("SELECT min(at_s) AS at_s FROM events WHERE at_s > 0").fetchone()
         return None if row["at_s"] is None else float(row["at_s"])
 
@@ -265,7 +265,7 @@ class NodeLedger:
         self.db.execute("INSERT INTO drains VALUES(?,?,?,NULL)", (node, at_s, reason))
 
     def open_drain_times(self) -> dict[str, float]:
-        """When those nodes were drained."""
+        """Return when each node with an open drain was drained."""
         rows = self.db.execute("SELECT node, at_s FROM drains WHERE ended_at_s IS NULL")
         return {r["node"]: r["at_s"] for r in rows}
 

@@ -45,16 +45,16 @@ class PairLedger:
         )
 
     def told(self, test: PairTest, report: PairReport) -> None:
-        """Note what it came to."""
+        """Note the result of the test."""
         values = (report.result.value, ",".join(report.failed), report.reason, test.number)
         self.db.execute("UPDATE pair_tests SET result = ?, failed = ?, reason = ? WHERE number = ?", values)
 
     def end(self, test: PairTest, at_s: float) -> None:
-        """Nothing of it is left."""
+        """Note that the test is tidied up."""
         self.db.execute("UPDATE pair_tests SET ended_at_s = ? WHERE number = ?", (at_s, test.number))
 
     def dropped(self, test: PairTest) -> None:
-        """It could not be begun, or is not needed: it says nothing, and counts for nothing."""
+        """Drop a test that could not be begun, or is not needed: it has no result, and does not count."""
         self.db.execute("UPDATE pair_tests SET result = ? WHERE number = ?", (DROPPED, test.number))
 
     def restart_timers(self, now_s: float) -> None:

@@ -28,7 +28,7 @@ class RepairLedger:
         return self._tries("ended_at_s IS NULL")
 
     def of(self, node: str) -> list[RepairTry]:
-        """All tries on a node, oldest first."""
+        """Return all tries on a node, oldest first."""
         return self._tries("node = ?", node)
 
     def under_way(self, node: str) -> RepairTry | None:

@@ -10,11 +10,11 @@ from slurm_robust.slurm.client import Job
 KEY = "seat_bars"
 LASTS_S = 86400.0
 MOST = 256
-"""Only so many are remembered, the newest."""
+"""The most bars that are remembered, the newest ones."""
 
 
 class Bar(msgspec.Struct):
-    """Since `at_s`, no claim of this user's jobs is accepted, and why."""
+    """The refusal of all claims of this user's jobs since `at_s`, and why."""
 
     user: str
     at_s: float
@@ -28,7 +28,7 @@ class SeatBars:
         self.journal = journal
 
     def all(self, now_s: float) -> list[Bar]:
-        """Those in force, oldest first."""
+        """Return the bars in force, oldest first."""
         text = self.journal.get(KEY)
         found = msgspec.json.decode(text, type=list[Bar]) if text else []
         return [bar for bar in found if bar.at_s > now_s - LASTS_S]
@@ -39,10 +39,10 @@ class SeatBars:
         return f"{said}: claims wait for a day, or until an administrator ends that" if said else ""
 
     def bar(self, job: Job, seat_of: str, now_s: float) -> str:
-        """Refuse the claims of the user of this job, which has started in another one's seat, from now on.
+        """Refuse from now on the claims of the user of this job, which has started in another job's seat.
 
         Returns:
-            What is to be told; empty if they are refused already.
+            The sentence to tell; empty if the claims are refused already.
         """
         user, why = job.user, f"job {job.ref.address} of {job.user} started in the seat of job {seat_of}"
         if self.why(user, now_s):
@@ -61,5 +61,5 @@ class SeatBars:
 
 
 def admit_command(user: str) -> str:
-    """What an administrator types to end it earlier."""
+    """Return the command by which an administrator ends it earlier."""
     return f"srobust breaker reset --user {user}"

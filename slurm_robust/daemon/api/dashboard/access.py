@@ -1,9 +1,9 @@
-"""Who may see the dashboard? Pure, but for reading the token's file at the start.
+"""Who may see the dashboard? Pure, except that the token's file is read at the start.
 
-Without a token and without a proxy's header, everyone who can reach the address may. With one of them, or both, a
-person may who shows the token (as a bearer, or by a cookie that `?token=` gives), or whom a trusted proxy names. On
-loopback, and if names are configured, the Host header has to be one of ours: a web page of somebody else may make a
-browser ask us under its own name (DNS rebinding), but not under ours.
+Without a token and without a proxy's header, everyone who can reach the address may. With a token, a header or both, a
+person may see it who shows the token (as a bearer, or by a cookie that `?token=` gives), or whom a trusted proxy names.
+On loopback, and if names are configured, the Host header has to be one of ours: a foreign web page can make a browser
+ask us under the page's own name (DNS rebinding), but not under ours.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _WANTED = f"a token is one word of {TOKEN_MIN_CHARS} characters or more; make it
 
 
 class AccessError(Exception):
-    """The token's file cannot be used: nothing is served without what the site asked for."""
+    """The token's file cannot be used: without the protection that the site asked for, the dashboard is not served."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request says of who asks.
+    """The facts by which a request is judged.
 
     Attributes:
         peer: The address that it comes from; empty if it is not an IP address.
-        local: Our address that it came to; the same.
+        local: Our address that it came to; empty if it is not an IP address.
         users: All values of the proxy's header.
     """
 

@@ -1,8 +1,8 @@
-"""Takes the names of users and jobs out of a snapshot for everybody whom the HTTP side answers. Pure.
+"""Takes the names of users and jobs out of a snapshot for all clients of the HTTP side. Pure.
 
-Their fields become `hidden`, and so does each of these names where a sentence has it as a word. The name of a job that
-may as well be a word of the sentence (`nan`, `rank`) does so only where it stands as a name: quoted, behind `job`, in a
-path. Otherwise the sentence would not be true any more, and whoever knows such sentences could guess the name.
+The fields become `hidden`, and so does each name that is a word of a sentence. A job's name that may be a usual word
+(`nan`, `rank`) is hidden only if it stands as a name: quoted, behind `job`, in a path. Otherwise the sentence would not
+be true any more, and whoever knows such sentences could guess the name.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 HIDDEN = "hidden"
 NAMES_MAX = 20_000
-"""Names that are remembered: those of the newest hundred incidents and of all jobs are far fewer."""
+"""The most names that are remembered: the newest hundred incidents and all jobs have far fewer."""
 PHRASES_MAX = 500
-"""Of these, names that are more than one word: each is looked for by itself."""
+"""The most remembered names of several words: each is looked for by itself."""
 FOLDERS = frozenset({"report", "folder"})
 """Paths of a user's, which may also be named for the job."""
 SENTENCES = frozenset({"reason", "why", "word", "evidence", "doing", "error", "still", "troubles"})
@@ -30,18 +30,18 @@ _BEHIND_JOB = re.compile(
     "that|is|has|in|was|may|of|runs|are|on|and|with|have|for|does|would|only|ended|can|waits|or|if|still|not|to|had|"
     "must|starts|left|leaves|goes|ends|should|needs|will|did|by|were"
 )
-"""What sentences of our own go on with behind `job`."""
+"""The words that follow `job` in our own sentences."""
 
 
 EMPTY: dict[str, Any] = dict.fromkeys(
     ("nodes", "standby", "jobs", "waiting", "incidents", "lost_gres", "blind_nodes", "troubles", "notify"), ()
 )
-"""What names nodes, if strangers may not see them."""
+"""The keys that name nodes, hidden if strangers may not see nodes."""
 NODES = frozenset({"nodes", "reservations", "partitions", "unknown", "all"})
 
 
 def of_strangers(private: Collection[str]) -> frozenset[str]:
-    """Return what is hidden from those of whom nobody knows who they are, by slurm.conf's `PrivateData`."""
+    """Return what to hide from clients of unknown identity, by slurm.conf's `PrivateData`."""
     if frozenset(private) & {"jobs", *NODES}:
         return frozenset({"jobs", "users"})
     return frozenset({"users"} if private else ())
@@ -57,9 +57,9 @@ def without_nodes(snapshot: Mapping[str, Any], private: Collection[str]) -> dict
 
 
 class Hiding:
-    """Hides what the site chose, `jobs` (their names) or `users`.
+    """Hides the names of `jobs` or `users`, as the site chose.
 
-    It remembers the names that it has seen: a sentence may name a user whose job has ended since.
+    It remembers names: a sentence may name a user whose job has ended since.
     """
 
     def __init__(self, what: Collection[str]) -> None:
@@ -85,7 +85,7 @@ class Hiding:
         return {**shown, "hidden": [what for what in ("jobs", "users") if getattr(self, what)]}
 
     def also(self, what: Collection[str]) -> None:
-        """Hide this besides what the site chose, until the next call."""
+        """Hide `what` in addition to the site's choice, until the next call."""
         hidden = self._chosen.union(what)
         self.jobs, self.users = "jobs" in hidden, "users" in hidden
 
@@ -125,7 +125,7 @@ def _is_ordinary(name: str, nodes: Collection[str | None]) -> bool:
 
 
 def _hidden(found: re.Match[str], *, everywhere: bool | None) -> str:
-    """What stands for these words of a sentence; `everywhere` is None if they are no name."""
+    """Return the text for these words of a sentence; `everywhere` is None if the words are not a name."""
     if everywhere is None or not (everywhere or _stands_as_name(found)):
         return found[0]
     return HIDDEN

@@ -78,7 +78,7 @@ _OLDEST: Mapping[str, Row] = {
     "incidents": {"job": "", "id": "", "outcome": ""},
     "standby": {"short": 0},
 }
-"""What `needs` reads of each row."""
+"""The fields of each row that `needs` reads, with values for rows that lack them."""
 
 
 def _table(name: str, rows: Mapping[str, Element]) -> Section:
@@ -198,7 +198,7 @@ def _who(job: Row) -> tuple[Element, ...]:
 
 
 def _spent(spent: Mapping[str, Any]) -> Element:
-    """Where a training's time went, as a bar; the same in words is its name."""
+    """Return the use of a training's time as a bar; the bar's name says the same in words."""
     known = [(s.value, float(spent.get(s.value) or 0.0)) for s in Spent]
     whole = sum(value for _, value in known) or 1.0
     words = ", ".join(f"{name} {100 * v / whole:.1f} %" for name, v in known if v > 0)

@@ -40,12 +40,12 @@ MEANINGS = {
 
 
 def of_key(snapshot: Row, key: str) -> Row | None:
-    """The incident of this key, among those that the snapshot carries."""
+    """Return the incident of this key, if the snapshot has it."""
     return next((i for i in snapshot.get("incidents", ()) if isinstance(i, dict) and i.get("key") == key), None)
 
 
 def badge(incident: Row) -> Element:
-    """How it stands, in words and in a colour."""
+    """Return the state of an incident, in words and in a colour."""
     outcome, state = str(incident.get("outcome") or ""), str(incident.get("state") or "")
     colour = "warn" if is_open(incident) else "good" if outcome in GOOD else "bad"
     known = outcome or state
@@ -53,7 +53,7 @@ def badge(incident: Row) -> Element:
 
 
 def headline(incident: Row) -> str:
-    """One sentence: what is at fault; where it did not end well, how it ended."""
+    """Return one sentence: what is at fault, or how the incident ended if it did not end well."""
     verdict = _part(incident, "verdict")
     outcome = str(incident.get("outcome") or "")
     well = outcome in ("", "running", "resumed", "observed")
@@ -62,7 +62,7 @@ def headline(incident: Row) -> str:
 
 
 def card(incident: Row) -> Element:
-    """What happens to one incident now."""
+    """Return a card with the present state of one incident."""
     plan, verdict = _part(incident, "plan"), _part(incident, "verdict")
     actions: list[Row] = [a for a in incident.get("actions", ()) if isinstance(a, dict)]
     suspects = ", ".join(map(str, plan.get("evict") or verdict.get("suspects") or ()))

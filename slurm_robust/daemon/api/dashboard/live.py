@@ -1,7 +1,7 @@
-"""Sends what changes to those who watch: server-sent events, bounded in watchers, in memory and in rate.
+"""Sends changes to open pages: server-sent events, bounded in number of watchers, memory and rate.
 
-All who watch the same page get the same bytes. A client that does not read is dropped; a browser then connects again,
-and gets what it lacks, or everything.
+All watchers of a page get the same bytes. A client that does not read is dropped; its browser then connects again, and
+gets the missing changes, or everything.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ QUEUE_MAX = 16
 KEPT_MAX, KEPT_MAX_BYTES = 32, 4 << 20
 """Changes that are kept for those who load a page and connect a moment later."""
 PAGES_MAX = 64
-"""Pages of which the last board is kept, besides those that somebody watches."""
+"""The number of pages without watchers of which the last board is kept."""
 GAP_S = 0.2
-"""Between two changes: a storm of snapshots becomes a few of them."""
+"""The least time between two changes, so that many snapshots at once become a few changes."""
 WARM_S = 600.0
-"""A page is kept up to date for so long after it was asked for, though nobody watches."""
+"""The time for which a page without watchers is kept up to date after a request for it."""
 BEAT_S = 5.0
 WRITE_S = 20.0
 """A watcher that takes no byte for so long is dropped."""
@@ -36,7 +36,7 @@ RETRY_MS = 1000
 
 
 class Watcher:
-    """One who watches: what waits to be sent."""
+    """One watcher of a page, with the messages that wait to be sent."""
 
     def __init__(self) -> None:
         self.waiting: deque[bytes] = deque()
@@ -59,7 +59,7 @@ class Watcher:
 
 
 class LivePage:
-    """One page: its last board, and those who watch it."""
+    """One page: its last board, and its watchers."""
 
     def __init__(self, boot: str, make: Callable[[dict[str, Any]], Board | None]) -> None:
         self.watchers: set[Watcher] = set()
@@ -74,11 +74,11 @@ class LivePage:
 
     @property
     def version(self) -> str:
-        """Which board this is, in this process."""
+        """The name of this board, in this process."""
         return f"{self._boot}-{self._version}"
 
     def refresh(self, snapshot: dict[str, Any]) -> bytes | None:
-        """Make the board of this snapshot; the message that says what has changed, or None."""
+        """Make the board of this snapshot; return the message with the changes, or None."""
         if snapshot is self._of:
             return None
         old, new = self.board, self._make(snapshot)
@@ -116,7 +116,7 @@ class LivePage:
         return self._html or {}
 
     def since(self, version: str) -> list[bytes]:
-        """What a browser lacks that shows this version: the changes since then, or everything."""
+        """Return the messages that a browser with this version lacks: the changes since then, or everything."""
         boot, _, number = version.rpartition("-")
         if boot == self._boot and number.isdecimal() and len(number) < 20:
             known = int(number)
@@ -130,7 +130,7 @@ class LivePage:
 
 
 class Live:
-    """All pages that somebody looks at."""
+    """All pages that are watched."""
 
     def __init__(
         self, snapshot: Callable[[], dict[str, Any]], now_s: Callable[[], float], boot: str, gap_s: float = GAP_S
@@ -162,13 +162,13 @@ class Live:
         return channel
 
     def changed(self) -> None:
-        """A new snapshot has come: those who watch are told at once, or soon where they were told just now."""
+        """Note a new snapshot: watchers are told at once, or soon if they were told just now."""
         if self._timer is None and not self._is_closed:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(max(loop.time(), self._next_at_s), self._tell)
 
     def forget(self) -> None:
-        """Forget the pages that nobody watches."""
+        """Forget the pages without watchers."""
         self._channels = OrderedDict((name, c) for name, c in self._channels.items() if c.watchers)
 
     def close(self) -> None:

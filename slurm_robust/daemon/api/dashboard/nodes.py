@@ -1,6 +1,6 @@
-"""Thousands of nodes as a grid: a square each, by hardware class, in the order of their names. Pure.
+"""Draws thousands of nodes as a grid: a square each, by hardware class, in the order of their names. Pure.
 
-Squares keep their places, so that a rack or a switch that is gone is seen as a block. What is well is pale.
+Squares keep their places, so that a lost rack or switch is seen as a block. Healthy nodes are pale.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _DRAINED = NodeState.DRAINED.value
 CLASSES_MAX = 12
 """Hardware classes that have a grid of their own; the nodes of all others share one."""
 MANY, VERY_MANY = 200, 2000
-"""From so many nodes on, the squares are smaller."""
+"""The numbers of nodes from which on the squares are smaller."""
 FOREIGN = "foreign"
 MEANINGS = {
     NodeState.ACTIVE.value: "runs a job",
@@ -28,7 +28,7 @@ MEANINGS = {
     NodeState.DRAINED.value: "drained by srobust",
     FOREIGN: "drained or down otherwise",
 }
-"""Class of a square → what it means, in the order of the legend."""
+"""Class of a square → its meaning, in the order of the legend."""
 
 
 def shown_state(node: Row) -> str:
@@ -40,7 +40,7 @@ def shown_state(node: Row) -> str:
 
 
 def legend(nodes: list[Row]) -> dict[str, Element]:
-    """How many nodes there are in each state."""
+    """Return how many nodes there are in each state."""
     counts = Counter(map(shown_state, nodes))
     return {
         state: element(
@@ -101,7 +101,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _square(node: Row) -> Element:
-    """The square of a node: what it tells is made of its state, unless there is more to say."""
+    """Return the square of a node; its text is made of the state, unless there is more to say."""
     state = shown_state(node)
     story = node.get("reason") or node.get("word") or ""
     if repair := node.get("repair"):

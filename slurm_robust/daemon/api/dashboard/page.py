@@ -37,12 +37,12 @@ ACTIONS = ("called", "action", "on", "came to", "reason")
 
 @dataclass(frozen=True)
 class Frame:
-    """What a page shows besides its board.
+    """The parts of a page beside its board.
 
     Attributes:
-        assets: Name of a file → its address.
-        events: What the script asks for changes.
-        version: Of the board.
+        assets: Name of a static file → its address.
+        events: The address that the script asks for changes.
+        version: The version of the board.
     """
 
     now_s: float
@@ -112,7 +112,7 @@ def message_page(title: str, sentences: Sequence[str], frame: Frame) -> str:
 
 
 def report_index(pages: Sequence[tuple[str, str, float | None]], frame: Frame) -> str:
-    """The list of the report's pages: (file, what it covers, when it was made); without any, why there are none."""
+    """Return the list of the report's pages: (file, period, when it was made); if empty, why there are no pages."""
     items = "".join(
         f'<li><a href="/report/{escape(name)}">{escape(title)}</a> <small>made {local_date(made_at_s)}</small></li>'
         if made_at_s

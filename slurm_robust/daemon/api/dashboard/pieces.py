@@ -1,6 +1,6 @@
-"""Makes small pieces that several pages have: times, links to incidents, commands to type. Pure.
+"""Makes small pieces of pages that several pages have: times, links to incidents, commands to type. Pure.
 
-No piece depends on the time now: the browser's script writes ages, and a board changes only where the state does.
+No piece depends on the time now: the browser's script writes ages, and a board changes only if the state does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def local_date(at_s: float) -> str:
 
 
 def moment(at_s: object) -> Element | str:
-    """When something was: the time of the day, with the date in its title; a dash where that is not known."""
+    """Return the time of day of a moment, with the date in the title; a dash if it is not known."""
     if not isinstance(at_s, int | float) or at_s <= 0:
         return DASH
     iso = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_s))
@@ -36,7 +36,7 @@ def moment(at_s: object) -> Element | str:
 
 
 def age(at_s: object) -> Element | str:
-    """How long ago something was, which the browser's script keeps true; without scripts the time of the day."""
+    """Return the age of a moment, which the browser's script updates; without scripts the time of day."""
     if not isinstance(at_s, int | float) or at_s <= 0:
         return ""
     # A screen reader would read it aloud each second.
@@ -63,7 +63,7 @@ def row_id(kind: str, name: object) -> str:
 
 
 def quoted(text: object) -> str:
-    """Any text, as a part of an address or an id."""
+    """Return any text as a part of an address or an id."""
     return quote(str(text), safe="", errors="replace")
 
 
@@ -73,7 +73,7 @@ def percent(share: object) -> str:
 
 
 def seconds(value: object) -> str:
-    """A duration; a dash where it is not known."""
+    """Return a duration; a dash if it is not known."""
     if not isinstance(value, int | float):
         return DASH
     return f"{value:.2f} s" if value < 10 else duration(value)

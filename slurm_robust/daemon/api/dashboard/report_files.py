@@ -1,4 +1,4 @@
-"""Reads the report's pages, which the daemon makes once an hour, by name, and only those that are known."""
+"""Reads the report's pages, which the daemon makes once an hour, by name, and only known names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from slurm_robust.wire import plain_file
 
 PAGES: Mapping[str, str] = {"day.html": "the last day", "week.html": "the last week", "month.html": "the last 30 days"}
-"""File → what it covers."""
+"""File → the period of the page."""
 MAX_BYTES = 32 << 20
 _SCRIPT = re.compile(rb"<script>(.*?)</script>", re.DOTALL)
 
@@ -26,11 +26,11 @@ class ReportFiles:
 
     @property
     def shown(self) -> Mapping[str, str]:
-        """Those that are shown, or will be: file → what it covers."""
+        """The pages that are shown, or will be: file → period."""
         return PAGES if self._folder is not None else {}
 
     def made_at_s(self, name: str) -> float | None:
-        """When this page was made; None if it is not there."""
+        """Return when this page was made; None if it does not exist."""
         try:
             state = os.lstat(self._path(name))
         except (OSError, LookupError):
@@ -52,9 +52,10 @@ class ReportFiles:
 
 
 def policy(body: bytes) -> str:
-    """The page is one file: its styles and scripts are inside. It is kept apart from the dashboard all the same.
+    """Return the policy of a report's page, which is one file: its styles and scripts are inside.
 
-    In the sandbox it has an origin of its own, so it can neither read the dashboard nor use its cookie.
+    The page is nevertheless kept apart from the dashboard: in the sandbox it has an origin of its own, so it can
+    neither read the dashboard nor use its cookie.
     """
     digests = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in _SCRIPT.findall(body)]
     scripts = " ".join(f"'sha256-{digest}'" for digest in digests[:16]) or "'none'"

@@ -1,4 +1,4 @@
-"""Lists an incident's stages, from the last progress to the next step: what has happened, and what comes next. Pure."""
+"""Lists an incident's stages, from the last progress to the next step: stages so far, and the expected ones. Pure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NAMES = {
 }
 """Key of an incident's times → its name, in the order of `docs/json.md`."""
 EXPECTED = ("decided", "accepted", "stopped", "running", "first_new_step")
-"""What is to come, while an incident is under way."""
+"""The stages that are expected while an incident is under way."""
 
 
 def stamps(incident: Row) -> list[tuple[str, float]]:
-    """(key, seconds since the epoch) of what has happened, in order of time."""
+    """Return (key, seconds since the epoch) of each stamp, in order of time."""
     times = incident.get("times")
     known = {k: float(v) for k, v in times.items() if isinstance(v, int | float)} if isinstance(times, dict) else {}
     order = list(NAMES)
@@ -42,7 +42,7 @@ def is_open(incident: Row) -> bool:
 
 
 def stage_list(incident: Row) -> Element:
-    """The stages as a list: each with its time, and how long after the one before it came."""
+    """Return the stages as a list: each with its time, and its distance from the stage before."""
     done = stamps(incident)
     items = []
     last_s = done[0][1] if done else 0.0
@@ -61,11 +61,11 @@ def stage_list(incident: Row) -> Element:
 
 
 def short(seconds: float) -> str:
-    """A pause between two stages: to the tenth of a second where it is short."""
+    """Return a pause between two stages in words: a short one to the tenth of a second."""
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
 def back_after(incident: Row) -> str:
-    """From the fault to the first step after it, as the metrics have it; empty if it did not come back."""
+    """Return the time from the fault to the first step after it, as in the metrics; empty if there was no step."""
     took_s = back_s(dict(stamps(incident)))
     return "" if took_s is None else short(took_s)

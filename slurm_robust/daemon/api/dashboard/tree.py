@@ -25,7 +25,7 @@ Piece = Element | str | None
 
 
 def element(tag: str, *children: Piece, **attributes: object) -> Element:
-    """An element; `class_` is `class`, `data_at` is `data-at`. An attribute or child that is None is left out."""
+    """Return an element; `class_` is `class`, `data_at` is `data-at`. An attribute or child of None is left out."""
     return Element(
         tag,
         tuple((k.rstrip("_").replace("_", "-"), visible(str(v))) for k, v in attributes.items() if v is not None),
@@ -51,7 +51,7 @@ def html(piece: Element | str) -> str:
 
 
 def wire(piece: Element | str) -> Any:
-    """As JSON: a text, or `[tag, {attribute: value}, child, …]`."""
+    """Return a piece as JSON: a text, or `[tag, {attribute: value}, child, …]`."""
     if isinstance(piece, str):
         return piece
     return [piece.tag, dict(piece.attributes), *[wire(child) for child in piece.children]]
@@ -76,16 +76,16 @@ class Section:
 
 @dataclass(frozen=True)
 class Board:
-    """All that changes on one page, and what the page is called while it shows this."""
+    """The changing content of one page, and the page's title with this content."""
 
     title: str
     sections: Mapping[str, Section]
 
 
 def difference(old: Board, new: Board) -> dict[str, Any] | None:
-    """What a browser that shows `old` has to change to show `new`; None if it has to load the page anew.
+    """Return the changes from `old` to `new` for a browser; None if the browser has to load the page anew.
 
-    By section: `rows` that are new or have changed, and `order`, the names of all rows, where that has changed.
+    By section: `rows` has new and changed rows, and `order` the names of all rows if their order has changed.
     """
     if _shape(old) != _shape(new):
         return None
@@ -104,7 +104,7 @@ def difference(old: Board, new: Board) -> dict[str, Any] | None:
 
 
 def everything(board: Board) -> dict[str, Any]:
-    """All rows, as `difference` has them."""
+    """Return all rows, in the form of `difference`."""
     return {
         name: {"rows": {key: wire(row) for key, row in section.rows.items()}, "order": list(section.rows)}
         for name, section in board.sections.items()

@@ -1,4 +1,4 @@
-"""Answers requests for the pages and what they need: routes, who is answered, and the headers of every answer."""
+"""Answers requests for the pages and their files: routes, access, and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 OPEN_PATHS = frozenset({"/healthz"})
-"""Answered without a token: they tell nothing but that the daemon lives."""
+"""The paths that are answered without a token: they only tell that the daemon lives."""
 KEY_MAX_CHARS = 400
 GZIP_FROM_BYTES = 4096
 
@@ -80,7 +80,7 @@ class Dashboard:
         app.router.add_get("/static/{name}", self._static)
 
     def rehearse(self) -> None:
-        """Make each page once: some modules are loaded only by what it shows."""
+        """Make each page once: some modules are loaded only by the content of a page."""
         snapshot = {
             "nodes": [{"name": f"n{n}", "node_state": "drained", "owner": "slurm", "since_s": 1.0} for n in (1, 2)],
             "jobs": [{"job": "1", "claim": "watching", "suspected_at_s": 1.0, "incident": "", "user": ""}],
@@ -93,7 +93,7 @@ class Dashboard:
 
     @property
     def known_paths(self) -> tuple[str, ...]:
-        """One of each kind, to be asked for before root is given up."""
+        """One path of each kind, requested before root is given up."""
         return ("/", "/incidents/none", "/events?page=none", "/report/", "/report/none", "/static/dashboard.js")
 
     @web.middleware

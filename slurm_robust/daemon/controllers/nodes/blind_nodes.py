@@ -47,7 +47,7 @@ class BlindNodes:
         self.context, self.kind = context, kind
         self._told_key = f"{kind}_nodes_told"
         self.notes: dict[str, str] = {}
-        """Node → what it says, for its row."""
+        """Node → its note, for the node's row."""
         self.groups: tuple[BlindGroup, ...] = ()
         """The largest first."""
         self._untold: frozenset[str] = frozenset()
@@ -58,7 +58,7 @@ class BlindNodes:
         self._untold = frozenset()
 
     def tick(self) -> None:
-        """After each reading of the nodes."""
+        """Compare the nodes that cannot check themselves with those told before, after each reading of the nodes."""
         context, now_s = self.context, self.context.now_s()
         blind = self._blind(now_s)
         self.groups = _groups(blind)

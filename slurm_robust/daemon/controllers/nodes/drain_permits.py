@@ -1,6 +1,6 @@
 """Keeps the drain permits in the nodes' comments, where prolog, epilog and health check read them.
 
-They are renewed only while the breaker is closed and plans are carried out; where the daemon is dead, they expire.
+Permits are renewed only while the breaker is closed and plans are carried out; without a daemon they expire.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from slurm_robust.slurm.values import fold
 
 LASTS_S = 1200.0
 RENEW_BELOW_S = 660.0
-"""So one call in about nine minutes renews the permits of the whole site."""
+"""The rest of a permit below which it is renewed, so that a call in about nine minutes renews all permits."""
 RETRY_S = 30.0
 COMPARE_AGAIN_S = 30.0
-"""While no node changes, they are compared this often: permits run out, and drains get old."""
+"""The time between two comparisons while no node changes: permits run out, and drains get old."""
 KEY = "drain_permits"
-"""In the journal: only the last call is kept."""
+"""The key, in the journal, of actions for permits: only the last call is kept."""
 
 
 class DrainPermits:
@@ -39,7 +39,7 @@ class DrainPermits:
         self._retry_at_s, self._compared = 0.0, None
 
     async def tick(self) -> None:
-        """After each reading of the nodes."""
+        """Renew or withdraw permits if needed, after each reading of the nodes."""
         context, now_s = self.context, self.context.now_s()
         if not context.acting or not context.readings.nodes_at_s or now_s < self._retry_at_s:
             return

@@ -19,7 +19,7 @@ from slurm_robust.policy.cluster.recovery_step import ENDED
 from slurm_robust.slurm.client import Job, Node
 
 HELD = frozenset(("RESV_DEL_HOLD", "REQUEUE_HOLD", "SPECIAL_EXIT", "STOPPED"))
-"""States of a check that nobody but the daemon would end: its reservation was deleted, for example."""
+"""States of a check that only the daemon would end: its reservation was deleted, for example."""
 REFUSED_AFTER_S = 2.0
 """A waiting job whose reason does not end by waiting is taken for refused after this time."""
 NO_VERDICT = "is slurm_robust installed there? On the node: srobust check --stage full"
@@ -43,9 +43,9 @@ def over(job: Job) -> bool:
 
 
 def running_check(context: DaemonContext, name: str, since_s: float = math.inf) -> Job | None:
-    """A check of that name that has not ended: the daemon may have been killed before it wrote the job id down.
+    """Return a check of that name that has not ended: the daemon may have been killed before it wrote the job id down.
 
-    One that was submitted since then counts, too, where it has ended.
+    A check that was submitted since `since_s` counts even if it has ended.
     """
     jobs = [j for j in context.readings.jobs.values() if j.name == name and j.user == context.account]
     return next((j for j in jobs if j.state not in ENDED or j.submit_at_s >= since_s), None)
@@ -111,7 +111,7 @@ def result_of(
 
 
 def _why_no_start(job: Job, since_s: float, limit_s: float) -> str:
-    """Why a check that has not ended is not waited for any more; empty if it is."""
+    """Return why to give up waiting for a check that has not ended; empty to wait."""
     if job.state in HELD:
         return f"Slurm holds the recheck ({job.state}: {job.reason})"
     if job.state == "PENDING" and job.restart_count:

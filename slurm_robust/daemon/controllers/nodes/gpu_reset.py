@@ -16,10 +16,10 @@ from slurm_robust.policy.cluster.repair import RepairTry
 
 RESET_TIMEOUT_S = 300
 STOPPED_FILE = "/run/slurm_robust/stopped_for_reset"
-"""What the job has stopped, a unit a line: a job that was killed could not start them again, and the next one does."""
+"""The file of units that the job has stopped, one a line: the next job starts them again if this one is killed."""
 
 _CLEAR = shlex.join((sys.executable, "-m", "slurm_robust.cli.main", "check", "--clear-xid", "all"))
-"""A latched XID is withdrawn by whoever reset the GPU; one that is still there comes again."""
+"""The command that withdraws latched XIDs after a GPU reset; an XID that is still there comes again."""
 
 _RESET = """\
 list={stopped_file}

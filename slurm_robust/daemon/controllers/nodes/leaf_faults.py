@@ -22,12 +22,12 @@ SETTLES_S = 3.0
 
 
 class LeafFaults:
-    """Compares each reading of the nodes with the switches of topology.conf, where there is one."""
+    """Compares each reading of the nodes with the switches of topology.conf, if there is one."""
 
     def __init__(self, context: DaemonContext, actor: Actor, ledger: NodeLedger) -> None:
         self.context, self.actor, self.ledger = context, actor, ledger
         self._since_s: dict[str, float] | None = None
-        """Since when each node has lost the network; None before the first reading: nobody knows it of those."""
+        """Since when each node has lost the network; None before the first reading, when these times are unknown."""
         self._faults: list[LeafFault] = []
         self._told: dict[str, frozenset[str]] = {}
         self._explained: set[str] = set()
@@ -43,7 +43,7 @@ class LeafFaults:
         return next((fault.cause for fault in self._faults if node in fault.nodes), "")
 
     async def tick(self) -> None:
-        """After each reading of the nodes, before its drains are counted."""
+        """Find nodes of one switch that failed together, after each reading of the nodes, before drains are counted."""
         context, picture, now_s = self.context, self.context.picture, self.context.now_s()
         nodes = {**picture.silent, **picture.marked, **picture.ours}
         known = self._since_s

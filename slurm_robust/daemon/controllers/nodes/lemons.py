@@ -1,8 +1,8 @@
-"""Gives lemons to quarantine, where the site wants that: one a day at most, never one that the breaker refuses.
+"""Gives lemons to quarantine, if the site wants that: one a day at most, never against the breaker.
 
 Once a day `srobust report lemons` runs as a child with a deadline, with the lowest priority. Its answer names nodes,
-and is believed no more than a claim: the node is checked in full, and a check that passes gives it back with a strike.
-A node with a job is left alone until it is free.
+and is trusted as little as a claim: the node is checked in full, and goes back with a strike if it passes. A node with
+a job is left alone until it is free.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Lemons:
             self._write({node: min(at_s, now_s) for node, at_s in given.items()})
 
     async def tick(self) -> None:
-        """After each reading of the nodes."""
+        """Ask for lemons once a day, and give one to quarantine, after each reading of the nodes."""
         context, now_s = self.context, self.context.now_s()
         if not context.config.lemons.act or not context.acting:
             return
@@ -119,7 +119,7 @@ class Lemons:
         return float(self.context.journal.get(ASKED_KEY, "0"))
 
     def _given(self) -> dict[str, float]:
-        """When each node was given, of the last window."""
+        """Return when each node of the last window was given to quarantine."""
         return {str(node): float(at_s) for node, at_s in json.loads(self.context.journal.get(GIVEN_KEY, "{}")).items()}
 
     def _write(self, given: dict[str, float]) -> None:

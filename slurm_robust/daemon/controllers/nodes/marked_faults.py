@@ -1,7 +1,7 @@
 """Reads the fault markers of nodes: brings the jobs there back, and drains the node; a storm is one alert.
 
-Nothing here remembers how far it came, beside the journal: a marker stays until its node is drained and its jobs have
-left, and each reading of the nodes decides anew what is missing.
+Only the journal keeps the progress of this work: a marker stays until its node is drained and its jobs have left, and
+each reading of the nodes decides anew what is missing.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ STORM_KEY = "fault_storm"
 JOBS_AGE_S = 0.5
 """A reading of the jobs that is older is made again, before anything follows from it."""
 WATCHFUL_S = SUPERVISOR_S + 10.0
-"""How long a marker makes the daemon read the nodes more often."""
+"""The time for which a marker makes the daemon read the nodes more often."""
 LOOK_AGAIN_S = 30.0
 """A marker that has to wait for a person, which was said, is looked at so often."""
 CLEAR_AGAIN_S = 10.0
-"""Between two tries to remove a marker."""
+"""The time between two tries to remove a marker."""
 LATE_TOLD_S = 10.0
 """Nodes whose fault comes after a storm are named in an alert, this often at most."""
 
 
 class MarkedFaults:
-    """Compares each reading of the nodes with the jobs that run where a fault is marked."""
+    """Compares each reading of the nodes with the jobs on nodes with a fault marker."""
 
     def __init__(self, context: DaemonContext, actor: Actor, breaker: Breaker, failures: NodeFailures) -> None:
         self.context, self.actor, self.breaker, self.failures = context, actor, breaker, failures
         self.intake, self.recoveries = failures.intake, failures.recoveries
         self._since_s: dict[str, float] = {}
-        """Since when a node has a marker, whichever."""
+        """Since when a node has any fault marker."""
         self._seen: dict[str, SeenFault] = {}
         self._announced: set[str] = set()
         self._not_before_s: dict[str, float] = {}
@@ -91,7 +91,7 @@ class MarkedFaults:
         self._late_told_s = 0.0
 
     async def tick(self) -> None:
-        """After each reading of the nodes; an error with one node does not delay the others."""
+        """Handle marked faults after each reading of the nodes; an error with one node does not delay the others."""
         context, now_s = self.context, self.context.now_s()
         self._tell_late(now_s)
         marked = context.picture.marked
@@ -182,7 +182,7 @@ class MarkedFaults:
         return names
 
     def _tell_late(self, now_s: float) -> None:
-        """Name the nodes that came after a storm: nobody else will say that they have a fault."""
+        """Name the nodes that came after a storm: no other alert tells their faults."""
         if not self._late or now_s - self._late_told_s < LATE_TOLD_S:
             return
         text = f"{_listed(self._late)}: a fault soon after a storm of such faults ({next(iter(self._late.values()))})"
@@ -192,7 +192,7 @@ class MarkedFaults:
     # --- one node
 
     async def _handle(self, name: str, faults: Mapping[str, SeenFault], gather_s: float) -> None:
-        """Take what is missing of: the jobs brought back, the node drained, the marker removed."""
+        """Do what is missing: bring the jobs back, drain the node, remove the marker."""
         context, fault, marker = self.context, faults[name], faults[name].marker
         key, waited_s = _key(name, marker), context.now_s() - self._since_s[name]
         node = context.readings.nodes[name]
@@ -340,5 +340,5 @@ def _name(node: str, marker: FaultMarker) -> str:
 
 
 def _key(node: str, marker: FaultMarker) -> str:
-    """Of actions that belong to no job's incident."""
+    """Return the key of actions that do not belong to a job's incident."""
     return f"fault.{node}.{marker.at_s}"

@@ -1,7 +1,8 @@
-"""Tests of two nodes together, as jobs of the daemon's account: begun, followed, judged, and tidied up after.
+"""Runs tests of two nodes together, as jobs of the daemon's account: begins, follows, judges and tidies up.
 
 A suspect and its partner are held by a reservation of their own for the few minutes; two standby nodes are in their
-pool's. What the test says of a suspect is for its quarantine to decide; what it says of the others is done here.
+pool's reservation. A suspect's quarantine decides on the result for the suspect; this module acts on the result for
+other nodes.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ AVOID_S = 60.0
 SETTLES_S = 15.0
 """Slurm may show a node busy this long after its test ended."""
 LATER_S = 600.0
-"""Two standby nodes that failed together are checked again after this."""
+"""The time after which two standby nodes that failed together are checked again."""
 SUSPECT, STANDBY = "suspect", "standby"
 
 
 class PairTests:
-    """Every test of two nodes that is under way."""
+    """All tests of two nodes that are under way."""
 
     def __init__(
         self, context: DaemonContext, actor: Actor, breaker: Breaker, nodes: NodeLedger, ledger: PairLedger
@@ -79,7 +80,7 @@ class PairTests:
         return self.ledger.ended(self.context.now_s() - self.context.config.quarantine.strike_window_days * DAY_S)
 
     def failed_with(self) -> dict[str, frozenset[str]]:
-        """By node: those with which it has failed together since it last passed with any."""
+        """Return for each node the nodes with which it has failed together since it last passed such a test."""
         past = self.past()
         names = {name for test in past if test.result == PairResult.TOGETHER for name in test.nodes}
         # Who failed with a node that proved to be the broken one is not blamed for it any more.
@@ -105,7 +106,7 @@ class PairTests:
         return START_S + _hold_minutes(self.config) * 60.0
 
     def outside_pools(self) -> int:
-        """How many idle nodes of nobody's tests have now."""
+        """Return how many idle nodes outside of pools are in tests now."""
         held = self.context.readings.reservations.values()
         pools = in_reservations(held, f"{self.context.config.standby.prefix}-")
         return sum(1 for t in self.ledger.open() if t.purpose == SUSPECT and t.partner not in pools)
@@ -197,7 +198,7 @@ class PairTests:
         return node is not None and idle(node) and name not in taken
 
     def _drop(self, test: PairTest) -> None:
-        """One of them is busy: nothing was learnt, and nothing counts."""
+        """Drop a test because a node is busy: it has no result, and does not count."""
         self._avoid_until_s[test.partner] = self.context.now_s() + AVOID_S
         self.ledger.dropped(test)
 
@@ -296,7 +297,7 @@ class PairTests:
 
 
 def _minutes(config: NodetestConfig) -> int:
-    """How long the job may take: its tests, their start and their end."""
+    """Return how long the job may take: its tests, their start and their end."""
     return math.ceil((config.budget_s + 60.0) / 60.0)
 
 

@@ -22,7 +22,7 @@ from slurm_robust.slurm.client import Node
 
 HOUR_S = 3600.0
 IDLE_AT_ONCE = 4
-"""Of idle nodes that belong to nobody, no more are held for tests at the same time."""
+"""The most idle nodes outside of pools that are held for tests at the same time."""
 
 
 class Proof:
@@ -32,7 +32,7 @@ class Proof:
         self.context, self.tests, self.ledger = context, tests, ledger
 
     def outcome(self, q: Quarantine, node: Node) -> BackToService | OutOfService | None:
-        """What becomes of it; None while a test is under way or awaited."""
+        """Return what becomes of the node; None while a test is under way or awaited."""
         context = self.context
         if not self.tests.wanted:
             return BackToService("passed its recheck")

@@ -37,11 +37,11 @@ SURE_AFTER_S = 2.0
 RESUME_AFTER_S = 5.0
 """A node that the daemon set DOWN and that responds is resumed, into its quarantine, after this time."""
 BREAKER_WAIT_S = 600.0
-"""While the breaker is open, draining a node that failed is tried again after this time, or after a reset."""
+"""The time after which, with the breaker open, draining a failed node is tried again, unless it is reset before."""
 RELEASE_AGAIN_S = 5.0
-"""Between two tries to delete a reservation that still has a job."""
+"""The time between two tries to delete a reservation that still has a job."""
 SOAK_PAUSE_S = 60.0
-"""Between two rounds of a node that soaks."""
+"""The pause between two rounds of a node that soaks."""
 FOR_NODES = ("Resources", "Priority")
 """Slurm's reasons of jobs that start as soon as there are nodes."""
 OWN_JOBS = "srobust-"
@@ -213,7 +213,7 @@ class Quarantines:
             await self._passed(q, "passed its recheck")
 
     async def _prove(self, q: Quarantine, node: Node) -> None:
-        """It has passed its full check: a test with another node comes next, where there is one to meet."""
+        """Continue after a passed full check: a test with another node comes next, if there is one to test with."""
         if self.context.now_s() < q.next_try_at_s:
             return
         outcome = self.proof.outcome(q, node)
@@ -226,7 +226,7 @@ class Quarantines:
             await self._passed(q, outcome.why, outcome.failed_test)
 
     def _soak(self, q: Quarantine, node: Node) -> bool:
-        """Begin another round of checks, where the site wants that; False if the node goes back."""
+        """Begin another round of checks if the site wants that; return False if the node goes back."""
         if not self._soaks(q, node):
             return False
         until_s = q.since_s + 3600 * self.context.config.quarantine.soak_h
@@ -294,7 +294,7 @@ class Quarantines:
         context.alert("recheck.unknown", f"{q.node}: {word}; tried again later", key=q.node)
 
     async def _while_down(self, q: Quarantine, node: Node) -> None:
-        """A node in quarantine that is DOWN: drained where it does not respond, else resumed and checked.
+        """Handle a quarantined node that is DOWN: drain it if it does not respond, else resume and check it.
 
         A node that the daemon set DOWN, to end a job that it held up, stays DOWN on most sites until it is resumed.
         """

@@ -36,7 +36,7 @@ from slurm_robust.slurm.values import nothing
 UNREPAIRED_MIN = 1440
 """A node that is resumed with its fault is held at least so long: the daemon may die before the job that repairs it."""
 RETRY_S = 30.0
-"""Between two tries of a call that Slurm refused."""
+"""The time between two tries of a call that Slurm refused."""
 
 
 class Repairs:
@@ -75,7 +75,7 @@ class Repairs:
         self.ledger.restart_timers(self.context.now_s())
 
     def learn(self, settings: Mapping[str, str]) -> None:
-        """Which remedies can be carried out here, by slurm.conf as the controller runs it; a lack is said."""
+        """Learn which remedies can be carried out here, by slurmctld's slurm.conf; say which cannot."""
         wanted = {Remedy(name) for name in self.config.remedies}
         lacking: dict[Remedy, str] = {}
         if not self.config.command:
@@ -298,7 +298,7 @@ class Repairs:
 
 
 def doing(t: RepairTry) -> str:
-    """What happens in this try now, in a word or two."""
+    """Return the present action of this try, in a word or two."""
     if t.outcome:
         return f"{t.outcome}, tidying up"
     if t.checked_at_s is not None:

@@ -1,5 +1,5 @@
-"""What is only written down?
+"""What does the daemon only write down?
 
-`trainings` writes down every attempt of every training, `effective_time` sums up their time, `sizes` writes down what
-there was to use, and `lost_jobs` tells of trainings that Slurm forgot.
+`trainings` writes down every attempt of every training, `effective_time` sums up their time, `sizes` writes down the
+sizes of cluster and pools, and `lost_jobs` tells of trainings that Slurm forgot.
 """

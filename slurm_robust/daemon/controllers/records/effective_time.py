@@ -1,4 +1,4 @@
-"""How effectively does each training use its time, now? For the state that the daemon publishes."""
+"""Computes how effectively each training uses its time, now, for the state that the daemon publishes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from slurm_robust.slurm.client import Job
 
 HOUR_S = 3600.0
 AGAIN_S = 30.0
-"""What was computed serves so long, where the job's claim has not changed."""
+"""The time for which a result is reused if the job's claim has not changed."""
 NOTHING: Mapping[str, Any] = {"ettr": None, "ettr_hour": None, "spent": {}, "speed_s": None, "step_at_s": None}
 
 
 @dataclass(frozen=True)
 class ShownTraining:
-    """What was shown of a training, from which comment of its job, and when."""
+    """The last shown state of a training, with the job's comment that it was made from, and its time."""
 
     at_s: float
     comment: str
@@ -31,7 +31,7 @@ class ShownTraining:
 
 
 class EffectiveTimes:
-    """Of every supervised job that runs or waits for its requeue."""
+    """The effective times of every supervised job that runs or waits for its requeue."""
 
     def __init__(self, context: DaemonContext, trainings: Trainings, ledger: AttemptLedger) -> None:
         self.context, self.trainings, self.ledger = context, trainings, ledger
@@ -76,7 +76,7 @@ class EffectiveTimes:
         }
 
     def _attempts(self, job: Job, claim: Claim) -> list[TrainingAttempt]:
-        """The training's attempts, oldest first, the one that runs or waits included."""
+        """Return the training's attempts, oldest first, including the attempt that runs or waits."""
         job_id, running = job.ref.job_id, self.trainings.running.get(job.ref.job_id)
         own = running.times if running is not None and running.times.lineage == claim.lineage else None
         attempts = self.ledger.times_of(job_id, job.user, claim.lineage)

@@ -1,7 +1,7 @@
 """Tells people of trainings that Slurm has forgotten while they ran, as after a slurmctld without its saved state.
 
-A job that ended is shown for `MinJobAge`, and the accounting has its end. Nothing is done: there is no job any more to
-bring back. What was told stands in the journal, and in status for a day.
+A job that ended is shown for `MinJobAge`, and the accounting has its end. There is no job left to bring back, so people
+are only told. The message stays in the journal, and in the status for a day.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class LostJobs:
         self._told: list[dict[str, Any]] = json.loads(context.journal.get(KEY, "[]"))
 
     def shown(self) -> list[dict[str, Any]]:
-        """For the snapshot: those of the last day."""
+        """Return for the snapshot: the lost jobs of the last day."""
         since_s = self.context.now_s() - DAY_S
         return [job for job in self._told if job["seen_at_s"] > since_s]
 
     async def tick(self) -> None:
-        """After each reading of the jobs."""
+        """Tell people of lost jobs, after each reading of the jobs."""
         context, now_s = self.context, self.context.now_s()
         gone, self.trainings.vanished = self.trainings.vanished, []
         gone = [row for row in gone if now_s - row.times.seen_at_s < DAY_S]
@@ -52,7 +52,7 @@ class LostJobs:
         context.alert("training.vanished", lost_trainings(new))
 
     async def _lost(self, gone: list[SupervisedAttempt], now_s: float) -> list[SupervisedAttempt]:
-        """Those that have not ended, as far as anybody can know."""
+        """Return the jobs that have not ended, as far as the accounting knows."""
         context = self.context
         from_s = min(row.times.seen_at_s for row in gone) - BEFORE_S
         runs = list[PastRun]()

@@ -13,7 +13,7 @@ from slurm_robust.slurm.values import gpu_count
 
 
 class Sizes:
-    """Compares the readings with what was written last."""
+    """Compares the readings with the sizes written last."""
 
     def __init__(self, context: DaemonContext, ledger: AttemptLedger) -> None:
         self.context, self.ledger = context, ledger
@@ -24,7 +24,7 @@ class Sizes:
         self._held = {row.pool: (row.wanted, row.nodes) for row in ledger.pool_sizes(now_s, now_s)}
 
     def tick(self, pools: Sequence[Pool]) -> None:
-        """After a reading, with the pools as they are planned now."""
+        """Write down new sizes after a reading, with the pools as they are planned now."""
         readings = self.context.readings
         if readings.picture is not self._picture and readings.nodes_at_s:
             self._picture = readings.picture

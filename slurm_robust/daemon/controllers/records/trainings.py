@@ -22,7 +22,7 @@ from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import gpu_count
 
 WRITE_EVERY_S = 60.0
-"""What only grows (the last step, when the job was last seen) is written this often."""
+"""The time between two writes of values that only grow (the last step, when the job was last seen)."""
 _SAME_STEP_S = 0.5
 _MOST_RESTARTS = 200
 """Restarts within one run that are remembered one by one."""
@@ -30,7 +30,7 @@ _MOST_LINEAGES = 50
 """Trainings in one run of a job: a script may have many; a job that makes up names gets no more rows."""
 _REQUEUED = "REQUEUED"
 _AWAY_S = 60.0
-"""After so long without a reading, launches may have come and gone of which no claim tells any more."""
+"""The time without a reading after which launches may have come and gone without a claim that tells them."""
 
 
 class Trainings:
@@ -39,25 +39,25 @@ class Trainings:
     def __init__(self, context: DaemonContext, intake: ClaimIntake, ledger: AttemptLedger) -> None:
         self.context, self.intake, self.ledger = context, intake, ledger
         self.running: dict[int, SupervisedAttempt] = {row.job_id: row for row in ledger.unfinished()}
-        """By the job's raw id; also those whose training is done while their job goes on."""
+        """The running attempts by the job's raw id, including trainings that are done while their job goes on."""
         self._claims: dict[int, Claim] = {}
         self._dirty: dict[tuple[int, int, int, str], SupervisedAttempt] = {}
         self._seen_s = 0.0
         """The reading before: all rows ran then. 0 before this daemon's first one."""
         self._away = False
-        """Nobody read for a while before this reading."""
+        """Whether the daemon did not read for a while before this reading."""
         self._ended: list[SupervisedAttempt] = []
         """Whose job's end was seen since the last writing."""
         self._write_at_s = 0.0
         self.vanished: list[SupervisedAttempt] = []
-        """Whose jobs Slurm does not know any more; whoever tells of them takes them from here."""
+        """Attempts whose jobs Slurm does not know any more; `lost_jobs` takes them from here to tell people."""
 
     def restart_timers(self) -> None:
         """The clock was set back: write at once."""
         self._write_at_s = 0.0
 
     def tick(self) -> None:
-        """After each reading of the jobs and their claims."""
+        """Compare attempts with jobs and claims, after each reading of the jobs."""
         jobs, now_s, urgent = self.context.readings.jobs, self.context.now_s(), False
         self._away = self.context.readings.jobs_at_s - self._seen_s > _AWAY_S
         for job_id in list(self.running):
@@ -135,7 +135,7 @@ class Trainings:
         return SupervisedAttempt(*who, times, run_at_s=job.start_at_s)
 
     def _told_at_s(self, claim: Claim) -> float:
-        """When the claim was written, as far as that can be true."""
+        """Return when the claim was written, limited to times that can be true."""
         now_s = self.context.now_s()
         return claim.at_s if 0 < claim.at_s <= now_s else now_s
 
@@ -163,7 +163,7 @@ class Trainings:
         )
 
     def _gpus(self, row: SupervisedAttempt, job: Job | None, told: Mapping[str, float]) -> int:
-        """By Slurm's record of the job; else what the job tells, but no more than its nodes have."""
+        """Return the GPUs by Slurm's record of the job; else by the claim, but no more than the nodes have."""
         if job is not None and (given := gpu_count(job.gres)):
             return given * len(row.nodes)
         nodes = self.context.readings.nodes
@@ -232,13 +232,13 @@ def _same_run(row: SupervisedAttempt, job: Job | None) -> bool:
 
 
 def _milestones(row: SupervisedAttempt) -> tuple[object, ...]:
-    """What is written at once."""
+    """Return the values whose change is written at once."""
     times = row.times
     return times.first_step_at_s, times.first_new_step_at_s, times.restarts_within, times.end_at_s, row.state
 
 
 def _steps(times: TrainingAttempt, first: float | None, new: float | None) -> dict[str, Any]:
-    """First steps of the attempt, and of the restarts within it: each claim tells those of the latest launch."""
+    """Return first steps of the attempt, and of its restarts: each claim tells the steps of the latest launch."""
     if first is None:
         return {}
     if times.first_step_at_s is None or abs(first - times.first_step_at_s) < _SAME_STEP_S:
@@ -254,9 +254,9 @@ def _steps(times: TrainingAttempt, first: float | None, new: float | None) -> di
 
 
 def _unwatched(times: TrainingAttempt, steps: Mapping[str, Any], claim: Claim) -> dict[str, Any]:
-    """What was not seen before a launch that is new after a while without readings: until the incident that it tells.
+    """Return the time that was not seen before a launch that is new after a while without readings.
 
-    That incident may be the last of several.
+    It ends with the incident that the launch tells, which may be the last of several.
     """
     within = steps.get("restarts_within", times.restarts_within)
     if times.first_step_at_s is None and "first_step_at_s" in steps:

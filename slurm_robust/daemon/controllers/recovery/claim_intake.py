@@ -1,16 +1,16 @@
 """Reads the claims that jobs write into their Comment, as untrusted text, and turns an accepted one into a plan.
 
-What happens to a claim between Comment and requeue, in this order:
+The way of a claim between Comment and requeue, in this order:
 
 1. `tick` finds a Comment with a claim that it has not read yet; `claim.parse` checks every field of it.
 2. `_weigh` drops a claim of an earlier attempt, or one that was weighed before: each incident is weighed once.
 3. `_refusal` applies the rules of `policy.cluster.recovery_plan.check_claim` (the job's own nodes only, caps on seats).
-4. `_decide` reads Slurm again and calls `recovery_plan.plan`, which writes down every action of the recovery. While the
-   breaker is open, where a bound on claims is reached, or for weak evidence, no action takes a suspect out of service:
-   the job gets a seat without it, and nothing more.
+4. `_decide` reads Slurm again and calls `recovery_plan.plan`, which writes down every action of the recovery. If the
+   breaker is open, a bound on claims is reached, or the evidence is weak, no action takes a suspect out of service: the
+   job only gets a seat without the suspect.
 5. A refusal is closed in the journal, and answered in `AdminComment`. In observe mode the plan is only written down.
 6. `Recoveries.start` writes the plan to the journal. From then on `recoveries` takes the steps that
-   `policy.cluster.recovery_step.next_step` names: quarantine, seat, answer, requeue, and what follows.
+   `policy.cluster.recovery_step.next_step` names: quarantine, seat, answer, requeue, and later steps.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from slurm_robust.slurm.values import fold
 
 MARK = "[[srobust:"
 YIELD_S = 6.0
-"""How long a user's own daemon waits for the answer of the site's daemon, where that one is alive."""
+"""The time that a user's own daemon waits for the answer of the site's daemon, if that daemon is alive."""
 AGAIN_S = 1.0
 """Claims that come together are decided on one reading; one that is older is made again."""
 EXPECT_S = 60.0
-"""How long one job's claim makes the daemon read the jobs more often."""
+"""The time for which one job's claim makes the daemon read the jobs more often."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class ClaimIntake:
                 self.ledger.quarantine(Quarantine(*suspect, now_s, now_s, user=row.user))
 
     def refusal(self, job: Job, claim: Claim) -> Refusal | None:
-        """Why this claim is refused, as far as that is known without calling Slurm."""
+        """Return why this claim is refused, as far as that is known without calling Slurm."""
         context = self.context
         if (other := self.recoveries.of_job(job.ref.job_id)) is not None and other.recovery.kind != NODE_LOST:
             return Refusal(f"a recovery of this job is under way already ({other.incident.id})")
@@ -228,7 +228,7 @@ class ClaimIntake:
         return caps.told(job, check_claim(job, claim, caps.usage(job, claim.step), context.config))
 
     def kept_in_service(self, job: Job, claim: Claim) -> str:
-        """What is said, and logged, where a claim's suspects stay in service; empty if they may be taken out."""
+        """Return, and log, why a claim's suspects stay in service; empty if they may be taken out."""
         if not claim.evict:
             return ""
         why = self.breaker.kept_for_claim(ClaimedSuspects(frozenset(claim.evict), job.user, claim.grade))
@@ -266,7 +266,7 @@ class ClaimIntake:
         return decision
 
     def request(self, job: Job, claim: Claim, why: str) -> RecoveryRequest:
-        """What a claim asks for, within the bounds on what claims take out of service."""
+        """Return the request of a claim, within the bounds on taking nodes out of service by claims."""
         kept = self.kept_in_service(job, claim)
         seen = self.recoveries.of_job(job.ref.job_id)
         lost = seen.recovery.bad if seen is not None and seen.recovery.kind == NODE_LOST else ()
@@ -299,7 +299,7 @@ class ClaimIntake:
         )
 
     async def refuse(self, job: Job, claim: Claim, reason: str, *, ended: bool = False) -> None:
-        """Write a refusal down, and answer the job with it; Slurm lets nobody write to one that has `ended`."""
+        """Write a refusal down, and answer the job with it; Slurm allows no answer to a job that has `ended`."""
         context, address = self.context, job.ref.address
         context.alert("claim.refused", f"job {address} of {job.user}: {reason}", key=address, user=job.user)
         # A job that floods the daemon gets only a few rows and answers an hour; the rest is not written down.

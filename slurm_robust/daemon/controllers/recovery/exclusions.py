@@ -19,7 +19,7 @@ from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import expand
 
 AGAIN_S = 60.0
-"""After this time the same nodes are given back again where needed: slurmctld may have forgotten."""
+"""The time after which the same nodes are given back again if needed: slurmctld may have forgotten the change."""
 CHANGED_S = 20.0
 """A waiting job is read again for status at most so often: its user can change its claim at each look."""
 
@@ -35,7 +35,7 @@ class Exclusions:
         self._given_back: dict[int, tuple[frozenset[str], float]] = {}
         """By job: the nodes that were given back, and when."""
         self._asked: dict[int, tuple[frozenset[str], float]] = {}
-        """By job: what recoveries and its own claim left out when Slurm was asked last, and when that was."""
+        """By job: the nodes that recoveries and its own claim left out when Slurm was last asked, and when that was."""
         self.left_out: dict[int, tuple[str, ...]] = {}
         """By waiting job: the nodes that Slurm keeps it from, because a recovery or its own claim excluded them."""
 
@@ -45,7 +45,7 @@ class Exclusions:
         self._asked.clear()
 
     def shown(self, job: Job) -> dict[str, str]:
-        """Why this waiting job leaves nodes out, by node; empty if it leaves none out."""
+        """Return why this waiting job leaves nodes out, by node; empty if it does not leave nodes out."""
         nodes, held = self.context.readings.nodes, {q.node for q in self.ledger.quarantines()}
         why = {n: "fit" if n in nodes and nodes[n].usable else "out of service" for n in self._left_out_now(job)}
         return {name: "in quarantine" if name in held else word for name, word in why.items()}

@@ -1,7 +1,7 @@
-"""Writes down what jobs do without the daemon, and closes incidents that nobody else would close.
+"""Writes down the actions of jobs without the daemon, and closes incidents that no other part closes.
 
-A job that only observes, restarts its step within its own allocation, or stops, asks the daemon for nothing. It reports
-the plan in its claim, so that an admin finds it among the incidents.
+A job that only observes, restarts its step within its own allocation, or stops, does not ask the daemon. It reports the
+plan in its claim, so that an admin finds it among the incidents.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FINAL = {Road.STOP: "stopped", Road.ALERT_ONLY: "alerted"}
 
 
 class IncidentReports:
-    """Reads the reports of all jobs, also of those that have just ended: a last claim is often a report."""
+    """Reads the reports of all jobs, including jobs that have just ended: a last claim is often a report."""
 
     def __init__(self, context: DaemonContext, intake: ClaimIntake, recoveries: Recoveries) -> None:
         self.context, self.intake, self.recoveries = context, intake, recoveries
@@ -47,7 +47,7 @@ class IncidentReports:
         """Jobs that suspect nothing, with the claim by which it was seen whether a hang that was told is over."""
 
     def tick(self) -> None:
-        """After each reading of the jobs."""
+        """Read new reports, and close finished incidents, after each reading of the jobs."""
         jobs = self.context.readings.jobs
         self._read = {i: text for i, text in self._read.items() if i in jobs}
         for job in jobs.values():
@@ -87,7 +87,7 @@ class IncidentReports:
                 self._follow(row, claim, plan)
 
     def _row(self, job: Job, claim: Claim, plan: Plan) -> IncidentRow | None:
-        """The report's incident, written down now where it is new; None if the job has reported too much."""
+        """Return the report's incident, written down now if it is new; None if the job has reported too much."""
         context = self.context
         # The same incident may lead to a claim later (no spare was left): the claim gets the plain key.
         key = f"{incident_key(job, claim.incident)}.{plan.road.value}"
@@ -108,7 +108,7 @@ class IncidentReports:
         return row
 
     def _follow(self, row: IncidentRow, claim: Claim, plan: Plan) -> None:
-        """What has come of the job's own plan by now."""
+        """Note the present result of the job's own plan."""
         journal, times = self.context.journal, self.intake.times_of(claim)
         if row.mode == Mode.OBSERVE.value:
             why = BESIDE if claim.own_mode == Mode.ACT.value else "the job only observes"
@@ -123,7 +123,7 @@ class IncidentReports:
         journal.update_incident(row.key, times=times)
 
     def _close_finished(self) -> None:
-        """Close what nobody else would: a later incident of the job replaced it, or the job has ended."""
+        """Close incidents that no other part closes: a later incident replaced them, or the job has ended."""
         context = self.context
         followed = {f.row.key for f in self.recoveries.open.values()}
         for row in context.journal.unfinished():
@@ -154,7 +154,7 @@ class IncidentReports:
                 self._tell_hang(row, claim)
 
     def _tell_moves(self) -> None:
-        """Say once that a hang which was told is over: the job moves again, and nobody has done anything."""
+        """Say once that a reported hang is over: the job moves again without any action."""
         supervised = self.intake.supervised
         for row, _ in self._left_alone(suspected=False):
             if self._was_told("training.hangs", row) and not self._was_told("training.moves", row):
@@ -163,9 +163,9 @@ class IncidentReports:
         self._at_ease = {i: claim for i, claim in supervised.items() if not claim.suspected_at_s}
 
     def _left_alone(self, *, suspected: bool) -> list[tuple[IncidentRow, Claim]]:
-        """Running jobs that still suspect a fault, or not any more, with the incident after which they were left alone.
+        """Return running jobs that still suspect a fault, or no longer do, with the incident that left them alone.
 
-        Of those that suspect nothing, only the ones whose claim is new.
+        Jobs without a suspicion are returned only if their claim is new.
         """
         found, context = [], self.context
         for job_id, claim in self.intake.supervised.items():

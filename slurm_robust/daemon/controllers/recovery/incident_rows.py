@@ -27,7 +27,7 @@ def new_row(
     decision: Recovery | Refusal | None,
     times: dict[str, float],
 ) -> IncidentRow:
-    """A new incident of this job for the journal, with what was decided."""
+    """Return a new incident of this job for the journal, with the decision."""
     recovery, now_s = decision if isinstance(decision, Recovery) else None, context.now_s()
     attempt = Attempt(context.cluster_name, job.ref.address, job.restart_count, job.start_at_s)
     return IncidentRow(
@@ -52,13 +52,16 @@ def new_row(
 
 
 def report_folder(job: Job) -> str:
-    """Where the wrapper writes its report: beside the job's output file. Text of the job's owner, only to be shown."""
+    """Return where the wrapper writes its report: beside the job's output file.
+
+    The path is text of the job's owner, only to be shown.
+    """
     parent = PurePosixPath(job.std_out).parent if job.std_out.startswith("/") else PurePosixPath(job.work_dir or "/")
     return printable(str(parent / f"slurm-robust-{job.ref.address}"))
 
 
 def reached(claim: Claim) -> str:
-    """Why an incident is closed when its job makes a new step: where it went on from, and its highest step so far."""
+    """Return why an incident is closed when its job makes a new step: where it went on from, and its highest step."""
     step = claim.step_now(claim.restart)
     begun = f"goes on from step {claim.resume_step}, " if claim.resume_step >= 0 else ""
     return f"{begun}step {step} reached" if step >= 0 else "it reached a new step"

@@ -1,9 +1,9 @@
-"""Reads the claims that nobody answered in time: the daemon was away, or its state folder was full.
+"""Reads the claims that were not answered in time: the daemon was away, or its state folder was full.
 
 A job whose claim is not answered requeues itself plainly, without its suspects. Its Comment keeps the claim while it
-waits, and its next attempt repeats it (`Claim.asked`). Each such claim is weighed by the rules of one that comes in
-time: the suspects are quarantined and checked, and a job that still waits gets a seat. Nothing is remembered but the
-incidents of the journal and the answers in Slurm, so a daemon that starts reads what an earlier one has not.
+waits, and its next attempt repeats it (`Claim.asked`). Each such claim is weighed by the rules for a claim in time: the
+suspects are quarantined and checked, and a job that still waits gets a seat. Only the incidents of the journal and the
+answers in Slurm are remembered, so a new daemon reads the claims that an earlier daemon has not read.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ AROUND_S = 5
 """The accounting is asked for the runs within so many seconds of the job's requeue."""
 ACCOUNTING_S = 20.0
 LOOKS_OF_JOB, LOOKS_OF_USER = 5, 60
-"""So many late claims are weighed within an hour: each costs calls to Slurm, and the user can write another at once."""
+"""The most late claims weighed within an hour: each costs calls to Slurm, and a user can write another one at once."""
 
 
 def late_claim(job: Job) -> Claim | None:
-    """The claim of an earlier attempt in a job's Comment, as that attempt wrote it; None if there is none."""
+    """Return the claim of an earlier attempt in a job's Comment, as that attempt wrote it; None if there is none."""
     try:
         claim = protocol.parse(job.comment)
     except ClaimError:
@@ -67,7 +67,7 @@ class LateClaims:
         self._of_job, self._of_user = RateLimit(LOOKS_OF_JOB, 3600.0), RateLimit(LOOKS_OF_USER, 3600.0)
 
     async def tick(self) -> None:
-        """After each reading of the jobs, and after the claims of those that run."""
+        """Weigh late claims, after each reading of the jobs, and after the claims of running jobs."""
         jobs = self.context.readings.jobs
         self._read = {i: text for i, text in self._read.items() if i in jobs}
         for job in jobs.values():
@@ -180,9 +180,9 @@ class LateClaims:
             self.intake.merge_times(job, claim)
 
     async def _ran_on(self, job: Job, claim: Claim) -> tuple[tuple[str, ...], int]:
-        """Where and since when the attempt ran, as the daemon has seen or Slurm remembers; nothing if neither knows.
+        """Return where and since when the attempt ran, as the daemon saw or Slurm remembers; empty if neither knows.
 
-        A claim may name only its job's own nodes, and Slurm shows none of a job that waits.
+        A claim may only name its job's own nodes, and Slurm does not show the nodes of a waiting job.
         """
         if job.state in ENDED and claim.restart == job.restart_count:
             return job.nodes, job.start_at_s

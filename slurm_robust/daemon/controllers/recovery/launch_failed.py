@@ -11,10 +11,10 @@ from slurm_robust.policy.cluster.launch_failed import launch_failed, refused_by
 from slurm_robust.slurm.client import Job, Node
 
 AGAIN_S = 10.0
-"""Between two tries for one hold."""
+"""The time between two tries for one hold."""
 TRIES = 3
 MAX_A_DAY = 5
-"""Releases of one job; after these a person must find out what is wrong with its nodes."""
+"""The most releases of one job in a day; after them a person must find out what is wrong with its nodes."""
 
 
 class LaunchFailed:

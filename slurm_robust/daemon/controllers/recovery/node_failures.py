@@ -17,9 +17,9 @@ from slurm_robust.slurm.client import Job
 from slurm_robust.slurm.values import fold
 
 PATIENCE_S = 1.0
-"""How long Slurm must show the node as silent: one lost ping is no failure."""
+"""The time for which Slurm must show the node as silent: one lost ping is not a failure."""
 STORM_SHARE = 0.5
-"""With more than this share of (at least four) nodes silent, the network or slurmctld is at fault, not the nodes."""
+"""The share of silent nodes (of at least four) above which the network or slurmctld is at fault, not the nodes."""
 
 
 def name_of(gone: list[str]) -> str:
@@ -69,10 +69,10 @@ class NodeFailures:
         return self.context.config.daemon.protect == "all" or job.ref.job_id in supervised
 
     def note_jobs(self) -> bool:
-        """After each reading of the jobs; True if Slurm requeued one and the daemon does not know why.
+        """Note where jobs run, after each reading; return True if Slurm requeued a job for an unknown reason.
 
-        Slurm gives up a frozen node without ever calling it silent, and requeues its job: only what is remembered of
-        where the job ran shows that its node was the reason.
+        Slurm gives up a frozen node without ever calling it silent, and requeues its job: only the remembered nodes of
+        the job show that a node was the reason.
         """
         jobs, supervised = self.context.readings.jobs, self.intake.supervised
         fell = {i: old for i, old in self._ran.items() if i in jobs and fell_back(old, jobs[i])}
@@ -81,7 +81,7 @@ class NodeFailures:
         return bool(fell)
 
     async def tick(self) -> None:
-        """After each reading of the nodes."""
+        """Find lost nodes, after each reading of the nodes."""
         self._report_lost_gres()
         supervised = self.intake.supervised
         jobs = [j for j in self.context.readings.jobs.values() if self._protected(j, supervised)]

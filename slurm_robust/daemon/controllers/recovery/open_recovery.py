@@ -1,4 +1,4 @@
-"""Holds an open recovery: its row in the journal, its timers, and what the policy decides from."""
+"""Holds an open recovery: its row in the journal, its timers, and the inputs of the policy's decision."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class OpenRecovery:
     pointed_since_s: float = 0.0
     lost_since_s: float = 0.0
     awaits_check: bool = False
-    """Its seat awaits a node that is only to be checked first."""
+    """Whether its seat awaits a node that is yet to be checked."""
     left: bool = False
-    """Its job was taken out of the seat, and was not let in since."""
+    """Whether its job was taken out of the seat, and was not let in since."""
     refusals: int = 0
     retry_at_s: float = 0.0
     finished_at_s: float = 0.0
     reopened_at_s: float = 0.0
-    """When it was taken up again after its end."""
+    """When the recovery was taken up again after its end."""
     changed_at_s: float = 0.0
     """When its job or the recovery last changed, as far as the daemon has seen."""
     look_at_s: float = 0.0
     wait_s: float = 0.0
-    """From its last look to the next one."""
+    """The time from its last look to the next one."""
     before: frozenset[tuple[int, int]] = frozenset()
     """Other jobs of its user, each with its restarts, that were there when the seat was last seen closed."""
     job: Job | None = None
@@ -52,7 +52,7 @@ class OpenRecovery:
     """The internal error that was logged last."""
 
     def note_change(self, job: Job | None, now_s: float) -> None:
-        """Look again soon where the job has changed, and the later the longer it has not."""
+        """Look again soon if the job has changed, and later the longer it has not."""
         # What Slurm computes anew while a job waits is no change: its age's priority, and when it might start.
         job = job and replace(job, start_at_s=0, end_at_s=0, priority=min(job.priority, 1))
         if job != self.job or not self.changed_at_s:
@@ -84,7 +84,7 @@ class OpenRecovery:
 
     @property
     def incident(self) -> Incident:
-        """What is known of the incident."""
+        """The incident of the recovery."""
         return self.row.incident
 
     def called(self, context: DaemonContext) -> frozenset[ActionKind]:
@@ -98,7 +98,7 @@ class OpenRecovery:
     def view(
         self, job: Job | None, context: DaemonContext, *, may_take_out: bool, in_quarantine: frozenset[str]
     ) -> View:
-        """What the policy decides from."""
+        """Return the inputs of the policy's decision."""
         now_s = context.now_s()
 
         def since(at_s: float) -> float:

@@ -27,13 +27,13 @@ from slurm_robust.slurm.values import expand
 
 STEPS_AT_ONCE = 16
 LINGER_S = 60.0
-"""How long after its end a recovery is still compared with Slurm: slurmctld saves its state every few seconds."""
+"""The time for which an ended recovery is still compared with Slurm: slurmctld saves its state every few seconds."""
 BROKEN_AGAIN_S = 5.0
-"""After an internal error, or while a job cannot be read, a recovery goes on after this time; the others go on."""
+"""The pause of a recovery after an internal error, or while its job cannot be read; the others go on."""
 SEEN_AGE_S = 0.5
-"""What was read of several jobs at once serves for this long."""
+"""The time for which a reading of several jobs at once is used."""
 TURN_S = 2.0
-"""After this time the claims of other jobs are read before further recoveries are brought forward."""
+"""The time after which the claims of other jobs are read before further recoveries are brought forward."""
 TRIES = 4
 """A step that Slurm refused this often is given up; while Slurm is away, it is tried without a limit."""
 
@@ -51,7 +51,7 @@ class Recoveries:
         self._began_s = 0.0
 
     def load(self) -> None:
-        """Continue what an earlier daemon left open; compare with Slurm what it ended just before."""
+        """Continue the recoveries that an earlier daemon left open; compare those that it just ended with Slurm."""
         taken = {row.job_id for row in self.context.journal.unfinished() if row.state == OPEN}
         # Newest first: of a job only the last one counts, since all of its seats have the same name.
         for row in self.context.journal.incidents(
@@ -66,7 +66,7 @@ class Recoveries:
                 self.context.info("recovery.resumed", f"{row.key}: continued after a restart of the daemon")
 
     def restart_timers(self) -> None:
-        """The clock was set back: all timers begin anew. What was decided and done is in the journal."""
+        """Begin all timers anew, since the clock was set back. Decisions and actions are in the journal."""
         self.open = {key: OpenRecovery(f.row, f.recovery) for key, f in self.open.items()}
         self._lingering = {}
 
@@ -74,7 +74,7 @@ class Recoveries:
         return sum(1 for f in self.open.values() if f.recovery.seat and not f.row.abort)
 
     def cluster_for(self, job: Job) -> Cluster:
-        """What Slurm shows, with the seats of other jobs that were decided just now and are not created yet."""
+        """Return Slurm's state, with the seats of other jobs that were decided just now and are not created yet."""
         cluster, there = self.context.readings.cluster(), self.context.readings.reservations
         others = (f.recovery for f in self.open.values() if f.row.job_id != job.ref.job_id)
         coming = (Reservation(r.seat, ",".join(r.seat_nodes)) for r in others if r.seat and r.seat not in there)
@@ -157,13 +157,13 @@ class Recoveries:
 
     @property
     def rest_s(self) -> float:
-        """How long no recovery needs anything."""
+        """The time for which no recovery needs an action."""
         next_s = min((max(f.retry_at_s, f.look_at_s) for f in self.open.values()), default=0.0)
         return max(0.0, next_s - self.context.now_s())
 
     @property
     def unchanged_s(self) -> float:
-        """How long no open recovery, and none of their jobs, has changed; 0 if none is open."""
+        """The time for which no open recovery, and none of their jobs, has changed; 0 if none is open."""
         last_s = max((f.changed_at_s for f in self.open.values()), default=0.0)
         return max(0.0, self.context.now_s() - last_s) if last_s else 0.0
 
@@ -225,7 +225,7 @@ class Recoveries:
             await self._read_again(f, step)
 
     def _spare(self, r: Recovery, job: Job | None) -> tuple[tuple[str, ...], bool]:
-        """Return free nodes like those of the job, best first, and whether others only await their full check."""
+        """Return free nodes like the job's nodes, best first, and whether other nodes only await their full check."""
         if job is None:
             return (), False
         until_s, cluster, readings = r.open_until_s or math.inf, self.cluster_for(job), self.context.readings

@@ -38,11 +38,11 @@ class SeatCaps:
         )
 
     def refusal(self, job: Job) -> Refusal | None:
-        """Why this job gets no seat of those that nobody has to ask for."""
+        """Return why this job gets no seat without a claim."""
         return self.told(job, check_caps(self.usage(job), self.context.config))
 
     def told(self, job: Job, refusal: Refusal | None) -> Refusal | None:
-        """The same refusal; where it is for a cap, `srobust status` and an alert tell people until that is over."""
+        """Return the refusal; if it is for a cap, `srobust status` and an alert tell people until that is over."""
         if refusal is not None and refusal.cap and self.context.acting:
             self._reached[job.user] = job
             text = f"user {job.user} gets no seat ({refusal.reason}): their jobs requeue themselves plainly and wait"

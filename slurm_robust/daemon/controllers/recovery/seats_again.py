@@ -1,7 +1,7 @@
-"""Gives a waiting job a seat again, once so many nodes are free as its first one had too few.
+"""Gives a waiting job a seat again, once enough nodes are free that its first seat lacked.
 
-A seat that lacks nodes is held for `seat.start_timeout_s` only, so that nobody waits for its other nodes. But Slurm
-alone never gives the job a standby node: it would wait beside that for ever.
+A seat that lacks nodes is held for `seat.start_timeout_s` only, so that other jobs do not wait for its nodes. But Slurm
+alone never gives the job a standby node: the job would wait for ever.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SeatsAgain:
         self.context, self.recoveries = context, recoveries
         self._looked_at_s = 0.0
         self._seated: dict[int, float] = {}
-        """By job: when it last got a seat again."""
+        """By job: when the job last got a seat again."""
         self.lacked: frozenset[str] = frozenset()
         """Nodes that jobs could use which wait after a requeue for want of nodes: no standby pool takes them."""
 
@@ -66,7 +66,7 @@ class SeatsAgain:
         return last if last is not None and self.context.now_s() <= last[0].incident.opened_at_s + DAY_S else None
 
     def _lacked(self, job: Job, row: IncidentRow, last: Recovery) -> frozenset[str]:
-        """Return the nodes of the kind that the job ran on, where it waits for nodes since its last recovery."""
+        """Return the nodes of the kind that the job ran on, if it has waited for nodes since its last recovery."""
         nodes, named = self.context.readings.nodes, job.partition.split(",")
         short = missing(last, job, nodes) > 0 if row.state == OPEN else _for_nodes(job)
         if not short or "maintenance" in job.reason.lower() or job.restart_count <= last.restart:
@@ -113,7 +113,7 @@ class SeatsAgain:
         return replace(decision, kept=tuple(sorted(own)), standby=tuple(sorted({*nodes} - own)))
 
     def _free(self, last: Recovery, job: Job) -> tuple[str, ...]:
-        """As many free nodes as the job needs, first those that it had; none if there are too few."""
+        """Return as many free nodes as the job needs, its former nodes first; empty if there are too few."""
         until_s = math.inf if job.time_limit_s is None else self.context.now_s() + job.time_limit_s
         need = min(job.num_nodes, last.size)
         cluster = self.recoveries.cluster_for(job)

@@ -32,7 +32,7 @@ class Sweeper:
         self._since_s.clear()
 
     async def tick(self) -> None:
-        """After each reading of the reservations."""
+        """Delete reservations without a use, after each reading of the reservations."""
         context = self.context
         if not context.acting:
             return

@@ -18,17 +18,17 @@ from slurm_robust.slurm.client import Job
 
 @dataclass(frozen=True)
 class Unasked:
-    """Why a job is to be brought back.
+    """The reason for bringing a job back that did not ask.
 
     Attributes:
         kind: `node_lost` or `node_fault`.
-        name: Of the incident, unique for the job's attempt.
-        job: Read just now.
-        nodes: Of the job, that the next attempt must not use.
-        reason: A sentence.
-        suspects_to: What happens to these nodes, as `RecoveryRequest` has it.
+        name: The name of the incident, unique for the job's attempt.
+        job: The job, read just now.
+        nodes: The nodes of the job that the next attempt must not use.
+        reason: The reason as a sentence.
+        suspects_to: The treatment of these nodes, as in `RecoveryRequest`.
         fault_at_s: When the fault was seen.
-        remedy: What repairs these nodes, as `RecoveryRequest` has it.
+        remedy: The repair of these nodes, as in `RecoveryRequest`.
     """
 
     kind: str

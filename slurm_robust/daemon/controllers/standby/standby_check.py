@@ -81,7 +81,7 @@ class StandbyChecks:
         readings.at_check = self.pair_tests.taken() | self.pair_tests.settling() | at_check
 
     def _pair_up(self, pool: str, nodes: list[Node], busy: frozenset[str]) -> tuple[str, ...]:
-        """Begin the pool's next test of two members; returns those that still need one."""
+        """Begin the pool's next test of two members; return the members that still need a test."""
         context, now_s = self.context, self.context.now_s()
         rows, age_s = self.ledger.standby_checks(), context.config.standby.check_max_age_h * HOUR_S
         failed_with = self.pair_tests.failed_with()
@@ -94,7 +94,7 @@ class StandbyChecks:
         return plan.unmet
 
     def _adopt(self, members: set[str]) -> None:
-        """Once after the start: adopt checks that the last daemon submitted but did not write down before its end."""
+        """Adopt, once after the start, checks that the last daemon submitted but did not write down before its end."""
         if self._adopted:
             return
         self._adopted = True

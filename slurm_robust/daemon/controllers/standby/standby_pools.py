@@ -36,14 +36,14 @@ class StandbyPools:
         self.sizes = StandbySizes(context, ledger)
         self.pools: list[Pool] = []
         self.short_since_s: dict[str, float] = {}
-        """Since when this daemon has seen a pool short, by its name."""
+        """Since when this daemon has seen a pool short, by the pool's name."""
         self._next_at_s = 0.0
         self._planned: _PlannedFrom | None = None
-        """What the pools were planned from."""
+        """The inputs that the pools were planned from."""
         self._out: frozenset[str] = frozenset()
 
     def size_reason(self, pool: Pool) -> str:
-        """Why a pool has its size; empty if the site chose a number."""
+        """Return why a pool has its size; empty if the site chose a number."""
         return self.sizes.reason(pool.kind.slug)
 
     def restart_timers(self) -> None:
@@ -53,9 +53,9 @@ class StandbyPools:
         self.sizes.restart_timers()
 
     async def tick(self, keep_out: frozenset[str] = frozenset(), lacked: frozenset[str] = frozenset()) -> None:
-        """Bring the pools to what they should be, without nodes that an open recovery evicts (`keep_out`).
+        """Bring the pools to their planned state, without nodes that an open recovery evicts (`keep_out`).
 
-        None is added that a job `lacked`. Nodes in its seat stay where they are anyway.
+        A node that a job `lacked` is not added. Nodes in that job's seat stay in place anyway.
         """
         context, readings, config = self.context, self.context.readings, self.context.config.standby
         if not readings.complete or (context.now_s() < self._next_at_s and not self._lost_one()):
@@ -102,7 +102,7 @@ class StandbyPools:
         return bool(self._out - before)
 
     def _changes(self, name: str, nodes: tuple[str, ...], there: Reservation | None) -> list[Action]:
-        """What must be done so that this pool holds these nodes for long enough."""
+        """Return the actions after which this pool holds these nodes for long enough."""
         now_s, minutes = self.context.now_s(), self._minutes(nodes)
         if not nodes:
             return [] if there is None else [_keep(name, "no node to hold: deleted")]
@@ -119,7 +119,7 @@ class StandbyPools:
         return changes
 
     def _minutes(self, nodes: tuple[str, ...]) -> int:
-        """As long as the site wants, but not into a coming reservation of others."""
+        """Return as many minutes as the site wants, but not into a coming reservation of others."""
         minutes, now_s = self.context.config.standby.duration_days * DAY_MIN, self.context.now_s()
         for other in self.context.readings.reservations.values():
             if not other.name.startswith(OURS) and other.start_at_s > now_s and set(expand(other.nodes)) & set(nodes):

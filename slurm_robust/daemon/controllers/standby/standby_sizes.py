@@ -1,4 +1,4 @@
-"""Keeps the sizes of standby pools where the site chose `auto`: by the class's failures, one step a day."""
+"""Keeps the sizes of standby pools if the site chose `auto`: by the class's failures, one step a day."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class StandbySizes:
         context.journal.put(KEY, msgspec.json.encode(known).decode())
 
     def _pasts(self, window_days: float, partitions: tuple[str, ...]) -> dict[str, SizeSuggestion]:
-        """What the journal suggests for each hardware class, by its slug."""
+        """Return the sizes that the journal suggests for each hardware class, by the class's slug."""
         now_s, first_s = self.context.now_s(), self.ledger.first_at_s()
         since_s = max(now_s - window_days * DAY_S, first_s if first_s is not None else now_s)
         nodes = self.context.readings.nodes.values()
@@ -70,12 +70,12 @@ class StandbySizes:
         return past_by_class(classes, self.ledger.failures(since_s), (now_s - since_s) / DAY_S)
 
     def reason(self, slug: str) -> str:
-        """Why a pool has its size; empty if the site chose it."""
+        """Return why a pool has its size; empty if the site chose it."""
         known = self._remembered().get(slug) if self.context.config.standby.size == "auto" else None
         return known.reason if known is not None else ""
 
     def _remembered(self) -> dict[str, AutoSize]:
-        """What an earlier daemon has written down, too."""
+        """Return the remembered sizes, including those that an earlier daemon has written down."""
         if self._known is None:
             text = self.context.journal.get(KEY)
             try:
