@@ -1,7 +1,7 @@
-"""Opens the folder in which node checks keep their state, and says who may have written what is in it.
+"""Opens the folder in which node checks keep their state, and tells who may have written its files.
 
-Root reads and writes it, so nothing is believed that somebody else could have put there. `fast_path` loads this module
-in every prolog, so it imports only what the interpreter has loaded anyway: no json, no re, no pathlib.
+Root reads and writes the folder, so a file is not believed if another user could have put it there. `fast_path` loads
+this module in every prolog, so it imports only what the interpreter has loaded anyway: no json, no re, no pathlib.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def identity(path: str) -> str:
 
 
 def cache_dir_of(config: str, node: str) -> str:
-    """Where this configuration most likely has its state folder: a guess, since no YAML is parsed here.
+    """Return the likely state folder of this configuration: a guess, since no YAML is parsed here.
 
-    The files in it name the configuration that they belong to, so a wrong guess finds nothing that is wrong.
+    The files in the folder name their configuration, so a wrong guess does no harm.
 
     Raises:
         UntrustedState: the text names several folders.
@@ -61,11 +61,11 @@ def cache_dir_of(config: str, node: str) -> str:
 
 
 def open_own(folder: str) -> int:
-    """A descriptor of the state folder, if nobody else can have put anything into it.
+    """Return a descriptor of the state folder, if no other user can have put files into it.
 
     Raises:
-        OSError: it does not exist, or is a link or no folder.
-        UntrustedState: others may write it.
+        OSError: the folder does not exist, or is a link or no folder.
+        UntrustedState: others may write the folder.
     """
     inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     info = os.fstat(inside)
@@ -77,22 +77,22 @@ def open_own(folder: str) -> int:
 
 
 def others_may_write(info: os.stat_result) -> bool:
-    """Return whether anybody but the owner and root's group may write it."""
+    """Return whether users other than the owner and root's group may write it."""
     return bool(info.st_mode & 0o002 or (info.st_mode & 0o020 and info.st_gid not in (0, os.getegid())))
 
 
 def foreign_place(path: str, is_owner: Callable[[int], bool]) -> str:
-    """The file or the first folder on the way to it that others may write, or that another user owns; empty: none.
+    """Return the file or the first folder on its path that others may write, or another user owns; empty if none.
 
-    The folders in which links lie count like those of what they lead to: whoever may replace a link chooses where it
-    leads. In a sticky folder (/tmp) nobody can put something else in the place of another user's file.
+    The folders of links count like the folders of their targets: a user who may replace a link chooses its target. In a
+    sticky folder (/tmp) users cannot replace another user's file.
 
     Args:
         path: The file.
-        is_owner: Tells by its number whether a user may own it and the folders.
+        is_owner: Tells by its number whether a user may own the file and the folders.
 
     Raises:
-        OSError: it does not exist.
+        OSError: the file does not exist.
     """
     for place in _way(path):
         info = os.stat(place)
@@ -104,7 +104,7 @@ def foreign_place(path: str, is_owner: Callable[[int], bool]) -> str:
 
 
 def _has_access_list(path: str) -> bool:
-    """Return whether the group's bits are those of all whom an access list names (acl(5))."""
+    """Return whether the group's bits are those of all users whom an access list names (acl(5))."""
     try:
         return bool(os.getxattr(path, "system.posix_acl_access"))
     except OSError:
@@ -117,7 +117,7 @@ def is_ours(uid: int) -> bool:
 
 
 def _way(path: str) -> list[str]:
-    """Every folder that the kernel passes on the way to a file, in its order, and the file."""
+    """Return every folder that the kernel passes on the way to a file, in order, and the file."""
     at, passed, links = "/", ["/"], 0
     left = os.path.join(os.getcwd(), path).split("/")[::-1]
     while left:

@@ -23,7 +23,7 @@ MARK = "<!-- From here on written by `python -m slurm_robust.nodecheck.catalogue
 
 
 def as_json(checks: Sequence[Check]) -> list[dict[str, Any]]:
-    """One object a check, as `--list --json` prints them."""
+    """Return one object for each check, as `--list --json` prints it."""
     return [
         {
             "name": check.name,
@@ -41,7 +41,7 @@ def as_json(checks: Sequence[Check]) -> list[dict[str, Any]]:
 
 
 def as_text(checks: Sequence[Check]) -> str:
-    """For people, as `--list` prints it: by subject, no line longer than WIDTH."""
+    """Return the checks for people, as `--list` prints them: by subject, no line longer than WIDTH."""
     lines: list[str] = []
     subject = ""
     for check in checks:

@@ -1,11 +1,11 @@
-"""Lists what the kernel says when something is wrong: the words of each kind of trouble, and what to do about it.
+"""Lists the kernel's words for each kind of trouble, and what to do about each kind.
 
-No kind alone makes a node unfit: a job that eats all memory is killed on a healthy node, corrected errors are daily
-bread, and whatever broke for good is seen by the check that looks at it now. Words are those of Linux 4.18 to 6.12
-(mlx5: drivers/net/ethernet/mellanox/mlx5/core/health.c), of Lustre 2.12 to 2.15 and of NVIDIA's open driver 595,
-matched at the beginning of a message, by words of the kernel's own that are longer than a process's name. What users
-write into the log all the same is left out before (`kmsg_line.KernelRecord.evidence`). Pure; patterns are compiled only
-when a line holds the plain word beside them.
+No kind alone makes a node unfit: a job that eats all memory is killed on a healthy node, corrected errors are normal,
+and lasting damage is seen by the check that looks at the device itself. Words are those of Linux 4.18 to 6.12 (mlx5:
+drivers/net/ethernet/mellanox/mlx5/core/health.c), of Lustre 2.12 to 2.15 and of NVIDIA's open driver 595, matched at
+the beginning of a message, by words of the kernel's own that are longer than a process's name. Users' own texts in the
+log are left out before (`kmsg_line.KernelRecord.evidence`). Pure; patterns are compiled only when a line holds the
+plain word beside them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class Trouble(NamedTuple):
     """A kind of trouble.
 
     Attributes:
-        remedy: What to do next.
-        lines: (word that each such line holds, its pattern); the group `name` is the device or server it is about.
-        over: The same for the line that takes it back, for the same `name`.
-        often: From how many lines since the last look on it is told; more than 1 for what is corrected anyway.
+        remedy: The next action of a person.
+        lines: (word in each such line, its pattern); the group `name` is the device or server that the line is about.
+        over: Word and pattern of the line that takes the trouble back, for the same `name`.
+        often: The number of lines since the last look from which on the trouble is told; more than 1 for errors that
+            are corrected anyway.
     """
 
     remedy: str
@@ -305,7 +306,7 @@ WORDS = tuple(sorted({word for word, *_ in _TABLE}))
 
 
 def sort(text: str) -> tuple[str, str, bool] | None:
-    """(kind, what it is about or empty, whether it takes the trouble back); None for a line that tells of none."""
+    """Return (kind, name or empty, whether the line takes the trouble back); None if the line tells no trouble."""
     for word, pattern, kind, over in _TABLE:
         if word in text and (match := re.match(pattern, text)):
             return kind, match.groupdict().get("name") or "", over
@@ -318,11 +319,11 @@ def kinds_of(words: Collection[str]) -> set[str]:
 
 
 class TroubleTally:
-    """Lines by kind, each looked at once.
+    """Counts lines by kind; each line is looked at once.
 
     Attributes:
-        seen: How many, one example, the devices or servers they name, by kind. What was taken back behind its last line
-            (a server that answers again) is not counted.
+        seen: By kind: number of lines, one example, named devices or servers. Trouble that was taken back after its
+            last line (a server that answers again) is not counted.
     """
 
     def __init__(self) -> None:
@@ -331,7 +332,7 @@ class TroubleTally:
 
     @property
     def back(self) -> list[list[str]]:
-        """(kind, name) of what was taken back, the last ones."""
+        """(kind, name) of the last troubles that were taken back."""
         return self._back[-_MAX_NAMES:]
 
     def add(self, text: str) -> None:

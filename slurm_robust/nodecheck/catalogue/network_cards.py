@@ -1,7 +1,7 @@
-"""Lists network cards by PCI id: what they are called, their fastest port, and the least rate of a healthy port.
+"""Lists network cards by PCI id: their names, their fastest port, and the least rate of a healthy port.
 
 Ids and speeds are public: pci.ids, and the makers' data sheets. mlx5 names its model after the device id in decimal
-(`MT4129` is 0x1021), which is all that a copied tree may have.
+(`MT4129` is 0x1021), and a copied tree may have nothing else.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Nic(NamedTuple):
 UNKNOWN = Nic("unknown card", 0)
 _MLX5_VF = "virtual function of a ConnectX"
 _FLOOR = 25
-"""Below it are only SDR, DDR and single lanes of QDR or FDR: nobody cables a ConnectX-4 or newer so. QDR (40 Gb/s) may
-be an old storage fabric."""
+"""The least believable rate. Below it are only SDR, DDR and single lanes of QDR or FDR, which are not used with a
+ConnectX-4 or newer. QDR (40 Gb/s) may be an old storage fabric."""
 _CARDS: dict[tuple[int, int], Nic] = {
     (MELLANOX, 0x1013): Nic("ConnectX-4", 100, _FLOOR),
     (MELLANOX, 0x1014): Nic(f"{_MLX5_VF}-4", 100, virtual=True),

@@ -1,7 +1,7 @@
-"""Says which faults a node may be repaired of without a person: the remedy of each, and who says so. Pure.
+"""Lists the faults that may be repaired without a person: the remedy of each fault, and its source. Pure.
 
-XIDs and SXIDs have theirs in the catalogues of NVIDIA's codes (`Act`), and a 154 names its own. What a person has to
-repair, or what nobody documents a remedy for, is not here: then nothing is tried.
+XIDs and SXIDs have their remedies in the catalogues of NVIDIA's codes (`Act`), and a 154 names its own. Faults that a
+person must repair, or without a documented remedy, are left out: no repair is tried for them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurm_robust.nodecheck.engine.finding import NodeReport, Result, Status
 _RESET, _REBOOT = Remedy.GPU_RESET, Remedy.REBOOT
 
 BY_ACT: Mapping[Act, Remedy] = {Act.RESET: _RESET, Act.RESET_FABRIC: _RESET, Act.REBOOT: _REBOOT}
-"""What the catalogue of codes wants done → the remedy; `REPAIR` and all others have none."""
+"""The catalogue's action → the remedy; `REPAIR` and all other actions have none."""
 
 
 class Row(NamedTuple):
@@ -65,7 +65,7 @@ def of_result(result: Result) -> Remedy | None:
 
 
 def strongest(remedies: Iterable[Remedy | None]) -> Remedy | None:
-    """The one that does the work of all; None if one of the faults has none, or where there is no fault."""
+    """Return the remedy that includes all others; None if a fault has no remedy, or if there is no fault."""
     wanted = list(remedies)
     order = list(Remedy)
     if not wanted or None in wanted:
@@ -74,5 +74,5 @@ def strongest(remedies: Iterable[Remedy | None]) -> Remedy | None:
 
 
 def of_report(report: NodeReport) -> Remedy | None:
-    """What repairs all that failed in this report."""
+    """Return the remedy for all failed checks of this report."""
     return strongest(of_result(result) for result in report.results if result.finding.status is Status.FAIL)

@@ -1,13 +1,13 @@
-"""Lists NVSwitch errors (SXIDs): what each means and what it makes of the node.
+"""Lists NVSwitch errors (SXIDs): the meaning of each, and its consequence for the node.
 
 Sources: classes, effects and recovery are those of NVIDIA's Fabric Manager guide (DU-09883-001, appendix D.4 to D.7);
 names of further codes, and what the driver prints without a class, those of NVIDIA's open driver (595,
 src/common/nvswitch/interface/ctrl_dev_nvswitch.h and the calls of NVSWITCH_PRINT_SXID).
 
 The guide has three classes: *non-fatal*; *fatal* for one port, where the GPU behind it logs XID 74 itself; and *always
-fatal*, where GPUs and switches must all be reset. The last makes a node unfit where the driver's own line says `Fatal`:
-an uncoordinated reset of one GPU gives fatal port errors too. A few codes make it unfit whatever the line calls itself,
-or where it calls itself nothing: the guide says that GPU access hangs after them, or the switch itself has stopped.
+fatal*, where GPUs and switches must all be reset. *Always fatal* makes a node unfit if the driver's own line says
+`Fatal`: an uncoordinated reset of one GPU gives fatal port errors too. A few codes make a node unfit even if the line
+does not say `Fatal`: after them GPU access hangs by the guide, or the switch itself has stopped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from slurm_robust.nodecheck.catalogue.xids import Act, FaultSource, Xid, XidGrade
 
 FIRST_CODE = 10_000
-"""NVIDIA's driver numbers switch errors from here on, so that none is taken for an XID."""
+"""The first number of switch errors in NVIDIA's driver, so that none is taken for an XID."""
 
 _ALWAYS_FATAL = {
     12020: "egress sequence id error",
@@ -121,20 +121,20 @@ CATALOGUE: dict[int, Xid] = {
     **_entries(_LOOK, Act.LOOK, XidGrade.WARN),
     **_entries(_HARMLESS, Act.NONE, XidGrade.NOTE),
 }
-"""Every code whose class NVIDIA documents, and some whose name says it."""
+"""Every code with a class in NVIDIA's documents, and some codes whose name says the class."""
 
 
 def lookup(code: int) -> Xid:
-    """The code's entry; one that is not documented accuses nobody."""
+    """Return the code's entry; the entry of an undocumented code does not blame any part."""
     return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's guide", FaultSource.NONE, Act.LOOK, XidGrade.WARN)
 
 
 def grade(code: int, *, fatal: bool | None, message: str = "") -> XidGrade:
-    """What a line makes of the node.
+    """Return the consequence of a line for the node.
 
     Args:
         code: The SXID.
-        fatal: Whether the line calls itself fatal; None if it says neither `Fatal` nor anything else of that kind.
+        fatal: Whether the line calls itself fatal; None if it says neither `Fatal` nor the opposite.
         message: The rest of the line.
     """
     entry = lookup(code)

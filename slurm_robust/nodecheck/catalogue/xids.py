@@ -1,12 +1,12 @@
-"""Lists NVIDIA's XID codes: what each means, who is at fault, what to do, and what that makes of the node.
+"""Lists NVIDIA's XID codes: the meaning of each, who is at fault, what to do, and the consequence for the node.
 
 Codes, meanings and immediate actions are those of NVIDIA's own catalogue
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, Ampere and newer, as of driver 580), with the
 older listing (https://docs.nvidia.com/deploy/xid-errors/, r535 and before) for codes that the catalogue calls unused.
-What makes a node unfit is ours: a code whose documented action is a reset, a reboot or a repair **and** which no
-application can bring about by itself. Where an application can (109, 155, …) it is a warning, and the driver's own
-word decides: it logs 154 when the GPU does need a reset. Drivers before R550 have no such word (in NVIDIA's open driver
-154 came after 560): there the catalogue's action for 109, a reset, is all that anybody says.
+This project decides what makes a node unfit: a code whose documented action is a reset, a reboot or a repair **and**
+which no application can bring about by itself. If an application can (109, 155, …), the code is a warning, and the
+driver's own word decides: it logs 154 when the GPU does need a reset. Drivers before R550 have no such word (in
+NVIDIA's open driver 154 came after 560): there the catalogue's action for 109, a reset, is the only source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slurm_robust.nodecheck.catalogue.job_urgency import AT_NEXT_CHECKPOINT, NOT
 
 
 class FaultSource(str, enum.Enum):
-    """Who is at fault, as far as the code alone can say."""
+    """The part that is at fault, as far as the code alone can say."""
 
     HARDWARE = "hardware"
     DRIVER = "driver"
@@ -29,7 +29,7 @@ class FaultSource(str, enum.Enum):
 
 
 class Act(str, enum.Enum):
-    """What to do about it."""
+    """The action against the fault."""
 
     NONE = "none"
     RESTART_APP = "restart the application"
@@ -41,7 +41,7 @@ class Act(str, enum.Enum):
 
 
 class XidGrade(str, enum.Enum):
-    """What it makes of the node: `fail` latches, `warn` is told, `note` is only evidence."""
+    """The consequence for the node: `fail` is latched, `warn` is told, `note` is only evidence."""
 
     FAIL = "fail"
     WARN = "warn"
@@ -50,17 +50,17 @@ class XidGrade(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Xid:
-    """A code of the catalogue: all that this project knows of it, but for what a line's own words add (`grade`).
+    """A code of the catalogue: all that is known without the words of a line (`grade` uses these).
 
     Attributes:
         code: The XID.
-        name: What it means, in a few words.
+        name: The code's meaning, in a few words.
         fault: Who is at fault.
-        act: What to do about it.
-        grade: What a line with this code makes of the node.
-        urgency: What a job on the node should do where the line is a fault; None if that follows from the grade.
-        others_work: The fault leaves the node's other GPUs as they are. Those of links, of the bus and of firmware
-            do not.
+        act: The action against the fault.
+        grade: The consequence for the node of a line with this code.
+        urgency: What a job on the node should do if the line is a fault; None if that follows from the grade.
+        others_work: Whether the node's other GPUs go on working. Faults of links, of the bus and of firmware affect
+            other GPUs.
     """
 
     code: int
@@ -220,14 +220,15 @@ _RLW_NOTHING = {
     "RLW_SRC_TRACK": 0x2,
     "RLW_TAGSTATE": 0x1_0001,
 }
-"""Bits of 145's second register, its error status, by unit: of hardware faults after which the GPU must be reset, and
-of those that need nothing (catalogue, NVLink 5 table). The rest comes of software, or a 154 says what it needs."""
+"""The bits of 145's second register, its error status, by unit: bits of hardware faults after which the GPU must be
+reset, and bits without consequence (catalogue, NVLink 5 table). Other bits come from software, or a 154 says what they
+need."""
 _ASKS_FOR_RESET = 550
 """Drivers before this one never log 154."""
 
 
 def lookup(code: int) -> Xid:
-    """The code's entry; one for a code that is not documented warns and accuses nobody."""
+    """Return the code's entry; the entry of an undocumented code warns and does not blame any part."""
     return CATALOGUE.get(code) or Xid(code, "not in NVIDIA's catalogue", FaultSource.NONE, Act.LOOK, XidGrade.WARN)
 
 
@@ -246,7 +247,7 @@ def other_gpus_work(code: int, message: str) -> bool:
 
 
 def _of_nvlink(message: str) -> XidGrade:
-    """What the seven registers of a 74 say (catalogue, WORKFLOW_NVLINK_ERR); a fault where they say nothing known."""
+    """Judge the seven registers of a 74 (catalogue, WORKFLOW_NVLINK_ERR); a fault if they say nothing known."""
     match = _SEVEN.search(message)
     registers = [int(text, 16) for text in re.findall(r"0x[0-9a-fA-F]+", match[0])] if match else []
     if not any(registers) or any(bits & ~(_IGNORED[at] | _SECONDARY[at]) for at, bits in enumerate(registers)):
@@ -297,10 +298,7 @@ SAID_IN_WORDS = frozenset(_BY_MESSAGE)
 
 
 def grade(code: int, message: str, driver: int = 0) -> XidGrade:
-    """What this line makes of the node.
-
-    `driver` is the major number of NVIDIA's driver, 0 if it is not known.
-    """
+    """Return this line's consequence for the node; `driver` is NVIDIA's major version, 0 if it is not known."""
     if code == 109 and 0 < driver < _ASKS_FOR_RESET:
         return XidGrade.FAIL
     judge = _BY_MESSAGE.get(code)

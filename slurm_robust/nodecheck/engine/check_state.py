@@ -20,7 +20,7 @@ from slurm_robust.wire import whole_file
 
 
 def load(folder: Path | None, name: str) -> dict[str, Any]:
-    """What was saved; empty if nothing was, or where it cannot be trusted or read."""
+    """Return what was saved; empty if nothing was, or if it cannot be trusted or read."""
     if folder is None:
         return {}
     try:
@@ -31,22 +31,22 @@ def load(folder: Path | None, name: str) -> dict[str, Any]:
 
 
 def since(context: Context, name: str) -> dict[str, Any]:
-    """What a probe that compares with earlier runs takes along.
+    """Return the facts that a probe needs to compare with earlier runs.
 
     Returns:
-        `boot_id` of this boot, `at_s` in seconds since boot, and `kept`: what the check `name` has saved.
+        `boot_id` of this boot, `at_s` in seconds since boot, and `kept`: the values that the check `name` has saved.
     """
     return {"boot_id": context.boot_id(), "at_s": counters.uptime_s(), "kept": load(context.cache_dir, name)}
 
 
 def of_this_boot(facts: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the check has kept in this boot, from facts with those of `since`; empty if it has kept nothing."""
+    """Return what the check has kept in this boot, from facts with those of `since`; empty if it has kept nothing."""
     kept: Mapping[str, Any] = facts["kept"]
     return kept if kept.get("boot_id") == facts["boot_id"] else {}
 
 
 def best(facts: Mapping[str, Any]) -> dict[str, float]:
-    """The best value of each device in this boot, from `best` of what was kept; what is no number is ignored."""
+    """Return the best value of each device in this boot, from the kept `best`; non-numbers are ignored."""
     found = of_this_boot(facts).get("best")
     values = found if isinstance(found, dict) else {}
     return {name: value for name, value in values.items() if isinstance(value, (int, float))}
@@ -58,7 +58,7 @@ def save(folder: Path, name: str, value: dict[str, Any]) -> bool:
 
 
 def write(folder: Path, file_name: str, text: str) -> bool:
-    """As `save`, for any text."""
+    """Do as `save`, for any text."""
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         inside = state_folder.open_own(str(folder))

@@ -74,13 +74,13 @@ def of(config: Config) -> Choices:
 
 
 def load(path: str, node: str, meanwhile: Callable[[], None] = lambda: None) -> Choices:
-    """The choices of this file, kept or read anew; the defaults where there is no file at the usual place.
+    """Return the choices of this file, kept or read anew; the defaults if there is no file at the usual place.
 
     `meanwhile` may be called, once or more, while a process beside this one reads the file.
 
     Raises:
         ConfigRejected: the file cannot be used, or, for root, others may write it; says file, line and key.
-        CheckError: as `of`.
+        CheckError: raised as by `of`.
     """
     distrust(path)
     identity = state_folder.identity(path)
@@ -173,7 +173,7 @@ def need_packages() -> None:
 
 
 def _holds_all_packages(cfg: str) -> bool:
-    """Whether this file is of a virtual environment that shares none of the system's packages."""
+    """Tell whether this file is of a virtual environment that shares none of the system's packages."""
     try:
         with open(cfg, encoding="utf-8", errors="replace") as file:
             keys = dict(line.replace(" ", "").strip().lower().split("=", 1) for line in file if "=" in line)

@@ -32,13 +32,13 @@ class Context:
         kmsg: The kernel log, `/dev/kmsg` or a plain file.
         cache_dir: State kept between runs; None keeps none (for a saved log or a saved tree).
         job_id: The job that starts or ends here, None outside prolog and epilog.
-        job_gpus: Its GPUs on this node, host ids; empty if unknown.
-        job_instances: UUIDs of its MIG instances on this node; empty if it has none, or they are unknown.
+        job_gpus: The job's GPUs on this node, host ids; empty if unknown.
+        job_instances: UUIDs of the job's MIG instances on this node; empty if it has none, or they are unknown.
         nvml_library: The site's own libnvidia-ml.so.1; empty: the loader's.
         gpu_profiles: The site's own expectations by model, see `engine.gpu_profiles`.
         real_memory_mb: Slurm's RealMemory of this node in MiB, 0 if unknown.
-        deadline_s: The check's own; a probe that splits its work stays below it.
-        shared: What the probes of one lane read once for all of them; see `once`.
+        deadline_s: The check's own deadline; a probe that splits its work stays below it.
+        shared: Values that the probes of one lane read once for all of them; see `once`.
     """
 
     node: str
@@ -63,7 +63,7 @@ class Context:
         return value
 
     def path(self, absolute: str) -> Path:
-        """Where to read `absolute` (`/proc/meminfo`)."""
+        """Return where to read `absolute` (`/proc/meminfo`)."""
         return self.root / absolute.lstrip("/")
 
     @property
@@ -92,7 +92,7 @@ def job_of(env: Mapping[str, str]) -> int | None:
 
 
 def job_choice_of(env: Mapping[str, str]) -> str:
-    """What the job chose with the SPANK plugin's options, `robust=on spares=1`; empty if it chose nothing.
+    """Return the job's choice with the SPANK plugin's options, `robust=on spares=1`; empty if it chose nothing.
 
     Users control these variables, so only values of the right shape are taken.
     """

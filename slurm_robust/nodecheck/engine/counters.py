@@ -17,11 +17,11 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Growth:
-    """How one counter grew.
+    """The growth of one counter.
 
     Attributes:
-        delta: Since the earlier run.
-        window_s: How long ago that was, always above zero.
+        delta: The growth since the earlier run.
+        window_s: How long ago the earlier run was, always above zero.
     """
 
     delta: int
@@ -39,18 +39,18 @@ def uptime_s() -> float:
 
 
 def keep(counts: Mapping[str, int], boot_id: str, at_s: float) -> dict[str, Any]:
-    """What a check remembers of this run; plain JSON."""
+    """Return what a check remembers of this run; plain JSON."""
     return {"boot_id": boot_id, "at_s": at_s, "counts": dict(counts)}
 
 
 def growth(before: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float) -> dict[str, Growth]:
-    """How each counter grew since what was kept.
+    """Return how each counter grew since the kept run.
 
     `before` is from `keep` in an earlier run; anything else, also from another boot, gives nothing. `at_s` is when
     `counts` were read, in seconds since boot.
 
     Returns:
-        Only counters that both runs have and that did not go backwards: one that did was reset meanwhile.
+        Only counters that both runs have and that did not go backwards: a counter that did was reset meanwhile.
     """
     counts_before, then_s = before.get("counts"), before.get("at_s")
     if (
@@ -71,7 +71,7 @@ def growth(before: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, a
 
 
 def grown(facts: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> dict[str, Growth]:
-    """`growth` of a probe's facts (with those of `check_state.since`), by default of their `counts`."""
+    """Return `growth` of a probe's facts (with those of `check_state.since`), by default of their `counts`."""
     return growth(facts["kept"], facts["counts"] if counts is None else counts, facts["boot_id"], facts["at_s"])
 
 
@@ -81,21 +81,21 @@ def kept(facts: Mapping[str, Any], counts: Mapping[str, int] | None = None) -> d
 
 
 def remember(facts: dict[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:
-    """The `remember` of a check that compares its `counts` with those of its last run."""
+    """Keep the `counts`: the `remember` of a check that compares its `counts` with those of its last run."""
     return kept(facts)
 
 
 def remember_of(
     counts_of: Callable[[dict[str, Any]], Mapping[str, int]],
 ) -> Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any] | None]:
-    """The `remember` of a check that makes its counts of its facts; if there are none, what is kept stays."""
+    """Return the `remember` of a check that makes its counts of its facts; without counts, the old ones stay."""
     return lambda facts, _: kept(facts, counts) if (counts := counts_of(facts)) else None
 
 
 def hold(before: Mapping[str, Any], now: dict[str, Any], window_s: float) -> dict[str, Any]:
-    """What to keep so that slow growth adds up: the older run while it is younger than `window_s`, else this one.
+    """Return what to keep so that slow growth adds up: the older run while younger than `window_s`, else this one.
 
-    A counter that went backwards or is new starts all of them anew.
+    A counter that went backwards or is new starts all counters anew.
     """
     found = growth(before, now["counts"], now["boot_id"], now["at_s"])
     if len(found) < len(now["counts"]) or not found or now["at_s"] - before["at_s"] >= window_s:

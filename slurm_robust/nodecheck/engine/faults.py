@@ -22,12 +22,12 @@ class Fault(NamedTuple):
 
     @classmethod
     def warn(cls, reason: str, sentence: str, remedy: str, gpu: Mapping[str, Any] | None = None) -> Fault:
-        """One that only warns."""
+        """Return a fault that only warns."""
         return cls(Status.WARN, reason, sentence, remedy, gpu)
 
     @classmethod
     def fail(cls, reason: str, sentence: str, remedy: str, gpu: Mapping[str, Any] | None = None) -> Fault:
-        """One that makes the node unfit."""
+        """Return a fault that makes the node unfit."""
         return cls(Status.FAIL, reason, sentence, remedy, gpu)
 
     @classmethod
@@ -40,7 +40,7 @@ Faults = Iterator[Fault]
 
 
 def conclude(faults: Iterable[Fault], healthy: Finding, evidence: Mapping[str, Any]) -> Finding:
-    """The worst fault, with the sentences of all faults of its status, each once; `healthy` if there is none."""
+    """Return the worst fault, with the sentences of all faults of its status, each once; `healthy` without faults."""
     found = list(faults)
     if not found:
         return healthy

@@ -32,14 +32,14 @@ class Fitness(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One check's answer.
+    """The answer of one check.
 
     Attributes:
         status: Only `fail` makes a node unfit. `skip`: nothing to check here. `unknown`: the check could not be made.
         reason: A stable code in snake_case, for tools and statistics.
-        sentence: The same for people, without the node's name; becomes part of drain reasons.
-        remedy: What to do next; empty if nothing needs to be done.
-        evidence: What the finding is based on; plain JSON values.
+        sentence: The reason for people, without the node's name; becomes part of drain reasons.
+        remedy: The next action; empty if nothing needs to be done.
+        evidence: The facts that the finding is based on; plain JSON values.
     """
 
     status: Status
@@ -50,12 +50,12 @@ class Finding:
 
     @classmethod
     def passed(cls, reason: str, sentence: str, evidence: Mapping[str, Any] | None = None) -> Finding:
-        """All is well."""
+        """Return the finding that all is well."""
         return cls(Status.PASS, reason, sentence, "", evidence or {})
 
     @classmethod
     def skip(cls, reason: str, sentence: str, evidence: Mapping[str, Any] | None = None) -> Finding:
-        """There is nothing to check on this node."""
+        """Return the finding that there is nothing to check on this node."""
         return cls(Status.SKIP, reason, sentence, "", evidence or {})
 
     @classmethod
@@ -70,7 +70,7 @@ class Finding:
 
     @classmethod
     def unknown(cls, reason: str, sentence: str, remedy: str, evidence: Mapping[str, Any] | None = None) -> Finding:
-        """The check could not be made; the node counts as neither fit nor unfit."""
+        """Return the finding that the check could not be made; the node then counts as neither fit nor unfit."""
         return cls(Status.UNKNOWN, reason, sentence, remedy, evidence or {})
 
 
@@ -103,7 +103,7 @@ class NodeReport:
 
     @property
     def sentence(self) -> str:
-        """The verdict's reason in at most 200 characters: the failed checks, or those that could not be made."""
+        """The verdict's reason in at most 200 characters: the failed checks, or the checks that could not be made."""
         wanted = {Fitness.UNFIT: Status.FAIL, Fitness.UNKNOWN: Status.UNKNOWN}.get(self.verdict)
         sentences = [r.finding.sentence for r in self.results if r.finding.status is wanted]
         # Where a driver does not answer, all of its checks have the same sentence.

@@ -1,12 +1,11 @@
-"""Lists what is known of each GPU model, so that a board that falls short of its own kind is seen.
+"""Lists the figures of each GPU model, so that a board below its model's figures is seen.
 
-Only figures that hold for every board of the model stand here, so no NVLink bridges, which a site may or may not have
-bought. A model that is not here has no expectations, and no check finds fault with it. A site lays its own figures
-over these, or adds models: `nodecheck.gpu_profiles`.
-
-Sources: NVIDIA's data sheets and architecture papers of each product (links, PCIe, memory, peak rates); the speed of a
-link is the one that the driver itself reports. What the full stage may ask of copies and products (`*_gbps`,
-`bf16_tflops`) is ours: about 60 % of the data sheet's figure, so that no healthy board in a cramped system fails it.
+The list has only figures that hold for every board of the model, so no NVLink bridges, which a site may not have
+bought. A model that is not listed has no expectations, and no check finds fault with it. A site lays its own figures
+over these, or adds models: `nodecheck.gpu_profiles`. Sources: NVIDIA's data sheets and architecture papers of each
+product (links, PCIe, memory, peak rates); the speed of a link is the one that the driver itself reports. The figures
+for copies and products in the full stage (`*_gbps`, `bf16_tflops`) are ours: about 60 % of the data sheet's figures, so
+that a healthy board in a cramped system passes.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ PROFILES: Mapping[str, Profile] = {
     "GB200": {**_GRACE, "nvlinks": 18, "nvlink_mbps": 53125, "fabric": True, "memory_mib": 180000, "bf16_tflops": 1300},
     "GB300": {**_GRACE, "nvlinks": 18, "nvlink_mbps": 53125, "fabric": True, "memory_mib": 265000, "bf16_tflops": 1300},
 }
-"""By product name as NVML says it, without the `NVIDIA ` that newer drivers put before it."""
+"""The figures by NVML's product name, without the `NVIDIA ` that newer drivers put before it."""
 
 
 def plain(model: str) -> str:
@@ -107,7 +106,7 @@ def plain(model: str) -> str:
 
 
 def of(model: str, site: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
-    """What is expected of this model: ours, the site's figures laid over it; empty for an unknown one."""
+    """Return the figures of this model: ours, overridden by the site's; empty for an unknown model."""
     name = plain(model)
     expected = dict(PROFILES.get(name, {}))
     for theirs, figures in (site or {}).items():

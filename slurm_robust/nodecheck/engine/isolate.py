@@ -1,9 +1,9 @@
-"""Runs functions in processes beside this one, and abandons those that do not come back.
+"""Runs functions in processes beside this one, and abandons processes that do not come back.
 
-A process that reads a dead mount or a hung driver sleeps in the kernel and cannot be killed: nobody may wait for it.
-So no function runs here. Each lane is a process that runs its functions one after another and holds no descriptor of
-ours but its pipe; all lanes run at once. When a function is overdue its process is sent SIGKILL and forgotten, and the
-kernel ends it whenever it can; what the lane had still to do is done by a new process.
+A process that reads a dead mount or a hung driver sleeps in the kernel and cannot be killed, so no function runs in
+this process. Each lane is a process that runs its functions one after another and holds only its pipe of our
+descriptors; all lanes run at once. When a function is overdue its process is sent SIGKILL and forgotten, and the kernel
+ends it when it can; a new process does the rest of the lane.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 _MAX_ANSWER_BYTES = 4 << 20
 _MAX_HANGS = 2
-"""After so many overdue functions the rest of a lane is not tried: whatever hangs, hangs for all of them."""
+"""The number of overdue functions after which the rest of a lane is not tried: they would hang, too."""
 
 
 class Task(NamedTuple):
@@ -28,9 +28,9 @@ class Task(NamedTuple):
 
     Attributes:
         function: Returns plain JSON values.
-        deadline_s: From the moment it starts.
-        lane: Functions of one lane share a process, one after another, and what they read once; empty is a lane of its
-            own, for whatever may block in the kernel.
+        deadline_s: The time limit from the function's start.
+        lane: Functions of one lane share a process, one after another, and values that they read once; empty is a lane
+            of its own, for a function that may block in the kernel.
     """
 
     function: Callable[[], Any]
@@ -40,10 +40,10 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a function ended.
+    """The end of a function.
 
     Attributes:
-        value: What it returned (through JSON), where `error` is empty.
+        value: The function's result (through JSON), if `error` is empty.
         error: `timeout`, or the exception with its message, or how its process died.
     """
 
@@ -59,7 +59,7 @@ class Outcome:
 
 @dataclass
 class _Lane:
-    """A process and what it has still to do; the first of `left` is under way."""
+    """A process and its remaining functions; the first of `left` is under way."""
 
     left: list[tuple[str, Task]]
     hangs: int = 0
@@ -76,7 +76,7 @@ class _Lane:
 
 
 _EXIT_S = 0.5
-"""How long a process may take to end after its last answer."""
+"""The time that a process may take to end after its last answer."""
 
 
 def no_progress(waiting: Sequence[str]) -> None:
@@ -152,10 +152,10 @@ def _start(lane: _Lane) -> None:
 
 
 def _be_child(functions: list[Callable[[], Any]], reader: int, writer: int) -> None:
-    """The child's whole life; never returns.
+    """Run the child's whole life; never return.
 
-    It gives up stdin, stdout and stderr: whoever waits for the end of our output (slurmd does) must not wait for a
-    process that hangs in the kernel.
+    The child gives up stdin, stdout and stderr: slurmd waits for the end of our output, and must not wait for a process
+    that hangs in the kernel.
     """
     try:
         os.close(reader)
@@ -191,7 +191,7 @@ def _take(lane: _Lane, outcomes: dict[str, Outcome]) -> None:
 
 
 def _end(lane: _Lane, outcomes: dict[str, Outcome], *, ended: bool) -> None:
-    """A process closed its pipe, or said more than may be; what was under way is answered for it."""
+    """Handle a process that closed its pipe, or said too much: give its present function an outcome."""
     status = _reap(lane.pid, give_up_s=_EXIT_S) if ended else None
     if not ended:
         _abandon(lane.pid)

@@ -1,4 +1,4 @@
-"""Lists the checks by name: what each reads, what it costs, and which functions it consists of."""
+"""Lists the checks by name: what each check reads, what it costs, and which functions it consists of."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Options = Mapping[str, Any]
 
 
 class CheckError(ValueError):
-    """No such check or option, or a value of the wrong type; the message says which."""
+    """An unknown check or option, or a value of the wrong type; the message says which."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Option:
     """A check's setting, `nodecheck.options.<check>.<name>` in robust.yaml.
 
     Attributes:
-        default: The value where the site sets none; only values of its type are accepted.
-        meaning: What it does, with the unit.
+        default: The value if the site sets none; only values of its type are accepted.
+        meaning: The effect of the option, with the unit.
         source: Where the default comes from.
-        allowed: The texts that there are: for a text, for each item of a list, for each value of a mapping; empty: any.
-        keys: The keys of a mapping that there are; empty: any.
+        allowed: The allowed texts: for a text, for each item of a list, for each value of a mapping; empty: any.
+        keys: The allowed keys of a mapping; empty: any.
         items: Types of a list's items (empty: texts) or a mapping's values (empty: numbers).
     """
 
@@ -65,24 +65,25 @@ class Check:
 
     Attributes:
         name: Its module's name; `--only` and `nodecheck.disable` take it, or the name of its group.
-        question: What it answers, in one sentence: the first line of its module's docstring.
+        question: The question that it answers, in one sentence: the first line of its module's docstring.
         reads: The files and calls it reads.
         cost: What one run costs, in words.
-        stages: Where it runs: in all stages whose list in `_NOT_IN` does not name it.
+        stages: The stages in which it runs: all whose list in `_NOT_IN` does not name it.
         probe: Reads facts (plain JSON values). Runs in a process of its own; may block, fail or crash.
         judge: Makes a finding of facts and options; pure.
-        remember: What to keep of facts and options for the next run, or None to keep what is there; pure.
+        remember: Returns what to keep of facts and options for the next run, or None to keep the old value; pure.
         validate: Raises CheckError for options of the right types that make no sense; pure.
         deadline_s: The check's own deadline; None: `nodecheck.deadline_s`.
-        lane: Probes of one lane share a process and what they read (`Context.once`); empty: a process of its own, for
-            anything that may block in the kernel.
-        always: Runs in each prolog, also with a valid cached verdict: it can change within minutes, unnoticed.
+        lane: Probes of one lane share a process and the values they read (`Context.once`); empty: a process of its own,
+            for a probe that may block in the kernel.
+        always: Whether it runs in each prolog, even with a valid cached verdict: its result can change within minutes,
+            unnoticed.
         invalidating_words: A cached verdict is valid only while no new record of the kernel log has one of these words.
         valid_while: The conditions under which a cached verdict stays valid, see `fast_path.CONDITIONS`; pure.
-        if_not_run: The same where the run that writes the verdict is of a stage without this check; where empty, the
+        if_not_run: The conditions if the run that writes the verdict is of a stage without this check; if empty, the
             prolog then runs this check.
         strikes: Failures in a row that the periodic stage needs before one counts; until then it warns.
-        window_s: How far apart two of these runs may be.
+        window_s: The longest time between two of these runs.
     """
 
     name: str
@@ -115,7 +116,7 @@ class Check:
         return parts | {function: vars(module)[function] for function in functions if function in vars(module)}
 
     def every_option(self) -> dict[str, Option]:
-        """The check's own options, and those of every check in the periodic stage."""
+        """Return the check's own options, and the options that every check in the periodic stage has."""
         if "periodic" not in self.stages:
             return dict(self.options)
         return {
@@ -139,10 +140,10 @@ class Check:
         return settings
 
     def require_sense(self, chosen: Mapping[str, Any]) -> None:
-        """Refuse whatever is mistyped in the site's choices, also within lists and mappings.
+        """Refuse mistyped values in the site's choices, also within lists and mappings.
 
         Raises:
-            CheckError: as `settings`, or what a value has in it does not fit; says where.
+            CheckError: raised as by `settings`, or the content of a value does not fit; says where.
         """
         settings, options = self.settings(chosen), self.every_option()
         for name in chosen:
@@ -235,10 +236,10 @@ def require(name: str) -> None:
 
 
 def get(name: str) -> Check:
-    """One check.
+    """Return one check.
 
     Raises:
-        CheckError: as `require`.
+        CheckError: raised as by `require`.
     """
     require(name)
     check: Check = importlib.import_module(f"slurm_robust.nodecheck.checks.{GROUP_OF[name]}.{name}").check

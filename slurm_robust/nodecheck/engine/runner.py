@@ -24,10 +24,10 @@ def run(
     deadline_s: float,
     progress: Callable[[Sequence[str]], None] = no_progress,
 ) -> NodeReport:
-    """Run the checks; those of one lane one after another, all lanes at once, none of them in this process.
+    """Run the checks: the checks of one lane one after another, all lanes at once, and no check in this process.
 
-    `chosen` has the site's options by check, `deadline_s` is for each check that has none of its own. `progress` is
-    called with the names that have not answered yet, whenever one has.
+    `chosen` has the site's options by check, `deadline_s` is for each check without a deadline of its own. `progress`
+    is called after each answer, with the names that have not answered yet.
 
     Raises:
         CheckError: an option that does not exist or has the wrong type; nothing was run then.
@@ -68,7 +68,7 @@ def _finding(check: Check, outcome: Outcome, settings: Mapping[str, Any], second
 
 
 def _printable(finding: Finding) -> Finding:
-    """Without characters that a terminal interprets: names of processes and files may contain any."""
+    """Return the finding without characters that a terminal interprets: names of processes and files may have any."""
     sentence, remedy = (shorten(text, _MAX_CHARS) for text in (finding.sentence, finding.remedy))
     same = (sentence, remedy) == (finding.sentence, finding.remedy)
     return finding if same else replace(finding, sentence=sentence, remedy=remedy)

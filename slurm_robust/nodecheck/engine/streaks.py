@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 GAP_S = 1800.0
-"""What comes and goes may have been away between two runs further apart than this."""
+"""The longest time between two runs for a condition that comes and goes: it may have been away in between."""
 
 
 def lasted(facts: Mapping[str, Any], key: str, gap_s: float = math.inf) -> float:
-    """For how many seconds every earlier run has seen the condition; 0 if the last one did not.
+    """Return for how many seconds every earlier run has seen the condition; 0 if the last run did not.
 
     Args:
-        facts: A probe's, with those of `check_state.since`; their `kept` is from `kept` in the last run.
-        key: Names the condition.
-        gap_s: How long ago the last run may be; `GAP_S` for what comes and goes.
+        facts: A probe's facts, with those of `check_state.since`; their `kept` is from `kept` in the last run.
+        key: The name of the condition.
+        gap_s: How long ago the last run may be; `GAP_S` for a condition that comes and goes.
     """
     before, at_s = facts["kept"], facts["at_s"]
     since, last_s = before.get("since"), before.get("at_s")
@@ -31,7 +31,7 @@ def lasted(facts: Mapping[str, Any], key: str, gap_s: float = math.inf) -> float
 
 
 def kept(facts: Mapping[str, Any], keys: Iterable[str], gap_s: float = math.inf) -> dict[str, Any]:
-    """What to remember: the conditions seen now, each with the time of its first run in a row."""
+    """Return what to remember: the conditions seen now, each with the time of its first run in a row."""
     at_s = facts["at_s"]
     since = {key: at_s - lasted(facts, key, gap_s) for key in keys}
     return {"boot_id": facts["boot_id"], "at_s": at_s, "since": since}

@@ -15,7 +15,7 @@ _SAMPLES = 6
 
 
 def samples_of(before: Mapping[str, Any], boot_id: str) -> list[dict[str, Any]]:
-    """The samples of this boot in what was remembered, oldest first; anything else in there is ignored."""
+    """Return the samples of this boot in the remembered values, oldest first; other values are ignored."""
     found = before.get("samples")
     if not isinstance(found, list):
         return []
@@ -29,7 +29,7 @@ def samples_of(before: Mapping[str, Any], boot_id: str) -> list[dict[str, Any]]:
 def growth(
     before: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float, window_s: float
 ) -> dict[str, Growth]:
-    """How each counter grew since the oldest sample in the window, or since the last run if that is longer ago."""
+    """Return how each counter grew since the oldest sample in the window, or since the last run if that is older."""
     samples = [sample for sample in samples_of(before, boot_id) if sample["at_s"] < at_s]
     inside = [sample for sample in samples if at_s - sample["at_s"] <= window_s] or samples[-1:]
     return {
@@ -38,7 +38,7 @@ def growth(
 
 
 def _since_oldest(samples: Sequence[Mapping[str, Any]], name: str, now: int, at_s: float) -> Growth | None:
-    """Growth since the oldest sample, or since the last reset where the counter went backwards on the way."""
+    """Return the growth since the oldest sample, or since the last reset if the counter went backwards on the way."""
     base_s, base, above = None, now, now
     for sample in reversed(samples):
         counts = sample.get("counts")
@@ -52,7 +52,7 @@ def _since_oldest(samples: Sequence[Mapping[str, Any]], name: str, now: int, at_
 def keep(
     before: Mapping[str, Any], counts: Mapping[str, int], boot_id: str, at_s: float, window_s: float
 ) -> dict[str, Any]:
-    """What to remember: this run, and of those in the window one every sixth of it; of the last hour, every sixth."""
+    """Return what to remember: this run, and samples at every sixth of the window, and of the last hour."""
     samples: list[dict[str, Any]] = []
     for sample in samples_of(before, boot_id):
         age_s = at_s - sample["at_s"]
@@ -73,7 +73,7 @@ def kept(facts: Mapping[str, Any], window_s: float) -> dict[str, Any]:
 
 
 def remember_for(window_s: float) -> Callable[[dict[str, Any], Mapping[str, Any]], dict[str, Any]]:
-    """The `remember` of a check that compares its `counts` with those of all runs in the window."""
+    """Return the `remember` of a check that compares its `counts` with those of all runs in the window."""
     return lambda facts, _: kept(facts, window_s)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def read(ask: Callable[..., Any], _: Mapping[str, Any]) -> dict[str, int]:
-    """How the GPU stands with Fabric Manager: by the newest call and structure that binding and driver both have.
+    """Read the GPU's state in Fabric Manager, by the newest call and structure that binding and driver both have.
 
     The structures are our own: the binding's had a name of 80 bytes instead of 16 in them until 2025 (12.570).
     """

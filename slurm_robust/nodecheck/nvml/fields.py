@@ -16,7 +16,7 @@ from slurm_robust.nodecheck.nvml import fabric
 Ask = Callable[..., Any]
 """Asks one GPU: NVML's function by name, then its arguments after the handle."""
 Reader = Callable[[Ask, Mapping[str, Any]], Any]
-"""Gives a plain JSON value; sees what was read before."""
+"""Returns a plain JSON value; gets the values that were read before."""
 
 MAX_LINKS = 18
 """NVLinks that boards have today; a board with more says how many."""
@@ -59,7 +59,7 @@ def field_value(answer: Any) -> int | float:
 
 
 def bus_name(text: str) -> str:
-    """`00000000:9B:00.0` as the kernel writes it: `0000:9b:00`; what has not that shape stays as it is."""
+    """Return `00000000:9B:00.0` as the kernel writes it: `0000:9b:00`; a text of another shape is unchanged."""
     parts = text.strip().lower().split(":")
     try:
         return f"{int(parts[0], 16):04x}:{int(parts[1], 16):02x}:{int(parts[2].partition('.')[0], 16):02x}"
@@ -87,7 +87,7 @@ def _pair(name: str) -> Reader:
 
 
 def _reasons(ask: Ask, _: Mapping[str, Any]) -> int:
-    """Why the clocks are where they are, as bits; the older name of the call where the driver has not the newer."""
+    """Return the reasons for the present clocks, as bits; by the older call if the driver lacks the newer."""
     try:
         return int(ask("nvmlDeviceGetCurrentClocksEventReasons"))
     except Exception as error:
@@ -100,7 +100,7 @@ _MEMORY_V2 = 0x2000028
 
 
 def _memory(ask: Ask, _: Mapping[str, Any]) -> dict[str, int]:
-    """Bytes of the board's memory; `used` without what the driver reserves, where it tells them apart (r510)."""
+    """Return the bytes of the board's memory; `used` without the driver's reserve, if it tells that apart (r510)."""
     try:
         said = ask("nvmlDeviceGetMemoryInfo", _MEMORY_V2)
         return {"total": int(said.total), "used": int(said.used), "reserved": int(said.reserved)}

@@ -1,4 +1,4 @@
-"""Has what the judges of NVML's facts share: is there anything to judge, and how do faults become one finding?"""
+"""Has the parts that judges of NVML's facts share: is there anything to judge, and how do faults become one finding?"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOT_HERE = frozenset({"not_supported", "invalid_argument"})
 """The board has no such thing; fields that an older driver does not know come as `invalid_argument`."""
 _MAX_TEXTS = 3
 BLIND = frozenset({"nvml_no_binding", "nvml_no_library", "nvml_untrusted_library"})
-"""Reasons of findings that say that this installation cannot see the GPUs, whatever state they are in."""
+"""Reasons of findings that say that this installation cannot see the GPUs, independent of the GPUs' state."""
 LOST_WORDS = {
     "gpu_is_lost": "lost (fallen off the bus, or it does not answer)",
     "reset_required": "a reset is required",
@@ -49,7 +49,7 @@ def label(gpu: Mapping[str, Any]) -> str:
 
 
 def unanswered(facts: Mapping[str, Any]) -> Finding | None:
-    """The finding where NVML did not answer, or where a GPU was lost meanwhile; None if there are GPUs to judge."""
+    """Return a finding if NVML did not answer, or a GPU was lost meanwhile; None if there are GPUs to judge."""
     if facts["state"] == "no_driver":
         return Finding(Status.SKIP, "no_driver", "no NVIDIA driver is loaded")
     if facts["state"] == "saved_tree":
@@ -86,10 +86,10 @@ def has_mig(gpu: Facts) -> bool:
 
 
 def unreported(facts: Mapping[str, Any], name: str, what: str, *, needed: bool = True) -> Finding | None:
-    """The finding where no GPU reports `name`: skip where the boards have no such thing, unknown where they should.
+    """Return a finding if no GPU reports `name`: skip if the boards have no such thing, unknown if they should.
 
-    `what` is the field's name for people ("ECC counters"). `needed` is False for what only newer drivers report: then
-    without it the check is skipped.
+    `what` is the field's name for people ("ECC counters"). `needed` is False for a field that only newer drivers
+    report: without it the check is skipped.
     """
     if reported(facts, name):
         return None
@@ -108,7 +108,7 @@ def unreported(facts: Mapping[str, Any], name: str, what: str, *, needed: bool =
 
 
 def needs_gpus(name: str = "", what: str = "", *, needed: bool = True) -> Callable[[Judge], Judge]:
-    """A decorator for judges: first the findings of `unanswered` and, where a field is named, of `unreported`."""
+    """Decorate a judge: first come the findings of `unanswered` and, if a field is named, of `unreported`."""
 
     def decorate(judge: Judge) -> Judge:
         @functools.wraps(judge)
@@ -124,12 +124,12 @@ def needs_gpus(name: str = "", what: str = "", *, needed: bool = True) -> Callab
 def conclude_gpus(
     faults: Iterable[Fault], passed: tuple[str, str], evidence: Mapping[str, Any] | None = None
 ) -> Finding:
-    """One finding: the worst faults, those of the same text together, or that all is well.
+    """Return one finding: the worst faults, with equal texts put together, or that all is well.
 
     Args:
         faults: In the order of importance; ` on GPU …` is added to their sentences.
         passed: Reason and sentence if there are none.
-        evidence: Of the finding; the GPUs with faults are added.
+        evidence: The evidence of the finding; the GPUs with faults are added.
     """
     found = list(faults)
     if not found:
@@ -161,7 +161,7 @@ def _where(gpus: Sequence[Mapping[str, Any] | None]) -> str:
 
 
 def outliers(readings: Sequence[tuple[Facts, Any]]) -> list[tuple[Facts, Any]]:
-    """Those that differ from most GPUs of their model; none if no value has a clear majority."""
+    """Return the readings that differ from most GPUs of their model; empty if no value has a clear majority."""
     by_model: dict[str, list[tuple[Facts, Any]]] = {}
     for gpu, value in readings:
         by_model.setdefault(gpu["model"], []).append((gpu, value))

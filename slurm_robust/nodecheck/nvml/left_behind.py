@@ -1,7 +1,7 @@
 """Compares GPU settings before and after a diagnostic that may change them, and restores or reports them.
 
 A lock of clocks (`nvidia-smi -lgc`) has no getter in NVML; it shows as a reason for the clocks of the moment. On an
-idle GPU nobody can know whether it was there before, so it is said and never removed.
+idle GPU it is unknown whether the lock was there before, so it is reported and never removed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLOCKS_ARE_SET = 0x2
 """The reason that NVML names ApplicationsClocksSetting: a person's or a tool's setting limits the clocks."""
 
 Settings = Mapping[str, Mapping[str, Any]]
-"""Bus address of a GPU → what it is set to, by the names of `fields.READERS`."""
+"""Bus address of a GPU → its settings, by the names of `fields.READERS`."""
 
 
 def here() -> Context:
@@ -36,17 +36,17 @@ def here() -> Context:
 
 
 def settings(context: Context) -> Settings:
-    """Return what the GPUs are set to now, empty if that is not known; NVML is closed again."""
+    """Return the present settings of the GPUs, empty if they are not known; NVML is closed again."""
     session = _opened(context)
     session.close(_LIMIT_S)
     return {gpu["bus"]: dict(gpu["values"]) for gpu in session.gpus}
 
 
 def put_back(before: Settings, context: Context, tool: str) -> list[str]:
-    """Set the GPUs to what they were set to before a tool ran.
+    """Restore the GPUs' settings from before a tool ran.
 
     Returns:
-        Sentences: each difference, with what was done, or with what a person must type.
+        Sentences: each difference, with the action taken, or the command that a person must type.
     """
     session = _opened(context)
     told: dict[tuple[str, str, str], list[str]] = defaultdict(list)

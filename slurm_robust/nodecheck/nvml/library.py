@@ -1,4 +1,4 @@
-"""NVIDIA's binding and the library under it: found, and loaded only where nobody else could have put it."""
+"""Finds NVIDIA's binding and the library under it, and loads them only if no other user could have replaced them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import ctypes
 
 FOLDERS = ("/usr/local/nvidia/lib64", "/usr/lib64/nvidia", "/usr/lib/nvidia", "/run/nvidia/driver/usr/lib64")
-"""Where containers and drivers of other kinds put the library, outside the loader's paths."""
+"""The places of the library in containers and with other kinds of drivers, outside the loader's paths."""
 
 
 def binding() -> Any:
@@ -43,11 +43,11 @@ def binding() -> Any:
 
 
 def load(library: str) -> ctypes.CDLL:
-    """The library: the site's own, else as the loader finds it.
+    """Load the library: the site's own, else the one that the loader finds.
 
     Raises:
-        PermissionError: others than root (and who runs this) may write it.
-        OSError: there is none.
+        PermissionError: users other than root and the present one may write it.
+        OSError: there is no library.
     """
     import ctypes  # noqa: PLC0415 (only a node with GPUs pays for it)
 
@@ -66,11 +66,11 @@ def load(library: str) -> ctypes.CDLL:
 
 
 def trust(library: str) -> None:
-    """Refuse a library that somebody else could have put there: it is run with this process's rights.
+    """Refuse a library that another user could have put there: it runs with this process's rights.
 
     Raises:
         PermissionError: its owner or mode, or those of a folder on the way to it, let others write it.
-        OSError: it is not there.
+        OSError: the library does not exist.
     """
     place = state_folder.foreign_place(library, state_folder.is_ours)
     if place:

@@ -19,7 +19,7 @@ from slurm_robust.nodecheck.nvml.fields import FIELD_VALUES, READERS, Ask, field
 from slurm_robust.nodecheck.sources import small_files
 
 _SHARE = 0.8
-"""What the calls may take of a check's deadline; with the rest it says what it has."""
+"""The share of a check's deadline that the calls may take; the rest is for telling the result."""
 
 ERRORS = {
     1: "uninitialized",
@@ -104,12 +104,12 @@ class NvmlSession:
         self.told_lost = frozenset(gpu["index"] for gpu in self.gpus if gpu["lost"])
 
     def read(self, names: Sequence[str], limit_s: float) -> None:
-        """Read these fields of every GPU, those that were not read before."""
+        """Read these fields of every GPU, except fields that were read before."""
         if not self.state and not self.hung:
             self._run(lambda: self._read(names), limit_s)
 
     def unknown(self, uuids: Sequence[str], limit_s: float) -> list[str]:
-        """Those of these GPUs and instances that the driver says it does not have."""
+        """Return those of these GPUs and instances that the driver does not have."""
         missing: list[str] = []
 
         def ask() -> None:
@@ -173,7 +173,7 @@ class NvmlSession:
             self.hung = {"call": call, "gpu": gpu, "after_s": round(limit_s, 1), "task_state": state}
 
     def _asker(self, index: int | None) -> Ask:
-        """Asks one GPU (None: the node), and notes what is being asked."""
+        """Return a function that asks one GPU (None: the node), and notes the present call."""
 
         def ask(name: str, *arguments: Any) -> Any:
             self._call = (name, index)
@@ -268,7 +268,7 @@ def of(context: Context) -> NvmlSession:
 
 
 def limit_s(context: Context) -> float:
-    """How long a check's calls may take."""
+    """Return how long a check's calls may take."""
     return context.deadline_s * _SHARE
 
 
@@ -284,6 +284,6 @@ def _opened(context: Context) -> NvmlSession:
 
 
 def task_state(stat: str) -> str:
-    """The state letter of a /proc/*/stat (`D`: it sleeps in the kernel, nothing ends it); empty if there is none."""
+    """Return the state letter of a /proc/*/stat (`D`: it sleeps in the kernel, unkillable); empty if there is none."""
     fields = stat.rpartition(")")[2].split()
     return fields[0] if fields and len(fields[0]) == 1 else ""

@@ -52,7 +52,7 @@ def resolve(names: Iterable[str], timeout_s: float) -> dict[str, dict[str, Any]]
     """Ask the system's resolver, for all names at once.
 
     Returns:
-        For each name `addresses` (empty if there are none), `error` (empty, `timeout` or the resolver's words) and
+        For each name `addresses` (empty without any), `error` (empty, `timeout` or the resolver's words) and
         `took_s`.
     """
     outcomes = run_all({name: Task(partial(_ask, name), timeout_s) for name in names})
@@ -75,7 +75,7 @@ def _ask(name: str) -> dict[str, Any]:
 
 
 def is_local(address: str) -> bool:
-    """Return whether one of this machine's interfaces has that address: the kernel lets nobody bind to another's."""
+    """Return whether one of this machine's interfaces has that address: the kernel binds no other address."""
     bare = address.partition("%")[0]
     family = socket.AF_INET6 if ":" in bare else socket.AF_INET
     try:
@@ -103,5 +103,5 @@ def connect(address: str, port: int, timeout_s: float) -> dict[str, Any]:
 
 
 def hosts_file(context: Context) -> dict[str, list[str]]:
-    """What this machine's /etc/hosts knows."""
+    """Return the names and addresses in this machine's /etc/hosts."""
     return in_hosts(small_files.read_text(Path(context.path("/etc/hosts")), _MAX_BYTES))

@@ -1,6 +1,6 @@
 """Looks whether the node itself shows what a line of the kernel log tells: in /sys, /proc and the file system.
 
-A line is where to look, and alone it is no fault of the node: users can have a part in what the kernel logs.
+A line only says where to look, and alone it is no fault of the node: users can influence what the kernel logs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def shown(root: Path, kind: str, names: Collection[str], example: str, before: i
         kind: One of `kernel_patterns.KINDS`.
         names: The devices that the lines name.
         example: One of the lines.
-        before: `tainted` before these lines: what was there proves nothing.
+        before: `tainted` before these lines: a bit that was set before proves nothing.
     """
     if kind == "oops" or (kind == "stall" and "soft lockup" in example):
         return _newly_tainted(root, _TAINTS[kind], before)
@@ -89,7 +89,7 @@ def _card_is_there(root: Path, names: Collection[str]) -> bool | None:
 
 
 def _disk_is_there(root: Path, names: Collection[str], example: str) -> bool | None:
-    """Also one that is gone, and still mounted."""
+    """Tell whether a named disk is there, or gone but still mounted; None if that cannot be told."""
     if not names and example.startswith("SQUASHFS"):
         return _has_squashfs(root)
     places = [root / "sys/class" / kind for kind in ("block", "nvme", "ata_port")]
@@ -102,13 +102,16 @@ def _disk_is_there(root: Path, names: Collection[str], example: str) -> bool | N
 
 
 def _has_squashfs(root: Path) -> bool | None:
-    """Its lines name no disk. Where the node itself has none mounted, a job has brought the image (Apptainer)."""
+    """Tell whether the node has a squashfs mounted: the lines of squashfs do not name a disk.
+
+    Without one, a job has brought the image (Apptainer).
+    """
     table = mounts.parse(small_files.read_text(root / "proc/self/mountinfo", 4 << 20))
     return any(mount.fstype == "squashfs" for mount in table) if table else None
 
 
 def _newly_tainted(root: Path, bits: int, before: int) -> bool | None:
-    """None if the bit was there before: the kernel sets it once, also where a second oops comes."""
+    """Tell whether the bit is new; None if it was set before: the kernel sets it once, even if a second oops comes."""
     now = tainted(root)
     return None if before & bits or now is None else bool(now & bits)
 
@@ -119,7 +122,10 @@ def _corrupted(root: Path) -> bool | None:
 
 
 def _memory(root: Path, kind: str, example: str, before: int) -> bool | None:
-    """EDAC counts what it tells itself; what firmware or a bank outside the memory tells need not be counted there."""
+    """Tell whether EDAC shows the memory error.
+
+    EDAC counts errors that it logs itself; errors that firmware or a bank outside the memory tells may not be counted.
+    """
     name = "ce_count" if kind == "memory_corrected" else "ue_count"
     counters = small_files.matching(root / "sys/devices/system/edac/mc", f"mc*/{name}")
     counted = any(small_files.count(path) for path in counters)
@@ -140,10 +146,11 @@ def _disk_lost(root: Path, names: Collection[str]) -> bool | None:
 
 
 def broken(root: Path, table: Collection[mounts.Mount], device: str, mount: mounts.Mount) -> list[str]:
-    """Of `remount_ro` and `fs_shutdown`: what this mounted disk shows itself.
+    """Return which of `remount_ro` and `fs_shutdown` this mounted disk shows itself.
 
-    The kernel makes a file system read-only and leaves its mounts as they were; whoever mounts it read-only changes
-    both. One that was shut down answers with an error. A saved tree cannot be asked: there it counts as shut down.
+    After an error the kernel makes the file system read-only and leaves its mounts unchanged; a read-only mount by a
+    person changes both. A file system that was shut down answers with an error. A saved tree cannot be asked, and
+    counts as shut down.
     """
     found = []
     same = [other for other in table if other.device == mount.device]

@@ -23,19 +23,19 @@ _BOOT_LINE = ("Linux version ", "-- Reboot --", "-- Boot ")
 _CLOCK_STEP_S = 60.0
 _PLAIN = re.compile(rb"\[ *([0-9]{1,12}\.[0-9]{1,9})\](?! ?-- )")
 _TELLS = re.compile(rb"\[ *[0-9]{1,12}\.[0-9]|[0-9]{1,5},[0-9]{1,20},[0-9]{1,20},|Linux version |-- (?:Reboot|Boot) ")
-"""Every line that says how long the machine runs, or that it began to, has one of these."""
+"""A part of every line that says how long the machine runs, or that it began to run."""
 
 
 @dataclass(frozen=True)
 class LogReading:
-    """What one reading gave.
+    """The result of one reading of the log.
 
     Attributes:
         records: The wanted records after the cursor, oldest first.
-        cursor: Where the next reading may go on; plain JSON.
-        error: Why nothing could be read; empty if all is well.
-        errno: The same as a number, 0 if all is well.
-        capped: Words that stood in more lines than were to be read; the oldest of them were left out.
+        cursor: The position at which the next reading may go on; plain JSON.
+        error: Why the log could not be read; empty if all is well.
+        errno: The error as a number, 0 if all is well.
+        capped: Words that were in more lines than were to be read; the oldest of these lines were left out.
     """
 
     records: tuple[KernelRecord, ...] = ()
@@ -65,7 +65,7 @@ class KernelLog:
 
     @functools.cached_property
     def boot(self) -> int:
-        """Where in `data` the last boot begins; the device holds no other."""
+        """Where in `data` the last boot begins; the device holds no other boot."""
         return _last_boot(self.data) if self.name else 0
 
     def since(
@@ -129,10 +129,10 @@ class KernelLog:
 
 
 class _BrokenLines:
-    """Tells which lines of a plain file are the rest of a record that holds a user's words, and no record.
+    """Tells which lines of a plain file are no records, but the rest of a record with a user's words.
 
-    Who saves the log as text may begin a line where a file's name has a line break (`/dev/kmsg` escapes it), and puts
-    the same time before it. So whatever follows such a record with the very same stamp is not believed.
+    A program that saves the log as text may break a line at a line break in a file's name (`/dev/kmsg` escapes it), and
+    put the same time before both parts. So a line that follows such a record with the very same stamp is not believed.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -140,7 +140,7 @@ class _BrokenLines:
         self._known = (-1, b"", False)
 
     def holds(self, first: int, line: str, record: KernelRecord) -> bool:
-        """Of the line at `first`; lines are asked for in their order."""
+        """Tell whether the line at `first` is the rest of another record; ask for lines in their order."""
         stamp = line[: len(line) - len(record.text)].encode()
         at, found = first, False
         while stamp and record.seq is None and not found and at > 0:
@@ -159,9 +159,9 @@ class _BrokenLines:
 def _lines(
     data: bytes, begin: int, end: bytes, words: Iterable[str], most: int
 ) -> tuple[list[tuple[int, int]], frozenset[str]]:
-    """Where the lines behind `begin` with one of these words, or all, begin and end; and the words of more than `most`.
+    """Return the ranges of lines behind `begin` with one of these words, or of all; and the words in more than `most`.
 
-    A word is looked for in the whole at once: line by line that takes ten times as long. The search goes backwards, so
+    A word is searched in the whole text at once: line by line takes ten times as long. The search goes backwards, so
     that of too many lines the newest are found.
     """
     wanted = {word: word.encode() for word in words}
@@ -187,7 +187,7 @@ def _lines(
 
 
 def _last_boot(data: bytes) -> int:
-    """Where the lines begin that came after the last start of the kernel.
+    """Return where the lines after the last start of the kernel begin.
 
     A new boot shows as its first line, as journalctl's separator, or as an uptime that falls by a minute or more.
     """

@@ -1,10 +1,10 @@
-"""Reads one line of a kernel log, in any of the shapes in which it is saved.
+"""Reads one line of a kernel log, in any of the shapes in which logs are saved.
 
-Read are raw records of `/dev/kmsg`; dmesg's, with or without `-T`, `-x`, `-r`, `-e`, `-d`, `--time-format iso`;
+The shapes are raw records of `/dev/kmsg`; dmesg's, with or without `-T`, `-x`, `-r`, `-e`, `-d`, `--time-format iso`;
 journalctl's short, short-iso, short-precise, short-full, short-monotonic and short-unix; syslog's, also with its
 priority before it (RFC 3164 and 5424). Standard library only; nothing here reads a file.
 
-Users choose some of what stands there: `KernelRecord.evidence` is the one place that decides what may be believed.
+Users can choose some of the words: only `KernelRecord.evidence` decides which text may be believed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NAMED_BY_A_PROCESS = re.compile(
 _HOLDS_USERS_WORDS = ("traps: ", "process '", "audit: ", "NVRM: API mismatch")
 """Beginnings of lines that hold a name of a user's or, of NVIDIA's driver, a text that a client sends."""
 _MOUNTED_BY_USERS = ("tmpfs: ", "overlay: ", "overlayfs: ", "fuse: ", "ramfs: ", "proc: ", "sysfs: ", "cgroup2: ")
-"""What users mount in name spaces of their own; an option that does not exist is repeated in the log."""
+"""The beginnings of messages about mounts by users in their own name spaces; the log repeats unknown mount options."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class KernelRecord:
 
     Attributes:
         text: The message without time, level, host and tag.
-        seq: The kernel's number of it, where the shape has one.
-        uptime_s: Seconds since boot, where the shape has them.
-        wall_s: Seconds since the epoch, where the shape has date and year.
-        facility: Syslog's number of who wrote it: 0 is the kernel, and no write to `/dev/kmsg` gets it.
+        seq: The kernel's number of the message, if the shape has one.
+        uptime_s: Seconds since boot, if the shape has them.
+        wall_s: Seconds since the epoch, if the shape has date and year.
+        facility: Syslog's number of the writer: 0 is the kernel, and a write to `/dev/kmsg` never gets it.
     """
 
     text: str

@@ -12,13 +12,13 @@ _MEMBER = re.compile(r"([\w!-]{1,64})\[\d{1,6}\]((?:\([A-Z]\)){0,3})")
 
 @dataclass(frozen=True)
 class Array:
-    """One array.
+    """One RAID array.
 
     Attributes:
-        missing: Members it should have and has not; 0 if the level counts none (raid0, linear).
+        missing: The number of missing members; 0 if the level does not count them (raid0, linear).
         failed: Names of members marked as failed.
-        container: It only holds the members of other arrays (IMSM, DDF) and is inactive by its nature.
-        busy: `recovery`, `resync`, `check`, … while one runs; empty else.
+        container: Whether it only holds the members of other arrays (IMSM, DDF), and is therefore inactive.
+        busy: `recovery`, `resync`, `check`, … while one runs; otherwise empty.
     """
 
     name: str

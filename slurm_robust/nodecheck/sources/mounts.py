@@ -16,9 +16,9 @@ class Mount:
     """One mount.
 
     Attributes:
-        read_only: This mount (a read-only bind mount of a writable file system counts).
-        super_read_only: The file system itself, as after an error.
-        device: Its `major:minor`, which names a disk whatever the source is called.
+        read_only: Whether this mount is read-only (a read-only bind mount of a writable file system counts).
+        super_read_only: Whether the file system itself is read-only, as after an error.
+        device: Its `major:minor`, which names a disk independent of the source's name.
     """
 
     path: str
@@ -51,7 +51,7 @@ def parse(text: str) -> list[Mount]:
 
 
 def at(table: Sequence[Mount], path: str) -> Mount | None:
-    """The mount whose mount point is exactly `path`; the one on top where several lie there."""
+    """Return the mount whose mount point is exactly `path`; the top one if there are several."""
     wanted = path.rstrip("/") or "/"
     return next((mount for mount in reversed(table) if mount.path == wanted), None)
 

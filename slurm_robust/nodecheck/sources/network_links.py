@@ -1,6 +1,6 @@
-"""Reads network interfaces and what they stand on: bonds, VLANs and bridges resolved down to the cards.
+"""Reads network interfaces and the interfaces below them: bonds, VLANs and bridges resolved down to the cards.
 
-All of it from /sys/class/net and /proc/net/route: an interface's name says nothing. (ABI: sysfs-class-net.)
+The facts come from /sys/class/net and /proc/net/route: an interface's name says nothing. (ABI: sysfs-class-net.)
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def roce(context: Context) -> list[str]:
 
 
 def stack(context: Context, names: Iterable[str]) -> dict[str, Interface]:
-    """These interfaces and all that they stand on; those that do not exist are left out."""
+    """Return these interfaces and all interfaces below them; interfaces that do not exist are left out."""
     found: dict[str, Interface] = {}
     level = [name for name in names if small_files.is_name(name)]
     for _ in range(_MAX_DEPTH):
@@ -114,5 +114,5 @@ def without_link(interface: Mapping[str, Any]) -> bool:
 
 
 def cards(found: Mapping[str, Interface]) -> list[str]:
-    """Of a stack, those that stand on nothing else."""
+    """Return the cards of a stack: interfaces without another one below."""
     return [name for name, interface in found.items() if interface["card"] and not interface["lower"]]

@@ -32,7 +32,7 @@ def _word(config: bytes, at: int) -> int:
 
 
 def port_type(config: bytes) -> int:
-    """The kind of a PCIe port (PCI Express Capabilities Register, bits 4–7); -1 where the space does not say."""
+    """Return the kind of a PCIe port (PCI Express Capabilities Register, bits 4–7); -1 if the space does not say."""
     if len(config) < 64 or not config[6] & 0x10:
         return -1
     at = config[0x34] & 0xFC
@@ -46,7 +46,7 @@ def port_type(config: bytes) -> int:
 
 
 def acs_control(config: bytes) -> int | None:
-    """The Access Control Services register; None if there is none, or only root may read so far."""
+    """Return the Access Control Services register; None if there is none, or only root may read so far."""
     at = 0x100
     for _ in range(_ENOUGH):
         if at < 0x100 or at + 8 > len(config):

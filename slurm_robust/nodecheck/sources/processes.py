@@ -21,7 +21,7 @@ class NodeProcess:
     """One process.
 
     Attributes:
-        command: Its name, at most 15 characters, as it calls itself.
+        command: The process's own name, at most 15 characters.
         state: `R`, `S`, `D`, `Z`, `T`, ….
         started: Clock ticks since boot; with the pid it names one process for good.
         kernel: True for the kernel's own threads.
@@ -75,7 +75,7 @@ def read(path: str, limit: int) -> bytes:
 
 
 def scan(context: Context) -> list[NodeProcess]:
-    """Every process there is; one that ends meanwhile is passed over."""
+    """Return every process; a process that ends meanwhile is passed over."""
 
     def every() -> list[NodeProcess]:
         folder = str(context.path("/proc"))
@@ -105,10 +105,10 @@ def job_managers(context: Context) -> dict[int, int]:
 
 
 def is_systems(context: Context, pid: int) -> bool:
-    """Whether root runs it, or who runs this: anybody may call a process of his by any name.
+    """Tell whether root or the present user runs the process: users may give their processes any name.
 
-    The real user id tells: slurmstepd takes on its user's rights for a while, and /proc/PID is root's also where a
-    user's program may not be read.
+    The real user id counts: slurmstepd takes on its user's rights for a while, and /proc/PID is root's if a user's
+    program may not be read.
     """
     status = read(str(context.path(f"/proc/{pid}/status")), 4096)
     if not status and not context.real_root:
@@ -126,7 +126,7 @@ def has_own_mounts(context: Context) -> bool:
 
 
 def owners(context: Context) -> set[int]:
-    """Who runs something here, by uid; root always does."""
+    """Return the uids of users who run something here; root always does."""
     uids = {0}
     for process in scan(context):
         if not process.kernel:

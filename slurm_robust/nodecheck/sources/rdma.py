@@ -22,7 +22,7 @@ LANE = "rdma"
 _RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((\d{1,2})X\b)?")
 _MAX_DEVICES = 128
 _MAX_PORTS = 2
-"""A device with more ports is a switch of virtual functions (switchdev): its first port is the one with a cable."""
+"""The most ports of a card: a device with more is a switch of virtual functions (switchdev), cabled at port 1."""
 
 T = TypeVar("T")
 Device = dict[str, Any]
@@ -30,7 +30,7 @@ Port = dict[str, Any]
 
 
 def devices(context: Context) -> list[Device]:
-    """All RDMA devices, read once a lane; plain JSON values."""
+    """Return all RDMA devices, read once a lane; plain JSON values."""
     return context.once("rdma_devices", lambda: _read(context))
 
 
@@ -104,7 +104,7 @@ def _port(folder: Path, number: str) -> Port:
 
 
 def _netdev(folder: Path, port: Path, number: str) -> str:
-    """The interface of a port: its first GID's, else the one that the card has for it."""
+    """Return the interface of a port: its first GID's, else the one that the card has for it."""
     named = small_files.word(port / "gid_attrs" / "ndevs" / "0", 64)
     if small_files.is_name(named):
         return named
@@ -115,7 +115,7 @@ def _netdev(folder: Path, port: Path, number: str) -> str:
 
 
 def rate(text: str) -> tuple[float, int]:
-    """`400 Gb/sec (4X NDR)` as (400.0, 4); zeros where it has not that shape."""
+    """Return `400 Gb/sec (4X NDR)` as (400.0, 4); zeros for another shape."""
     match = _RATE.match(text)
     return (float(match[1]), int(match[2] or 0)) if match else (0.0, 0)
 
@@ -126,18 +126,18 @@ def after_colon(text: str) -> str:
 
 
 def label(device: Device, port: Port) -> str:
-    """How a port is named in sentences: the device, with the port's number where it has several."""
+    """Return a port's name in sentences: the device, with the port's number if it has several."""
     return f"{device['name']}/{port['port']}" if len(device["ports"]) > 1 else str(device["name"])
 
 
 def setting(table: Mapping[str, Any], name: str, device: Device, port: Port) -> Any:
-    """What a site's table says of a port: by its label, port, device, board, model, or `default`; None for nothing."""
+    """Return the site's value for a port: by its label, port, device, board, model, or `default`; None without one."""
     keys = (name, f"{device['name']}/{port['port']}", device["name"], device["board"], device["type"], "default")
     return next((table[key] for key in keys if key and key in table), None)
 
 
 def all_ports(found: Iterable[Device], ignore: Sequence[Any] = ()) -> Iterator[tuple[Device, Port]]:
-    """Every port that concerns this node: not those of slices for guests, nor what the site ignores.
+    """Yield every port that concerns this node, without slices for guests and without ports that the site ignores.
 
     A site names a device (`mlx5_4`), a port (`mlx5_4/1`), an interface, or a board (`MT_0000000838`).
     """

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 LANE = "kernel_log"
 MOST_LINES = 10_000
-"""So many lines with one word are counted: of a storm nobody needs the exact number, and it must not outlast a check's
-deadline."""
+"""The most lines with one word that are counted: an exact number is not needed, and the count must not outlast a
+check's deadline."""
 
 
 class News(NamedTuple):
-    """What is new to one check.
+    """The news for one check.
 
     Attributes:
-        log: The records, and where the log ends.
+        log: The records, and the end of the log.
         boot_id: The kernel's name of this boot.
-        kept: What the check kept in this boot; empty if it kept nothing.
-        cursor: From where on these records are new.
+        kept: The values that the check kept in this boot; empty if it kept nothing.
+        cursor: The position from which on these records are new.
     """
 
     log: kmsg.LogReading
@@ -62,7 +62,7 @@ def counts(context: Context) -> bool:
 
 
 def booted_at_s(context: Context) -> float | None:
-    """When this boot began, where the log is this machine's own; None for a saved one."""
+    """Return when this boot began, if the log is this machine's own; None for a saved log."""
     if not context.real_root or context.cache_dir is None:
         return None
     match = re.search(r"^btime (\d+)$", small_files.read_text(context.path("/proc/stat")), re.MULTILINE)
@@ -70,12 +70,12 @@ def booted_at_s(context: Context) -> float | None:
 
 
 def times(count: int, *, flooded: bool) -> str:
-    """`×3`, or `×10000 or more` of what was not counted to its end."""
+    """Return `×3`, or `×10000 or more` for a count that was not finished."""
     return f"×{count} or more" if flooded else f"×{count}"
 
 
 def unreadable(facts: Mapping[str, Any], *, needed: bool) -> Finding:
-    """The finding for a log that cannot be read: unknown where it is needed, else skip."""
+    """Return the finding for a log that cannot be read: unknown if the log is needed, else skip."""
     status = Status.UNKNOWN if needed else Status.SKIP
     if facts["errno"] in (errno.EPERM, errno.EACCES):
         remedy = "run it as root, or name another log in nodecheck.kmsg" if needed else ""

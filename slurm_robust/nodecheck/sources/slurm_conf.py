@@ -34,10 +34,10 @@ _OVERRIDES = re.compile(r"^\s*SlurmdParameters\s*=\S*\bconfig_overrides\b", re.I
 
 
 def read(context: Context, named: str, env: Mapping[str, str]) -> str:
-    """The text of slurm.conf: of the file that the site names, of `SLURM_CONF`, or of a usual place.
+    """Return the text of slurm.conf: of the file that the site names, of `SLURM_CONF`, or of a usual place.
 
     Users influence the environment: `SLURM_CONF` counts only if it names a plain file, no link, that root or this user
-    owns and that nobody else may write or replace.
+    owns and that others cannot write or replace.
     """
     if named:
         return small_files.read_text(context.path(named), _MAX_BYTES)
@@ -65,7 +65,7 @@ def _own(path: str) -> str:
 
 
 def declared(context: Context, count: Callable[[str, str], int]) -> int:
-    """What slurm.conf gives this node; 0 before and after a job, where each millisecond delays it."""
+    """Return slurm.conf's number for this node; 0 before and after a job, since each millisecond delays the job."""
     if context.stage not in ("periodic", "full"):
         return 0
     return count(read(context, "", os.environ), context.node)

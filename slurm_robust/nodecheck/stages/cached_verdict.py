@@ -25,10 +25,10 @@ _MAX_LINE_BYTES = 1 << 16
 
 
 def log_position(path: Path) -> Condition:
-    """Where the kernel log ends now; call it before the probes run.
+    """Return where the kernel log ends now; call this before the probes run.
 
     Returns:
-        The beginning of a `log` condition, or a `shut` condition where the log cannot be read now.
+        The beginning of a `log` condition, or a `shut` condition if the log cannot be read now.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -21,7 +21,7 @@ from slurm_robust.nodecheck.engine.isolate import no_progress
 
 EXIT_FIT, EXIT_UNFIT, EXIT_USAGE, EXIT_UNKNOWN = 0, 1, 2, 3
 _ORDER = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS, Status.SKIP)
-"""As people read them: what is wrong stands first, and what there is nothing of is told once for all."""
+"""The order for people: problems first; checks that are not applicable are told once for all."""
 _EXITS = {Fitness.FIT: EXIT_FIT, Fitness.UNFIT: EXIT_UNFIT, Fitness.UNKNOWN: EXIT_UNKNOWN}
 _FOOT = """Examples:
   srobust check                                       all checks of this node, for people
@@ -135,7 +135,7 @@ def _run(args: argparse.Namespace, config: Config, env: Mapping[str, str]) -> in
 
 
 class _ProgressLine:
-    """One line on a terminal that says what is still awaited, and is gone at the end."""
+    """One line on a terminal that names the checks that are still awaited, and is removed at the end."""
 
     def __init__(self, count: int) -> None:
         self.count = count

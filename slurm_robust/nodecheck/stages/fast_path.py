@@ -1,4 +1,4 @@
-"""The prolog's fast path: was this node found fit a moment ago, and has nothing changed since?
+"""Runs the prolog's fast path: was this node found fit a moment ago, and has nothing changed since?
 
 A run of the checks that found the node fit leaves a *cached verdict*: until when it is valid, for which boot, version
 and configuration, and which conditions must still hold (new lines of the kernel log, the number of GPUs, mounts). As
@@ -65,7 +65,7 @@ def cached_verdict(config: str, node: str) -> tuple[str, dict[str, str]]:
 
 
 def node_of(name: str) -> str:
-    """`SLURMD_NODENAME`, where it has the shape of a node's name; else empty, and the full run uses the host's name."""
+    """Return `SLURMD_NODENAME`, if it looks like a node's name; else empty, and the full run uses the host's name."""
     return name if name and name.isascii() and name.replace("-", "").replace(".", "").replace("_", "").isalnum() else ""
 
 
@@ -108,12 +108,12 @@ def main(stage: str, config: str = "", verbose: str = "") -> int:
 
 
 def _log_is_quiet(_: str, path: str, file_name: str, position: str, *needles: str) -> None:
-    """No new record of the kernel log contains one of these words.
+    """Require that no new record of the kernel log contains one of these words.
 
     Args:
         path: The device or a plain file.
         file_name: `device:inode` of the plain file, empty for the device.
-        position: How far the log was read: bytes of the file, or the last record's number.
+        position: The end of the last reading: bytes of the file, or the last record's number.
         needles: Words, as they appear in the log.
     """
     words = [needle.encode() for needle in needles]
@@ -160,7 +160,7 @@ def _entries(root: str, path: str, count: str) -> None:
 
 
 def _no_more_gpus(_: str, count: str) -> None:
-    """This job got no more GPUs than the node had; ids of another shape (MIG, shares) are ignored."""
+    """Require that this job got no more GPUs than the node had; ids of another shape (MIG, shares) are ignored."""
     given = os.environ.get("SLURM_JOB_GPUS", "").split(",")
     if given != [""] and len(given) > int(count):
         raise StaleVerdict(f"the job got {len(given)} GPUs, the node had {count}")
@@ -203,11 +203,11 @@ def ask_in_child(root: str, asked: list[tuple[Callable[..., bool], list[str]]]) 
 
 
 def _answers(root: str, *places: str) -> bool:
-    """Each mount answers, is the same as before, can be written and has room.
+    """Tell whether each mount answers, is the same as before, can be written and has room.
 
     Args:
         root: The folder that stands for `/`.
-        places: `PATH|device number|MiB that must be free|w where it must be writable`.
+        places: `PATH|device number|MiB that must be free|w if it must be writable`.
     """
     return all(_usable(*(root + place).rsplit("|", 3)) for place in places)
 

@@ -33,8 +33,8 @@ SLURM_CALLS: Mapping[str, str] = {
     "set_node_extra": "for the daemon: the node watch marks a fault and its mode, the health check what it lacks",
     "update_job": "`srobust check --tell-slurm` writes the verdict into the Comment of the job in which it runs",
 }
-"""All calls to Slurm of the node checks and their scripts, all in this file; the reading and the counting change
-nothing. tests/nodecheck/test_node_script_slurm_calls.py fails for any other."""
+"""All calls to Slurm of the node checks and their scripts, all in this file; reading and counting change nothing.
+tests/nodecheck/test_node_script_slurm_calls.py fails for any other call."""
 
 EXIT_REFUSE = 20
 """Exit code of the check that tells the scripts to exit 1; no crash of Python or of a shell ends with it."""
@@ -47,12 +47,12 @@ _NOT_YET_THERE = frozenset({"NOT_RESPONDING", "POWERING_UP", "REBOOT_ISSUED"})
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do.
+    """The decision about an unfit node.
 
     Attributes:
-        refuse: The script exits 1: in a prolog the job is put back and runs elsewhere.
+        refuse: Whether the script exits 1: in a prolog the job is then put back and runs elsewhere.
         drain_reason: Drain this node with this reason first; empty: leave the node as it is.
-        line: For the log.
+        line: The line for the log.
     """
 
     refuse: bool
@@ -63,11 +63,11 @@ class Decision:
 def decide(
     report: NodeReport, mode: Mode, node: Node | None, now_s: float, job_id: int | None = None, *, alone: bool = False
 ) -> Decision:
-    """What to do about an unfit node, given how Slurm sees it (None: Slurm does not know the node).
+    """Decide what to do about an unfit node, given its state in Slurm (None: Slurm does not know the node).
 
-    A node that is already drained stays as it is, whoever drained it: its reason is kept, no job is started on it, and
-    a job that was scheduled before the drain goes elsewhere. A reason on a node that is not drained means nothing:
-    Slurm 24.11 keeps the text of the last drain when a node is resumed.
+    A node that is already drained stays as it is: its reason is kept, no job is started on it, and a job that was
+    scheduled before the drain goes elsewhere. A reason on a node that is not drained means nothing: Slurm 24.11 keeps
+    the text of the last drain when a node is resumed.
 
     A prolog's drain reason names the job (`job_id`) that Slurm puts back, so that the daemon knows why Slurm holds it.
     With `alone` (`nodecheck.without_daemon: drain`) a node that no daemon has ever marked needs no permit.
@@ -100,9 +100,10 @@ def _drained_by_us(nodes: Iterable[Node]) -> list[Node]:
 
 
 def over_breaker_limit(nodes: list[Node], name: str, config: BreakerConfig, now_s: float) -> str:
-    """On a site without a daemon: why the node `name` may not be drained now, or an empty text.
+    """Return why the node `name` may not be drained now, or an empty text, on a site without a daemon.
 
-    The breaker's own limits, over the nodes that Slurm shows drained with our reason; resuming those resets it.
+    The breaker's own limits apply to the nodes that Slurm shows drained with our reason; resuming such nodes resets the
+    breaker.
     """
     drains = [Drain(node.name, node.reason_at_s or now_s) for node in _drained_by_us(nodes)]
     names = {partition for node in nodes for partition in node.partitions}
@@ -111,9 +112,10 @@ def over_breaker_limit(nodes: list[Node], name: str, config: BreakerConfig, now_
 
 
 def over_permit(nodes: Iterable[Node], most: int) -> str:
-    """Why a permit with this bound allows no drain now, or an empty text.
+    """Return why a permit with this bound allows no drain now, or an empty text.
 
-    Nodes check the bound themselves: hundreds that fail at once would all be drained before the daemon's next poll.
+    Nodes check the bound themselves: hundreds of nodes that fail at once would all be drained before the daemon's next
+    poll.
     """
     drained = len(_drained_by_us(nodes))
     return f"{drained} nodes are drained by us, and its permit allows fewer than {most}" if drained >= most else ""
@@ -136,10 +138,10 @@ def act(
     *,
     job_id: int | None = None,
 ) -> int:
-    """Decide and carry it out; never raises. `job_id`: the job that starts or ends here, where there is one.
+    """Decide and carry out the decision; never raise. `job_id`: the job that starts or ends here, if there is one.
 
     Returns:
-        `EXIT_REFUSE` where the script must exit 1, else 0.
+        `EXIT_REFUSE` if the script must exit 1, else 0.
     """
     if report.verdict is Fitness.FIT:
         return 0
@@ -161,7 +163,7 @@ def act(
 
 @dataclass(frozen=True)
 class _Call:
-    """What this program was called with; `only_idle`: drain no node that has jobs."""
+    """The arguments of this program's call; `only_idle`: drain no node that has jobs."""
 
     report: NodeReport
     config: Config
@@ -205,11 +207,11 @@ def tell_fault(
     log: Callable[[str], None],
     connect: Connect = _connect,
 ) -> None:
-    """What the node watch does about an unfit node; it may be called again after any error.
+    """Do what the node watch must do about an unfit node; may be called again after any error.
 
-    The fault is marked for the daemon, which brings the node's jobs back and drains it: of many nodes that fail in the
-    same second none sees the drains of the others. On a node with jobs, only a fault is marked that they cannot go on
-    with; a node without any is marked where a valid permit says that a daemon is alive. Elsewhere the decision is that
+    The fault is marked for the daemon, which brings the node's jobs back and drains the node: nodes that fail in the
+    same second do not see each other's drains. On a node with jobs, a fault is marked only if the jobs cannot go on
+    with it; a node without jobs is marked if a valid permit says that a daemon is alive. Otherwise the decision is that
     of prolog and health check.
 
     Raises:
@@ -302,7 +304,7 @@ def _daemon_drains(node: Node) -> bool:
 
 
 def _unmarkable(node: Node) -> str:
-    """Why no marker is written on this node, or an empty text."""
+    """Return why no marker is written on this node, or an empty text."""
     if node.drained and not node.reason.strip().startswith(REASON_PREFIX):
         return f"somebody has taken the node out of service ({node.reason})"
     if _has_json(node.extra):

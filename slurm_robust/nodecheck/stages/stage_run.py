@@ -28,7 +28,7 @@ CONF_TIMEOUT_S = 1.0
 LINE_MAX_CHARS = 1000
 SYSLOG = "/dev/log"
 SIGHT, FULL = "gpu_sight", "full_mounts"
-"""What was last told of GPUs that cannot be seen, and of file systems that are full, in `nodecheck.cache_dir`."""
+"""The names of files in `nodecheck.cache_dir` with the last report of invisible GPUs, and of full file systems."""
 _DAEMON_WARNING = 3 << 3 | 4
 """Facility and severity, as syslog(3) packs them."""
 
@@ -126,9 +126,9 @@ def _run(
 def _second_run(
     found: NodeReport, checks: list[registry.Check], chosen: choices.Choices, context: Context, log: Log
 ) -> NodeReport:
-    """Before and after a job: run once more the failed checks that need several strikes in the health check.
+    """Run failed checks that need several strikes in the health check once more, before and after a job.
 
-    A fault that comes and goes (a link, a full disk) is gone a moment later; one that stays counts.
+    A fault that comes and goes (a link, a full disk) is gone a moment later; a fault that stays counts.
     """
     doubtful = [
         check
@@ -171,9 +171,9 @@ def _tell_full(report: NodeReport, cache_dir: Path, config: str, log: Log) -> No
 
 
 def _tell_news(node: str, told: tuple[Path, str], reason: str | None, config: str, log: Log) -> None:
-    """Tell the daemon by a marker; an empty reason removes it, and None leaves it: it is not known.
+    """Tell the daemon by a marker; an empty reason removes it, and None (not known) leaves it.
 
-    `told`: the folder and name of what was told last.
+    `told`: the folder and name of the last report.
     """
     from slurm_robust.marks import blind_marker  # noqa: PLC0415 (no prolog needs it)
 
@@ -207,11 +207,11 @@ def _act(report: NodeReport, config: str, log: Log) -> int:
 
 
 def distrust_slurm_conf(env: os._Environ[str] | dict[str, str], log: Log | None = None) -> None:
-    """Unset `SLURM_CONF` where it names a file that a person may write or replace.
+    """Unset `SLURM_CONF` if it names a file that a person may write or replace.
 
-    Slurm's commands load the plugins that it names. `log` gets a line that says which place is a person's.
+    Slurm's commands load the plugins that the file names. `log` gets a line that says which place is a person's.
 
-    slurmd sets it for its scripts, so this matters only where somebody else controls the environment.
+    slurmd sets the variable for its scripts, so this matters only if somebody else controls the environment.
     """
     path = env.get("SLURM_CONF")
     if path is None or os.geteuid() != 0:
@@ -228,7 +228,7 @@ def distrust_slurm_conf(env: os._Environ[str] | dict[str, str], log: Log | None 
 
 
 def _not_the_system_s(path: str) -> str:
-    """The file itself or a folder on the way to it that a person owns or may write; empty if there is none."""
+    """Return the file, or a folder on the way to it, that a person owns or may write; empty if there is none."""
     if not path.startswith("/"):
         return path or "it"
     return state_folder.foreign_place(path, lambda uid: uid < FIRST_USER_ID)

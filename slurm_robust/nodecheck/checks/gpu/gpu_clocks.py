@@ -11,9 +11,9 @@ _RESET = "`nvidia-smi -rac` and `nvidia-smi -rgc` set the clocks back"
 
 @needs_gpus("sm_max_mhz", "its highest clocks")
 def judge(facts: Facts, options: Options) -> Finding:
-    """Never fails. Warns of application clocks below their default, and of a highest clock unlike the sisters'.
+    """Never fail: warn of application clocks below their default, and of a highest clock unlike the sisters'.
 
-    Clocks of the moment say nothing, since an idle GPU has low ones.
+    Momentary clocks are not judged, since an idle GPU has low ones.
     """
     faults = []
     for part, what in (("sm", "SM"), ("memory", "memory")):

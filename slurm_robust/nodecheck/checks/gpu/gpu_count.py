@@ -17,14 +17,14 @@ _GIVEN_AWAY = ("vfio-pci", "pci-stub", "xen-pciback")
 
 
 def _on_bus(context: Context) -> int:
-    """GPUs of NVIDIA on the PCI bus, without those that were passed to a virtual machine."""
+    """Return the number of NVIDIA's GPUs on the PCI bus, without those that were passed to a virtual machine."""
     return sum(small_files.target(device / "driver") not in _GIVEN_AWAY for device in pci.gpus(context))
 
 
 def _unbound(context: Context) -> list[str]:
-    """Addresses of GPUs without any driver, where NVIDIA's has a GPU of the same model.
+    """Return addresses of GPUs without a driver, if NVIDIA's driver has a GPU of the same model.
 
-    None of them is one that is meant for a virtual machine (`driver_override`), or a virtual function (`physfn`).
+    GPUs meant for a virtual machine (`driver_override`), and virtual functions (`physfn`), are left out.
     """
     bound, free = set(), []
     for device in pci.gpus(context):
@@ -86,7 +86,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def _driver_lacks(facts: Facts, expected: int, count: int) -> Finding | None:
-    """What Slurm or the bus has more of than the driver."""
+    """Return a finding if Slurm or the bus has more GPUs than the driver."""
     evidence = {**facts, "expected": expected}
     if not facts["driver"]:
         return None

@@ -23,7 +23,7 @@ _UNREADABLE = frozenset(ERRORS.values()) - LOST - {"not_supported", "function_no
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """One cheap call to every GPU; of those that it loses this check tells, and no other."""
+    """Make one cheap call to every GPU; only this check tells of GPUs that are lost in it."""
     facts = nvml.take(context, "pstate", "temperature", kept_as=check.name)
     of(context).tell_lost()
     for gpu in facts["gpus"]:
@@ -32,9 +32,9 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _hung_finding(facts: Facts, options: Options) -> Finding:
-    """A GPU that wakes up takes long, and so does a driver that takes down a large process: only what lasts fails.
+    """Judge a call that hangs. A waking GPU takes long, as does the end of a large process: only a lasting hang fails.
 
-    Before a job no second look is due: there a call that sleeps in the kernel and can be no GPU's waking fails at once.
+    Before a job no second look is due: there a call fails at once if it sleeps in the kernel and is not a GPU's waking.
     """
     hung: Facts = facts["hung"]
     where = "" if hung["gpu"] is None else f" of GPU {hung['gpu']}"
@@ -76,7 +76,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Since when it hangs."""
+    """Keep since when the driver hangs."""
     return streaks.kept(facts, [_HUNG] if facts["hung"] else [])
 
 

@@ -12,10 +12,10 @@ _RESET = "drain when idle and reset the GPU (`nvidia-smi --gpu-reset -i N`); rep
 
 @needs_gpus("ecc_mode", "ECC")
 def judge(facts: Facts, options: Options) -> Finding:
-    """What NVIDIA takes back a board for fails, and any uncorrectable error on a board that cannot remap rows.
+    """Fail for errors after which NVIDIA takes a board back; without row remapping, for any uncorrectable error.
 
-    A board that can goes on after one: the page is taken out of use at once and the row at the next reset; the program
-    that was hit has ended. `gpu_rows`, `gpu_recovery` and `xid` say when that did not do.
+    A board that can remap goes on after an error: the page is taken out of use at once and the row at the next reset;
+    the program that was hit has ended. `gpu_rows`, `gpu_recovery` and `xid` tell if that did not help.
     """
     fails: list[Fault] = []
     warns: list[Fault] = []

@@ -29,7 +29,7 @@ _MISSING = {
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """What the GPUs say of the fabric, whether there are switches, and whether their manager runs."""
+    """Read the GPUs' view of the fabric, whether there are switches, and whether their manager runs."""
     facts = nvml.take(context, "fabric", kept_as=check.name)
     switches = len(small_files.names(context.path(_SWITCHES)))
     pid = _manager(context) if switches else ""
@@ -99,7 +99,7 @@ def _not_joined(facts: Facts, told: list[tuple[Facts, dict[str, int]]], options:
 
 
 def _ill(gpu: Facts, fabric: Mapping[str, int]) -> list[Fault]:
-    """What the health mask says; in each of its fields 0 is `not supported`."""
+    """Return the faults in the health mask; in each of its fields 0 is `not supported`."""
     mask = fabric.get("health", 0)
     remedy = "look at nvidia-fabricmanager's log and `nvidia-smi -q`; reset all GPUs, repair if it stays"
     faults = []
@@ -121,7 +121,7 @@ def _ill(gpu: Facts, fabric: Mapping[str, int]) -> list[Fault]:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Since when a GPU has not joined."""
+    """Keep since when a GPU has not joined."""
     if not facts["gpus"]:
         return None
     starting = any(fabric["state"] in (1, 2) for _, fabric in reported(facts, "fabric"))
@@ -129,7 +129,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """Fabric Manager stays, where it was there."""
+    """Return the condition that Fabric Manager stays, if it was there."""
     return [("says", f"/proc/{facts['pid']}/comm", _MANAGER)] if facts["pid"] else []
 
 

@@ -18,7 +18,7 @@ def validate(options: Options) -> None:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: with and without, GPUs work; a mixture is nobody's wish.
+    """Warn at most: GPUs work with GSP firmware and without it; only a mixture is unwanted.
 
     Raises:
         CheckError: the option names a mode that does not exist.

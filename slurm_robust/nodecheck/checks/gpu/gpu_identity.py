@@ -13,12 +13,12 @@ _BY_SLURMD = ("prolog", "epilog", "periodic")
 """Stages that run outside any job's cgroup, and so see all GPUs."""
 _MAX_KNOWN = 64
 _ALMOST = 0.97
-"""What ECC, MIG and newer drivers take for themselves differs by less."""
+"""The share of memory that must be equal: ECC, MIG and newer drivers reserve less than the rest."""
 _MISSING = "drain; look for it in `lspci -d 10de:` and `dmesg | grep NVRM`; power-cycle"
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Who the GPUs are, and how many the driver and the job have."""
+    """Read the identity of the GPUs, and how many the driver and the job have."""
     facts = nvml.take(context, "memory", "mig_mode", kept_as=check.name)
     in_driver = small_files.names(context.path("/proc/driver/nvidia/gpus"))
     missing = of(context).unknown(context.job_instances, limit_s(context) / 4)
@@ -26,7 +26,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails where the site's word or this job's is broken; what changed since the last run only warns."""
+    """Fail if the site's expectation or this job's GPUs are violated; changes since the last run only warn."""
     gpus = facts["gpus"]
     nothing = unanswered(facts)
     hidden = nothing is not None and nothing.reason == "no_gpu" and [*_job(facts), *_changes(facts)]
@@ -112,7 +112,7 @@ def _changes(facts: Facts) -> list[Fault]:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Every GPU ever seen here, until the folder is emptied (a boot does, where it lies in /run)."""
+    """Keep every GPU ever seen here, until the folder is emptied (by a boot, if it lies in /run)."""
     if facts["stage"] not in _BY_SLURMD or not facts["gpus"]:
         return None
     known = facts["kept"].get("known")

@@ -19,7 +19,7 @@ _SERVERS = frozenset({"nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvid
 """Names (cut to 15 characters by the kernel) of what runs on GPUs for all jobs."""
 _NAMES = ("processes", "other_processes", "memory", "mig_mode")
 _USERS = "/sys/module/nvidia_uvm/refcnt"
-"""How often the driver of CUDA's memory is open: each CUDA process has it open, tools that only look have not."""
+"""The number of openings of the driver of CUDA's memory: each CUDA process has it open, tools that only look do not."""
 _TRIES = 8
 _PAUSE_S = 0.5
 
@@ -64,7 +64,7 @@ def _look(context: Context, options: Options) -> Facts:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Look, and where there is something to say look again: what ends takes a moment to let go."""
+    """Look, and look again if there is a problem: an ending process takes a moment to let go."""
     facts = _look(context, options)
     for _again in range(_TRIES):
         if judge(facts, options).status not in (Status.WARN, Status.FAIL):
@@ -77,10 +77,10 @@ def probe(context: Context, options: Options) -> Facts:
 
 @needs_gpus("memory", "used memory")
 def judge(facts: Facts, options: Options) -> Finding:
-    """Judges the GPUs of this job, or all where no job runs here; processes of running jobs are nobody's leftovers.
+    """Judge the GPUs of this job, or all if no job runs here; processes of running jobs are not leftovers.
 
-    A process that was left warns: it can be ended. Memory that no process holds fails, on a GPU that was given to this
-    job, seen by root on the host itself; not with MIG, and not where the kernel uses the GPU's memory too.
+    A process that was left warns: it can be ended. Memory without a process fails on a GPU that was given to this job,
+    if root sees it on the host itself; not with MIG, and not if the kernel uses the GPU's memory, too.
     """
     others = [job for job in facts["live_jobs"] if job != facts["job"]]
     judged = [gpu for gpu in facts["gpus"] if gpu["minor"] in facts["job_gpus"]]
@@ -108,12 +108,12 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def _share(memory: Mapping[str, int]) -> float:
-    """In use; older drivers count what they reserve themselves, and tell nothing then."""
+    """Return the share in use; 0 for older drivers, which count their own reserve as used."""
     return memory["used"] / (memory["total"] or 1) if "reserved" in memory else 0.0
 
 
 def _drawn_on(gpu: Facts) -> bool:
-    """Some desktop, renderer or client of MPS holds memory there."""
+    """Tell whether a desktop, renderer or client of MPS holds memory there."""
     return bool(gpu["values"].get("other_processes", 0))
 
 
@@ -123,7 +123,7 @@ def _special(gpu: Facts) -> bool:
 
 
 def _excused(process: Facts, others: list[int], facts: Facts) -> bool:
-    """Of a running job, of all jobs, or (outside prolog and epilog) of somebody who may do so for all we know."""
+    """Tell whether the process is of a running job, a known server, or (outside prolog and epilog) may be allowed."""
     if process["job"] is None:
         return process["name"] in _SERVERS or facts["stage"] == "full"
     return process["job"] in others or (process["job"] == facts["job"] and facts["stage"] != "epilog")
@@ -135,9 +135,10 @@ def _told(process: Facts) -> str:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """No more may have the GPUs open than then; where processes were seen on them, nobody may.
+    """Return the condition that the GPUs have no more openings than now; no opening if processes were seen on them.
 
-    Memory in use on a GPU of another job is this check's own matter when that GPU is given away: no verdict then.
+    If memory is in use on a GPU of another job, there is no verdict: this check looks at that GPU when it is given
+    away.
     """
     if any(_share(memory) > options["held_share"] and not _special(gpu) for gpu, memory in reported(facts, "memory")):
         return [("never",)]

@@ -16,7 +16,7 @@ def validate(options: Options) -> None:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails where the site has named a mode that a GPU has not; a change that waits for a reset warns.
+    """Fail if a GPU is not in the mode that the site has named; warn of a change that waits for a reset.
 
     Raises:
         CheckError: the option names a mode that does not exist.

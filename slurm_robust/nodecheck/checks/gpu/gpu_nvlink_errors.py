@@ -19,7 +19,7 @@ _REMEDY = "`nvidia-smi nvlink -e -i N`; run `dcgmi diag -r 3` on the idle node; 
 
 
 def _counts(facts: Facts) -> dict[str, int]:
-    """Counters by GPU and kind: of all links where the board sums them up, else the sum over its links."""
+    """Return counters by GPU and kind: of all links if the board sums them up, else the sum over its links."""
     counts: dict[str, int] = {}
     for gpu in facts["gpus"]:
         values = gpu["values"]
@@ -36,7 +36,7 @@ def _counts(facts: Facts) -> dict[str, int]:
 
 @needs_gpus()
 def judge(facts: Facts, options: Options) -> Finding:
-    """Never fails: jobs go on over a link that corrects itself; a dead one is seen by `gpu_nvlink` and `xid`."""
+    """Never fail: jobs go on over a link that corrects itself; `gpu_nvlink` and `xid` see a dead link."""
     counts = _counts(facts)
     if not counts:
         errors = {error for gpu in facts["gpus"] for error in gpu["errors"].values()}

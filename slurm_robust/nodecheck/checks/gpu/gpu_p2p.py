@@ -43,7 +43,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: traffic takes the longer way, and nothing is wrong with it."""
+    """Warn at most: traffic takes the longer way, but arrives."""
     if not facts["gpus"]:
         return Finding.skip("no_gpu", "no GPU of NVIDIA's driver is here")
     if facts["virtual"]:

@@ -11,7 +11,7 @@ _RESET = "drain when idle and reset the GPU (`nvidia-smi --gpu-reset -i N`), or 
 
 @needs_gpus("retired_double", "retired pages")
 def judge(facts: Facts, options: Options) -> Finding:
-    """As many pages as NVIDIA takes a board back for fail, and a page with a double-bit error that is still in use."""
+    """Fail for as many pages as NVIDIA takes a board back for, and for a used page with a double-bit error."""
     singles = {gpu["index"]: count for gpu, count in reported(facts, "retired_single")}
     faults = []
     for gpu, double in reported(facts, "retired_double"):

@@ -11,7 +11,7 @@ _REMEDY = "drain; compare LnkCap and LnkSta in `lspci -vv`; reseat board or rise
 
 
 def _short(link: Facts) -> str:
-    """What the link lacks, empty if it is full."""
+    """Return what the link lacks, empty if it is full."""
     if link["width"] < link["max_width"]:
         return f"x{link['width']} of x{link['max_width']} PCIe lanes"
     if link["generation"] < link["max_generation"]:
@@ -21,10 +21,10 @@ def _short(link: Facts) -> str:
 
 @needs_gpus("pcie", "PCIe link")
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only a busy board is judged: an idle one saves power by a slower link.
+    """Judge busy boards only: an idle board saves power by a slower link.
 
-    Fails where a busy sister has more and the lack lasts from run to run. Where all have the same the machine may be
-    made so, or be a virtual one: that only warns.
+    Fail if a busy sister has a faster link and the lack lasts from run to run. If all boards are equal, the machine may
+    be built so, or be virtual: that only warns.
     """
     told = reported(facts, "pcie")
     busy = [
@@ -46,7 +46,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Since when a busy board has a short link; an idle run says nothing, and keeps what was."""
+    """Keep since when a busy board has a short link; a run with an idle board keeps the old value."""
     if not facts["gpus"]:
         return None
     keys = []

@@ -17,7 +17,7 @@ def _counts(facts: Facts) -> dict[str, int]:
 
 @needs_gpus("pcie_replays", "PCIe replay counters")
 def judge(facts: Facts, options: Options) -> Finding:
-    """Never fails: the link corrects itself; a GPU that falls off the bus is seen by `gpu_driver` and `xid`."""
+    """Never fail: the link corrects itself; `gpu_driver` and `xid` see a GPU that falls off the bus."""
     counts = _counts(facts)
     grown = counters.grown(facts, counts)
     limits = {

@@ -27,7 +27,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only where the site needs the module; warns where without it no direct way is left (no dma-buf)."""
+    """Fail only if the site needs the module; warn if there is no direct way without it (no dma-buf)."""
     if not facts["driver"]:
         return Finding.skip("no_driver", "no NVIDIA driver is loaded")
     if facts["loaded"]:

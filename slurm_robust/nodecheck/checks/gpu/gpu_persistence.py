@@ -9,7 +9,7 @@ from slurm_robust.nodecheck.nvml.judging import Fault, conclude_gpus, needs_gpus
 
 @needs_gpus("persistence", "persistence mode")
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: without it each job's start waits for the GPUs to wake, and nothing is wrong."""
+    """Warn at most: without persistence mode each job's start waits for the GPUs to wake, but works."""
     remedy = "enable nvidia-persistenced, or `nvidia-smi -pm 1`"
     faults = [
         Fault.warn("persistence_off", "persistence mode is off", remedy, gpu)

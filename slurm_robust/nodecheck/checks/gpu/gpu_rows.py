@@ -12,7 +12,7 @@ _RESET = "reset the GPU when the node is idle (`nvidia-smi --gpu-reset -i N`), o
 
 @needs_gpus()
 def judge(facts: Facts, options: Options) -> Finding:
-    """A failed remap is what NVIDIA takes boards back for; a pending one harms nobody until the next reset."""
+    """Fail for a failed remap, for which NVIDIA takes boards back; a pending one is harmless until the next reset."""
     if any(has_mig(gpu) for gpu in facts["gpus"]) and not reported(facts, "rows"):
         return Finding.skip("mig", "with MIG instances NVML does not report remapped rows")
     if (nothing := unreported(facts, "rows", "row remapping")) is not None:

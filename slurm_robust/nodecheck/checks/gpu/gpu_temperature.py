@@ -12,7 +12,7 @@ _ABSURD_C = 150
 
 
 def _hot(gpu: Facts) -> tuple[str, str]:
-    """(part, what is wrong) where it has reached the board's own limit; empty if it has not, or none is reported."""
+    """Return (part, problem) if the board's own limit is reached; empty texts if not, or if none is reported."""
     values = gpu["values"]
     now, limit = values.get("temperature"), values.get("temperature_slowdown")
     if _plausible(now) and _plausible(limit) and now >= limit:
@@ -33,7 +33,7 @@ def _plausible(value: object) -> bool:
 
 @needs_gpus("temperature", "its temperature")
 def judge(facts: Facts, options: Options) -> Finding:
-    """At the limit from run to run fails; a single run, or a GPU much hotter than its sisters, warns."""
+    """Fail if a GPU is at the limit from run to run; warn of a single run, or of a GPU much hotter than its sisters."""
     faults = []
     for gpu in facts["gpus"]:
         part, text = _hot(gpu)
@@ -66,7 +66,7 @@ def _hotter(facts: Facts, options: Options) -> list[Fault]:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Since when a GPU is at its limit."""
+    """Keep since when a GPU is at its limit."""
     if not facts["gpus"]:
         return None
     keys = [f"{gpu['uuid']}.{part}" for gpu in facts["gpus"] if (part := _hot(gpu)[0])]

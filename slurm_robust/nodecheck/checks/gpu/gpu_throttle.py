@@ -39,9 +39,9 @@ def _names(reasons: int) -> list[str]:
 
 @needs_gpus("clock_reasons", "clock event reasons")
 def judge(facts: Facts, options: Options) -> Finding:
-    """Slowdown by hardware fails once a working GPU shows it at run after run; a first look, and software's, warn.
+    """Fail once a working GPU shows a slowdown by hardware in run after run; warn of a first one, and of software's.
 
-    A power cap that software keeps, application clocks and idleness are what they should be.
+    A power cap kept by software, application clocks and idleness are normal.
     """
     faults = []
     for gpu, reasons in reported(facts, "clock_reasons"):
@@ -58,7 +58,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Since when each slowdown is seen."""
+    """Keep since when each slowdown is seen."""
     if not facts["gpus"]:
         return None
     bad = [(gpu, _worst(reasons)) for gpu, reasons in reported(facts, "clock_reasons")]

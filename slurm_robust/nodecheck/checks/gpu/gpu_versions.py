@@ -19,7 +19,7 @@ def _fits(version: str, wanted: str) -> bool:
 
 @needs_gpus()
 def judge(facts: Facts, options: Options) -> Finding:
-    """What the site has named and the node has not fails; GPUs unlike their sisters warn."""
+    """Fail if the node differs from the site's named versions; warn of GPUs that differ from their sisters."""
     driver, cuda = str(facts["system"].get("driver", "")), _cuda(facts["system"].get("cuda"))
     faults = []
     for what, version, wanted in (("driver", driver, options["driver"]), ("CUDA", cuda, options["cuda"])):

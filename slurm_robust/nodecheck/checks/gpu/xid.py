@@ -20,7 +20,7 @@ _SXID = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _REGISTERS = re.compile(r"Severity \d|Data \{|SOE HALT data\[")
-"""What the driver prints of an error in further lines with the same code (error_nvswitch.c, flcn_ls10.c)."""
+"""Further lines that the driver prints of one error with the same code (error_nvswitch.c, flcn_ls10.c)."""
 _LOST = re.compile(r"NVRM: (?:The NVIDIA )?GPU (?:at )?(?:PCI:)?([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})\b")
 _OFF_THE_BUS = "fallen off the bus"
 _OFF = 79
@@ -72,9 +72,9 @@ def _lost(text: str, named: str) -> tuple[str, str]:
 
 
 def events(texts: Iterable[str], driver: int = 0) -> list[dict[str, Any]]:
-    """XIDs and SXIDs in log order, equal ones (device, code, grade) counted; a 154 stands where it was said last.
+    """Return XIDs and SXIDs in log order, equal ones (device, code, grade) counted; a 154 stands at its last place.
 
-    A GPU off the bus counts as XID 79 where the driver says it without one. `driver` is as in `xids.grade`.
+    A GPU off the bus counts as XID 79 if the driver says so without an XID. `driver` is as in `xids.grade`.
     """
     found: dict[tuple[str, int, str], dict[str, Any]] = {}
     named = ""
@@ -97,7 +97,7 @@ def events(texts: Iterable[str], driver: int = 0) -> list[dict[str, Any]]:
 
 
 def _driver(context: Context) -> int:
-    """The major number of the driver that is loaded, 0 if none is or where it does not say."""
+    """Return the major number of the loaded driver, 0 if no driver is loaded or it tells no number."""
     match = _DRIVER.search(small_files.read_text(context.path("/proc/driver/nvidia/version"), 4096))
     return int(match[1]) if match else 0
 
@@ -123,7 +123,7 @@ def _job_gpus(context: Context) -> list[str]:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Read the log from where the last prolog left off, and what is latched from before."""
+    """Read the log from where the last prolog left off, and the events latched before."""
     news = shared_kernel_log.news(context, check.name, _ANY.match, _WORDS)
     log = news.log
     return {
@@ -166,7 +166,7 @@ def _grade(event: Mapping[str, Any], options: Options, *, before_job: bool = Fal
 
 
 def _stays(event: Mapping[str, Any], options: Options) -> bool:
-    """True for what is kept until a person or the driver withdraws it."""
+    """Return True for an event that is kept until a person or the driver withdraws it."""
     return "fail" in (_grade(event, options), _grade(event, options, before_job=True))
 
 
@@ -205,10 +205,10 @@ def _elsewhere(event: Mapping[str, Any], facts: Facts) -> bool:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """A latched fault of GPU, switch or driver fails; what an application can do by itself never does.
+    """Fail for a latched fault of GPU, switch or driver, never for an event that an application can cause by itself.
 
-    In a prolog a fault of one GPU alone only warns where the job was given others: the next run that is not a
-    prolog's, or the next job on that GPU, fails.
+    In a prolog, a fault of one GPU alone only warns if the job was given others: the next run that is not a prolog's,
+    or the next job on that GPU, fails.
     """
     merged = _merged(facts)
     failed = [event for event in merged if _grade(event, options, before_job=facts["before_job"]) == "fail"]
@@ -251,7 +251,7 @@ def _failed(failed: list[dict[str, Any]]) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Latch what fails; move the cursor where the look counts."""
+    """Latch faults; move the cursor if the look counts."""
     if facts["error"]:
         return None
     latched = [event for event in _merged(facts) if _stays(event, options)]
@@ -267,10 +267,10 @@ def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
 
 
 def clear(context: Context, gpu: str, options: Options) -> int:
-    """Forget what is latched for one GPU, or for all; everything logged until now counts as seen.
+    """Forget the latched events of one GPU, or of all; everything logged until now counts as seen.
 
     Returns:
-        How many latched events went.
+        The number of latched events that were removed.
 
     Raises:
         OSError: the log cannot be read, or the state cannot be written.

@@ -44,7 +44,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: processes may be on their way out, and an empty group costs a little kernel memory."""
+    """Warn at most: processes may be ending, and an empty group costs a little kernel memory."""
     left = facts["left"]
     held = sorted((job for job, count in left.items() if count), key=lambda job: (len(job), job))
     if held:

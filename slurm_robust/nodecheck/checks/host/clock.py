@@ -62,7 +62,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _otherwise(context: Context) -> str:
-    """Who keeps the clock in step without telling the kernel so; empty if nobody does."""
+    """Return who keeps the clock in step without telling the kernel so; empty if no known daemon does."""
     if small_files.exists(context.path("/run/ntpd.sock")):
         return "openntpd"
     return next((p.command for p in processes.scan(context) if p.command in _SILENT and p.state != "Z"), "")
@@ -80,7 +80,7 @@ def _unsynchronised(facts: Facts) -> Finding:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: a job may well run with a clock that is off.
+    """Warn at most: a job can run with a clock that is off.
 
     A container has its host's clock, and a virtual machine without a time daemon mostly has its hypervisor's.
     """

@@ -26,9 +26,9 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _on_purpose(facts: Facts, expected: int) -> bool:
-    """Return whether the site counts no more, and where the second thread of each core is switched off.
+    """Return whether the site counts no more CPUs, or the second thread of each core is switched off.
 
-    That is done in the kernel's switch, or one CPU at a time: then half of all are left, and no core has two.
+    The kernel's switch does that, or one CPU at a time: then half of all CPUs are left, and no core has two.
     """
     if facts["online"] == expected or facts["smt_control"] in ("off", "forceoff"):
         return True
@@ -52,7 +52,7 @@ def _fewer(facts: Facts, expected: int) -> Finding | None:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails where fewer are online than the site expects; what is offline by hand only warns."""
+    """Fail if fewer CPUs are online than the site expects; CPUs that are offline by hand only warn."""
     online, expected = facts["online"], options["expected"]
     if not online:
         return Finding.skip("no_cpus_listed", "the kernel lists no CPUs here")

@@ -39,7 +39,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: a slow CPU slows training, and trains. What a running job asked of its CPUs is its own matter."""
+    """Warn at most: a slow CPU slows training, but trains. Settings that a running job asked for are not judged."""
     governors = {} if facts["jobs"] else facts["governors"]
     capped = {} if facts["jobs"] else facts["capped"]
     slow = {name: share for name, share in capped.items() if share < options["warn_cap_share"]}

@@ -41,7 +41,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns, for as long as the trace is young: one crash is an incident, and the node came back."""
+    """Warn while the trace is young, and never fail: one crash is an incident, and the node came back."""
     young = [trace for trace in facts["traces"] if 0 <= trace["age_days"] <= options["warn_days"]]
     if young:
         hours = young[0]["age_days"] * 24

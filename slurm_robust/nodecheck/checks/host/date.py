@@ -17,7 +17,7 @@ _FAR_YEARS = 20
 
 
 def built_s(version: str) -> float | None:
-    """When this kernel was built, in epoch seconds, from /proc/version; to the year where only that is said."""
+    """Return when this kernel was built, in epoch seconds, from /proc/version; the year alone if no more is said."""
     for pattern in _DATES:
         found = pattern.findall(version)
         if not found:

@@ -14,7 +14,7 @@ from slurm_robust.nodecheck.engine import check_state, counters
 from slurm_robust.nodecheck.sources import small_files
 
 SMARTCTL = ("/usr/sbin/smartctl", "/usr/local/sbin/smartctl", "/sbin/smartctl", "/usr/bin/smartctl")
-"""Where the program is looked for; PATH is not asked."""
+"""The places of the program; PATH is not searched."""
 _MAX_DISKS = 64
 _MAX_ANSWER = 1 << 20
 _WARNINGS = {
@@ -49,7 +49,7 @@ def _in(value: Any, *keys: str) -> Any:
 
 
 def parse(text: str) -> dict[str, Any] | None:
-    """What `smartctl --json` said of one disk, as far as it is judged; None if it said nothing of its health."""
+    """Return the judged part of one disk's `smartctl --json`; None if it says nothing of the disk's health."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
@@ -140,7 +140,7 @@ def _faults(name: str, disk: Mapping[str, Any], options: Options) -> list[str]:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: a disk that has failed is seen by the checks of disks and file systems."""
+    """Warn at most: the checks of disks and file systems see a disk that has failed."""
     if not facts["asked"]:
         if facts["again"]:
             return Finding.skip("asked_of_late", "the disks were asked recently")

@@ -22,7 +22,7 @@ def _remote(folder: Path) -> bool:
 
 
 def _disks(context: Context) -> dict[str, Facts]:
-    """Whole disks by name, without removable ones and those that stand for another device or a network."""
+    """Return whole disks by name, without removable ones and those that stand for another device or a network."""
     found: dict[str, Facts] = {}
     for folder in small_files.matching(context.path("/sys/block"), "*")[:_MAX_DISKS]:
         # A hidden device is a path of a multipath disk, not a disk of its own.
@@ -106,7 +106,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """Each disk that the site counts stays there and writable."""
+    """Return the conditions that each disk that the site counts stays there and writable."""
     counted = [name for name in facts["disks"] if any(fnmatchcase(name, pattern) for pattern in facts["expected"])]
     return [("says", f"/sys/block/{name}/ro", "0") for name in counted if not facts["disks"][name]["read_only"]]
 

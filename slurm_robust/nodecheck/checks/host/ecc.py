@@ -10,7 +10,7 @@ _WINDOW_S = 86_400.0
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The counters of each memory controller; of its modules only where it counted anything."""
+    """Read the counters of each memory controller; of its modules only if the controller counted anything."""
     counts: dict[str, int] = {}
     labels: dict[str, str] = {}
     controllers = small_files.matching(context.path("/sys/devices/system/edac/mc"), "mc[0-9]*")
@@ -37,7 +37,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _worst(counts: dict[str, int], kind: str, labels: dict[str, str]) -> str:
-    """The module with most errors, by what is printed beside its slot; its controller where no module is known."""
+    """Return the module with most errors, by its printed label; its controller if no module is known."""
     named = {name[:-3]: count for name, count in counts.items() if name.endswith(kind) and "/" in name and count > 0}
     if not named:
         named = {name[:-3]: count for name, count in counts.items() if name.endswith(kind) and count > 0}
@@ -46,7 +46,7 @@ def _worst(counts: dict[str, int], kind: str, labels: dict[str, str]) -> str:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """One uncorrected error may be a stray particle; a second one in the same boot is a module."""
+    """Fail for repeated uncorrected errors in a boot: one may be a stray particle, a second one is a bad module."""
     counts = facts["counts"]
     if not counts:
         return Finding.skip("no_edac", "the kernel counts no memory errors here (no EDAC driver)")

@@ -46,7 +46,7 @@ def validate(options: Options) -> list[Facts]:
 
 
 def _wanted(context: Context, options: Options) -> list[Facts]:
-    """What is looked at: /tmp and our own state folder always, and the site's mounts."""
+    """Return the places to look at: /tmp and our own state folder always, and the site's mounts."""
     wanted: list[Facts] = [
         {"path": "/tmp", "writable": True, "min_free_mb": options["tmp_min_free_mb"], "min_free_inodes": 100}
     ]
@@ -59,7 +59,7 @@ def _wanted(context: Context, options: Options) -> list[Facts]:
 
 
 def _fstab(context: Context) -> list[Facts]:
-    """What /etc/fstab says is to be mounted at boot (fstab(5))."""
+    """Return the mounts that /etc/fstab wants at boot (fstab(5))."""
     found = []
     for line in small_files.read_text(context.path("/etc/fstab")).splitlines():
         cells = line.split()
@@ -73,7 +73,7 @@ def _fstab(context: Context) -> list[Facts]:
 
 
 def _system(table: list[mounts.Mount], options: Options) -> list[Facts]:
-    """The node's own file systems: mounted from its disk, writable, and where the system writes."""
+    """Return the node's own file systems: mounted from its disk, writable, and where the system writes."""
     room = {"warn_free_mb": options["system_warn_free_mb"], "warn_free_inodes": 1000}
     found = []
     for path in _SYSTEM:
@@ -125,7 +125,7 @@ def _table(context: Context) -> list[mounts.Mount]:
 
 
 def _mounted(place: Facts, table: list[mounts.Mount], context: Context) -> None:
-    """Note what is mounted there, now that the look has woken whatever automounts."""
+    """Note the mount at the place, now that the look has woken an automount."""
     mount = mounts.at(table, place["path"])
     if mount is None and context.real_root and isinstance(place.get("real"), str):
         mount = mounts.at(table, place["real"])
@@ -167,7 +167,7 @@ _Fault = tuple[Status, str, str, str]
 
 
 def _fault(place: Facts) -> _Fault | None:
-    """What is wrong with one place: status, code, words, remedy; None if nothing is."""
+    """Return what is wrong with one place: status, code, words, remedy; None if nothing is."""
     said = _not_there(place) or _no_answer(place)
     if said is not None or "error" in place:
         return said
@@ -200,7 +200,7 @@ def _no_answer(place: Facts) -> _Fault | None:
 
 
 def _full(place: Facts) -> Status:
-    """What a full place is: no fault of the node as long as other jobs run on it, which may fill it rightly."""
+    """Return the status of a full place: a warning if other jobs run on the node, which may fill it rightly."""
     others = place.get("jobs") or place.get("private")
     return Status.WARN if others and not place.get("mount") else Status.FAIL
 
@@ -238,7 +238,7 @@ def _no_write(place: Facts) -> _Fault | None:
 
 
 def full_mounts(facts: Mapping[str, Any]) -> list[str]:
-    """Return those of the site's mounts that have no room, for what was probed; other nodes may share them."""
+    """Return those of the site's mounts that have no room, from probed facts; other nodes may share the mounts."""
     places = [p for p in facts.get("places", ()) if p.get("mount")]
     return [p["path"] for p in places if (fault := _fault(p)) is not None and _lacks_room(fault, p)]
 
@@ -249,10 +249,10 @@ def _lacks_room(fault: _Fault, place: Facts) -> bool:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails for what is missing, read-only or full; a mount that does not answer is unknown.
+    """Fail for a place that is missing, read-only or full; a mount that does not answer is unknown.
 
-    A dead file server is everybody's at once: to drain every node that mounts it would help nobody. A mount that is
-    dead on this node alone (its FUSE daemon ended, the file system gave up) fails.
+    A dead file server affects all nodes at once: draining all of them would not help. A mount that is dead on this node
+    alone (its FUSE daemon ended, the file system gave up) fails.
     """
     faults = [fault for place in facts["places"] if (fault := _fault(place)) is not None]
     if not facts["places"]:
@@ -266,7 +266,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """Each place stays mounted as it is, answers, has room, and is writable where it should be."""
+    """Return the conditions that each place stays mounted, answers, has room, and is writable if it should be."""
     places = [
         f"{place['path']}|{place['device']}|{place.get('min_free_mb', 0)}|{'w' if place.get('writable') else ''}"
         for place in facts["places"]

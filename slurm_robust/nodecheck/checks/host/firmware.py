@@ -23,7 +23,7 @@ def _patterns(options: Options, name: str) -> list[str]:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """What the BIOS says of itself and its board; anybody may read that, serial numbers are not touched."""
+    """Read what the BIOS says of itself and its board; anybody may read that, serial numbers are not touched."""
     for name in _OPTIONS:
         _patterns(options, name)
     return {
@@ -33,7 +33,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Warns of each difference, or fails where the site says so: a new board must not drain a fleet by itself."""
+    """Warn of each difference, or fail if the site says so: a new board must not drain a fleet by itself."""
     told = {name: value for name, value in facts.items() if value}
     if not told:
         return Finding.skip("no_dmi", "the machine reports neither model nor BIOS (no DMI)")

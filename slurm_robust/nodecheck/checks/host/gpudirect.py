@@ -30,7 +30,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: transfers go by way of the processor then, slower, and a virtual machine may want it so."""
+    """Warn at most: transfers then go by the processor, slower, and a virtual machine may want it so."""
     if not options["acs"] and not options["iommu"]:
         return Finding.skip("not_asked", "the site asks for nothing here (nodecheck.options.gpudirect)")
     if facts["redirecting"]:

@@ -16,7 +16,7 @@ UNSEEN = " (the node itself does not show it)"
 
 
 def _devices(context: Context, wanted: set[str]) -> dict[str, list[str]]:
-    """What these disks, by the kernel's names (`dm-0`, `sda1`), show themselves where they are mounted."""
+    """Return the state of these mounted disks, by the kernel's names (`dm-0`, `sda1`), as the disks show it."""
     found: dict[str, list[str]] = {}
     table = mounts.parse(small_files.read_text(context.path("/proc/self/mountinfo"), 4 << 20))
     for mount in table:
@@ -39,7 +39,7 @@ def validate(options: Options) -> None:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Read what was logged since the last prolog, and which of the file systems it names are mounted how."""
+    """Read the log since the last prolog, and how the file systems in it are mounted."""
     validate(options)
     tally = kernel_patterns.TroubleTally()
     most = shared_kernel_log.MOST_LINES
@@ -78,7 +78,7 @@ def _broken(facts: Facts) -> list[list[str]]:
 
 
 def _still(facts: Facts) -> list[list[str]]:
-    """Those of them that still are, as they show themselves: a line alone is not enough."""
+    """Return the broken file systems that still show it themselves: a line alone is not enough."""
     return [[kind, name] for kind, name in _broken(facts) if kind in facts["mounted"].get(name, ())]
 
 
@@ -118,7 +118,7 @@ def _say(kind: str, entry: Mapping[str, Any], *, flooded: bool) -> str:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Where the next run goes on, and which file systems an error has broken."""
+    """Keep where the next run goes on, and which file systems an error has broken."""
     if facts["error"]:
         return None
     return {

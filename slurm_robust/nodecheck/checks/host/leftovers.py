@@ -67,7 +67,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: a process may be on its way out, and what it holds is for other checks to see."""
+    """Warn at most: a process may be ending, and other checks see what it holds."""
     running = {*facts["alive"], facts["job"]}
     left = [task for task in facts["tasks"] if task["job"] not in running]
     if not left:

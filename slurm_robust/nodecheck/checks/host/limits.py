@@ -14,7 +14,7 @@ def _pair(used: int | None, limit: int | None) -> dict[str, int] | None:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """What is used and what may be, of each limit that the kernel tells."""
+    """Read the use and the maximum of each limit that the kernel tells."""
     kernel, fs = context.path("/proc/sys/kernel"), context.path("/proc/sys/fs")
     load = small_files.text(context.path("/proc/loadavg")).split()
     tasks = load[3].partition("/")[2] if len(load) > 3 else ""
@@ -43,7 +43,7 @@ def _keys_of_root(text: str) -> dict[str, int] | None:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: the job that uses so much may be the one that runs."""
+    """Warn at most: the present job may be the one that uses so much."""
     limits = facts["limits"]
     if not limits:
         return Finding.skip("no_limits", "the kernel reports no limits here")

@@ -29,13 +29,13 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _cache_of_zfs_kb(context: Context) -> int:
-    """What ZFS gives back when somebody needs it; the kernel does not count that as available."""
+    """Return the memory that ZFS gives back on demand; the kernel does not count it as available."""
     said = {name: int(value) for name, value in _ARC.findall(small_files.read_text(context.path(_ARCSTATS), 1 << 16))}
     return max(0, said.get("size", 0) - said.get("c_min", 0)) >> 10
 
 
 def _missing(facts: Facts, options: Options, total_mb: int) -> Finding | None:
-    """The finding where the node has less than the site or Slurm counts."""
+    """Return a finding if the node has less memory than the site or Slurm counts."""
     expected_mb = options["expected_mb"] or facts["real_memory_mb"]
     if expected_mb and total_mb < expected_mb * options["min_share"]:
         sentence = f"the node has {total_mb} MiB of memory, {expected_mb} are expected"
@@ -48,7 +48,7 @@ def _missing(facts: Facts, options: Options, total_mb: int) -> Finding | None:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails where a module's worth of memory is missing."""
+    """Fail if the memory of a module is missing."""
     if "MemTotal" not in facts:
         return Finding.unknown("no_meminfo", "/proc/meminfo names no MemTotal", "is /proc mounted?", facts)
     total_mb = facts["MemTotal"] // 1024

@@ -23,7 +23,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only where the site says how many nodes there must be; uneven memory warns."""
+    """Fail only if the site says how many nodes there must be; uneven memory warns."""
     with_cpus = {name: node for name, node in facts["nodes"].items() if node["cpus"]}
     if not with_cpus:
         return Finding.skip("no_numa", "the kernel reports no memory nodes here")

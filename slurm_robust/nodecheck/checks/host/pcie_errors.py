@@ -15,7 +15,7 @@ _WINDOW_S = 3600.0
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """What the kernel counted for each device (its AER counters), those with none left out."""
+    """Read the kernel's AER counters of each device; devices without counts are left out."""
     counts: dict[str, int] = {}
     devices = 0
     for folder in small_files.matching(context.path("/sys/bus/pci/devices"), "*:*")[:_MAX_DEVICES]:
@@ -30,7 +30,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: links recover, and what did not recover is seen by the check of the card."""
+    """Warn at most: links recover, and the check of the card sees a link that did not."""
     if not facts["devices"]:
         return Finding.skip("no_aer", "the kernel counts no PCIe errors here (no AER)")
     grown = counters.grown(facts)

@@ -14,9 +14,10 @@ _MIB = 1 << 20
 
 
 def _entries(top: str) -> Iterator[os.stat_result]:
-    """What lies in a folder, a few levels deep, on one file system.
+    """Yield the contents of a folder, a few levels deep, on one file system.
 
-    Each folder is opened from its parent's descriptor: no link of a user's is followed, also none put there meanwhile.
+    Each folder is opened from its parent's descriptor, so that a user's link is never followed, even if it was put
+    there meanwhile.
     """
     device = -1
     if not os.path.isdir(top):  # noqa: PTH112 (fwalk raises for what walk passes over)
@@ -37,7 +38,7 @@ def _entries(top: str) -> Iterator[os.stat_result]:
 
 
 def validate(options: Options) -> None:
-    """Refuse what is not an absolute path."""
+    """Refuse a folder that is not an absolute path."""
     for place in options["folders"]:
         if not isinstance(place, str) or not place.startswith("/"):
             raise CheckError(f"nodecheck.options.scratch.folders: {place!r} is not an absolute path")
@@ -67,7 +68,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: what lies there may be wanted by somebody's next job."""
+    """Warn at most: the files may be wanted by a user's next job."""
     if facts["mb"] >= options["warn_leftover_mb"] > 0:
         first = facts["users"][0]
         whose = f"uid {first['uid']}: {first['mb']}"

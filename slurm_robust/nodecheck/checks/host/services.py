@@ -18,7 +18,7 @@ _Sign = tuple[str, str]
 
 
 def _in_cgroup(context: Context, unit: str) -> _Sign | None:
-    """Where processes stand in the unit's control group, wherever systemd put it one slice deep."""
+    """Return where processes stand in the unit's control group, at any place one slice deep."""
     for hierarchy in _HIERARCHIES:
         slices = context.path(f"/sys/fs/cgroup/{hierarchy}/system.slice")
         template = unit.partition("@")[0]
@@ -35,7 +35,7 @@ def _in_cgroup(context: Context, unit: str) -> _Sign | None:
 
 
 def _process(found: Iterable[processes.NodeProcess], name: str) -> _Sign | None:
-    """The first process of this command; of several it is the one that started the others."""
+    """Return the first process of this command: it is the one that started the others."""
     command = name[:_COMMAND_CHARS]
     pids = [process.pid for process in found if process.command == command and process.state != "Z"]
     return (f"/proc/{min(pids)}/comm", command) if pids else None
@@ -50,7 +50,7 @@ def validate(options: Options) -> None:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Which of the named services have a process; a name with a dot is a unit, any other a command."""
+    """Read which of the named services have a process; a name with a dot is a unit, any other a command."""
     found = processes.scan(context)
     signs: dict[str, _Sign | None] = {}
     validate(options)
@@ -66,7 +66,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails for what the site calls required, warns for what it wants."""
+    """Fail for services that the site requires, warn for services that it wants."""
     running = facts["running"]
     if not running:
         return Finding.skip("no_services_named", "the site names no services (nodecheck.options.services)")
@@ -82,7 +82,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """What is required goes on."""
+    """Return the conditions that the required services go on."""
     return [("says", *facts["signs"][name]) for name in options["required"] if name in facts["signs"]]
 
 

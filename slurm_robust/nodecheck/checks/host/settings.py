@@ -58,7 +58,7 @@ def validate(options: Options) -> None:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """What stands under the names that the site gave; the rest is not read."""
+    """Read the values under the names that the site gave, and no others."""
     validate(options)
     loaded: dict[str, bool] = {}
     if options["modules"]:
@@ -99,7 +99,7 @@ def _chosen(text: str) -> str:
 
 
 def _security(context: Context) -> list[str]:
-    """Security modules; SELinux with what it does."""
+    """Return the security modules; SELinux with its mode."""
     names = [name for name in small_files.text(context.path("/sys/kernel/security/lsm"), 1024).split(",") if name]
     enforce = small_files.number(context.path("/sys/fs/selinux/enforce"))
     if enforce is not None:
@@ -159,7 +159,7 @@ def _state(facts: Facts, options: Options) -> list[tuple[str, str]]:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Warns of each difference; fails for those that the site lists in `fail`."""
+    """Warn of each difference; fail for those that the site lists in `fail`."""
     found = _differences(facts, options)
     if not found:
         return Finding.passed("settings_as_wanted", "the system is as configured", {"kernel": facts["kernel"]})

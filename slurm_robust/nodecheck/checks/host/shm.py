@@ -74,7 +74,7 @@ def _judge(facts: Facts, options: Options) -> Finding:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """It stays there, with the room that is needed."""
+    """Return the condition that /dev/shm stays, with the needed room."""
     return [("answers", f"/dev/shm|{facts['device']}|{options['min_free_mb']}|")] if facts["there"] else []
 
 

@@ -32,7 +32,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: another job on the node may be what needs the memory."""
+    """Warn at most: another job on the node may need the memory."""
     evidence = {key: facts[key] for key in ("areas", "stalled_percent")}
     on_disk = [area["path"] for area in facts["areas"] if area["disk"]]
     if options["expected"] == "off" and on_disk:

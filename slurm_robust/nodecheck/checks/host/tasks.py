@@ -18,7 +18,7 @@ _SWITCHES = re.compile(r"^(?:non)?voluntary_ctxt_switches:\s+(\d{1,18})$", re.MU
 
 
 def _since(kept: Mapping[str, Any], name: str, now_s: float) -> float:
-    """When this was seen first, by an earlier run or by this one."""
+    """Return when this was seen first, by an earlier run or by this one."""
     value = kept.get(name)
     return float(value) if isinstance(value, (int, float)) and 0 <= value <= now_s else now_s
 
@@ -33,16 +33,16 @@ def _stuck(process: NodeProcess) -> str:
 
 
 def _switches(context: Context, pid: int) -> int:
-    """How often the kernel gave it the CPU and took it away: as long as it hangs, this number stands."""
+    """Return how often the kernel gave the process the CPU and took it away: while it hangs, this number stands."""
     found = _SWITCHES.findall(small_files.read_text(context.path(f"/proc/{pid}/status"), 1 << 14))
     return sum(int(number) for number in found)
 
 
 def _load(context: Context, every: Sequence[NodeProcess]) -> float:
-    """What has kept the CPUs busy for the last minutes and does so now.
+    """Return the load that has lasted for minutes and is still there.
 
-    The least of both averages and of what runs or waits for a disk at this moment: averages fade for minutes after the
-    end of a job.
+    It is the least of both averages and of the processes that run or wait for a disk now: averages fade for minutes
+    after the end of a job.
     """
     match = _LOADAVG.match(small_files.text(context.path("/proc/loadavg")))
     if match is None:
@@ -83,7 +83,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: what a process waits for is found by the check that looks at it."""
+    """Warn at most: a process waits for something that another check looks at."""
     if not facts["processes"]:
         return Finding.skip("no_processes", "no processes can be seen here")
     now_s = facts["now_s"]
@@ -116,7 +116,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Since when each stuck process is seen so."""
+    """Keep since when each stuck process is seen so."""
     return {"boot_id": facts["boot_id"], "seen": {one["name"]: one["since_s"] for one in facts["stuck"]}}
 
 

@@ -46,7 +46,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: a hot processor is slow, and protects itself."""
+    """Warn at most: a hot processor is slow, and protects itself."""
     remedy = "look at fans, inlet temperature and heat sinks: `ipmitool sdr type temperature`"
     if facts["critical"]:
         sentence = f"{', '.join(facts['critical'][:4])} is at its critical temperature"

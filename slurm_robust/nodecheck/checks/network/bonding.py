@@ -14,10 +14,10 @@ _MAX_BONDS = 32
 
 
 def parse(text: str) -> Facts:
-    """A file of /proc/net/bonding: the bond's own lines, and those of each member; lower-case keys.
+    """Parse a file of /proc/net/bonding: the bond's own lines, and the lines of each member; lower-case keys.
 
-    The file has a head, a part on 802.3ad with a partner (root only), and one part a member that begins with
-    `Slave Interface`.
+    The file has a head, a part on 802.3ad with a partner (root only), and one part a member that begins with `Slave
+    Interface`.
     """
     head: dict[str, str] = {}
     members: list[dict[str, str]] = []
@@ -37,7 +37,7 @@ def parse(text: str) -> Facts:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Every bond, as the kernel reports it."""
+    """Read every bond, as the kernel reports it."""
     folder = context.path("/proc/net/bonding")
     bonds = {
         name: parse(small_files.read_text(folder / name, 1 << 16)) for name in small_files.names(folder)[:_MAX_BONDS]
@@ -89,7 +89,7 @@ def _lacp(name: str, head: dict[str, str], up: list[dict[str, str]]) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: a bond carries on with the members it has; what has no link at all, `ethernet` judges."""
+    """Warn at most: a bond carries on with its members; `ethernet` judges a bond without any link."""
     bonds = facts["bonds"]
     if not bonds:
         return Finding.skip("no_bond", "the node has no bond")

@@ -15,7 +15,7 @@ _FIELDS = 14
 
 
 def parse(text: str) -> Facts | None:
-    """One line of `chronyc -c tracking` (chronyc(1)); None if it has not that shape.
+    """Parse one line of `chronyc -c tracking` (chronyc(1)); None if the line has another shape.
 
     Offset, root delay and root dispersion in seconds.
     """
@@ -79,7 +79,7 @@ def _faults(said: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns. A chronyc without a daemon is a machine that keeps its time by something else."""
+    """Warn at most. A chronyc without a daemon means that something else keeps the time."""
     if not facts["installed"]:
         return Finding.skip("no_chrony", "chronyc is not installed")
     said = facts["said"]

@@ -50,7 +50,7 @@ def _faults(facts: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: what is open stays open."""
+    """Warn at most: open connections stay open."""
     evidence = {name: facts[name] for name in ("count", "max", "counts")}
     if facts["count"] is None or not facts["max"]:
         return Finding.skip("no_conntrack", "connections are not tracked here", evidence)

@@ -19,7 +19,7 @@ def validate(options: Options) -> None:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Each controller's addresses: as written, from /etc/hosts, or from the resolver."""
+    """Read each controller's addresses: as written, from /etc/hosts, or from the resolver."""
     text = "" if options["hosts"] else slurm_conf.read(context, options["slurm_conf"], os.environ)
     hosts, port = slurm_conf.controllers(text)
     validate(options)
@@ -66,7 +66,7 @@ def _faults(facts: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: a name server that is down is everybody's at once, and no node's fault."""
+    """Warn at most: a name server that is down affects all nodes at once, and is no node's fault."""
     if not facts["hosts"]:
         return Finding.skip("no_controller", "no slurm.conf names a controller here")
     if not facts["found"]:

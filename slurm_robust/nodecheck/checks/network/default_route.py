@@ -40,7 +40,7 @@ def neighbours(text: str) -> dict[str, bool]:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Default routes, their gateways, and what the neighbour table knows of these."""
+    """Read default routes, their gateways, and the gateways' entries in the neighbour table."""
     net = context.path("/proc/net")
     known = neighbours(small_files.read_text(net / "arp"))
     return {
@@ -66,7 +66,7 @@ def _faults(facts: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails only where the site requires a default route and there is none: many fabrics do without."""
+    """Fail only if the site requires a default route and there is none: many fabrics do without."""
     evidence = {"interfaces": facts["interfaces"], "gateways": facts["gateways"]}
     if not facts["seen"]:
         return Finding.skip("no_table", "there is no routing table to read", evidence)

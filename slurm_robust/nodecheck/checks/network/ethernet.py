@@ -11,7 +11,7 @@ from slurm_robust.nodecheck.sources import network_links
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Each interface with a default route, each that the site names, those of RoCE, and what they stand on."""
+    """Read interfaces with a default route, the site's, those of RoCE, and the interfaces below all of these."""
     default, roce, site = (
         network_links.routed(context),
         network_links.roce(context),
@@ -79,7 +79,7 @@ def _mtus(facts: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails where no interface with a default route has a link, and for less than the site expects.
+    """Fail if no interface with a default route has a link, or there is less than the site expects.
 
     One of several default routes without a link warns, as do half duplex and a speed that fell.
     """
@@ -105,7 +105,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """What has a link keeps it."""
+    """Return the conditions that interfaces with a link keep it."""
     up = [name for name, interface in facts["interfaces"].items() if interface["state"] == "up"]
     return [("says", f"{network_links.NET}/{name}/operstate", "up") for name in up]
 

@@ -19,15 +19,14 @@ LIMITS: Mapping[str, tuple[int, str]] = {
     "rx_fifo_errors": (10_000, "rx_packets"),
     "tx_dropped": (10_000, "tx_packets"),
 }
-"""Counter → events an hour above which it warns, and the packets of which it must be more than `min_share`.
-
-Not among them: `rx_dropped`, where the kernel counts every packet of a protocol that nobody listens to, and
-`collisions`, which only half duplex has."""
+"""Counter → events an hour above which it warns, and the packets of which they must be more than `min_share`. Left out
+are `rx_dropped`, in which the kernel counts every packet of a protocol without a listener, and `collisions`, which only
+half duplex has."""
 _DAY_S = 86_400.0
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Statistics of each card, with those of earlier runs in this boot."""
+    """Read the statistics of each card, with those of earlier runs in this boot."""
     wanted = [*network_links.routed(context), *map(str, options["interfaces"]), *network_links.roce(context)]
     counts: dict[str, int] = {}
     cards = network_links.cards(network_links.stack(context, wanted))
@@ -71,7 +70,7 @@ def _flaps(facts: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: packets that are lost are sent again."""
+    """Warn at most: lost packets are sent again."""
     if not facts["counts"]:
         return Finding.skip("no_counters", "no interface that is needed stands on a card with statistics")
     grown = windows.grown(facts, counters.HOUR_S)

@@ -18,7 +18,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails where it is down: by the kernel, everything sent to an own address goes through it."""
+    """Fail if the interface is down: everything sent to an own address goes through it."""
     flags = facts["flags"]
     if flags is None or not flags & _IFF_LOOPBACK:
         return Finding.skip("not_seen", "the loopback interface cannot be seen", facts)

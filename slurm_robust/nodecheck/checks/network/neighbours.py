@@ -16,7 +16,7 @@ _TABLES = {"ipv4": "arp_cache", "ipv6": "ndisc_cache"}
 
 
 def _entries(text: str) -> int | None:
-    """Every CPU's line repeats the number of entries of the whole table."""
+    """Return the entries of the table: every CPU's line repeats the number of the whole table."""
     lines = text.splitlines()
     return column("\n".join(lines[:2]), "entries")
 
@@ -46,7 +46,7 @@ def _faults(facts: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: the neighbours that are known can be reached."""
+    """Warn at most: known neighbours can be reached."""
     known = {family: table for family, table in facts["tables"].items() if None not in table}
     evidence = {"tables": facts["tables"], "table_fulls": facts["counts"]}
     said = ", ".join(f"{entries} of {limit} {family} neighbours" for family, (entries, limit) in known.items())

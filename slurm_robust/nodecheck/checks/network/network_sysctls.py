@@ -12,7 +12,7 @@ _NAME = re.compile(r"net(?:[./][A-Za-z0-9_-]+){1,6}\Z")
 
 
 def validate(options: Options) -> None:
-    """Refuse what is not a setting below net."""
+    """Refuse a name that is not a setting below net."""
     for name in (*options["minimum"], *options["exact"]):
         if not isinstance(name, str) or not _NAME.match(name):
             raise CheckError(f"nodecheck.options.network_sysctls: {name!r} is not a setting below net")
@@ -43,7 +43,7 @@ def _faults(facts: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns; a setting that this kernel does not have is passed over."""
+    """Warn at most; a setting that this kernel does not have is passed over."""
     if not facts["found"]:
         return Finding.skip("nothing_named", "the site names no setting")
     healthy = Finding.passed("settings_as_wanted", f"{len(facts['found'])} settings are as wanted", facts)

@@ -23,10 +23,8 @@ _KINDS = {
     "card_unhealthy": _MLX5 + r"(?:health compromised|Fatal error \d+ detected|health recovery f(?:ail|low aborted)|"
     r"Health issue observed, firmware internal error(?!, severity\([5-7]\)))",
 }
-"""What each line means, worst last.
-
-Not among them: `Cable unplugged`, which is a person's hand, and `ACCESS_REG failed`, which is what a virtual function
-says that may not read its card."""
+"""The meaning of each kind of line, worst last. Left out are `Cable unplugged`, which a person does, and `ACCESS_REG
+failed`, which a virtual function says if it may not read its card."""
 _WORDS = {
     "table_overflow": ("table full", "table overflow"),
     "transmit_timeout": ("NETDEV WATCHDOG: ", "TX timeout detected", "Keep alive watchdog timeout"),
@@ -36,7 +34,7 @@ _WORDS = {
     "power_insufficient": ("Detected insufficient power",),
     "card_unhealthy": ("health compromised", "Fatal error ", "health recovery f", "Health issue observed"),
 }
-"""Each line of a kind has one of its words."""
+"""Kind → words, one of which is in each line of the kind."""
 _REMEDIES = {
     "table_overflow": "see the checks neighbours and conntrack: raise the table's limit",
     "transmit_timeout": "look at driver and firmware: `ethtool -i`; if it repeats, have the card looked at",
@@ -51,7 +49,7 @@ _MAX_EXAMPLE_CHARS = 200
 
 @functools.cache
 def _any() -> re.Pattern[str]:
-    """One pattern of all kinds; compiled in the probe's own process, for it is large."""
+    """Return one pattern of all kinds; compiled in the probe's own process, since it is large."""
     return re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
 
 
@@ -77,7 +75,7 @@ def count(texts: Iterable[str]) -> dict[str, Facts]:
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Read what was logged since the last prolog."""
+    """Read the log since the last prolog."""
     seen: dict[str, Facts] = {}
     words = [word for words in _WORDS.values() for word in words]
     add = functools.partial(_add, seen)
@@ -99,7 +97,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: what a card can no longer do, the other checks see in its state."""
+    """Warn at most: other checks see in a card's state what it can no longer do."""
     if facts["error"]:
         return shared_kernel_log.unreadable(facts, needed=False)
     seen = {kind: entry for kind, entry in facts["seen"].items() if kind not in options["ignore"]}
@@ -116,7 +114,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Where the next run goes on."""
+    """Keep where the next run goes on."""
     return None if facts["error"] else {"boot_id": facts["boot_id"], "cursor": facts["cursor"]}
 
 

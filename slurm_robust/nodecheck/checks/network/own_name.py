@@ -25,7 +25,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: launchers can be told an address. A loopback address is one of the machine's (Debian sets it so)."""
+    """Warn at most: launchers can be told an address. A loopback address is the machine's, too (Debian sets it so)."""
     if not facts["here"]:
         return Finding.skip("not_here", "a saved tree resolves no names")
     name, addresses, local = facts["name"], facts["addresses"], facts["local"]

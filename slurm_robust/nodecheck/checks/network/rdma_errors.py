@@ -44,7 +44,7 @@ _CABLE = "clean, reseat or replace cable and transceiver; `mlxlink -d {} -c`"
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """The error counters of every port, with those of earlier runs in this boot."""
+    """Read the error counters of every port, with those of earlier runs in this boot."""
     counts: dict[str, int] = {}
     ports = list(rdma.all_ports(rdma.devices(context), options["ignore"]))
     for device, port in ports:
@@ -96,9 +96,9 @@ def _errors(facts: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails for a link that flaps so often that no job survives, unless it may be for management; other errors warn.
+    """Fail for a link that flaps so often that no job survives, unless it may be for management; warn of other errors.
 
-    Whatever a counter reached before the first run of this boot says nothing.
+    A count from before the first run of this boot is not judged.
     """
     if not facts["counts"]:
         return Finding.skip("no_counters", "no RDMA port has error counters")

@@ -69,7 +69,7 @@ def _faults(ports: list[Facts], options: Options) -> Faults:
 
 
 def _odd(ports: list[Facts]) -> Faults:
-    """What one port lacks that most of its sisters have: an IP address, the same MTU."""
+    """Return a port's lacks that most of its sisters do not have: an IP address, the same MTU."""
     groups: dict[str, list[Facts]] = {}
     for port in ports:
         groups.setdefault(str(port["group"]), []).append(port)
@@ -87,7 +87,7 @@ def _odd(ports: list[Facts]) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Warns for an active RoCE port without a RoCE v2 GID; fails where the site requires one."""
+    """Warn of an active RoCE port without a RoCE v2 GID; fail if the site requires one."""
     if not facts["ports"]:
         return Finding.skip("no_roce", "no RoCE port is active")
     ports = [port for port in facts["ports"] if port["gids"] is not None]

@@ -47,7 +47,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _link(function: Path, which: str) -> list[float]:
-    """GT/s and lanes, zero where the function does not tell."""
+    """Return GT/s and lanes, zero if the function does not tell."""
     match = _SPEED.match(small_files.word(function / f"{which}_link_speed"))
     width = small_files.count(function / f"{which}_link_width") or 0
     # 255 is what a function says that does not answer.
@@ -55,7 +55,7 @@ def _link(function: Path, which: str) -> list[float]:
 
 
 def _slot(function: Path) -> list[float]:
-    """What the port above can do; zeros if there is none."""
+    """Return the speed and lanes of the port above; zeros if there is none."""
     try:
         above = function.resolve().parent
     except (OSError, RuntimeError):
@@ -96,9 +96,9 @@ def _errors(facts: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns: a narrow link costs speed, and some slots are narrow by design.
+    """Warn at most: a narrow link costs speed, and some slots are narrow by design.
 
-    Where all cards alike have less than they could, the machine is built or set up so.
+    If all cards alike have less than they could, the machine is built or set up so.
     """
     evidence = {"links": {card["name"]: [card["now"], card["can"]] for card in facts["cards"]}}
     if not any(card["now"][0] for card in facts["cards"]):

@@ -13,7 +13,7 @@ _NO_LID = (0, 0xFFFF)
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """All ports, and what earlier runs of this boot and of the last one saw."""
+    """Read all ports, and what earlier runs of this boot and of the last one saw."""
     kept = check_state.load(context.cache_dir, check.name)
     found = rdma.devices(context)
     up = {}
@@ -39,14 +39,14 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _known(kept: Facts, boot_id: str) -> Facts:
-    """What was kept of this boot, with every part of the shape that is expected."""
+    """Return what was kept of this boot, with every part in the expected shape."""
     if kept.get("boot_id") != boot_id:
         return {"active": {}, "devices": {}, "since": {}}
     return {part: kept[part] if isinstance(kept.get(part), dict) else {} for part in ("active", "devices", "since")}
 
 
 def _last_full(facts: Facts) -> int:
-    """How many ports were active at most in the boot before this one; 0 if nobody knows."""
+    """Return the most active ports in the boot before this one; 0 if that is not known."""
     kept = facts["kept"]
     full = kept.get("last_full" if kept.get("boot_id") == facts["boot_id"] else "full")
     return full if isinstance(full, int) else 0
@@ -63,7 +63,7 @@ def _off(facts: Facts, port: rdma.Port) -> bool:
 
 
 def _age_s(facts: Facts, name: str) -> float:
-    """For how long a port or device has been missing, as far as looks can tell; since boot if no look saw it up."""
+    """Return how long a port or device has been missing, by earlier looks; since boot if no look saw it up."""
     known = _known(facts["kept"], facts["boot_id"])
     since = known["since"].get(name)
     if isinstance(since, (int, float)) and since <= facts["at_s"]:
@@ -158,10 +158,11 @@ def _no_lid(facts: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Fails for a port or card that was up in this boot and stays away, and for fewer ports than the site expects.
+    """Fail for a port or card that was up in this boot and stays away, and for fewer ports than the site expects.
 
-    One that nobody has seen up may be unused on purpose: it warns where most of its sisters are up. An Ethernet port
-    without sisters may be for management: it only warns. A flap is no failure: what has just gone down gets `grace_s`.
+    A port that was never seen up may be unused on purpose: it warns if most of its sisters are up. An Ethernet port
+    without sisters may be for management: it only warns. A flap is no failure: a port that has just gone down gets
+    `grace_s`.
     """
     evidence = {
         "ports": {name: [p["layer"], p["state"], p["phys"]] for name, _, p in _ports(facts, options)},
@@ -179,7 +180,7 @@ def judge(facts: Facts, options: Options) -> Finding:
 
 
 def remember(facts: Facts, options: Options) -> Facts | None:
-    """Which ports and devices were up in this boot, since when others are missing, and how many were up at most."""
+    """Keep the ports and devices that were up in this boot, since when others are missing, and the most ever up."""
     known = _known(facts["kept"], facts["boot_id"])
     every = _ports(facts, options)
     active = dict(known["active"])
@@ -204,7 +205,7 @@ def remember(facts: Facts, options: Options) -> Facts | None:
 
 
 def valid_while(facts: Facts, options: Options) -> list[tuple[str, ...]]:
-    """What is active stays so."""
+    """Return the conditions that active ports stay active."""
     ports = [(device, port) for _, device, port in _ports(facts, options) if rdma.is_active(port)]
     return [("says", f"{rdma.CLASS}/{device['name']}/ports/{port['port']}/state", "ACTIVE") for device, port in ports]
 

@@ -27,7 +27,7 @@ def _judged(facts: Facts, options: Options) -> list[tuple[str, rdma.Device, rdma
 
 
 def _expected(name: str, device: rdma.Device, port: rdma.Port, options: Options) -> float:
-    """What the site wants of this port, Gb/s; 0 if it says nothing."""
+    """Return the rate that the site wants of this port, Gb/s; 0 if it does not say."""
     wanted = rdma.setting(options["min_gbps"], name, device, port)
     return float(wanted) if isinstance(wanted, (int, float)) else 0.0
 
@@ -51,7 +51,7 @@ def _slow(facts: Facts, options: Options) -> Faults:
 
 
 def _odd(facts: Facts, options: Options) -> Faults:
-    """Ports slower than most of their sisters, where neither site nor memory says what they should do."""
+    """Return ports slower than most of their sisters, if neither site nor memory says their rate."""
     names = {(d["name"], p["port"]): name for name, d, p in _judged(facts, options)}
     for group in rdma.sisters((d, p) for _, d, p in _judged(facts, options)):
         usual, times = rdma.usual(port["gbps"] for _, port in group)

@@ -41,7 +41,7 @@ LIMITS: Mapping[str, int] = {
     "requester_timeout": 1_000,
     "requester_retries_exceeded": 100,
 }
-"""Counter → events an hour below which nobody looks further."""
+"""Counter → events an hour below which it is not judged."""
 _ALONE = 10
 """A port without sisters to compare with must exceed the limit so many times."""
 
@@ -88,7 +88,7 @@ def _odd(rates: Mapping[str, float], group: Sequence[str], options: Options) -> 
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Warns for the odd one out; never fails, for nobody knows from here whose fault it is."""
+    """Warn of a port unlike its sisters; never fail, since the node alone cannot tell whose fault it is."""
     if not facts["counts"]:
         return Finding.skip("no_counters", "no RDMA port has transport counters")
     rates = {name: windows.per_hour(growth) for name, growth in windows.grown(facts, counters.HOUR_S).items()}

@@ -80,7 +80,7 @@ def _faults(facts: Facts, options: Options) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Warns, for a job without RDMA runs, if slowly; fails where the site requires RDMA or names a missing module."""
+    """Warn, since a job without RDMA runs, if slowly; fail if the site requires RDMA or names a missing module."""
     evidence = {"files": facts["files"], "copied": facts["copied"]}
     if not facts["devices"]:
         healthy = Finding.skip("no_rdma", "the node has no RDMA device", evidence)

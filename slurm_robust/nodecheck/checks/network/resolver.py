@@ -13,7 +13,7 @@ _FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf")
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Each file: is it there, a link to nothing, open to all; and the name servers."""
+    """Read of each file whether it exists, is a link to nothing, is open to all; and the name servers."""
     files: Facts = {}
     for name in _FILES:
         path = context.path(name)
@@ -42,7 +42,7 @@ def _faults(facts: Facts) -> Faults:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """Only warns; a machine without name servers may do with /etc/hosts."""
+    """Warn at most; a machine without name servers may do with /etc/hosts."""
     there = [name for name, file in facts["files"].items() if file["mode"] is not None]
     said = f"name servers: {some(facts['servers'])}" if facts["servers"] else "no name server is named"
     if there:

@@ -20,7 +20,7 @@ _DEADLINE_S = 120.0
 
 
 def _await(ranks: dict[str, subprocess.Popen[str]], end_s: float) -> list[dict[str, Any]]:
-    """What each rank said before `end_s`; all are ended."""
+    """Return what each rank said before `end_s`; all ranks are ended."""
     said = []
     try:
         for device, rank in ranks.items():

@@ -1,7 +1,7 @@
-"""Can the node's GPUs sum up together, and do they come to the right sum?
+"""Runs one GPU's process of the check `collective`: sums up with the other GPUs, and tells whether the sum is right.
 
-`python torch_rank.py RANK WORLD FILE DEVICE SECONDS ELEMENTS`; prints `ok` and the milliseconds, or how many values are
-wrong. It ends itself after SECONDS, also where whoever started it is gone.
+`python collective_rank.py RANK WORLD FILE DEVICE SECONDS ELEMENTS`; prints `ok` and the milliseconds, or how many
+values are wrong. The process ends itself after SECONDS, even if its parent is gone.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import time
 
 
 def main(argv: list[str]) -> int:
-    """Take part.
+    """Take part in the sum.
 
     Returns:
-        0 if the sum is right, 1 where it is not.
+        0 if the sum is right, 1 if it is wrong.
     """
     rank, world, seconds, elements = int(argv[0]), int(argv[1]), int(argv[4]), int(argv[5])
     signal.alarm(seconds)

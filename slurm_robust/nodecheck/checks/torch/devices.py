@@ -1,4 +1,4 @@
-"""Can the node's GPUs sum up together, and do they come to the right sum?"""
+"""Has what the checks that compute share: the devices, and whether torch is there to use them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from slurm_robust.nodecheck.checks import Context, Finding
 
 LANE = "torch"
-"""One process for all of them: torch takes seconds to load."""
+"""The lane of all these checks: one process, since torch takes seconds to load."""
 
 
 def absent(context: Context) -> str:
-    """Why there is nothing to compute with, or an empty text."""
+    """Return why there is nothing to compute with, or an empty text."""
     if not context.real_root:
         return "another machine's files are looked at"
     if importlib.util.find_spec("torch") is None:
@@ -26,7 +26,7 @@ def skipped(facts: dict[str, Any]) -> Finding:
 
 
 def devices(torch: Any) -> list[str]:
-    """`cuda:0` and so on; the CPU where there is no GPU."""
+    """Return `cuda:0` and so on; the CPU if there is no GPU."""
     if torch.cuda.is_available():
         return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
     return ["cpu"]
@@ -41,7 +41,7 @@ def model(torch: Any, device: str) -> str:
 
 
 def matrices(torch: Any, size: int) -> tuple[Any, Any]:
-    """Two square matrices of small whole numbers, whose product is exact in single precision in any order of sums."""
+    """Return two square matrices of small whole numbers, whose product is exact in float32 in any order of sums."""
     rows = torch.arange(size).unsqueeze(1)
     columns = torch.arange(size).unsqueeze(0)
     left = (rows * 7 + columns * 3 + rows * columns) % 11 - 5

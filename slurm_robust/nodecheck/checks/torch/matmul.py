@@ -41,7 +41,7 @@ def _compute(torch: Any, device: str, size: int, repeats: int) -> dict[str, Any]
 
 
 def probe(context: Context, options: Options) -> Facts:
-    """Two products a repeat on each device: one whose answer is known, one of random numbers."""
+    """Make two products a repeat on each device: one with a known answer, one of random numbers."""
     if why := torch_devices.absent(context):
         return {"absent": why}
     import torch  # noqa: PLC0415 (seconds, and only here)
@@ -58,7 +58,7 @@ def probe(context: Context, options: Options) -> Facts:
 
 
 def _outsiders(found: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    """Devices whose result differs from that of most sisters, and those of models with no majority."""
+    """Return devices whose result differs from that of most sisters, and devices of models with no majority."""
     guilty: list[str] = []
     split: list[str] = []
     for name in sorted({d["model"] for d in found}):
@@ -72,7 +72,7 @@ def _outsiders(found: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
 
 
 def judge(facts: Facts, options: Options) -> Finding:
-    """A wrong answer fails, and so does one that changes, or that all sisters but one agree is another."""
+    """Fail for a wrong answer, for one that changes, and for one that differs from most sisters' answer."""
     if "absent" in facts:
         return torch_devices.skipped(facts)
     found = facts["devices"]
